@@ -1,16 +1,14 @@
 //! Threads for blocking work: a few for files on an engine, or a filesystem, that cannot be used
-//! otherwise, and more for what the program asks for ([`spawn_blocking`]).
+//! otherwise, and more for what the program asks for ([`spawn_blocking`](crate::spawn_blocking)).
 //!
 //! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
 //! starts them. Work arrives through a bounded queue; callers wait while it is full. A job owns all
 //! that it uses, so a running job keeps its memory when its future is dropped.
 
-use crate::runtime::current;
 use crate::sys;
 use crate::sys::Mapping;
 use crate::sys::thread;
-use crate::task::{JoinHandle, WaitQueue, WaitToken, Waiter};
-use crate::time::sleep;
+use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,8 +23,6 @@ const FILE_THREADS_MAX: usize = 4;
 /// Threads for the program's own blocking work. Name servers that do not answer, for which a job
 /// waits up to half a minute, do not soon hold up all of them.
 const SPAWNED_THREADS_MAX: usize = 64;
-/// How long work waits until another thread is tried, if not even one can be started.
-const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 /// Memory that must be left for another thread to be started: a stack of 2 MiB and its overhead.
 /// The standard library starts a thread with an alternative signal stack, and ends the process if
 /// it cannot allocate that (std/src/sys/pal/unix/stack_overflow.rs).
@@ -289,44 +285,6 @@ impl<T> Drop for Job<T> {
         let unwanted = std::mem::replace(&mut *lock(&self.outcome), Outcome::Waiting(None));
         drop((waits, unwanted));
     }
-}
-
-/// Runs blocking work on another thread: calls that wait, or that compute for more than a fraction
-/// of a millisecond, would hold up all connections of a worker.
-///
-/// A runtime has at most 64 such threads, started on demand, and queues 256 jobs; further ones wait
-/// in their tasks. A thread can only be used once the caller awaits something. Dropping the handle
-/// detaches the work. [`JoinHandle::abort`] gives it up: it does not begin, or its result is
-/// dropped. When the runtime ends, running work has a second to end (half of one after a requested
-/// shutdown); then its thread is abandoned, see
-/// [`Notice::BlockingStuck`](crate::Notice::BlockingStuck).
-///
-/// A panic of `work` is that of a task, see [`spawn`](crate::spawn).
-///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let text = twinring::spawn_blocking(|| std::fs::read_to_string("/etc/hosts")).await??;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Panics
-/// Outside a twinring runtime.
-pub fn spawn_blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T>
-where
-    T: Send + 'static,
-{
-    let worker = current();
-    let mut job = worker.spawned().run(work);
-    JoinHandle::spawn(&worker, async move {
-        loop {
-            // The pool outlives the tasks: an error says that there is no memory for any thread.
-            match (&mut job).await {
-                Ok(output) => return output,
-                Err(_no_thread) => sleep(NO_THREAD_PAUSE).await,
-            }
-        }
-    })
 }
 
 #[cfg(test)]

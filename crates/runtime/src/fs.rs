@@ -21,18 +21,21 @@
 //! # }
 //! ```
 
+mod execution;
+pub(crate) mod handle;
 mod list;
-mod operation;
-mod strategy;
+pub(crate) mod operation;
+pub(crate) mod sending;
+pub(crate) mod strategy;
 mod writing;
 
+pub use self::handle::Kind;
 pub use self::strategy::SendStrategy;
 pub use self::writing::Create;
 
-pub(crate) use self::operation::{FileOp, Start, WARM_BYTES, What};
-pub(crate) use self::strategy::Sending;
-
-use self::operation::Execution;
+use self::execution::Execution;
+use self::handle::{Handle, Storage};
+use self::operation::FileOp;
 use crate::runtime::{Worker, current};
 use crate::sys::file::{self as sys, OpenHow, Status};
 use std::cell::Cell;
@@ -62,48 +65,6 @@ const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
 const RESOLVE_NO_SYMLINKS: u64 = 0x04;
 const RESOLVE_BENEATH: u64 = 0x08;
 const RESOLVE_CACHED: u64 = 0x20;
-
-/// Where the content of a file comes from, and so which calls may block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Storage {
-    /// From memory (swap aside): no call blocks.
-    Memory,
-    /// From a disk of this machine, through the page cache: the kernel answers at once or reports
-    /// that it cannot.
-    Disk,
-    /// From elsewhere: any call may block.
-    Elsewhere,
-}
-
-impl Storage {
-    fn of(directory: BorrowedFd<'_>) -> io::Result<Storage> {
-        // Magic numbers of statfs(2) and of the kernel's linux/magic.h.
-        Ok(match sys::filesystem_type(directory)? as u32 {
-            // tmpfs, ramfs
-            0x0102_1994 | 0x8584_58f6 => Storage::Memory,
-            // ext2 to ext4, XFS, Btrfs, F2FS: those that support RWF_NOWAIT.
-            0xef53 | 0x5846_5342 | 0x9123_683e | 0xf2f5_2010 => Storage::Disk,
-            _ => Storage::Elsewhere,
-        })
-    }
-}
-
-/// An open file or directory; closed when its last user drops it.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) fd: OwnedFd,
-    pub(crate) storage: Storage,
-    device: u64,
-    kind: Kind,
-}
-
-#[cfg(all(test, debug_assertions))]
-impl Handle {
-    /// Something to read from that is no file, such as a pipe.
-    pub(crate) fn of_pipe(fd: OwnedFd) -> Arc<Handle> {
-        Arc::new(Handle { fd, storage: Storage::Memory, device: 0, kind: Kind::Other })
-    }
-}
 
 /// Whether symbolic links are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,17 +98,6 @@ impl Timestamp {
     fn of(at: libc::statx_timestamp) -> Timestamp {
         Timestamp { seconds: at.tv_sec, nanoseconds: at.tv_nsec }
     }
-}
-
-/// The kind of a directory entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A FIFO, a socket, a device.
-    Other,
 }
 
 /// The metadata of a file.

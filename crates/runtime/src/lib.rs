@@ -43,17 +43,19 @@ pub mod fuzzing;
 #[path = "../tests/contract/may_skip.rs"]
 mod may_skip;
 pub mod net;
+mod notice;
 pub mod probe;
 mod race;
 mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod slots;
+mod spawn_blocking;
 mod sync;
 mod sys;
 mod task;
 pub mod time;
 
-pub use blocking::spawn_blocking;
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
 pub use config::{
@@ -66,12 +68,14 @@ pub use net::{
     BoundListener, BoundUdp, Keepalive, ListenOptions, TcpListener, TcpStream, UdpOptions,
     UdpSocket, UnixDatagram, UnixListener, UnixStream,
 };
+pub use notice::Notice;
 pub use race::{Either, race};
 pub use runtime::{
-    Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, call_times,
-    restart_call_times, shutdown_requested, spawn, submit,
+    Builder, Handle, Runtime, RuntimeError, ShutdownRequested, call_times, restart_call_times,
+    shutdown_requested, submit,
 };
-pub use task::{JoinError, JoinHandle, RemoteHandle, spawn_named, task_name, yield_now};
+pub use spawn_blocking::spawn_blocking;
+pub use task::{JoinError, JoinHandle, RemoteHandle, spawn, spawn_named, task_name, yield_now};
 pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time

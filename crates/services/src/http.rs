@@ -1,7 +1,7 @@
 //! Static files over HTTP/1.1, 1.0 and 2, according to RFC 9110, RFC 9112 and RFC 9113.
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
-//! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
+//! file name, `cache` or `resource` find the file and its `variant`s, `reply` builds the answer (with `conditional`,
 //! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files.
 //! `service` is the service that `crate::server` runs, `connection` is one connection, and `tls`
 //! encrypts it. `http2` is the same path with the framing of HTTP/2.
@@ -14,6 +14,7 @@ mod admin;
 mod auth;
 pub mod body;
 mod cache;
+mod compressed;
 mod compression;
 pub mod conditional;
 mod connection;
@@ -50,6 +51,7 @@ mod service;
 mod status;
 pub mod target;
 mod tls;
+mod variant;
 mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
@@ -68,6 +70,7 @@ pub use options::{
 pub use path_rules::PathPattern;
 pub use proxy_protocol::{NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
-pub use service::{Http, HttpService};
+pub use service::HttpService;
 pub use status::Status;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};
+pub use worker::Http;

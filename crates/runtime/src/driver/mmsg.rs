@@ -8,10 +8,10 @@ use crate::datagram::{Received, UdpStats};
 use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
 };
+use crate::driver::common::errno;
 use crate::driver::datagrams::{
     BATCH_MAX, Outbox, Outgoing, UdpSetup, count_received, is_icmp_error,
 };
-use crate::driver::errno;
 use crate::sys::datagram::{empty_header, recvmmsg, recvmsg, sendmmsg, sendmsg};
 use std::io;
 use std::os::fd::RawFd;

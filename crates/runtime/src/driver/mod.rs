@@ -38,70 +38,38 @@
 //! while it is borrowed. A future that is dropped removes its waker.
 
 pub(crate) mod ancillary;
+mod common;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
 mod mmsg;
 pub(crate) mod pieces;
-pub(crate) mod slots;
 mod socket;
 pub(crate) mod unix_attempt;
 pub(crate) mod uring;
 pub(crate) mod zero_copy;
 
+pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
+
 use self::datagrams::UdpSetup;
 use self::epoll::EpollDriver;
 use self::pieces::Piece;
-use self::slots::Key;
 use self::unix_attempt::UnixAttempt;
 use self::uring::UringDriver;
 use self::zero_copy::Buffer;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
-use crate::confine::Uses;
-use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::fs::{FileOp, Start};
-use crate::sys::socket::{SockAddr, SockRef};
+use crate::fs::operation::{FileOp, Start};
+use crate::slots::Key;
+use crate::sys::socket::SockAddr;
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-
-/// What a driver gets from its worker.
-pub(crate) struct DriverSetup {
-    /// Becomes readable when another thread wakes this worker; lives longer than the driver.
-    pub(crate) wake_fd: RawFd,
-    /// The operations that the kernel is to restrict a ring to.
-    pub(crate) confined: Option<Uses>,
-    pub(crate) counters: Arc<Counters>,
-    /// How long a closed stream may go on sending what is queued.
-    pub(crate) linger: Duration,
-}
-
-/// The side of a socket that a future waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Side {
-    /// Incoming: bytes, datagrams, connections.
-    Receive,
-    /// Outgoing: free space, the end of the queue, a connection that is being made.
-    Send,
-}
-
-/// The resources that an engine holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InUse {
-    /// Sockets of all kinds, until their last operation is over.
-    pub(crate) sockets: usize,
-    /// Operations that have a slot of their own.
-    pub(crate) operations: usize,
-    /// Pool buffers with readers.
-    pub(crate) buffers: usize,
-}
 
 /// The engine of one worker.
 pub(crate) enum Driver {
@@ -344,42 +312,5 @@ impl Driver {
     /// The resources that the engine holds now.
     pub(crate) fn in_use(&self) -> InUse {
         dispatch!(self, driver => driver.in_use())
-    }
-}
-
-/// Why a datagram socket with buffers of yet another size or number is refused.
-fn too_many_geometries() -> io::Error {
-    io::Error::other(
-        "the sockets of this worker use too many different buffer sizes and counts (63): choose \
-         one of those in use",
-    )
-}
-
-/// The error of an operation on a socket that the driver no longer has.
-fn closed() -> io::Error {
-    io::Error::from_raw_os_error(libc::EBADF)
-}
-
-/// The errno inside an I/O error; EIO for one that has none, which no system call returns.
-pub(crate) fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// Makes the close of a stream that has unsent data a reset: after FIN the peer would take the data
-/// that it got for all of it.
-fn reset_on_close(socket: &OwnedFd) {
-    // Fails only when the connection has ended, and then there is no peer to inform.
-    let _connection_has_ended = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
-}
-
-fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
-    SockRef::from(&socket.as_fd()).set_nonblocking(true)
-}
-
-/// The pending error of a socket (SO_ERROR) as a result.
-fn socket_error(socket: &OwnedFd) -> io::Result<()> {
-    match SockRef::from(&socket.as_fd()).take_error()? {
-        Some(error) => Err(error),
-        None => Ok(()),
     }
 }

@@ -6,6 +6,7 @@
 //! ring considers the flags of each receive and send instead.
 
 use crate::counters::Counters;
+use crate::driver::common::set_nonblocking;
 use crate::sys;
 use crate::sys::pipe::Pipe;
 use std::io;
@@ -34,7 +35,7 @@ impl Piece<'_> {
         counters.syscalls.add(1);
         if !matches!(self, Piece::Bytes { .. }) && !*nonblocking {
             counters.syscalls.add(1);
-            super::set_nonblocking(socket)?;
+            set_nonblocking(socket)?;
             *nonblocking = true;
         }
         let sent = match *self {

@@ -1,13 +1,6 @@
 //! How the bytes of a file get into a socket.
 
-use super::File;
-use crate::driver::zero_copy::Buffers;
-use crate::runtime::{Notice, Worker};
-use crate::sys::pipe::Pipe;
-use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::io;
-use std::rc::Rc;
 use std::str::FromStr;
 
 /// How the content of a file is sent. All strategies send the same bytes in the same order; they
@@ -68,70 +61,5 @@ impl FromStr for SendStrategy {
     fn from_str(text: &str) -> Result<SendStrategy, String> {
         let named = SendStrategy::ALL.into_iter().find(|strategy| strategy.name() == text);
         named.ok_or_else(|| "expected sendfile, splice, zerocopy or read".to_owned())
-    }
-}
-
-/// Bytes of the pipe of a worker.
-const PIPE_BYTES: usize = 256 * 1024;
-
-/// State shared by all files that a worker sends.
-#[derive(Default)]
-pub(crate) struct Sending {
-    /// Empty while it is in use, and until it is needed.
-    pipe: RefCell<Option<Pipe>>,
-    pub(crate) buffers: Rc<Buffers>,
-    /// This kernel cannot send without a copy.
-    refuses_zero_copy: Cell<bool>,
-    /// The strategies whose failure was reported.
-    told: Cell<[bool; SendStrategy::ALL.len()]>,
-}
-
-impl Sending {
-    /// The strategy to use for a file instead of `wanted`: `wanted` itself, unless it is known not
-    /// to work.
-    pub(crate) fn choose(
-        &self,
-        wanted: SendStrategy,
-        file: &File,
-        worker: &Worker,
-    ) -> SendStrategy {
-        if wanted == SendStrategy::Read {
-            return wanted;
-        }
-        if !file.may_sendfile() {
-            let why = "the filesystem may be remote, or does not support it";
-            self.tell(wanted, why, worker);
-            return SendStrategy::Read;
-        }
-        match wanted {
-            SendStrategy::ZeroCopy if self.refuses_zero_copy.get() => SendStrategy::Read,
-            _ => wanted,
-        }
-    }
-
-    /// Disables sending without a copy, because of this error.
-    pub(crate) fn refuse_zero_copy(&self, error: &io::Error, worker: &Worker) {
-        self.refuses_zero_copy.set(true);
-        self.tell(SendStrategy::ZeroCopy, &error.to_string(), worker);
-    }
-
-    /// The pipe, empty; return it empty, or drop it.
-    pub(crate) fn take_pipe(&self) -> io::Result<Pipe> {
-        match self.pipe.take() {
-            Some(pipe) => Ok(pipe),
-            None => Pipe::new(PIPE_BYTES),
-        }
-    }
-
-    pub(crate) fn return_pipe(&self, pipe: Pipe) {
-        self.pipe.replace(Some(pipe));
-    }
-
-    fn tell(&self, wanted: SendStrategy, why: &str, worker: &Worker) {
-        let mut told = self.told.get();
-        if !std::mem::replace(&mut told[wanted as usize], true) {
-            self.told.set(told);
-            worker.notice(Notice::SendStrategy { wanted, why: why.to_owned() });
-        }
     }
 }

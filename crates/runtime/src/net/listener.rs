@@ -4,8 +4,9 @@ use super::{
     Operation, Steering, TcpStream, close, internet_address, lend, patiently, with_socket,
 };
 use crate::driver::Side;
-use crate::driver::slots::Key;
-use crate::runtime::{Notice, Worker, current};
+use crate::notice::Notice;
+use crate::runtime::{Worker, current};
+use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter, yield_now};

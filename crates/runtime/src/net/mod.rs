@@ -20,9 +20,9 @@ pub use unix::{
     UnixDatagram, UnixDatagramOptions, UnixListener, UnixReceived, UnixSend, UnixStream,
 };
 
-use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};
+use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitToken, Waiter};

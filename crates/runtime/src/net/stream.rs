@@ -10,9 +10,9 @@ pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, lend, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
+use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitToken, Waiter, yield_now};

@@ -1,10 +1,11 @@
 //! The settings of a runtime, and the choice of its engine.
 
-use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
+use super::{RUNNING, Runtime, RuntimeError, Shared, tick};
 use crate::blocking;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
+use crate::notice::Notice;
 use crate::probe::{self, Rights};
 use crate::sync::{AtomicU8, Mutex};
 use std::fmt;

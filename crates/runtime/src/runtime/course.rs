@@ -1,11 +1,11 @@
 //! A worker that its world runs step by step, instead of running by itself.
 
 use super::tick::Ticks;
-use super::worker::{CURRENT, Worker};
+use super::worker::{Worker, set_current};
 use super::{CloseBlocking, Runtime, RuntimeError, STOPPING};
 use crate::driver::Side;
-use crate::driver::slots::Key;
 use crate::sim::World;
+use crate::slots::Key;
 use crate::sys;
 use crate::sys::machine::world::{self, Course, Outputs, Running};
 use crate::task::JoinHandle;
@@ -36,7 +36,7 @@ impl Runtime {
             let worker = Worker::start(&runtime.0, index)?;
             let slot = Rc::new(RefCell::new(None));
             let (main, output) = (service(index), Rc::clone(&slot));
-            let main = JoinHandle::spawn(&worker, async move {
+            let main = JoinHandle::spawn(&worker.executor, async move {
                 let finished = main.await;
                 *output.borrow_mut() = Some(finished);
             });
@@ -207,12 +207,12 @@ struct Here {
 
 impl Here {
     fn enter(worker: &Rc<Worker>) -> Here {
-        Here { before: CURRENT.replace(Some(Rc::clone(worker))) }
+        Here { before: set_current(Some(Rc::clone(worker))) }
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        CURRENT.set(self.before.take());
+        set_current(self.before.take());
     }
 }

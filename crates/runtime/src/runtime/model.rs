@@ -11,10 +11,9 @@
 
 use super::{DRAINING, RUNNING, STOPPING, Shared};
 use crate::blocking;
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use crate::sync::{AtomicU8, Mutex};
-use crate::sys::waker::waker;
-use crate::task::{Executor, Registration, TaskId, Watch};
+use crate::task::{Executor, Registration, TaskId, Watch, waker};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use std::cell::Cell;
@@ -51,7 +50,7 @@ type Flag = Arc<AtomicBool>;
 impl Machine {
     fn new(watch: Watch) -> Machine {
         let registration = Registration::new().expect("a number");
-        let executor = Executor::new(registration.worker());
+        let executor = Executor::new(registration.worker(), Arc::default(), false);
         let (finished, polls) = (Rc::default(), Rc::default());
         Machine { registration, executor, watch, finished, polls }
     }

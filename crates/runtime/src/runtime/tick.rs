@@ -18,7 +18,7 @@
 use super::Worker;
 use crate::calls::Call;
 use crate::sys;
-use crate::sys::waker::task_of;
+use crate::task::task_of;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd;

@@ -3,17 +3,20 @@
 use super::builder::NoticeHandler;
 use super::heap_trimming::HeapTrimming;
 use super::tick::{self, Ticks};
-use super::{DRAINING, Notice, Runtime, RuntimeError, STOPPING, Shared};
+use super::{DRAINING, Runtime, RuntimeError, STOPPING, Shared};
 use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::driver::{Driver, DriverSetup};
-use crate::fs::Sending;
+use crate::fs::sending::Sending;
+use crate::notice::Notice;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
-use crate::task::{Executor, JoinHandle, Panic, Registration, WaitQueue, WaitToken, Waiter};
+use crate::task::{
+    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter,
+};
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,7 +28,13 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    pub(super) static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// Sets the worker of this thread; returns the one before.
+pub(super) fn set_current(worker: Option<Rc<Worker>>) -> Option<Rc<Worker>> {
+    task::set_current(worker.as_ref().map(|worker| Rc::clone(&worker.executor)));
+    CURRENT.replace(worker)
 }
 
 /// The worker of this thread.
@@ -34,11 +43,11 @@ thread_local! {
 /// Outside a runtime, which is a mistake in the program and not in its input.
 pub(crate) fn current() -> Rc<Worker> {
     let worker = CURRENT.with_borrow(Option::clone);
-    worker.expect("this must run inside a twinring runtime (Runtime::run or block_on)")
+    worker.expect(OUTSIDE)
 }
 
 /// Calls `f` with the worker of this thread, if there is one.
-pub(crate) fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
 }
 
@@ -51,7 +60,7 @@ pub(crate) fn is_serving() -> bool {
 /// The state of one worker thread.
 pub(crate) struct Worker {
     pub(super) registration: Registration,
-    pub(crate) executor: Executor,
+    pub(crate) executor: Rc<Executor>,
     pub(crate) timers: RefCell<Wheel>,
     pub(crate) driver: RefCell<Driver>,
     pub(crate) counters: Arc<Counters>,
@@ -70,7 +79,6 @@ pub(crate) struct Worker {
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
-    stop_on_panic: bool,
 }
 
 impl Worker {
@@ -108,7 +116,11 @@ impl Worker {
         inboxes.push((index, Arc::clone(registration.inbox())));
         let started = sys::now();
         Ok(Rc::new(Worker {
-            executor: Executor::new(registration.worker()),
+            executor: Rc::new(Executor::new(
+                registration.worker(),
+                Arc::clone(&counters),
+                builder.stop_on_panic,
+            )),
             registration,
             timers: RefCell::new(Wheel::new()),
             driver: RefCell::new(driver),
@@ -126,7 +138,6 @@ impl Worker {
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
             shared: Arc::clone(&runtime.shared),
             on_notice: Arc::clone(&builder.on_notice),
-            stop_on_panic: builder.stop_on_panic,
         }))
     }
 
@@ -141,16 +152,6 @@ impl Worker {
 
     pub(crate) fn notice(&self, notice: Notice) {
         (self.on_notice)(notice);
-    }
-
-    /// A task of this worker has panicked and ended. Returns the panic, for the task's join handle;
-    /// or passes it on, which ends the worker, if the runtime was built so.
-    pub(crate) fn task_panicked(&self, panic: Panic) -> Option<Panic> {
-        self.counters.panics.add(1);
-        if self.stop_on_panic && !std::thread::panicking() {
-            std::panic::resume_unwind(panic);
-        }
-        Some(panic)
     }
 
     /// A socket was closed: tasks that wait for a descriptor may try again.
@@ -210,7 +211,7 @@ impl Worker {
 
     /// Runs until `main` has ended, or the runtime was stopped.
     fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
-        let main = JoinHandle::spawn(self, main);
+        let main = JoinHandle::spawn(&self.executor, main);
         loop {
             self.executor.run_ready();
             // Checked before the wait: when `main` has ended, there may be no further event.
@@ -315,13 +316,11 @@ struct Enter {
 
 impl Enter {
     fn new(worker: Rc<Worker>) -> Result<Enter, RuntimeError> {
-        CURRENT.with_borrow_mut(|current| {
-            if current.is_some() {
-                return Err(RuntimeError::new("a runtime runs on this thread already", None));
-            }
-            *current = Some(Rc::clone(&worker));
-            Ok(Enter { worker })
-        })
+        if CURRENT.with_borrow(Option::is_some) {
+            return Err(RuntimeError::new("a runtime runs on this thread already", None));
+        }
+        set_current(Some(Rc::clone(&worker)));
+        Ok(Enter { worker })
     }
 }
 
@@ -333,25 +332,8 @@ impl Drop for Enter {
         self.worker.driver.borrow_mut().teardown(patience, &mut wakes);
         drop(wakes);
         self.worker.publish_in_use();
-        CURRENT.with_borrow_mut(Option::take);
+        set_current(None);
     }
-}
-
-/// Starts a task on the current worker.
-///
-/// A task that panics ends alone, and drops what it owns: its connections are closed. The
-/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics)
-/// counts it, and the panic hook prints it as usual. If the program cannot continue without the
-/// task, make the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
-///
-/// # Panics
-/// Outside a twinring runtime.
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    JoinHandle::spawn(&current(), future)
 }
 
 /// Submits the queued sends of this worker's sockets to the kernel now, instead of when the worker

@@ -1,49 +1,52 @@
-//! Wakers that are plain numbers.
-//!
-//! A task is named by worker, slot and generation, packed into the 64 bits of a waker's data
-//! pointer. Cloning and dropping such a waker does nothing, and a waker that outlives its task
-//! names a generation that no longer exists, so it wakes no task. No reference counts, no memory
-//! to keep alive, and no pointer that is ever followed.
+//! Wakers that are plain numbers: cloning and dropping one does nothing, and no pointer is ever followed.
 
-use crate::task::{self, TaskId};
 use std::ptr::without_provenance;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("twinring packs task names into 64-bit waker pointers");
 
-static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, drop_nothing);
+/// What such a waker does when it is woken, on any thread.
+pub(crate) trait Wake {
+    /// The functions of these wakers; always the same object, by which they are recognized.
+    fn functions() -> &'static Functions;
 
-/// A waker for `task`.
-pub(crate) fn waker(task: TaskId) -> Waker {
+    fn wake(number: u64);
+}
+
+/// See [`Wake::functions`].
+pub(crate) struct Functions(RawWakerVTable);
+
+impl Functions {
+    pub(crate) const fn of<W: Wake>() -> Functions {
+        Functions(RawWakerVTable::new(clone::<W>, wake::<W>, wake::<W>, drop_nothing))
+    }
+}
+
+/// The waker with this number.
+pub(crate) fn waker<W: Wake>(number: u64) -> Waker {
     // SAFETY: the functions of the table meet the RawWaker contract: they are thread-safe
-    // (`task::wake` may be called on any thread) and never follow the data pointer.
-    unsafe { Waker::from_raw(raw(task.to_bits())) }
+    // (`Wake::wake` may be called on any thread) and never follow the data pointer.
+    unsafe { Waker::from_raw(raw::<W>(number)) }
 }
 
-/// A clone; of one of our wakers without the calls through its table.
+/// The number of a waker, if it is one of these.
 #[inline]
-pub(crate) fn copy(of: &Waker) -> Waker {
-    task_of(of).map_or_else(|| of.clone(), waker)
+pub(crate) fn number_of<W: Wake>(waker: &Waker) -> Option<u64> {
+    let ours = std::ptr::eq(waker.vtable(), &W::functions().0);
+    ours.then(|| waker.data().addr() as u64)
 }
 
-/// The task that a waker names, if it is one of ours.
-#[inline]
-pub(crate) fn task_of(waker: &Waker) -> Option<TaskId> {
-    let ours = std::ptr::eq(waker.vtable(), &VTABLE);
-    ours.then(|| TaskId::from_bits(waker.data().addr() as u64))
+fn raw<W: Wake>(number: u64) -> RawWaker {
+    RawWaker::new(without_provenance(number as usize), &W::functions().0)
 }
 
-fn raw(bits: u64) -> RawWaker {
-    RawWaker::new(without_provenance(bits as usize), &VTABLE)
+fn clone<W: Wake>(data: *const ()) -> RawWaker {
+    raw::<W>(data.addr() as u64)
 }
 
-fn clone(data: *const ()) -> RawWaker {
-    raw(data.addr() as u64)
-}
-
-fn wake(data: *const ()) {
-    task::wake(TaskId::from_bits(data.addr() as u64));
+fn wake<W: Wake>(data: *const ()) {
+    W::wake(data.addr() as u64);
 }
 
 fn drop_nothing(_: *const ()) {}

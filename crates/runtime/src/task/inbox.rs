@@ -6,10 +6,10 @@
 //! `signalled` *before* it empties the queue, a waker fills the queue *before* it reads
 //! `signalled`, so a wake is seen by the current drain or signals the next one.
 
-use super::TaskId;
 use super::eventfd::EventFd;
 use super::remote::Starter;
-use crate::driver::slots::Key;
+use super::waker::TaskId;
+use crate::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,7 @@
 //! The join handle that `spawn` returns.
 
-use super::{WaitToken, Waiter};
-use crate::driver::slots::Key;
-use crate::runtime::{Worker, with_current};
+use super::{Executor, WaitToken, Waiter, with_current};
+use crate::slots::Key;
 use pin_project_lite::pin_project;
 use std::any::Any;
 use std::cell::RefCell;
@@ -145,7 +144,7 @@ impl<F: Future> Future for Tracked<F> {
                 Poll::Ready(())
             }
             Err(panic) => {
-                let panic = with_current(|worker| worker.task_panicked(panic)).flatten();
+                let panic = with_current(|executor| executor.task_panicked(panic)).flatten();
                 panic.into_iter().for_each(|panic| this.completion.settle(State::Panicked(panic)));
                 Poll::Ready(())
             }
@@ -158,7 +157,7 @@ impl<F: Future> Future for Tracked<F> {
 /// It yields the task's result, or a [`JoinError`] if the task panicked or was aborted.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<State<T>>>,
-    worker: Weak<Worker>,
+    executor: Weak<Executor>,
     key: Key,
 }
 
@@ -168,15 +167,37 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
+/// The mistake of a program, which no input can cause.
+pub(crate) const OUTSIDE: &str =
+    "this must run inside a twinring runtime (Runtime::run or block_on)";
+
+/// Starts a task on the current worker.
+///
+/// A task that panics ends alone, and drops what it owns: its connections are closed. The
+/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics)
+/// counts it, and the panic hook prints it as usual. If the program cannot continue without the
+/// task, make the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let executor = with_current(Rc::clone).expect(OUTSIDE);
+    JoinHandle::spawn(&executor, future)
+}
+
 impl<T: 'static> JoinHandle<T> {
     pub(crate) fn spawn(
-        worker: &Rc<Worker>,
+        executor: &Rc<Executor>,
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
         let state = Rc::new(RefCell::new(State::Running(None)));
         let completion = Completion { state: Rc::clone(&state) };
-        let key = worker.executor.spawn(Box::pin(Tracked { future, completion }));
-        JoinHandle { state, worker: Rc::downgrade(worker), key }
+        let key = executor.spawn(Box::pin(Tracked { future, completion }));
+        JoinHandle { state, executor: Rc::downgrade(executor), key }
     }
 }
 
@@ -184,8 +205,8 @@ impl<T> JoinHandle<T> {
     /// Ends the task at its current await point and drops what it owns. Has no effect on a finished
     /// task.
     pub fn abort(&self) {
-        if let Some(worker) = self.worker.upgrade() {
-            worker.executor.abort(self.key);
+        if let Some(executor) = self.executor.upgrade() {
+            executor.abort(self.key);
         }
     }
 

@@ -10,45 +10,31 @@ mod join;
 mod named;
 mod remote;
 mod wait_queue;
+mod waker;
 
 #[cfg(all(test, loom))]
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
-pub(crate) use join::Panic;
-pub use join::{JoinError, JoinHandle};
+pub use join::{JoinError, JoinHandle, spawn};
+pub(crate) use join::{OUTSIDE, Panic};
 pub use named::{spawn_named, task_name};
 pub use remote::RemoteHandle;
 pub(crate) use remote::task_for;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter};
+pub(crate) use waker::{TaskId, task_of, waker};
 
 use self::inbox::Drained;
-use crate::driver::slots::{Key, Slots};
-use crate::runtime::with_current;
-use crate::sys::waker::waker;
+use crate::counters::Counters;
+use crate::slots::{Key, Slots};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// Names a task in this process: the worker it lives on and its key there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TaskId {
-    pub(crate) worker: u16,
-    pub(crate) key: Key,
-}
-
-impl TaskId {
-    pub(crate) fn to_bits(self) -> u64 {
-        self.key.to_bits() | u64::from(self.worker) << Key::BITS
-    }
-
-    pub(crate) fn from_bits(bits: u64) -> TaskId {
-        TaskId { worker: (bits >> Key::BITS) as u16, key: Key::from_bits(bits) }
-    }
-}
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -58,9 +44,26 @@ struct Task {
     queued: bool,
 }
 
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
+}
+
+/// Sets the executor of this thread, whose tasks run on it.
+pub(crate) fn set_current(executor: Option<Rc<Executor>>) {
+    CURRENT.set(executor);
+}
+
+/// Calls `f` with the executor of this thread, if there is one.
+fn with_current<R>(f: impl FnOnce(&Rc<Executor>) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.borrow().as_ref().map(f)).ok().flatten()
+}
+
 /// Runs the tasks of one worker. All of its state belongs to one thread.
 pub(crate) struct Executor {
     worker: u16,
+    counters: Arc<Counters>,
+    /// A panic of a task is passed on, which ends the worker.
+    stop_on_panic: bool,
     tasks: RefCell<Slots<Task>>,
     /// Tasks to poll in the next round.
     ready: RefCell<Vec<Key>>,
@@ -84,9 +87,11 @@ const OPERATIONS_PER_POLL: u32 = 32;
 const OPERATION_BYTES: usize = 8 * 1024;
 
 impl Executor {
-    pub(crate) fn new(worker: u16) -> Executor {
+    pub(crate) fn new(worker: u16, counters: Arc<Counters>, stop_on_panic: bool) -> Executor {
         Executor {
             worker,
+            counters,
+            stop_on_panic,
             tasks: RefCell::new(Slots::new()),
             ready: RefCell::default(),
             spare: Cell::default(),
@@ -210,8 +215,18 @@ impl Executor {
     /// Drops a task. A panic of its destructors affects no other task.
     fn drop_task(&self, future: BoxedFuture) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(future))) {
-            let _nobody_waits_for_it = with_current(|worker| worker.task_panicked(panic));
+            let _nobody_waits_for_it = self.task_panicked(panic);
         }
+    }
+
+    /// A task has panicked and ended. Returns the panic, for the task's join handle; or passes it on,
+    /// which ends the worker, if the runtime was built so.
+    fn task_panicked(&self, panic: Panic) -> Option<Panic> {
+        self.counters.panics.add(1);
+        if self.stop_on_panic && !std::thread::panicking() {
+            std::panic::resume_unwind(panic);
+        }
+        Some(panic)
     }
 
     /// Drops all tasks, including those spawned by destructors.
@@ -258,18 +273,4 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await
-}
-
-/// Wakes a task from any thread.
-pub(crate) fn wake(task: TaskId) {
-    let local = crate::runtime::with_current(|worker| {
-        let here = worker.id() == task.worker;
-        if here {
-            worker.executor.wake(task.key);
-        }
-        here
-    });
-    if local != Some(true) {
-        inbox::wake_remote(task);
-    }
 }

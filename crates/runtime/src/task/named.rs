@@ -1,7 +1,6 @@
 //! Tasks with a name, for logs and panics.
 
-use super::JoinHandle;
-use crate::runtime::spawn;
+use super::{JoinHandle, spawn};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,7 +1,6 @@
 //! Tasks that another thread starts on a worker.
 
-use super::{JoinError, WaitToken, Waiter};
-use crate::runtime::spawn;
+use super::{JoinError, WaitToken, Waiter, spawn};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,7 @@
 //! call this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones
 //! the waker before, and keeps the replaced one until afterwards.
 
-use crate::sys::waker::{copy, task_of};
+use super::waker::{copy, task_of};
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 

@@ -5,8 +5,8 @@ pub(crate) mod wheel;
 
 pub use ticker::{Tick, Ticker};
 
-use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
+use crate::slots::Key;
 use crate::sys;
 use crate::task::{WaitToken, Waiter};
 use std::fmt;

@@ -5,7 +5,7 @@
 //! exact nanosecond deadlines decide, and [`Wheel::next_deadline_ns`] returns the exact earliest
 //! one, so a wait can end to the microsecond. Insert and remove take constant time.
 
-use crate::driver::slots::{Key, Slots};
+use crate::slots::{Key, Slots};
 use crate::task::Waiter;
 use std::task::Waker;
 

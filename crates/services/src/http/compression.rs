@@ -4,27 +4,21 @@
 //! Nobody waits for it: until it is there, clients get the best form that is. So a compressor adds
 //! no latency, and no request is held in memory for it.
 
+use super::compressed::{Compressed, Stage};
 use super::encoding::{Coding, choose};
 use super::generation::Generation;
 use super::head::{Head, Method, Name};
-use super::mime::is_compressible;
 use super::reply::Reply;
-use super::resource::{Resource, Variant};
+use super::resource::Resource;
 use super::status::Status;
+use super::variant::Variant;
 use super::worker::Worker;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use std::cell::{Cell, OnceCell};
 use std::io::{self, Write};
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use twinring::fs::Metadata;
 use twinring::{spawn, spawn_blocking};
-
-/// Files of these sizes are compressed, in bytes: below, a head weighs more than what is saved; above,
-/// a compressor takes a second or more, and its input and output are in memory.
-const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
 
 /// Compressions at a time, of the whole process: the workers need the CPUs. There is no queue: a
 /// request that finds this many under way leaves its file to a later one.
@@ -55,53 +49,6 @@ impl Drop for Permit {
     }
 }
 
-/// A coding of a file that can be made.
-#[derive(Debug)]
-pub(super) struct Compressed {
-    pub(super) coding: Coding,
-    stage: Cell<Stage>,
-    variant: OnceCell<Variant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Untried,
-    Running,
-    /// It is there; or it is not used, for this version of the file: it would be larger than the
-    /// file or than the cache allows, or the compressor failed.
-    Done,
-}
-
-impl Compressed {
-    /// Those of a file, in the order of preference, besides the precompressed ones.
-    pub(super) fn of(
-        codings: &[Coding],
-        file: &Metadata,
-        content_type: &str,
-        is_there: impl Fn(Coding) -> bool,
-    ) -> Vec<Compressed> {
-        let mut all: Vec<Compressed> = Vec::new();
-        if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
-            return all;
-        }
-        for coding in codings.iter().copied() {
-            if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
-                let (stage, variant) = (Cell::new(Stage::Untried), OnceCell::new());
-                all.push(Compressed { coding, stage, variant });
-            }
-        }
-        all
-    }
-
-    pub(super) fn variant(&self) -> Option<&Variant> {
-        self.variant.get()
-    }
-
-    fn may_be_used(&self) -> bool {
-        self.stage.get() != Stage::Done || self.variant.get().is_some()
-    }
-}
-
 /// The form of a resource that the client prefers, of those that are there. Ranges are of the file
 /// itself: what a compressor makes need not be the same bytes next time.
 pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Option<&'r Variant> {
@@ -118,7 +65,7 @@ pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Opti
 
 /// The index of the form that the client would prefer and that nobody has tried to make.
 fn wanted(head: &Head<'_, '_>, resource: &Resource) -> Option<usize> {
-    let is_untried = |compressed: &Compressed| compressed.stage.get() == Stage::Untried;
+    let is_untried = |compressed: &Compressed| compressed.stage() == Stage::Untried;
     if !resource.compressed.iter().any(is_untried) || head.has(Name::Range) {
         return None;
     }
@@ -150,13 +97,13 @@ impl Worker {
             return;
         }
         let Some(permit) = Permit::take() else { return };
-        resource.compressed[index].stage.set(Stage::Running);
+        resource.compressed[index].set_stage(Stage::Running);
         let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
         let (path, resource) = (path.to_vec(), Rc::clone(resource));
         spawn(async move {
             let begun = Begun { worker: &worker, generation: &generation, site, path: &path };
             begun.compress(&resource, &resource.compressed[index], permit).await;
-            resource.compressed[index].stage.set(Stage::Done);
+            resource.compressed[index].set_stage(Stage::Done);
         });
     }
 
@@ -202,7 +149,7 @@ impl Begun<'_> {
         if let Some(variant) = variant
             && cache.fits(self.path, resource.bytes() + variant.bytes())
         {
-            let _first = target.variant.set(variant);
+            target.made(variant);
             // Its size has changed.
             cache.insert(self.site, self.path, resource);
             self.worker.count_cache();

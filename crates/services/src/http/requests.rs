@@ -14,7 +14,7 @@ use super::connection::{Connection, Phase};
 use super::forwarders::Transport;
 use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
-use super::http2::{self, PREFACE};
+use super::http2::PREFACE;
 use super::path::clean;
 use super::reply::{Reply, ResponseContext, reply};
 use super::response::{Persistence, message};
@@ -102,14 +102,15 @@ enum Next {
     Refuse(Status),
 }
 
-/// Serves one connection until either side ends it.
+/// Serves one connection until either side ends it, or the client begins with the preface of HTTP/2:
+/// then the bytes so far are returned.
 ///
 /// # Errors
 /// When the connection broke or must end.
 pub(super) async fn serve_connection(
     worker: &Rc<Worker>,
     connection: &Connection,
-) -> io::Result<()> {
+) -> io::Result<Option<RecvBuf>> {
     let mut input = Input::default();
     let mut collected = Vec::new();
     let mut answered = 0;
@@ -118,7 +119,7 @@ pub(super) async fn serve_connection(
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
         if chunk.is_empty() {
-            return Box::pin(connection.shutdown()).await;
+            return Box::pin(connection.shutdown()).await.map(|()| None);
         }
         input.add(chunk);
         worker.clock.tick();
@@ -128,9 +129,7 @@ pub(super) async fn serve_connection(
             match (may_be_http2, begins == PREFACE.len()) {
                 (false, _) => {}
                 (true, false) => continue,
-                (true, true) => {
-                    return Box::pin(http2::serve(worker, connection, input.into_bytes())).await;
-                }
+                (true, true) => return Ok(Some(input.into_bytes())),
             }
         }
         loop {
@@ -157,7 +156,7 @@ pub(super) async fn serve_connection(
                     let persistence =
                         Box::pin(take_time(worker, connection, &mut input, slow)).await?;
                     if !persistence.stays() {
-                        return Box::pin(end(connection, &input, persistence)).await;
+                        return Box::pin(end(connection, &input, persistence)).await.map(|()| None);
                     }
                     answered += 1;
                     continue;
@@ -172,7 +171,7 @@ pub(super) async fn serve_connection(
             }
             if !persistence.stays() {
                 send_collected(connection, &mut collected).await?;
-                return Box::pin(end(connection, &input, persistence)).await;
+                return Box::pin(end(connection, &input, persistence)).await.map(|()| None);
             }
             if collected.len() >= COLLECTED_BYTES_MAX {
                 send_collected(connection, &mut collected).await?;

@@ -2,8 +2,6 @@
 
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
-use super::counters::WorkerCounters;
-use super::durations::WorkerDurations;
 use super::generation::LiveSettings;
 use super::http2;
 use super::observer::Observer;
@@ -13,7 +11,7 @@ use super::requests::serve_connection;
 use super::response::{Persistence, message};
 use super::status::Status;
 use super::tls::Tls;
-use super::worker::Worker;
+use super::worker::{Http, Worker};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
     Running, Server, Service, Tracking, Work, WorkerService,
@@ -42,17 +40,6 @@ const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// The HTTP service.
 pub type HttpService = Server<Http>;
-
-/// See [`HttpService`].
-pub struct Http {
-    pub(super) settings: LiveSettings,
-    /// Of each worker.
-    pub(super) counters: Vec<Arc<WorkerCounters>>,
-    pub(super) limiter: Arc<ConnectionLimiter>,
-    pub(super) log: Option<AccessLog>,
-    /// Of each worker; none if they are not measured.
-    pub(super) durations: Vec<Arc<WorkerDurations>>,
-}
 
 impl HttpService {
     /// Binds `addresses` for `workers` workers of the runtime that `handle` controls.
@@ -234,11 +221,14 @@ impl WorkerService for Worker {
                 None => Ok(()),
             };
             let speaks_http2 = connection.tls.as_ref().is_some_and(|tls| tls.speaks_http2());
-            let served = match begun {
-                Ok(()) if speaks_http2 => {
-                    Box::pin(http2::serve(&worker, &connection, RecvBuf::from(Vec::new()))).await
-                }
+            let begins_http2 = match begun {
+                Ok(()) if speaks_http2 => Ok(Some(RecvBuf::from(Vec::new()))),
                 Ok(()) => serve_connection(&worker, &connection).await,
+                Err(error) => Err(error),
+            };
+            let served = match begins_http2 {
+                Ok(Some(first)) => Box::pin(http2::serve(&worker, &connection, first)).await,
+                Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
             if served.is_err() {

@@ -1,7 +1,7 @@
 //! The state that the connections of a worker share: settings, cache, clock, counters; and the
 //! lookup of a path.
 
-use super::access_log::WorkerLog;
+use super::access_log::{AccessLog, WorkerLog};
 use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
@@ -10,7 +10,6 @@ use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
 use super::inflight::Outcome;
 use super::resource::{Missing, Resource, find};
-use super::service::Http;
 use crate::server::{ConnectionLimiter, Connections};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,6 +19,17 @@ use twinring::spawn;
 
 /// An unused open file is closed after this time, or at most twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
+
+/// What all workers of a service share; see [`HttpService`](crate::http::HttpService).
+pub struct Http {
+    pub(super) settings: LiveSettings,
+    /// Of each worker.
+    pub(super) counters: Vec<Arc<WorkerCounters>>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
+    pub(super) log: Option<AccessLog>,
+    /// Of each worker; none if they are not measured.
+    pub(super) durations: Vec<Arc<WorkerDurations>>,
+}
 
 /// See the module.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Operations on files that may wait are for threads here: `crate::blocking`.
 
 use super::EpollDriver;
-use crate::driver::closed;
-use crate::driver::slots::Key;
-use crate::fs::{FileOp, Start};
+use crate::driver::common::closed;
+use crate::fs::operation::{FileOp, Start};
+use crate::slots::Key;
 use crate::task::{WaitToken, Waiter};
 use std::io;
 use std::task::{Poll, Waker};

@@ -9,7 +9,7 @@
 
 use super::{Entry, EpollDriver};
 use crate::buf::SendBuf;
-use crate::driver::slots::Key;
+use crate::slots::Key;
 
 /// Bytes that may wait. More would leave the cache before they are sent.
 const BYTES_MAX: usize = 128 * 1024;

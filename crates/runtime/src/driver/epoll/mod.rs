@@ -19,15 +19,15 @@ use self::stream::{Own, Stream};
 use self::udp::Udp;
 use super::datagrams::UdpSetup;
 use super::mmsg::{RecvBatch, SendBatch};
-use super::slots::Key;
 use super::socket::stream::Sending;
 use super::socket::{self, Engine, Sockets, entry};
-use super::{DriverSetup, InUse, errno};
 use crate::buf::{Pool, RecvBuf, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
 use crate::datagram::Received;
+use crate::driver::common::{DriverSetup, InUse, errno, set_nonblocking, too_many_geometries};
+use crate::slots::Key;
 use crate::sys;
 use crate::sys::poll::{Epoll as EpollSet, Event};
 use crate::sys::socket::{SockAddr, SockRef};
@@ -119,7 +119,7 @@ impl EpollDriver {
 
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
-        super::set_nonblocking(&socket)?;
+        set_nonblocking(&socket)?;
         let (waiters, own) = (WaitQueue::default(), Accepting { ready: true });
         let listener = Listener { socket: Some(socket), waiters, own };
         let key = self.entries.insert(Entry::Listener(listener));
@@ -137,7 +137,7 @@ impl EpollDriver {
 
     pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
-        super::set_nonblocking(&socket)?;
+        set_nonblocking(&socket)?;
         match SockRef::from(&socket).connect(address) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
@@ -174,7 +174,9 @@ impl EpollDriver {
         let pools = &mut self.engine.shared.datagrams;
         let group = match pools.iter().position(|pool| pool.fits(&setup, count)) {
             Some(group) => group,
-            None if pools.len() == DATAGRAM_POOLS_MAX => return Err(super::too_many_geometries()),
+            None if pools.len() == DATAGRAM_POOLS_MAX => {
+                return Err(too_many_geometries());
+            }
             None => {
                 pools.push(RecvBatch::new(&setup, count)?);
                 pools.len() - 1

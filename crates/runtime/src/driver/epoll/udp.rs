@@ -6,8 +6,8 @@
 use super::{Epoll, Shared};
 use crate::datagram::Received;
 use crate::driver::mmsg::{Reading, Source};
-use crate::driver::slots::Key;
 use crate::driver::socket;
+use crate::slots::Key;
 use crate::sys::poll::Epoll as EpollSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,10 +1,10 @@
 //! Sending without a copy on epoll: MSG_ZEROCOPY, whose notifications raise EPOLLERR.
 
 use super::{EpollDriver, Shared};
-use crate::driver::closed;
-use crate::driver::slots::Key;
+use crate::driver::common::closed;
 use crate::driver::socket::entry;
 use crate::driver::zero_copy::{Buffer, Lent};
+use crate::slots::Key;
 use crate::sys::zero_copy as sys;
 use crate::task::Waiter;
 use std::collections::VecDeque;

@@ -3,10 +3,10 @@
 use super::{Engine, Entry, Sockets, entry};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::closed;
+use crate::driver::common::closed;
 use crate::driver::datagrams::{Outbox, UdpSetup};
-use crate::driver::slots::Key;
 use crate::driver::unix_attempt::UnixAttempt;
+use crate::slots::Key;
 use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::os::fd::OwnedFd;

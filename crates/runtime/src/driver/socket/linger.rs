@@ -1,6 +1,6 @@
 //! Sockets that were closed by the program while bytes for the peer were still queued.
 
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use crate::sys;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Lingering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::slots::Slots;
+    use crate::slots::Slots;
 
     #[test]
     fn sockets_expire_in_order_after_the_limit_and_closed_ones_have_no_deadline() {

@@ -14,11 +14,11 @@ pub(crate) use self::datagrams::Udp;
 
 use self::linger::Lingering;
 use self::stream::{End, Receiving, Sending};
-use super::slots::{Key, Slots};
-use super::{Side, closed};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::counters::Counters;
 use crate::datagram::Received;
+use crate::driver::common::{Side, closed, reset_on_close};
+use crate::slots::{Key, Slots};
 use crate::sys;
 use crate::sys::socket::SockRef;
 use crate::task::{WaitQueue, Waiter};
@@ -34,7 +34,7 @@ macro_rules! entry {
     ($sockets:expr, $key:expr, $kind:ident) => {
         match $sockets.entries.get_mut($key) {
             Some($crate::driver::socket::Entry::$kind(entry)) => (entry, &mut $sockets.engine),
-            _ => return Err($crate::driver::closed()).into(),
+            _ => return Err($crate::driver::common::closed()).into(),
         }
     };
 }
@@ -187,7 +187,7 @@ impl<E: Engine> Stream<E> {
         self.sending.fail(errno, wakes);
         if matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
             self.receiving.finish(End::Error(errno), wakes);
-            self.socket.iter().for_each(super::reset_on_close);
+            self.socket.iter().for_each(reset_on_close);
         }
     }
 
@@ -196,7 +196,7 @@ impl<E: Engine> Stream<E> {
         if self.sending.must_linger()
             && let Some(socket) = &self.socket
         {
-            super::reset_on_close(socket);
+            reset_on_close(socket);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::ring::Enter;
 use super::stream::InFlight;
 use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;

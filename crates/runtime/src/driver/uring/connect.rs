@@ -2,8 +2,8 @@
 
 use super::stream::{Own, Stream};
 use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::slots::Key;
 use crate::driver::socket::stream::Sending;
+use crate::slots::Key;
 use crate::sys::socket::SockAddr;
 use io_uring::opcode;
 use io_uring::types::Fd;

@@ -8,9 +8,10 @@ use super::{Op, UringDriver};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
 use crate::config::FileOperations;
-use crate::driver::closed;
-use crate::driver::slots::{Key, Slots};
-use crate::fs::{FileOp, Start, Storage, WARM_BYTES, What};
+use crate::driver::common::closed;
+use crate::fs::handle::Storage;
+use crate::fs::operation::{FileOp, Start, WARM_BYTES, What};
+use crate::slots::{Key, Slots};
 use crate::sys::Mapping;
 use crate::sys::file::STATUS_MASK;
 use crate::task::{WaitQueue, WaitToken, Waiter};

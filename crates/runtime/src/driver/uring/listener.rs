@@ -1,8 +1,8 @@
 //! Listeners: one multishot accept, and the connections that it has accepted.
 
 use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::slots::Key;
 use crate::driver::socket;
+use crate::slots::Key;
 use crate::task::WaitQueue;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};

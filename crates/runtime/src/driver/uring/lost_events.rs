@@ -20,7 +20,7 @@
 
 use super::stream::Stream;
 use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use crate::sys;
 use io_uring::opcode;
 use io_uring::types::Timespec;

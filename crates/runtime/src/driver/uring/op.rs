@@ -1,6 +1,6 @@
 //! The kinds of operations, as encoded in the user data of a completion.
 
-use crate::driver::slots::Key;
+use crate::slots::Key;
 
 /// The kind of an operation; with the key of its slot it forms the user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

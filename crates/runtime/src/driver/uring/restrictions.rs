@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::config::UringOptions;
     use crate::counters::Counters;
-    use crate::driver::DriverSetup;
+    use crate::driver::common::DriverSetup;
     use crate::driver::uring::ring::Enter;
     use crate::may_skip::skip;
     use crate::probe::{best, select_uring};

@@ -3,7 +3,7 @@
 use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
-use crate::driver::DriverSetup;
+use crate::driver::common::DriverSetup;
 use crate::sys::ring::{self, Setup, Uring, Wait};
 use io_uring::squeue::{self, Entry};
 use io_uring::{cqueue, opcode, types};

@@ -1,7 +1,7 @@
 //! Wake-ups by other threads.
 
 use super::{Entry, Op, UringDriver};
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use crate::sys;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};

@@ -6,10 +6,10 @@
 //! closed long before.
 
 use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::closed;
-use crate::driver::slots::Key;
+use crate::driver::common::closed;
 use crate::driver::socket::entry;
 use crate::driver::zero_copy::{Buffer, Lent};
+use crate::slots::Key;
 use crate::task::Waiter;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};

@@ -4,7 +4,8 @@ use super::TcpStream;
 use crate::driver::pieces::Piece;
 use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
 use crate::driver::{Side, errno};
-use crate::fs::{File, SendStrategy, WARM_BYTES};
+use crate::fs::operation::WARM_BYTES;
+use crate::fs::{File, SendStrategy};
 use crate::net::{Operation, with_socket};
 use crate::sys;
 use crate::task::yield_now;
@@ -96,7 +97,8 @@ impl TcpStream {
             self.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
             let most = (len - turn.sent).min(CHUNK_BYTES as u64) as usize;
-            let sent = match self.worker.sending.choose(strategy, file, &self.worker) {
+            let report = |notice| self.worker.notice(notice);
+            let sent = match self.worker.sending.choose(strategy, file.may_sendfile(), report) {
                 SendStrategy::Sendfile => turn.send_from_cache(file, at, most).await,
                 SendStrategy::Splice => turn.send_spliced(file, at, most).await,
                 SendStrategy::ZeroCopy => turn.send_in_place(file, at, most).await,
@@ -230,7 +232,7 @@ impl<'a> Turn<'a> {
                 }
                 Err(error) if !copies && zero_copy::is_refusal(&error) => {
                     let worker = &self.stream.worker;
-                    worker.sending.refuse_zero_copy(&error, worker);
+                    worker.sending.refuse_zero_copy(&error, |notice| worker.notice(notice));
                     copies = true;
                 }
                 Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! Sockets that wait for a buffer, in the order in which they get one.
 
-use crate::driver::slots::Key;
+use crate::slots::Key;
 use std::collections::VecDeque;
 
 /// Two queues, as in fair queueing of packets (RFC 8290, 4.2): a socket from which the last receive

@@ -8,8 +8,8 @@ use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
 };
 use crate::driver::datagrams::{Outgoing, UdpSetup};
-use crate::driver::slots::Key;
 use crate::driver::uring::provided::{Groups, Provided};
+use crate::slots::Key;
 use crate::sys::datagram::empty_header;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};

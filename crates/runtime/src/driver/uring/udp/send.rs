@@ -2,8 +2,8 @@
 
 use super::Udp;
 use super::memory::SendOp;
-use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, Uring, UringDriver};
+use crate::slots::Key;
 use io_uring::squeue::Flags;
 use std::os::fd::AsRawFd;
 use std::task::Waker;

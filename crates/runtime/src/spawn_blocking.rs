@@ -1,0 +1,47 @@
+//! Blocking work of the program.
+
+use crate::runtime::current;
+use crate::task::JoinHandle;
+use crate::time::sleep;
+use std::time::Duration;
+
+/// How long work waits until another thread is tried, if not even one can be started.
+const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs blocking work on another thread: calls that wait, or that compute for more than a fraction
+/// of a millisecond, would hold up all connections of a worker.
+///
+/// A runtime has at most 64 such threads, started on demand, and queues 256 jobs; further ones wait
+/// in their tasks. A thread can only be used once the caller awaits something. Dropping the handle
+/// detaches the work. [`JoinHandle::abort`] gives it up: it does not begin, or its result is
+/// dropped. When the runtime ends, running work has a second to end (half of one after a requested
+/// shutdown); then its thread is abandoned, see
+/// [`Notice::BlockingStuck`](crate::Notice::BlockingStuck).
+///
+/// A panic of `work` is that of a task, see [`spawn`](crate::spawn).
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = twinring::spawn_blocking(|| std::fs::read_to_string("/etc/hosts")).await??;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn spawn_blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T>
+where
+    T: Send + 'static,
+{
+    let worker = current();
+    let mut job = worker.spawned().run(work);
+    JoinHandle::spawn(&worker.executor, async move {
+        loop {
+            // The pool outlives the tasks: an error says that there is no memory for any thread.
+            match (&mut job).await {
+                Ok(output) => return output,
+                Err(_no_thread) => sleep(NO_THREAD_PAUSE).await,
+            }
+        }
+    })
+}
