@@ -8,7 +8,6 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::experiment::Pin;
 use crate::procfs;
 
 /// The CPUs of one side, one at least and each once, in the order in which its threads get them. In files
@@ -121,6 +120,25 @@ impl fmt::Display for CpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.0.iter().map(usize::to_string).collect();
         f.write_str(&words.join(","))
+    }
+}
+
+/// The CPUs of an experiment, a number or a list for either side. What is not given, the lab chooses: the
+/// first CPUs for the workers of the server, as many of other cores for the load generator.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// The server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu: Option<CpuList>,
+    /// The load generator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu: Option<CpuList>,
+}
+
+impl Pin {
+    pub(crate) fn is_free(&self) -> bool {
+        *self == Pin::default()
     }
 }
 

@@ -39,7 +39,7 @@ fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
         let text: &OsString = arguments.get(index).ok_or_else(usage)?;
         text.to_str().and_then(|text| text.parse::<usize>().ok()).ok_or_else(usage)
     };
-    if arguments.first().is_some_and(|word| word == host::AGENT) {
+    if arguments.first().is_some_and(|word| word == host::options::AGENT) {
         return host::serve();
     }
     let anywhere = arguments.get(1).is_some_and(|cpu| cpu == "any");

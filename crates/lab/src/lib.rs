@@ -107,7 +107,7 @@ pub use experiment::{
 };
 pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
-pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE};
+pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE, Quorum};
 pub use lab::{Outcome, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
@@ -116,7 +116,7 @@ pub use options::RunOptions;
 pub use placement::{Distance, Placement, Wanted};
 pub use prices::{OtherPrices, Price, PriceRecord};
 pub use process::Exit;
-pub use quorum::{LostHost, Quorum};
+pub use quorum::LostHost;
 pub use report::{Style, explain, markdown, table};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;

@@ -6,43 +6,6 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::net::Network;
 
-/// The fewest client hosts with which an experiment goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quorum {
-    /// So many.
-    Hosts(usize),
-    /// So many percent of those that were asked for, rounded up.
-    Percent(usize),
-}
-
-impl Quorum {
-    /// Reads `14` or `80%`.
-    ///
-    /// # Errors
-    /// What is expected.
-    pub fn parse(text: &str) -> Result<Quorum, String> {
-        let expected = "a number of client hosts, 1 or more, or a percentage such as 80%";
-        let (digits, is_percent) = match text.strip_suffix('%') {
-            Some(digits) => (digits, true),
-            None => (text, false),
-        };
-        let number: usize = digits.parse().map_err(|_| format!("expected {expected}"))?;
-        match (number, is_percent) {
-            (1..=100, true) => Ok(Quorum::Percent(number)),
-            (1.., false) => Ok(Quorum::Hosts(number)),
-            _ => Err(format!("expected {expected}")),
-        }
-    }
-
-    /// The fewest of `clients` hosts.
-    pub(crate) fn least(self, clients: usize) -> usize {
-        match self {
-            Quorum::Hosts(least) => least,
-            Quorum::Percent(percent) => (clients * percent).div_ceil(100),
-        }
-    }
-}
-
 /// A client host that was lost, and without which the experiment went on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostHost {
@@ -118,20 +81,4 @@ pub(crate) fn too_few(host: &str, why: &str, left: usize, least: usize) -> LabEr
         _ => format!("{why}; {left} client {hosts} left, and the quorum is {least}"),
     };
     LabError::Host { host: host.to_owned(), why }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quorum_is_a_number_or_a_share_rounded_up() {
-        assert_eq!(Quorum::parse("14").unwrap().least(16), 14);
-        assert_eq!(Quorum::parse("80%").unwrap().least(16), 13);
-        assert_eq!(Quorum::parse("100%").unwrap().least(3), 3);
-        assert_eq!(Quorum::parse("1%").unwrap().least(3), 1);
-        for wrong in ["", "0", "0%", "101%", "-1", "1.5", "%", "many", "99999999999999999999"] {
-            assert!(Quorum::parse(wrong).unwrap_err().contains("80%"), "{wrong}");
-        }
-    }
 }

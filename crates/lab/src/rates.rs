@@ -12,7 +12,7 @@ use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
 use crate::record::RunRecord;
-use crate::schedule::{Attempt, Machine};
+use crate::schedule::machine::{Attempt, Machine};
 use crate::summary::{Metric, figures_of};
 
 /// The digits of a rate: more would claim a precision that one run does not have.

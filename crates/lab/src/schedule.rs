@@ -3,67 +3,31 @@
 //! What it needs from outside is a [`Machine`]. The lab measures; tests substitute a machine whose runs
 //! are known and take no time.
 
+pub(crate) mod machine;
 mod replay;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::audit::{Severity, audit_in_block};
 use crate::bench::Slot;
 use crate::error::LabError;
 use crate::estimate::too_few_pairs;
 use crate::experiment::{Cell, Experiment, NetKind, Protocol};
-use crate::placement::{Placement, Wanted};
+use crate::placement::Wanted;
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::progress::{Progress, say};
 use crate::rates::Rates;
 use crate::record::RunRecord;
 use crate::summary::is_narrow;
+use machine::{Attempt, Machine};
 use replay::Replay;
 
 /// How long a block waits for the placement that is wanted, and between two samples of it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
 const PLACEMENT_TICK: Duration = Duration::from_millis(300);
-
-/// What the loop needs from outside.
-pub(crate) trait Machine {
-    /// The time.
-    fn now(&self) -> Instant;
-
-    /// Waits.
-    fn sleep(&self, duration: Duration);
-
-    /// How the two CPUs lie to each other now, if that can be measured.
-    fn placement(&self) -> Option<Placement>;
-
-    /// Whether the user wants to stop.
-    fn is_stopped(&self) -> bool;
-
-    /// Makes one run.
-    ///
-    /// # Errors
-    /// When the run could not even be tried.
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Attempt, LabError>;
-
-    /// Stores the record of a run.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    fn store(&mut self, run: &RunRecord) -> Result<(), LabError>;
-}
-
-/// What became of a run.
-pub(crate) enum Attempt {
-    /// It was made.
-    Made(Box<RunRecord>),
-    /// It was stopped before its end.
-    Stopped,
-    /// It has no record, and its block is void and repeated: the host of a load generator was lost. Each time there is
-    /// one host less, so this ends.
-    Void,
-}
 
 /// How a block ended.
 enum BlockEnd {

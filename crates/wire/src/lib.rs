@@ -16,6 +16,7 @@ macro_rules! add_counts {
     };
 }
 
+mod common;
 pub mod engines;
 mod fields;
 pub mod histogram;

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpus::CpuList;
-
 /// Which network was asked for. `loopback` and `veth` are the names that `lo` and `rps` had in
 /// experiments and bundles before there was a third network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -108,25 +106,6 @@ impl fmt::Display for Correction {
             Correction::None => "none",
             Correction::BenjaminiHochberg => "Benjamini-Hochberg",
         })
-    }
-}
-
-/// The CPUs of an experiment, a number or a list for either side. What is not given, the lab chooses: the
-/// first CPUs for the workers of the server, as many of other cores for the load generator.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pin {
-    /// The server's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server_cpu: Option<CpuList>,
-    /// The load generator's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_cpu: Option<CpuList>,
-}
-
-impl Pin {
-    pub(super) fn is_free(&self) -> bool {
-        *self == Pin::default()
     }
 }
 

@@ -22,7 +22,8 @@ use crate::workload::Grid;
 
 use source::Source;
 
-pub use choices::{Accounting, Correction, NetChoice, NetKind, Pin, Until};
+pub use crate::cpus::Pin;
+pub use choices::{Accounting, Correction, NetChoice, NetKind, Until};
 pub use overrides::Overrides;
 pub use published::{
     Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,

@@ -60,7 +60,7 @@ pub(crate) fn serve() -> io::Result<ExitCode> {
     send_heartbeats(out.clone());
     let mut agent = Agent {
         // The subcommand that leads here leads to the rest of the helper as well.
-        helper: std::env::args_os().take_while(|word| word != super::AGENT).collect(),
+        helper: std::env::args_os().take_while(|word| word != super::options::AGENT).collect(),
         out,
         state,
         processes: HashMap::new(),

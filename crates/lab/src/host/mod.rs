@@ -8,6 +8,7 @@
 mod agent;
 pub(crate) mod fuzzing;
 pub(crate) mod local;
+pub(crate) mod options;
 pub(crate) mod protocol;
 pub(crate) mod remote;
 pub(crate) mod share;
@@ -36,47 +37,16 @@ use crate::machine::Program;
 use crate::namespace::Place;
 use crate::process::{self, Event, Exit, Role};
 use crate::procfs;
-use crate::quorum::Quorum;
 use crate::site::{Certificate, Made, Site, nginx};
 
 pub(crate) use agent::serve;
 pub use local::Interface;
+pub use options::{HostOptions, NODE, Quorum};
 use protocol::Request;
 use remote::{Pending, Remote, RemoteProcess, Starting};
 
-/// The word that makes the hidden subcommand the agent.
-pub(crate) const AGENT: &str = "agent";
-
-/// Stands for the name of the host in the command to connect.
-pub const NODE: &str = "{node}";
-
 /// What the host of the lab itself is called.
 pub const LOCAL: &str = "local";
-
-/// Which hosts to measure between, and how to get there.
-#[derive(Debug, Clone, Default)]
-pub struct HostOptions {
-    /// The hosts of the servers, as the command to connect knows them; [`LOCAL`] or none for this one.
-    pub servers: Vec<String>,
-    /// The hosts of the load generators; none for this one.
-    pub clients: Vec<String>,
-    /// The fewest client hosts with which the experiment goes on; without it, it ends when one is lost.
-    pub quorum: Option<Quorum>,
-    /// The address that each server listens on, if it is not to be found out.
-    pub server_addresses: Vec<IpAddr>,
-    /// The command that runs a program on a host and connects its standard input and output, in
-    /// words, one with [`NODE`].
-    pub connect: Vec<String>,
-    /// Where this program is on the other hosts; by default it is copied there.
-    pub remote_binary: Option<PathBuf>,
-}
-
-impl HostOptions {
-    /// How many hosts servers run on, this one included.
-    pub(crate) fn count_servers(&self) -> usize {
-        self.servers.len().max(1)
-    }
-}
 
 /// What is written into the bundle about a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

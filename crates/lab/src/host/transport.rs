@@ -16,8 +16,8 @@ use nix::sys::utsname::uname;
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::options::{AGENT, HostOptions, NODE};
 use super::protocol::{self, FromAgent, Hello, PROTOCOL};
-use super::{AGENT, HostOptions, NODE};
 use crate::error::LabError;
 use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::process::keep_tail;

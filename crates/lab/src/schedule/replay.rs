@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Attempt, Machine};
+use super::machine::{Attempt, Machine};
 use crate::bench::Slot;
 use crate::error::LabError;
 use crate::experiment::Cell;

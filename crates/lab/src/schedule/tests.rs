@@ -9,6 +9,8 @@ use std::cell::{Cell as Shared, RefCell};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::placement::Placement;
+use std::time::Instant;
 
 /// A run: block and subject.
 type Made = (Cell, usize, String);

@@ -1,6 +1,7 @@
 //! Results of several load generators become one: every field by its rule.
 
 use super::*;
+use crate::Fields;
 use crate::histogram::{EncodedHistogram, Lag, Latency};
 use crate::{http as http_wire, udp as udp_wire};
 use serde::de::DeserializeOwned;

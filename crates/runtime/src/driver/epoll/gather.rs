@@ -69,7 +69,9 @@ impl Gather {
         let Some(waiting) = buf else { return };
         let bytes = waiting.len();
         self.bytes += bytes;
-        if bytes <= COPIED_BYTES_MAX && waiting.is_pooled() {
+        // What follows a send of the same stream leaves with it.
+        let follows = self.sends.last().is_some_and(|(last, _)| *last == key);
+        if bytes <= COPIED_BYTES_MAX && (waiting.is_pooled() || follows) {
             self.copies.extend_from_slice(waiting.as_slice());
             self.sends.push((key, Bytes::Copied(bytes as u32)));
             *buf = None;
@@ -90,10 +92,19 @@ impl EpollDriver {
         let mut sends = std::mem::take(&mut engine.gather.sends);
         let mut all_owned = std::mem::take(&mut engine.gather.owned);
         let (mut copies, mut owned) = (&*engine.gather.copies, all_owned.drain(..));
-        for (key, bytes) in sends.drain(..) {
+        let mut waiting = sends.drain(..).peekable();
+        while let Some((key, bytes)) = waiting.next() {
             let (copied, buf) = match bytes {
                 Bytes::Copied(count) => {
-                    let (first, rest) = copies.split_at(count as usize);
+                    let mut count = count as usize;
+                    // Several sends of one stream, which lie side by side, are one.
+                    while let Some((next, Bytes::Copied(more))) = waiting.peek()
+                        && *next == key
+                    {
+                        count += *more as usize;
+                        waiting.next();
+                    }
+                    let (first, rest) = copies.split_at(count);
                     copies = rest;
                     (first, None)
                 }
@@ -108,7 +119,7 @@ impl EpollDriver {
             // Fails only when the descriptor is gone, which the next operation reports.
             let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }
-        drop(owned);
+        drop((waiting, owned));
         engine.gather.owned = all_owned;
         engine.gather.sends = sends;
         engine.gather.copies.clear();

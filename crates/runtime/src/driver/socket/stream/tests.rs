@@ -35,11 +35,14 @@ impl Bench {
     fn go_on(&mut self) {
         while !self.closed {
             if let Some(mut buf) = self.in_hand.take() {
-                let taken = buf.len().min(self.room);
-                self.room -= taken;
-                self.taken.extend_from_slice(&buf.as_slice()[..taken]);
-                self.sending.sent(taken);
-                buf.advance(taken);
+                // Buffers that were joined, one after the other.
+                while self.room > 0 && !buf.is_empty() {
+                    let taken = buf.as_slice().len().min(self.room);
+                    self.room -= taken;
+                    self.taken.extend_from_slice(&buf.as_slice()[..taken]);
+                    self.sending.sent(taken);
+                    buf.advance(taken);
+                }
                 if !buf.is_empty() {
                     match self.puts_back {
                         true => self.sending.put_back(buf),
@@ -261,6 +264,24 @@ fn a_connection_that_succeeds_wakes_its_waiter_and_sends() {
     assert_eq!((wakes.len(), sending.is_connecting()), (1, false));
     assert!(matches!(poll(|waiter| sending.poll_connected(waiter)), Poll::Ready(Ok(()))));
     assert!(matches!(poll(|waiter| sending.poll_accept(waiter)), Poll::Ready(Ok(()))));
+}
+
+/// What is queued leaves together, but for what was made of parts already, and no more than a call takes.
+#[test]
+fn queued_buffers_are_joined() {
+    let mut sending = Sending::default();
+    let part = |byte: u8, bytes: usize| SendBuf::from(vec![byte; bytes]);
+    for byte in 0..SLICES_MAX as u8 + 2 {
+        sending.queue(part(byte, 2));
+    }
+    sending.queue(SendBuf::several(vec![part(1, 5), part(2, 6)]));
+    sending.queue(part(3, 7));
+    let mut lengths = Vec::new();
+    while let Next::Send(buf) = sending.next() {
+        let length = buf.len();
+        lengths.push((length, buf.into_parts().len()));
+    }
+    assert_eq!(lengths, [(2 * SLICES_MAX, SLICES_MAX), (4, 2), (11, 2), (7, 1)]);
 }
 
 /// What an engine asks about the data that it has: in hand, unsent, and whether anything waits for it.
