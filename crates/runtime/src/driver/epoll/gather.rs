@@ -70,7 +70,8 @@ impl Gather {
         let bytes = waiting.len();
         self.bytes += bytes;
         // What follows a send of the same stream leaves with it.
-        let follows = self.sends.last().is_some_and(|(last, _)| *last == key);
+        let follows =
+            self.sends.last().is_some_and(|(last, _)| *last == key) && !waiting.is_several();
         if bytes <= COPIED_BYTES_MAX && (waiting.is_pooled() || follows) {
             self.copies.extend_from_slice(waiting.as_slice());
             self.sends.push((key, Bytes::Copied(bytes as u32)));
