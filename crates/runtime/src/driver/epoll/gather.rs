@@ -70,16 +70,18 @@ impl Gather {
         let bytes = waiting.len();
         self.bytes += bytes;
         // What follows a send of the same stream leaves with it.
-        let follows =
-            self.sends.last().is_some_and(|(last, _)| *last == key) && !waiting.is_several();
-        if bytes <= COPIED_BYTES_MAX && (waiting.is_pooled() || follows) {
-            self.copies.extend_from_slice(waiting.as_slice());
-            self.sends.push((key, Bytes::Copied(bytes as u32)));
-            *buf = None;
-        } else {
+        let before = self.sends.last_mut().filter(|(last, _)| *last == key);
+        let is_copied = waiting.is_pooled() || before.is_some() && !waiting.is_several();
+        if bytes > COPIED_BYTES_MAX || !is_copied {
             self.owned.extend(buf.take());
-            self.sends.push((key, Bytes::Owned));
+            return self.sends.push((key, Bytes::Owned));
         }
+        self.copies.extend_from_slice(waiting.as_slice());
+        match before {
+            Some((_, Bytes::Copied(count))) => *count += bytes as u32,
+            _ => self.sends.push((key, Bytes::Copied(bytes as u32))),
+        }
+        *buf = None;
     }
 }
 
@@ -93,19 +95,10 @@ impl EpollDriver {
         let mut sends = std::mem::take(&mut engine.gather.sends);
         let mut all_owned = std::mem::take(&mut engine.gather.owned);
         let (mut copies, mut owned) = (&*engine.gather.copies, all_owned.drain(..));
-        let mut waiting = sends.drain(..).peekable();
-        while let Some((key, bytes)) = waiting.next() {
+        for (key, bytes) in sends.drain(..) {
             let (copied, buf) = match bytes {
                 Bytes::Copied(count) => {
-                    let mut count = count as usize;
-                    // Several sends of one stream, which lie side by side, are one.
-                    while let Some((next, Bytes::Copied(more))) = waiting.peek()
-                        && *next == key
-                    {
-                        count += *more as usize;
-                        waiting.next();
-                    }
-                    let (first, rest) = copies.split_at(count);
+                    let (first, rest) = copies.split_at(count as usize);
                     copies = rest;
                     (first, None)
                 }
@@ -120,7 +113,7 @@ impl EpollDriver {
             // Fails only when the descriptor is gone, which the next operation reports.
             let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }
-        drop((waiting, owned));
+        drop(owned);
         engine.gather.owned = all_owned;
         engine.gather.sends = sends;
         engine.gather.copies.clear();

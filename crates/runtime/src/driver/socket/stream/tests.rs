@@ -1,8 +1,11 @@
 //! The state of a stream against a model of an engine, and its rules one by one.
 
 use super::*;
+use crate::buf::Pool;
 use crate::task::WaitToken;
 use proptest::prelude::*;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
 use std::task::Context;
 
 fn poll<T>(ask: impl FnOnce(&mut Waiter<'_>) -> T) -> T {
@@ -264,6 +267,43 @@ fn a_connection_that_succeeds_wakes_its_waiter_and_sends() {
     assert_eq!((wakes.len(), sending.is_connecting()), (1, false));
     assert!(matches!(poll(|waiter| sending.poll_connected(waiter)), Poll::Ready(Ok(()))));
     assert!(matches!(poll(|waiter| sending.poll_accept(waiter)), Poll::Ready(Ok(()))));
+}
+
+/// Pieces that readers put back are received first, the last one before the others, and can be peeked at; a
+/// reader that waits is woken.
+#[test]
+fn pieces_that_were_put_back_come_first() {
+    let mut receiving = Receiving::default();
+    assert!(poll(|waiter| receiving.poll_end(waiter)).is_pending());
+    let mut wakes = Vec::new();
+    receiving.put_back(RecvBuf::empty(), &mut wakes);
+    assert!(wakes.is_empty() && receiving.take_put_back().is_none(), "nothing was put back");
+    receiving.put_back(RecvBuf::from(b"later".to_vec()), &mut wakes);
+    assert_eq!(wakes.len(), 1);
+    receiving.put_back(RecvBuf::from(b"first".to_vec()), &mut wakes);
+    let mut seen = [0; 7];
+    assert_eq!((receiving.copy_put_back(&mut seen), &seen), (7, b"firstla"));
+    let taken = std::iter::from_fn(|| receiving.take_put_back());
+    assert_eq!(taken.map(|piece| piece.to_vec()).collect::<Vec<_>>(), [b"first", b"later"]);
+    assert_eq!(receiving.copy_put_back(&mut seen), 0);
+}
+
+/// Data that stays for a while gives its receive buffers back.
+#[test]
+fn queued_data_leaves_the_receive_pool() {
+    let pool = Rc::new(Pool::new(2, 64).unwrap());
+    let mut sending = Sending::default();
+    for _ in 0..2 {
+        let id = pool.take().unwrap();
+        pool.with_writable(id, |memory| memory.fill(MaybeUninit::new(7)));
+        sending.queue(RecvBuf::from_pool(&pool, id, 0, 64).into());
+    }
+    assert_eq!(pool.in_use(), 2);
+    sending.detach();
+    assert_eq!(pool.in_use(), 0);
+    let Next::Send(buf) = sending.next() else { panic!("two buffers are queued") };
+    let parts = buf.into_parts();
+    assert!(parts.len() == 2 && parts.iter().all(|part| part.as_slice() == [7; 64]));
 }
 
 /// What is queued leaves together, but for what was made of parts already, and no more than a call takes.
