@@ -171,11 +171,6 @@ impl SendBuf {
         }
     }
 
-    /// True if it was made of parts.
-    pub(crate) fn is_several(&self) -> bool {
-        matches!(self.source, Source::Several(_))
-    }
-
     /// The parts, if it was made of parts.
     #[inline]
     pub(crate) fn as_several(&mut self) -> Option<&mut Several> {

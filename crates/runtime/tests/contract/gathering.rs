@@ -8,7 +8,6 @@ use twinring::{TcpStream, spawn};
 
 contract!(
     answers_to_simultaneous_messages_leave_together,
-    sends_of_one_stream_leave_together,
     a_lone_answer_leaves_at_once,
     gathered_sends_keep_their_order,
 );
@@ -62,46 +61,6 @@ fn answers_to_simultaneous_messages_leave_together(configuration: Configuration)
     });
 }
 
-/// What a task sends in pieces costs two sends at most: the first, and all behind it. Each piece was one.
-fn sends_of_one_stream_leave_together(configuration: Configuration) {
-    const STREAMS: usize = 3;
-    if configuration.name.contains("sqpoll") || configuration.name.contains("sim") {
-        // Another thread submits, or the machine has sends of its own.
-        return;
-    }
-    if configuration.has_faults() {
-        return;
-    }
-    run_on(configuration.builder_with("gather=on,buffer_count=16"), |handle| async move {
-        let (mut peers, mut tasks) = (Vec::new(), Vec::new());
-        for _ in 0..STREAMS {
-            let (stream, peer) = pair().await;
-            peers.push(peer);
-            tasks.push(spawn(async move {
-                stream.recv().await.expect("bytes");
-                // No more than a task may do in one poll.
-                for start in 0..20 {
-                    stream.send(pattern(7, start * 100..(start + 1) * 100)).await.expect("room");
-                }
-                stream
-            }));
-        }
-        settle().await;
-        let before = handle.counters().sent;
-        peers.iter_mut().for_each(|peer| peer.write_all(b"go").expect("room"));
-        for task in tasks {
-            task.await.expect("no panic").flush().await.expect("no reset");
-        }
-        let sends = handle.counters().sent - before;
-        assert!(sends <= 2 * STREAMS as u64, "{sends} sends");
-        for mut peer in peers {
-            let mut answer = vec![0; 2000];
-            peer.read_exact(&mut answer).expect("an answer");
-            assert_eq!(answer, pattern(7, 0..2000));
-        }
-    });
-}
-
 /// Without other work there is nothing to gather: a single connection loses no latency.
 fn a_lone_answer_leaves_at_once(configuration: Configuration) {
     if !configuration.is_epoll() || configuration.has_faults() {
@@ -128,8 +87,7 @@ async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> 
     stream.send(part(0..10)).await?;
     match way {
         0 => {
-            // The first part of these was once sent for the whole.
-            stream.send_vectored([part(10..100), part(100..300)]).await?;
+            stream.send(part(10..300)).await?;
             stream.send(part(300..70_000)).await?;
             stream.shutdown_write().await
         }

@@ -69,19 +69,14 @@ impl Gather {
         let Some(waiting) = buf else { return };
         let bytes = waiting.len();
         self.bytes += bytes;
-        // What follows a send of the same stream leaves with it.
-        let before = self.sends.last_mut().filter(|(last, _)| *last == key);
-        let is_copied = waiting.is_pooled() || before.is_some() && !waiting.is_several();
-        if bytes > COPIED_BYTES_MAX || !is_copied {
+        if bytes <= COPIED_BYTES_MAX && waiting.is_pooled() {
+            self.copies.extend_from_slice(waiting.as_slice());
+            self.sends.push((key, Bytes::Copied(bytes as u32)));
+            *buf = None;
+        } else {
             self.owned.extend(buf.take());
-            return self.sends.push((key, Bytes::Owned));
+            self.sends.push((key, Bytes::Owned));
         }
-        self.copies.extend_from_slice(waiting.as_slice());
-        match before {
-            Some((_, Bytes::Copied(count))) => *count += bytes as u32,
-            _ => self.sends.push((key, Bytes::Copied(bytes as u32))),
-        }
-        *buf = None;
     }
 }
 

@@ -40,10 +40,6 @@ impl<T> Seldom<T> {
         self.0.as_mut()?.0.pop_front()
     }
 
-    pub(super) fn front(&self) -> Option<&T> {
-        self.0.as_ref()?.0.front()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flat_map(|items| &items.0)
     }

@@ -5,7 +5,7 @@
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
 use super::queues::{Seldom, copy_pieces};
-use crate::buf::{RecvBuf, SLICES_MAX, SendBuf};
+use crate::buf::{RecvBuf, SendBuf};
 use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::task::{Poll, Waker};
@@ -212,35 +212,13 @@ impl Sending {
     /// The next action, if the engine has no send in progress.
     pub(crate) fn next(&mut self) -> Next {
         if let Some(buf) = self.queue.pop_front() {
-            Next::Send(self.with_those_behind(buf))
+            Next::Send(buf)
         } else if self.take_fin() {
             Next::ShutDown
         } else if self.is_over() {
             Next::Close
         } else {
             Next::Nothing
-        }
-    }
-
-    /// Joins a buffer with those that are queued behind it, as many as one system call takes: what was
-    /// sent piece by piece while the kernel was busy costs one send.
-    #[inline]
-    fn with_those_behind(&mut self, first: SendBuf) -> SendBuf {
-        if self.queue.is_empty() { first } else { self.joined(first) }
-    }
-
-    fn joined(&mut self, first: SendBuf) -> SendBuf {
-        if first.is_several() {
-            return first;
-        }
-        let mut parts = vec![first];
-        while parts.len() < SLICES_MAX && self.queue.front().is_some_and(|next| !next.is_several())
-        {
-            parts.extend(self.queue.pop_front());
-        }
-        match parts.len() {
-            1 => parts.swap_remove(0),
-            _ => SendBuf::several(parts),
         }
     }
 
