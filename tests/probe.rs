@@ -52,7 +52,7 @@ fn twinring(arguments: &[&str]) -> Output {
 
 /// The command under limits that the shell sets.
 fn limited(limit: &str, arguments: &[&str]) -> Output {
-    // Without descriptors that whoever runs the tests has passed on: they would count.
+    // Descriptors that were inherited would count: they are closed.
     let script =
         format!("exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit {limit} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");

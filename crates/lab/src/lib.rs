@@ -94,13 +94,13 @@ mod workload;
 
 pub use advise::Advice;
 pub use clock::Offset;
-pub use cpus::{CpuList, Cpus};
+pub use cpus::{CpuList, Cpus, Pin};
 pub use error::LabError;
 pub use estimate::Estimate;
 pub use experiment::{
     ALIASES, Accounting, AnswersInTime, Arrivals, BUILT_IN, Cell, Correction, DISPUTES,
     EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, NetChoice,
-    NetKind, Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst,
+    NetKind, Nginx, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
     PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate,
     PublishedRequests, Ready, Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until,
     built_in,

@@ -266,7 +266,7 @@ fn hexadecimal(hash: Sha256) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Pin;
+    use crate::cpus::Pin;
 
     /// A bundle that was to be published told how the machine's init was started.
     #[test]

@@ -15,6 +15,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::Pin;
 use crate::error::LabError;
 use crate::json;
 use crate::placement::Wanted;
@@ -22,7 +23,6 @@ use crate::workload::Grid;
 
 use source::Source;
 
-pub use crate::cpus::Pin;
 pub use choices::{Accounting, Correction, NetChoice, NetKind, Until};
 pub use overrides::Overrides;
 pub use published::{

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use self::cpus::{both_ends, choose_cpus};
 use super::{NetRecord, Network};
+use crate::cpus::Pin;
 use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
-use crate::experiment::{Experiment, NetKind, Pin};
+use crate::experiment::{Experiment, NetKind};
 use crate::host::local::{self, PORTS};
 use crate::host::protocol::{Hello, Request};
 use crate::host::remote::Remote;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::Node;
+use crate::cpus::Pin;
 use crate::cpus::{CpuList, Cpus, count_cores, pick};
 use crate::error::LabError;
-use crate::experiment::Pin;
 
 /// CPUs for each host, the `servers` first, for up to `workers` threads. Those that are one machine get different ones, on cores
 /// of their own, as long as there are.

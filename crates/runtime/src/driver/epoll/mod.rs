@@ -174,9 +174,7 @@ impl EpollDriver {
         let pools = &mut self.engine.shared.datagrams;
         let group = match pools.iter().position(|pool| pool.fits(&setup, count)) {
             Some(group) => group,
-            None if pools.len() == DATAGRAM_POOLS_MAX => {
-                return Err(too_many_geometries());
-            }
+            None if pools.len() == DATAGRAM_POOLS_MAX => return Err(too_many_geometries()),
             None => {
                 pools.push(RecvBatch::new(&setup, count)?);
                 pools.len() - 1

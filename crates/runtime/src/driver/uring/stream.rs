@@ -47,7 +47,7 @@ pub(super) struct Receive {
     pub(super) again: bool,
     /// The last receive left data behind; on kernels before 5.19, which do not say, never.
     pub(super) left_more: bool,
-    /// In the queue of `lost_events.rs`, which checks for lost resets.
+    /// In the queue of `lost_events.rs`, which checks for lost events.
     pub(super) watched: bool,
     /// Got data since the last check there.
     pub(super) heard: bool,
