@@ -5,6 +5,7 @@
 //! no latency, and no request is held in memory for it.
 
 use super::compressed::{Compressed, Stage};
+use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
 use super::generation::Generation;
 use super::head::{Head, Method, Name};
@@ -129,17 +130,8 @@ impl Begun<'_> {
         // A file that was changed meanwhile gets a new resource.
         let Some(content) = identity.content(&self.worker.clock).await else { return };
         let (coding, length) = (target.coding, content.len());
-        let compressed = spawn_blocking(move || {
-            let _permit = permit;
-            compress(coding, &content)
-        });
-        let counters = &self.worker.counters;
-        counters.compressions.add(1);
-        // A panic would be one of the compressor; it costs only the compressed form.
-        let Ok(Ok(bytes)) = compressed.await else {
-            counters.compression_failures.add(1);
-            return;
-        };
+        let work = move || compress(coding, &content);
+        let Some(bytes) = attempt(&self.worker.counters, permit, work).await else { return };
         let Generation { settings, cache, .. } = self.generation;
         if bytes.len() >= length || !cache.holds(self.site, self.path, resource) {
             return;
@@ -155,6 +147,25 @@ impl Begun<'_> {
             self.worker.count_cache();
         }
     }
+}
+
+/// Runs a compressor on a thread for blocking work; `None` if it failed. A panic would be one of the
+/// compressor: it costs only the compressed form.
+async fn attempt(
+    counters: &WorkerCounters,
+    permit: Permit,
+    work: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+) -> Option<Vec<u8>> {
+    counters.compressions.add(1);
+    let result = spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    let bytes = result.await.ok().and_then(Result::ok);
+    if bytes.is_none() {
+        counters.compression_failures.add(1);
+    }
+    bytes
 }
 
 fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
@@ -185,6 +196,8 @@ fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::sync::Mutex;
+    use twinring::{EngineChoice, Runtime};
 
     #[test]
     fn every_coding_can_be_decoded_and_is_the_same_each_time() {
@@ -213,8 +226,34 @@ mod tests {
         }
     }
 
+    /// `RUNNING` is of the whole process.
+    static PERMITS: Mutex<()> = Mutex::new(());
+
+    /// A compressor that fails or panics is counted, and leaves its place to the next.
+    #[test]
+    fn a_compressor_that_fails_costs_only_the_compressed_form() {
+        let _alone = PERMITS.lock();
+        let work: [(_, fn() -> io::Result<Vec<u8>>); 3] = [
+            (None, || Err(io::ErrorKind::InvalidData.into())),
+            (None, || panic!("a fault of the compressor, for a test")),
+            (Some(vec![1]), || Ok(vec![1])),
+        ];
+        let counters = WorkerCounters::default();
+        let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
+        let ended = runtime.block_on(async {
+            for (expected, work) in work {
+                let permit = Permit::take().expect("those that failed have given theirs back");
+                assert_eq!(attempt(&counters, permit, work).await, expected);
+            }
+        });
+        ended.unwrap();
+        assert_eq!(counters.compressions.get(), 3);
+        assert_eq!(counters.compression_failures.get(), 2);
+    }
+
     #[test]
     fn no_more_than_two_compressions_are_under_way() {
+        let _alone = PERMITS.lock();
         let permits = (Permit::take().unwrap(), Permit::take().unwrap());
         assert!(Permit::take().is_none() && Permit::take().is_none());
         drop(permits);
