@@ -8,6 +8,7 @@ mod pace;
 mod thread;
 mod unsent;
 
+pub(crate) use self::conductor::Plan;
 pub(crate) use self::connect::{connect_failure, connect_share, dial, not_within};
 pub(crate) use self::control::Control;
 pub(crate) use self::pace::{Connections, Loaded};
@@ -84,17 +85,6 @@ impl Stopper {
         // Fails only when the run is over.
         let _over = self.notes.send(Note::Stop);
     }
-}
-
-/// The course of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) threads: usize,
-    pub(crate) warmup: Duration,
-    /// Length of the window; with `requests`, its longest.
-    pub(crate) duration: Duration,
-    /// The window ends when this many requests are answered.
-    pub(crate) requests: Option<u64>,
 }
 
 /// An engine that is ready for a run.

@@ -2,14 +2,13 @@
 //! and the streams that serve the connection one after the other.
 
 use super::answer::Answer;
-use super::counts::{Begin, Counts};
+use super::counts::{Begin, Books};
 use super::head::Malformed;
 use super::link::Link;
 use super::settings::Settings;
 use super::worker::Worker;
-use crate::recorder::{Recorder, Trouble};
+use crate::recorder::Trouble;
 use crate::run::Loaded;
-use std::cell::RefMut;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -100,12 +99,6 @@ pub(super) trait Protocol: 'static {
 
     /// Closes the stream in order, without waiting for the server.
     async fn close(link: Self::Link);
-}
-
-/// The counts of a thread, borrowed.
-pub(super) struct Books<'w> {
-    pub(super) recorder: RefMut<'w, Recorder>,
-    pub(super) counts: RefMut<'w, Counts>,
 }
 
 /// What a connection has sent, and what became of it.

@@ -2,9 +2,10 @@
 
 use super::answer::Answer;
 use super::settings::Settings;
-use crate::recorder::histogram;
+use crate::recorder::{Recorder, histogram};
 use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
+use std::cell::RefMut;
 use std::ops::Range;
 
 /// The outcomes of the requests for one URL.
@@ -41,6 +42,12 @@ pub(super) struct Counts {
     pub(super) urls: Vec<UrlCounts>,
     /// Connections that the server did not close in time.
     pub(super) kept_open: u64,
+}
+
+/// The counts of a thread, borrowed.
+pub(super) struct Books<'w> {
+    pub(super) recorder: RefMut<'w, Recorder>,
+    pub(super) counts: RefMut<'w, Counts>,
 }
 
 impl Counts {

@@ -5,7 +5,8 @@
 //! Answers that arrive together are followed by one send of as many requests.
 
 use super::answer::{Answer, AnswerParser};
-use super::connection::{Books, Ending, Lost, Protocol, Request, Tally};
+use super::connection::{Ending, Lost, Protocol, Request, Tally};
+use super::counts::Books;
 use super::link::Link;
 use super::settings::Settings;
 use super::worker::Worker;

@@ -15,10 +15,11 @@ mod stream;
 mod wakes;
 mod wire;
 
-use self::stream::{Stream, Upload};
+use self::stream::{Stream, UPLOAD_BYTES, Upload};
 use self::wakes::Wakes;
 use self::wire::Wire;
-use super::connection::{Books, Ending, Lost, Protocol, Request, Tally};
+use super::connection::{Ending, Lost, Protocol, Request, Tally};
+use super::counts::Books;
 use super::head::HEAD_BYTES_MAX;
 use super::link::Link;
 use super::settings::Settings;
@@ -46,9 +47,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// The payload of a received frame; the smallest maximum that HTTP/2 allows, and what browsers use.
 const FRAME_BYTES_MAX: u32 = 16_384;
-
-/// Bytes of a request body that a stream passes to h2 at once.
-const UPLOAD_BYTES: usize = 64 * 1024;
 
 /// An open connection.
 pub(super) struct Http2Link {

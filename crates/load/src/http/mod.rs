@@ -32,6 +32,7 @@ mod summary;
 mod table;
 mod target;
 mod tls;
+mod work;
 mod worker;
 
 pub use self::expect::{ExpectedBody, ExpectedLength, Statuses};
@@ -123,7 +124,7 @@ impl Load {
         };
         let for_threads = Arc::clone(&shared);
         let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
-            worker::work(index, Arc::clone(&for_threads), control)
+            work::work(index, Arc::clone(&for_threads), control)
         })?;
         summary::report(&shared.settings, &ran, outcomes)
     }

@@ -1,7 +1,7 @@
 use super::counts::Counts;
 use super::settings::Settings;
 use super::tls::Agreed;
-use super::worker::Outcome;
+use super::work::Outcome;
 use crate::gates;
 use crate::recorder::{Trouble, Troubles};
 use crate::report::{connections, head, of_requests};

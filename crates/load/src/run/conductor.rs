@@ -1,7 +1,6 @@
 //! The thread that conducts the workers: it decides when the window begins and ends, informs the
 //! observer, and ends the run early if requested.
 
-use super::Plan;
 use super::control::{Control, Note, ThreadProgress};
 use crate::beside::hear;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
@@ -15,6 +14,17 @@ const MARGIN_NS: u64 = 10_000_000;
 
 /// How often an observer is informed of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The course of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) threads: usize,
+    pub(crate) warmup: Duration,
+    /// Length of the window; with `requests`, its longest.
+    pub(crate) duration: Duration,
+    /// The window ends when this many requests are answered.
+    pub(crate) requests: Option<u64>,
+}
 
 pub(super) struct Conductor<'a> {
     plan: Plan,

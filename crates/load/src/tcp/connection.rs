@@ -4,22 +4,29 @@
 //! count in the histogram, without allocations and locks. Answers that arrive together are followed
 //! by one send of as many requests, in one slice of the pattern's table.
 
-use super::worker::Worker;
-use super::{Pace, SLOW_READ_BYTES_PER_S};
+use super::settings::{Pace, SLOW_READ_BYTES_PER_S, Settings};
 use crate::pattern::{Difference, Pattern};
 use crate::recorder::Trouble;
-use crate::run::Loaded;
+use crate::run::{Loaded, Thread};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use twinring::{Sleep, TcpStream, monotonic_ns, sleep};
 
 /// Bytes that a slow reader sends at once, at least one message.
 const SLOW_SEND_BYTES: u64 = 64 * 1024;
+
+/// State of the thread that its tasks share.
+pub(super) struct Worker {
+    pub(super) thread: Thread,
+    pub(super) settings: Arc<Settings>,
+    pub(super) pace: Pace,
+}
 
 /// Requests that began at the same time.
 struct Batch {

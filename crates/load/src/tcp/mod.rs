@@ -29,7 +29,6 @@ pub use self::table::Table;
 pub use crate::observer::{Observer, Phase, Progress};
 pub use crate::run::{LoadError, Stopper};
 
-use self::settings::Pace;
 use crate::run::{Plan, Stage};
 use std::fmt;
 use std::sync::Arc;

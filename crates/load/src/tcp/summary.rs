@@ -1,6 +1,6 @@
 //! From the threads' counts to the report.
 
-use super::Settings;
+use super::settings::Settings;
 use super::worker::Outcome;
 use crate::recorder::{Trouble, Troubles};
 use crate::report::{connections, head, of_requests};

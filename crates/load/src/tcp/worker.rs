@@ -1,7 +1,7 @@
 //! One worker thread of the load: it connects, begins with the others, and returns its counts.
 
-use super::connection::{Connection, Ending};
-use super::{Pace, Settings};
+use super::connection::{Connection, Ending, Worker};
+use super::settings::{Pace, Settings};
 use crate::cpu::CpuUse;
 use crate::recorder::Trouble;
 use crate::run::{
@@ -12,13 +12,6 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use twinring::{Either, TcpStream, race, shutdown_requested, spawn};
-
-/// State of the thread that its tasks share.
-pub(super) struct Worker {
-    pub(super) thread: Thread,
-    pub(super) settings: Arc<Settings>,
-    pub(super) pace: Pace,
-}
 
 /// The result of a thread.
 pub(super) struct Outcome {

@@ -1,8 +1,8 @@
 //! The thread that conducts the workers: it decides when the window begins and ends, informs the
 //! observer, and ends the run early if requested.
 
-use super::Settings;
 use super::control::{Control, Note, ThreadProgress};
+use super::settings::Settings;
 use crate::beside::hear;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::AtomicU64;

@@ -1,7 +1,7 @@
 //! From the threads' counts to the report.
 
-use super::Settings;
 use super::packet::Payload;
+use super::settings::Settings;
 use super::worker::{Outcome, Row, SocketCounts};
 use crate::cpu;
 use crate::recorder::histogram;

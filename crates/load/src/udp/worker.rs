@@ -1,11 +1,11 @@
 //! One worker thread of the load: it opens its sockets, begins with the others, sends with each
 //! tick, and returns its counts.
 
-use super::Settings;
 use super::control::{Control, Note};
 use super::ledger::{Ledger, Stream};
 use super::packet::Format;
 use super::plan::Plan;
+use super::settings::Settings;
 use super::traffic::{AT_ONCE_MIN, Shape, Sockets, Totals, Traffic};
 use crate::cpu::{CpuStart, CpuUse};
 use crate::recorder::histogram;

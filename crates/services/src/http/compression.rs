@@ -229,11 +229,14 @@ mod tests {
     /// `RUNNING` is of the whole process.
     static PERMITS: Mutex<()> = Mutex::new(());
 
+    /// What is expected of a compressor, and the compressor.
+    type Work = (Option<Vec<u8>>, fn() -> io::Result<Vec<u8>>);
+
     /// A compressor that fails or panics is counted, and leaves its place to the next.
     #[test]
     fn a_compressor_that_fails_costs_only_the_compressed_form() {
         let _alone = PERMITS.lock();
-        let work: [(_, fn() -> io::Result<Vec<u8>>); 3] = [
+        let works: [Work; 3] = [
             (None, || Err(io::ErrorKind::InvalidData.into())),
             (None, || panic!("a fault of the compressor, for a test")),
             (Some(vec![1]), || Ok(vec![1])),
@@ -241,7 +244,7 @@ mod tests {
         let counters = WorkerCounters::default();
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
         let ended = runtime.block_on(async {
-            for (expected, work) in work {
+            for (expected, work) in works {
                 let permit = Permit::take().expect("those that failed have given theirs back");
                 assert_eq!(attempt(&counters, permit, work).await, expected);
             }

@@ -1,6 +1,5 @@
 //! A stream: one request and its answer.
 
-use super::UPLOAD_BYTES;
 use crate::http::answer::Answer;
 use crate::http::connection::Request;
 use bytes::Bytes;
@@ -8,6 +7,9 @@ use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+
+/// Bytes of a request body that a stream passes to h2 at once.
+pub(super) const UPLOAD_BYTES: usize = 64 * 1024;
 
 enum State {
     Head(ResponseFuture),
