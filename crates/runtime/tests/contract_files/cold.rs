@@ -30,11 +30,17 @@ fn a_cold_file_is_read_without_the_worker(configuration: Configuration) {
         let tree = Tree::new(Ground::Disk);
         tree.write("file", &pattern(1, 0..BYTES));
         let file = tree.open("file").await;
-        tree.chill("file");
-        let before = handle.counters();
-        let read = file.read_at(0, BYTES).await.expect("a file");
-        assert!(read == pattern(1, 0..BYTES));
-        assert!(handed_over(&handle.counters()) > handed_over(&before));
+        // A quick disk may have read everything by the time that the kernel looks for it.
+        for _ in 0..20 {
+            tree.chill("file");
+            let before = handle.counters();
+            let read = file.read_at(0, BYTES).await.expect("a file");
+            assert!(read == pattern(1, 0..BYTES));
+            if handed_over(&handle.counters()) > handed_over(&before) {
+                return;
+            }
+        }
+        panic!("the worker has read a cold file by itself, 20 times");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use std::future::Future;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -78,8 +79,12 @@ impl Tree {
     pub(crate) fn chill(&self, name: &str) {
         let written = std::fs::File::open(self.path(name)).and_then(|file| file.sync_all());
         written.expect("a file on a working disk");
-        // On a busy machine pages may stay because another program uses them.
+        // On a busy machine pages may stay because another program uses them; on an idle one because packets
+        // of an earlier sendfile refer to them, which a CPU frees with the next packet that it receives.
+        let to_itself = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        to_itself.connect(to_itself.local_addr().expect("bound")).expect("an address");
         for round in 0..100 {
+            to_itself.send(&[0]).expect("a socket that drops what does not fit");
             // coreutils: POSIX_FADV_DONTNEED for the whole file.
             let dropped = Command::new("dd")
                 .arg(format!("if={}", self.path(name).display()))
