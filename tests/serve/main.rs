@@ -4,6 +4,7 @@
 mod support;
 
 mod allow;
+mod containers;
 mod discard;
 mod echo;
 mod echo_limits;

@@ -1,7 +1,5 @@
 //! Experiments with the fakes of `examples/fakes`, which cargo builds before the tests.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 pub(crate) mod browser;
 #[path = "../../../../tests/support/missing.rs"]
 pub(crate) mod missing;

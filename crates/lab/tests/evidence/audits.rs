@@ -76,7 +76,7 @@ fn flaw(kind: Kind) -> Option<Change> {
             record["cpu"]["server_cpu"]["busy_s"] = json!(0.2);
             record["cpu"]["client_cpu"]["busy_s"] = json!(0.2);
         }),
-        // Of datagrams only: udp_verdicts.rs and ../experiments/udp_faults.rs.
+        // Of datagrams only: udp_verdicts.rs and experiments/udp_faults.rs.
         Kind::ForeignPackets | Kind::KernelDrops => return None,
     })
 }

@@ -1,5 +1,5 @@
-//! What is concluded from records of runs, and how it is told: no process is started here but
-//! browsers and editors of bundles.
+//! What is concluded from records of runs, and how it is told. No process is started here but browsers,
+//! editors of bundles, and in `experiments` servers and load generators with known faults.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,6 +9,7 @@ mod audits;
 mod compare;
 mod compressed;
 mod counts;
+mod experiments;
 mod foreign_files;
 mod hosts;
 mod http_verdicts;

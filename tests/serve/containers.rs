@@ -1,14 +1,12 @@
 //! Servers in containers: with the default profile, which forbids io_uring, and with the one that
 //! `twinring seccomp` prints.
 
-mod support;
-
+use crate::support::missing::{is_root, missing};
+use crate::support::{ENGINES, Server, connect, ping, rootfs, run};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
-use support::missing::{is_root, missing};
-use support::{ENGINES, Server, connect, ping, rootfs, run};
 use tempfile::TempDir;
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");

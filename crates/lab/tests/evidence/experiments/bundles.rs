@@ -186,7 +186,7 @@ fn field_names(value: &serde_json::Value, names: &mut std::collections::BTreeSet
 
 #[test]
 fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
-    let document = include_str!("../../../../docs/bundle.md");
+    let document = include_str!("../../../../../docs/bundle.md");
     let others: &[&str] = &["foreign"];
     let text = |which: usize| match which {
         0 => Sketch { others, pairs: 5, net: "auto", ..Sketch::default() }.text(),
