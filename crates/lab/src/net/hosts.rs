@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use self::cpus::{both_ends, choose_cpus};
 use super::{NetRecord, Network};
-use crate::cpus::Pin;
-use crate::cpus::{CpuList, Cpus};
+use crate::cpus::{CpuList, Cpus, Pin};
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind};
 use crate::host::local::{self, PORTS};

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Node;
-use crate::cpus::Pin;
-use crate::cpus::{CpuList, Cpus, count_cores, pick};
+use crate::cpus::{CpuList, Cpus, Pin, count_cores, pick};
 use crate::error::LabError;
 
 /// CPUs for each host, the `servers` first, for up to `workers` threads. Those that are one machine get different ones, on cores
