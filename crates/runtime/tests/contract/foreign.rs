@@ -29,7 +29,7 @@ contract!(
 
 fn sockets_come_from_the_standard_library(configuration: Configuration) {
     configuration.run(async {
-        let listener = StdListener::bind(fresh_loopback()).expect("a free port");
+        let listener = StdListener::bind(loopback()).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let listener = TcpListener::from_std(listener).expect("a socket");
         assert_eq!(listener.local_addr(), address);

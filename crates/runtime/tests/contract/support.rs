@@ -9,10 +9,10 @@ pub(crate) use may_skip::skip;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
@@ -282,21 +282,20 @@ pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1 + simulated
 }
 
-pub(crate) fn loopback() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
-}
-
 pub(crate) fn listen() -> TcpListener {
-    TcpListener::bind(fresh_loopback()).expect("a free port")
+    TcpListener::bind(loopback()).expect("a free port")
 }
 
-/// One loopback address after the other. A connection that the listener's side ends keeps the
-/// listener's port for a minute (TIME_WAIT), and in a minute the suite makes more listeners than an
-/// address has ports.
-pub(crate) fn fresh_loopback() -> SocketAddr {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let [.., high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    SocketAddr::from(([127, 1, high, low], 0))
+/// One loopback address after the other, of other blocks in other processes. A connection that the
+/// listener's side ends keeps the listener's port for a minute (TIME_WAIT), and in a minute the suite
+/// makes more listeners than an address has ports. And datagrams that are on their way to a socket that
+/// was closed would go to whichever test got its port.
+pub(crate) fn loopback() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let block = std::process::id().wrapping_mul(1024);
+    let number = block.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+    let [_, high, middle, low] = number.to_be_bytes();
+    SocketAddr::from(([127, 128 | (high & 63), middle, low], 0))
 }
 
 /// Both ends of a connection: ours, and a peer's with blocking calls.
@@ -333,7 +332,7 @@ pub(crate) fn reset(peer: Peer) {
 
 /// An address without a listener, which no other test binds meanwhile.
 pub(crate) fn closed_port() -> SocketAddr {
-    let listener = std::net::TcpListener::bind(fresh_loopback()).expect("a free port");
+    let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
     listener.local_addr().expect("a bound socket")
 }
 

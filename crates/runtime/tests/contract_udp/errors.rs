@@ -125,7 +125,7 @@ fn invalid_addresses_fail_alone(configuration: Configuration) {
 fn a_second_bind_is_refused_by_name(configuration: Configuration) {
     configuration.run(async {
         // Of another address some other test might take the port that is free again.
-        let socket = UdpSocket::bind(fresh_loopback()).expect("a free port");
+        let socket = UdpSocket::bind(loopback()).expect("a free port");
         let address = socket.local_addr();
         let error = UdpSocket::bind(address).expect_err("taken").to_string();
         assert!(error.contains(&format!("cannot bind UDP {address}")), "{error}");

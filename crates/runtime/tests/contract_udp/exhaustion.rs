@@ -84,7 +84,7 @@ fn readers_that_keep_buffers_starve_no_other_socket(configuration: Configuration
 }
 
 fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
-    const SENT: usize = 3000;
+    const SENT: usize = 1000;
     in_all_ways(configuration, |options, handle| async move {
         let options = UdpOptions {
             recv_buffer_bytes: Some(8 << 20),
