@@ -66,7 +66,8 @@ fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
 #[test]
 fn a_worker_in_a_system_call_keeps_no_server_alive() {
     for engine in ENGINES {
-        for (signals, code) in [(1, 1), (2, 143)] {
+        // Of signals that come before the first was taken, only one counts; here nothing shows when it was.
+        for (signals, code) in [(1, 1), (8, 143)] {
             let site = Site::new();
             let beneath = site.path().join("dead");
             std::fs::create_dir(&beneath).expect("a directory");
@@ -78,7 +79,7 @@ fn a_worker_in_a_system_call_keeps_no_server_alive() {
             mount.wait_for_a_reader();
             for _ in 0..signals {
                 server.signal(Signal::SIGTERM);
-                std::thread::sleep(Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(100));
             }
             let ended = server.wait();
             assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);

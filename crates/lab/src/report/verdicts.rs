@@ -4,7 +4,7 @@ use super::numbers::{NOTHING, ends, saved_percent, share, short};
 use crate::experiment::Protocol;
 use crate::statistics::{Ends, Interval, MAX_REQUIRED_PAIRS, Spread};
 use crate::summary::{
-    CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, OnOccasion, Placed, Record,
+    CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, OnOccasion, Pairs, Placed, Record,
     RequiredPairs, Resolution, Verdict, WouldChange,
 };
 
@@ -96,12 +96,13 @@ fn beside(comparison: &Comparison, inverted: bool) -> String {
             let why = |it: &LeftOut| format!("{} {}", it.pairs, it.why.title());
             let why: Vec<String> = all.left_out.iter().map(why).collect();
             let ratio = all.ratio.map_or(NOTHING.to_owned(), |ratio| shown(ratio, all.ends));
-            let pairs = all.pairs;
-            parts.push(format!("{ratio} over all {pairs} pairs (left out: {})", why.join(", ")));
+            let (pairs, why) = (Pairs(all.pairs), why.join(", "));
+            parts.push(format!("{ratio} over all {pairs} (left out: {why})"));
         }
         let placed = |it: &Placed| {
             let Placed { placement, ratio } = it;
-            format!("{} over {} pairs {placement}", shown(ratio.ratio, ratio.ends), ratio.pairs)
+            let pairs = Pairs(ratio.pairs);
+            format!("{} over {pairs} {placement}", shown(ratio.ratio, ratio.ends))
         };
         let placed: Vec<String> = all.placed.iter().map(placed).collect();
         parts.extend((!placed.is_empty()).then(|| placed.join(", ")));

@@ -44,6 +44,7 @@ pub use sensitivity::{Judgement, Selection, WouldChange};
 pub use stored::{
     Bottleneck, CellSummary, Knee, LoadGenerators, PlacementSummary, SubjectSummary, Summary,
 };
+pub(crate) use verdict::Pairs;
 pub use verdict::{Claim, RequiredPairs, Verdict};
 
 use compare::{Rules, compare, drift};

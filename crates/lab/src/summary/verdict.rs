@@ -124,7 +124,7 @@ impl std::fmt::Display for Verdict {
                 write!(f, "no difference detected (would have seen {percent:.1} %)")
             }
             Verdict::TooFewPairs { pairs } => {
-                write!(f, "no verdict: {pairs} pairs, and {MIN_PAIRS} are needed")
+                write!(f, "no verdict: {}, and {MIN_PAIRS} are needed", Pairs(*pairs))
             }
             Verdict::TooFewOccasions { occasions } => {
                 write!(f, "no verdict: {occasions} occasions, and {MIN_OCCASIONS} are needed")
@@ -132,8 +132,8 @@ impl std::fmt::Display for Verdict {
             Verdict::TooFewForSoMany { pairs, comparisons, needed } => {
                 write!(
                     f,
-                    "no verdict: {pairs} pairs cannot show any difference among {comparisons} \
-                     comparisons"
+                    "no verdict: {} cannot show any difference among {comparisons} comparisons",
+                    Pairs(*pairs)
                 )?;
                 match needed {
                     Some(needed) => write!(f, ", {needed} can"),
@@ -143,7 +143,8 @@ impl std::fmt::Display for Verdict {
             Verdict::UnequalWork { pairs } => {
                 write!(
                     f,
-                    "no verdict: both kept the rate in {pairs} pairs, and {MIN_PAIRS} are needed"
+                    "no verdict: both kept the rate in {}, and {MIN_PAIRS} are needed",
+                    Pairs(*pairs)
                 )
             }
             Verdict::AaPassed { would_have_seen_percent: percent } => {
@@ -154,6 +155,15 @@ impl std::fmt::Display for Verdict {
             }
             Verdict::Void { why } => write!(f, "void: {why}"),
         }
+    }
+}
+
+/// A number of pairs, in words.
+pub(crate) struct Pairs(pub(crate) usize);
+
+impl std::fmt::Display for Pairs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} pair{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
