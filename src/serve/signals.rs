@@ -28,7 +28,8 @@ const LATE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Received {
     first: Arc<AtomicI32>,
     second: Arc<AtomicI32>,
-    workers_ended: Arc<AtomicBool>,
+    /// The workers have ended, or a deadline ends the process without them.
+    ending: Arc<AtomicBool>,
 }
 
 /// The actions of a service on signals that do not end it, such as SIGHUP. A signal without an action
@@ -95,11 +96,12 @@ pub(super) fn watch(
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);
                 handle.shutdown();
-                by_thread.end_anyhow(drain_timeout.saturating_add(LATE_MAX), 1);
-            } else if since.elapsed() > SAME_REQUEST {
-                by_thread.second.store(signal, Ordering::Release);
+                by_thread.end_anyhow(drain_timeout.saturating_add(LATE_MAX));
+            } else if since.elapsed() > SAME_REQUEST
+                && by_thread.second.swap(signal, Ordering::AcqRel) == 0
+            {
                 handle.stop();
-                by_thread.end_anyhow(LATE_MAX, 128 + signal);
+                by_thread.end_anyhow(LATE_MAX);
             }
         }
     })?;
@@ -110,13 +112,14 @@ pub(super) fn watch(
 
 impl Received {
     /// Ends the process after this time, if its workers have not ended by themselves.
-    fn end_anyhow(&self, limit: Duration, code: i32) {
-        let workers_ended = Arc::clone(&self.workers_ended);
+    fn end_anyhow(&self, limit: Duration) {
+        let received = self.clone();
         // Without memory for a thread there is no deadline.
         let thread = std::thread::Builder::new().name("deadline".to_owned());
         let _without = thread.spawn(move || {
             std::thread::sleep(limit);
-            if workers_ended.load(Ordering::Acquire) {
+            // Of two deadlines, one ends the process.
+            if received.ending.swap(true, Ordering::AcqRel) {
                 return;
             }
             tell(format!(
@@ -124,13 +127,17 @@ impl Received {
                  return (a dead filesystem server?); the process ends without it"
             ));
             finish(LATE_MAX);
-            std::process::exit(code);
+            // The deadline of the first signal may be the earlier one after a second, too.
+            std::process::exit(match received.second.load(Ordering::Acquire) {
+                0 => 1,
+                signal => 128 + signal,
+            });
         });
     }
 
     /// All workers have ended; the following steps have bounds of their own.
     pub(super) fn workers_have_ended(&self) {
-        self.workers_ended.store(true, Ordering::Release);
+        self.ending.store(true, Ordering::Release);
     }
 
     /// The reason for the end of the service, for the last line of its report.

@@ -67,6 +67,7 @@ fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
 fn a_worker_in_a_system_call_keeps_no_server_alive() {
     for engine in ENGINES {
         // Of signals that come before the first was taken, only one counts; here nothing shows when it was.
+        // The deadline of the first, which comes at about the same time, ended the process with 1.
         for (signals, code) in [(1, 1), (8, 143)] {
             let site = Site::new();
             let beneath = site.path().join("dead");

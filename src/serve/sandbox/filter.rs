@@ -22,10 +22,10 @@ use std::str::FromStr;
 use syscalls::Sysno;
 
 /// Calls of every service: memory, threads, clocks, signals, output, exit. [`install`] has rules for
-/// clone3, clone and openat.
+/// clone3, clone and openat. std::process::exit calls pause while another thread does it.
 const ALWAYS: &str = "\
     brk clock_gettime clock_nanosleep clone clone3 close exit exit_group futex getpid \
-    getrandom getrusage gettid madvise mremap munmap nanosleep openat poll ppoll read \
+    getrandom getrusage gettid madvise mremap munmap nanosleep openat pause poll ppoll read \
     restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield \
     set_robust_list sigaltstack write writev";
 
