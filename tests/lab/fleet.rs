@@ -2,7 +2,7 @@
 
 mod containers;
 
-use crate::support::{assert_complete, bundle_in, lab};
+use crate::support::{assert_complete, bundle_in, lab, stored_runs};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -123,11 +123,7 @@ impl Fleet {
 
     /// The runs that are stored by now.
     fn runs(&self) -> Vec<Value> {
-        if !self.out().exists() {
-            return Vec::new();
-        }
-        let path = bundle_in(&self.out()).join("runs.jsonl");
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = stored_runs(&self.out());
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         whole.map(|line| serde_json::from_str(line).unwrap()).collect()
     }

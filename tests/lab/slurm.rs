@@ -2,7 +2,7 @@
 //! machine.
 
 use crate::missing::{is_root, missing};
-use crate::support::{bundle_in, lab};
+use crate::support::{bundle_in, lab, stored_runs};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -156,9 +156,8 @@ impl Cluster {
     /// Waits until a job has stored this many runs.
     fn wait_for_runs(&self, job: &str, count: usize) {
         self.wait_until("it measures", |it| {
-            let exists = it.path(&format!("bundles/job-{job}")).exists();
-            let text = || fs::read_to_string(it.bundle(job).join("runs.jsonl")).unwrap_or_default();
-            it.is_under_way(job) && exists && text().lines().count() >= count
+            let text = || stored_runs(&it.path(&format!("bundles/job-{job}")));
+            it.is_under_way(job) && text().lines().count() >= count
         });
     }
 
