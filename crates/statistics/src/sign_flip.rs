@@ -92,14 +92,9 @@ impl SubsetMeans {
     /// has one so small.
     pub(super) fn interval(&self, level: f64) -> Option<[f64; 2]> {
         let assignments = self.assignments() as f64;
-        let mut rank = (level * assignments).floor() as usize;
-        // The division of a p value may round to the other side of the level than this product.
-        while (rank + 1) as f64 / assignments <= level {
-            rank += 1;
-        }
-        while rank > 0 && rank as f64 / assignments > level {
-            rank -= 1;
-        }
+        // By the division of a p value, because the product may round to the other side of the level.
+        let rejected = |rank: &usize| *rank as f64 / assignments <= level;
+        let rank = (1..=self.assignments()).take_while(rejected).count();
         if rank == 0 || rank > self.smaller.len() {
             return None;
         }
