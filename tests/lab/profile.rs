@@ -188,8 +188,9 @@ fn both_engines_are_profiled_and_told_apart() {
         let of = |class: &str| classes[class].as_u64().unwrap_or(0);
         let (own, other) =
             if subject == "epoll" { ("epoll", "io_uring") } else { ("io_uring", "epoll") };
-        // Beside other tests the server may hardly be seen, and the load generator on its CPU.
-        let too_few = of(own) + of(other) < 40;
+        // Beside other tests the server may hardly be seen, and theirs on its CPU.
+        let crowded = of("other_processes") > of("network_stack");
+        let too_few = of(own) + of(other) < 10 || crowded;
         assert!(of(own) >= of(other) || too_few, "{subject}: {classes}");
         assert!(of("network_stack") > 0 || too_few, "{subject}: {classes}");
         let events = &run["counts"]["events"];
