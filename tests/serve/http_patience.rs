@@ -2,6 +2,7 @@
 
 use crate::support::http::*;
 use crate::support::*;
+use memchr::memmem;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,7 @@ fn a_shutdown_finishes_started_requests() {
         assert_eq!((last.status, last.field("connection")), (200, Some("close")));
         assert_eq!(read_to_end(&begun).unwrap(), b"");
         drop(begun);
-        let length = first.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4 + content.len();
+        let length = memmem::find(&first, b"\r\n\r\n").unwrap() + 4 + content.len();
         let mut rest = vec![0; length - first.len()];
         slow.read_exact(&mut rest).expect("all of the answer");
         assert_same(&rest, &content[content.len() - rest.len()..]);

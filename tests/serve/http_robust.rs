@@ -3,6 +3,7 @@
 
 use crate::support::http::*;
 use crate::support::*;
+use memchr::memmem;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -33,11 +34,12 @@ fn read_while_changing(
                     stream.write_all(request.as_bytes()).expect("the server reads");
                     let mut bytes = Vec::new();
                     let ended = stream.read_to_end(&mut bytes);
-                    let text = String::from_utf8_lossy(&bytes);
-                    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                    let Some(end) = memmem::find(&bytes, b"\r\n\r\n") else {
                         broken.fetch_add(1, Ordering::Relaxed);
                         continue;
                     };
+                    let (head, body) = (str::from_utf8(&bytes[..end]), &bytes[end + 4..]);
+                    let head = head.expect("a head of ASCII characters");
                     let length =
                         head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
                     let length: usize = length.expect("a length").parse().expect("a number");
@@ -45,7 +47,6 @@ fn read_while_changing(
                         broken.fetch_add(1, Ordering::Relaxed);
                     } else if head.starts_with("HTTP/1.1 200") {
                         // Every byte is like the one before it.
-                        let body = body.as_bytes();
                         let others = body.get(1..).unwrap_or_default();
                         assert!(body.starts_with(others), "a mix of two versions");
                         assert_eq!(body.len(), length);

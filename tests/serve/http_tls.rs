@@ -4,6 +4,7 @@
 use crate::support::http::*;
 use crate::support::tls::*;
 use crate::support::*;
+use memchr::memmem;
 use rustls::HandshakeKind;
 use rustls::client::Resumption;
 use rustls::version::{TLS12, TLS13};
@@ -235,7 +236,7 @@ fn a_slow_reader_is_bounded_and_loses_nothing() {
             let read = first.read(&mut chunk).expect("no reset");
             assert!(read > 0, "an early end");
             body.extend_from_slice(&chunk[..read]);
-            if let Some(end) = body.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            if let Some(end) = memmem::find(&body, b"\r\n\r\n") {
                 break body.drain(..end + 4).collect::<Vec<u8>>();
             }
         };

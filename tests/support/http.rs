@@ -1,6 +1,7 @@
 //! Talks HTTP over raw sockets, byte by byte under control.
 
 use super::{Server, connect, read_to_end};
+use memchr::memmem;
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -180,8 +181,7 @@ pub(crate) fn ask_on_buffered(stream: &mut BufReader<TcpStream>, request: &str) 
 pub(crate) fn undated(bytes: &[u8]) -> Vec<u8> {
     const MARK: &[u8] = b"\r\nDate: ";
     let mut bytes = bytes.to_vec();
-    let marks: Vec<usize> =
-        bytes.windows(MARK.len()).enumerate().filter(|(_, w)| *w == MARK).map(|(i, _)| i).collect();
+    let marks: Vec<usize> = memmem::find_iter(&bytes, MARK).collect();
     for mark in marks {
         let date = mark + MARK.len()..mark + MARK.len() + 29;
         bytes[date].fill(b'x');

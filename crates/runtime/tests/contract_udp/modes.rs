@@ -177,11 +177,11 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
         }
         let after = handle.counters();
         let ticks = after.ticks - before.ticks;
-        // One more at each end, and one in which epoll learns how many come at a time; again for each
-        // tick that this thread overslept, as what came in it is more than was asked for.
+        // One more at each end, one in which epoll learns how many come at a time, and a second one after
+        // a tick that came late, as more came in it than was asked for. Without ticks there are 60.
         let missed = after.ticks_missed - before.ticks_missed;
         assert!(
-            batches <= ticks + missed + 3,
+            batches <= 2 * ticks + missed + 3,
             "{batches} batches in {ticks} ticks, {missed} missed"
         );
         // Beside the sleep there is the wait that only asks, on epoll.

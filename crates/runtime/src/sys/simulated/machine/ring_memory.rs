@@ -4,6 +4,7 @@
 use super::datagram::Outbound;
 use super::kernel::{Kernel, error};
 use super::ring::{RECV_MULTISHOT, SQE_BUFFER_SELECT, Sqe, Tried, code};
+use super::tcp::copy_front;
 use crate::driver::ancillary::decode_address;
 use crate::sys::datagram::{empty_header, payload, receive, transmit};
 use crate::sys::faults::Fault;
@@ -254,10 +255,7 @@ impl Kernel {
             return Ok((Got { count, goes_on: count > 0 }, count));
         }
         let (packet, ..) = self.receive_datagram(socket)?;
-        let used = packet.payload.len().min(into.len());
-        for (to, from) in into.iter_mut().zip(&packet.payload) {
-            to.write(*from);
-        }
+        let used = copy_front(into, &packet.payload);
         let tells_whole = sqe.op_flags & libc::MSG_TRUNC as u32 != 0;
         let count = if tells_whole { packet.payload.len() } else { used };
         Ok((Got { count, goes_on: count > 0 }, used))
