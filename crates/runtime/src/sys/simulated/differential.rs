@@ -21,6 +21,7 @@ enum Call {
     Close,
     Reset,
     TakeError,
+    PeerAddress,
 }
 
 /// At the first or the second end; between two of them all data arrives.
@@ -35,6 +36,7 @@ fn any_script() -> impl Strategy<Value = Script> {
         1 => Just(Call::Close),
         1 => Just(Call::Reset),
         1 => Just(Call::TakeError),
+        1 => Just(Call::PeerAddress),
     ];
     proptest::collection::vec((0usize..2, call), 1..16)
 }
@@ -99,6 +101,10 @@ fn act(end: &mut Option<OwnedFd>, call: Call) -> String {
         Call::TakeError => {
             let error = SockRef::from(&*socket).take_error();
             format!("{:?}", error.unwrap().map(errno))
+        }
+        Call::PeerAddress => {
+            let peer = SockRef::from(&*socket).peer_addr();
+            format!("{:?}", peer.map(drop).map_err(errno))
         }
         Call::Reset => {
             let linger = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));

@@ -54,7 +54,9 @@ impl Kernel {
     }
 
     pub(crate) fn peer_name(&mut self, fd: RawFd) -> io::Result<SocketAddr> {
-        self.socket_mut(fd)?.peer_name.ok_or_else(|| error(libc::ENOTCONN))
+        let socket = self.socket_mut(fd)?;
+        let is_over = matches!(&socket.kind, Kind::Tcp(tcp) if tcp.is_closed());
+        socket.peer_name.filter(|_| !is_over).ok_or_else(|| error(libc::ENOTCONN))
     }
 
     /// Bytes of the receive and send buffers.

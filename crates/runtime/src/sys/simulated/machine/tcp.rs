@@ -122,7 +122,7 @@ impl Tcp {
     }
 
     /// Over in both directions.
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.broken || self.fin_arrived && self.peer_finished
     }
 }
