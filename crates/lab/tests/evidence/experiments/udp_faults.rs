@@ -55,7 +55,8 @@ fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
         assert_eq!(cell.cell.to_string(), "20 streams x 50/s x 172 B on lo");
         for subject in &cell.subjects {
             let figures = subject.figures.as_ref().unwrap();
-            assert_eq!(figures[Metric::MissingRatio], 0.0);
+            // Of what was sent: a busy machine may send less than was due.
+            assert_eq!(figures[Metric::LostRatio], 0.0);
             assert!(!subject.lateness_curve.is_empty() && figures[Metric::RequestsPerS] > 500.0);
         }
         let ours = cell.subjects[0].figures.as_ref().unwrap();
