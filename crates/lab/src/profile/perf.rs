@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::Mode;
@@ -20,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pause between two looks at it.
 const TICK: Duration = Duration::from_millis(1);
+
+/// How often it is started at most. It lists the threads of a process and then opens each, and gives up
+/// (ESRCH) when one has ended in between.
+const STARTS_MAX: usize = 4;
 
 /// How much of its standard error is kept, from the end.
 const MOST_WORDS: usize = 400;
@@ -61,11 +66,32 @@ impl Perf {
         command: &str,
         arguments: &[String],
     ) -> Result<Perf, String> {
+        let start = || Perf::start_once(helper, directory, command, arguments);
+        let mut started = start();
+        for _ in 1..STARTS_MAX {
+            match &started {
+                Err(why) if why.contains(Errno::ESRCH.desc()) => started = start(),
+                _ => break,
+            }
+        }
+        started
+    }
+
+    fn start_once(
+        helper: &[OsString],
+        directory: &Path,
+        command: &str,
+        arguments: &[String],
+    ) -> Result<Perf, String> {
         let path = |suffix: &str| directory.join(format!("{command}.{suffix}"));
         let [control, answers, errors] = ["control", "answers", "errors"].map(path);
         let io = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
         for pipe in [&control, &answers] {
-            mkfifo(pipe, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| io(pipe, e.into()))?;
+            match mkfifo(pipe, Mode::S_IRUSR | Mode::S_IWUSR) {
+                // Of an earlier start; what was in it went with its last user.
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(io(pipe, error.into())),
+            }
         }
         let complaints = File::create(&errors).map_err(|e| io(&errors, e))?;
         // Through the helper, so that it ends with the lab.
