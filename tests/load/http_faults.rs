@@ -182,7 +182,8 @@ fn a_server_that_never_answers_is_a_timeout() {
 #[test]
 fn a_closed_port_loses_the_connections() {
     for engine in engines() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // An address of its own, or another test may get the port once it is closed.
+        let listener = std::net::TcpListener::bind("127.0.0.61:0").unwrap();
         let target = listener.local_addr().unwrap();
         thread::spawn(move || {
             let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();

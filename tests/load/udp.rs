@@ -233,8 +233,8 @@ fn silence_is_loss_and_a_closed_port_is_reported() {
         assert_eq!((outcome.code, outcome.packets("lost")), (1, 75), "{}", outcome.result);
         assert_eq!(outcome.number("/streams/answered"), 0);
         assert!(outcome.stderr.contains("no packet was answered"), "{}", outcome.stderr);
-        // A port that was free a moment ago.
-        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // A port that was free a moment ago, of an address that no other test uses.
+        let closed = UdpSocket::bind("127.0.0.62:0").unwrap().local_addr().unwrap();
         let outcome = run(engine, closed, arguments);
         assert_eq!((outcome.code, outcome.packets("due")), (1, 75), "{}", outcome.result);
         assert!(outcome.number("/errors/icmp_refused") > 0, "{}", outcome.result);
