@@ -74,8 +74,10 @@ fn of_eight_containers_one_is_killed_and_the_experiment_goes_on() {
     let lost = stored["lost_hosts"].as_array().unwrap();
     assert!(lost.len() == 1 && lost[0]["host"] == "c03", "{text}");
     let runs = fleet.runs();
-    assert_eq!(clients(&runs[0]).len(), 7, "{text}");
-    assert!(runs[1..].iter().all(|run| clients(run).len() == 6), "{text}");
+    // podman may take longer than a run to kill.
+    let counts: Vec<usize> = runs.iter().map(|run| clients(run).len()).collect();
+    assert!(counts.starts_with(&[7]) && counts.ends_with(&[6]), "{counts:?} {text}");
+    assert!(counts.is_sorted_by(|before, after| before >= after), "{counts:?} {text}");
     assert_eq!(whole_blocks(&runs, 7).len(), 2, "{text}");
     // Each load generator was in a container of its own.
     let programs = stored["hosts"].as_array().unwrap().iter();
