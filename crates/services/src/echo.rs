@@ -27,8 +27,9 @@ pub async fn echo(connection: &Connection) -> io::Result<()> {
     loop {
         let chunk = connection.recv().await?;
         if chunk.is_empty() {
-            return connection.shutdown_write().await;
+            break;
         }
         connection.send(chunk).await?;
     }
+    connection.shutdown_write().await
 }

@@ -18,9 +18,9 @@ const SQ_ENTRIES: u32 = 512;
 /// completions wait in the kernel.
 const CQ_ENTRIES: u32 = 8192;
 /// Default size in bytes and number of buffers that hold one receive each: large enough that a
-/// message is seldom split, and so many that small ones of many sockets fit in one turn. Untouched
-/// parts cost address space only.
-const BUFFERS: (usize, u16) = (RECV_BUFFER_BYTES, 128);
+/// message is seldom split, and so many that small ones of many sockets fit in one turn, while those of
+/// the turn before are still being sent. Untouched parts cost address space only.
+const BUFFERS: (usize, u16) = (RECV_BUFFER_BYTES, 256);
 /// The same for buffers that are filled incrementally: small messages are packed. A large one is
 /// split where a buffer ends.
 const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
@@ -297,7 +297,7 @@ mod tests {
             multishot: true,
             buffers: Buffers::Ring,
             buffer_bytes: RECV_BUFFER_BYTES,
-            buffer_count: 128,
+            buffer_count: 256,
             taskrun: TaskRun::Defer,
             single_issuer: true,
             sqpoll_idle_ms: 0,
