@@ -21,9 +21,9 @@ const POISONED: [u8; 4096] = [POISON; 4096];
 /// So much of a buffer that was never filled is poison once its pool has ended.
 pub(super) const START_BYTES: usize = 64;
 
-/// Freed memory that a thread keeps at most, in blocks and in bytes.
+/// Freed memory that a thread keeps at most, in blocks and in bytes: more than a pool of 256 buffers of 64 KB.
 const BLOCKS_MAX: usize = 8;
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = 32 << 20;
 
 /// Fills memory that was released.
 pub(crate) fn poison(memory: &mut [u8]) {

@@ -6,10 +6,18 @@
 //! ring gathers its sends by itself; here they are held back until the tasks of all reported events
 //! have run. With a single event there is nothing to wait for: its task's sends leave at once, so
 //! that a single connection loses no latency.
+//!
+//! The other CPU also finishes its work in the time between two sends. So their system calls follow
+//! one another directly: which sockets they concern is looked up before, and their results are
+//! recorded afterwards.
 
-use super::{Entry, EpollDriver};
+use super::stream::Stream;
+use super::{Entry, EpollDriver, Shared};
 use crate::buf::SendBuf;
 use crate::slots::Key;
+use crate::sys;
+use std::os::fd::RawFd;
+use std::task::Waker;
 
 /// Bytes that may wait. More would leave the cache before they are sent.
 const BYTES_MAX: usize = 128 * 1024;
@@ -20,10 +28,20 @@ const COPIED_BYTES_MAX: usize = 4096;
 
 /// Where the bytes of a send are.
 enum Bytes {
-    /// The next ones in `Gather::copies`, this many.
-    Copied(u32),
+    /// In this place of `Gather::copies`.
+    Copied { start: u32, end: u32 },
     /// The next buffer in `Gather::owned`.
     Owned,
+}
+
+impl Bytes {
+    /// The bytes, if they are among the copies.
+    fn of<'a>(&self, copies: &'a [u8]) -> Option<&'a [u8]> {
+        match self {
+            Bytes::Copied { start, end } => Some(&copies[*start as usize..*end as usize]),
+            Bytes::Owned => None,
+        }
+    }
 }
 
 /// The sends of one worker that wait, in the order in which they were made.
@@ -31,6 +49,8 @@ pub(super) struct Gather {
     sends: Vec<(Key, Bytes)>,
     copies: Vec<u8>,
     owned: Vec<SendBuf>,
+    /// Empty between bursts; kept for its allocation.
+    sockets: Vec<Option<RawFd>>,
     bytes: usize,
     sends_max: usize,
     /// The last wait reported more than one event.
@@ -43,6 +63,7 @@ impl Gather {
             sends: Vec::new(),
             copies: Vec::new(),
             owned: Vec::new(),
+            sockets: Vec::new(),
             bytes: 0,
             sends_max: sends_max as usize,
             several: false,
@@ -70,8 +91,9 @@ impl Gather {
         let bytes = waiting.len();
         self.bytes += bytes;
         if bytes <= COPIED_BYTES_MAX && waiting.is_pooled() {
+            let start = self.copies.len() as u32;
             self.copies.extend_from_slice(waiting.as_slice());
-            self.sends.push((key, Bytes::Copied(bytes as u32)));
+            self.sends.push((key, Bytes::Copied { start, end: start + bytes as u32 }));
             *buf = None;
         } else {
             self.owned.extend(buf.take());
@@ -83,35 +105,81 @@ impl Gather {
 impl EpollDriver {
     /// Sends all that waited. The wakers of that are kept in `woken`.
     pub(super) fn send_gathered(&mut self) {
-        let engine = &mut self.engine;
-        if engine.gather.sends.is_empty() {
+        let gather = &mut self.engine.gather;
+        if gather.sends.is_empty() {
             return;
         }
-        let mut sends = std::mem::take(&mut engine.gather.sends);
-        let mut all_owned = std::mem::take(&mut engine.gather.owned);
-        let (mut copies, mut owned) = (&*engine.gather.copies, all_owned.drain(..));
-        for (key, bytes) in sends.drain(..) {
-            let (copied, buf) = match bytes {
-                Bytes::Copied(count) => {
-                    let (first, rest) = copies.split_at(count as usize);
-                    copies = rest;
-                    (first, None)
+        let mut sends = std::mem::take(&mut gather.sends);
+        let mut copies = std::mem::take(&mut gather.copies);
+        let mut owned = std::mem::take(&mut gather.owned);
+        let mut bufs = owned.drain(..);
+        let mut left = &*sends;
+        while let Some((key, bytes)) = left.first() {
+            let sent = match bytes {
+                Bytes::Copied { .. } => self.send_burst(left, &copies),
+                Bytes::Owned => {
+                    bufs.next().into_iter().for_each(|buf| self.send_owned(*key, buf));
+                    1
                 }
-                Bytes::Owned => (&[][..], owned.next()),
             };
-            // A stream that was closed in between sent its data first, or was to be cut off.
-            let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
-            match buf {
-                Some(buf) => stream.send_gathered_buf(buf, &engine.shared, &mut engine.woken),
-                None => stream.send_gathered(copied, &engine.shared, &mut engine.woken),
-            }
-            // Fails only when the descriptor is gone, which the next operation reports.
-            let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
+            left = &left[sent..];
         }
-        drop(owned);
-        engine.gather.owned = all_owned;
-        engine.gather.sends = sends;
-        engine.gather.copies.clear();
-        engine.gather.bytes = 0;
+        drop(bufs);
+        sends.clear();
+        copies.clear();
+        let gather = &mut self.engine.gather;
+        (gather.sends, gather.copies, gather.owned, gather.bytes) = (sends, copies, owned, 0);
+    }
+
+    /// Sends what was copied, up to the first send that is not: sends, or queues what the kernel does
+    /// not accept. Ends behind a send of which a part is left, because a later one may be of the same
+    /// stream. Returns how many were done.
+    fn send_burst(&mut self, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
+        let mut sockets = std::mem::take(&mut self.engine.gather.sockets);
+        let copied = sends.iter().take_while(|(_, bytes)| matches!(bytes, Bytes::Copied { .. }));
+        sockets.extend(copied.map(|(key, _)| match self.entries.get(*key) {
+            Some(Entry::Stream(stream)) => stream.sends_at_once(),
+            // It was closed in between: it sent its data first, or was to be cut off.
+            _ => None,
+        }));
+        let mut done = 0;
+        let mut partial = None;
+        for (socket, (_, bytes)) in sockets.iter().zip(sends) {
+            done += 1;
+            let (Some(socket), Some(bytes)) = (socket, bytes.of(copies)) else { continue };
+            let sent = sys::send(*socket, bytes, false);
+            if !matches!(sent, Ok(sent) if sent == bytes.len()) {
+                partial = Some(sent);
+                break;
+            }
+        }
+        for (at, (socket, (key, bytes))) in sockets.drain(..).zip(sends).take(done).enumerate() {
+            let Some(bytes) = bytes.of(copies) else { continue };
+            let sent = match partial.take_if(|_| at + 1 == done) {
+                Some(sent) => Some(sent),
+                None => socket.map(|_| Ok(bytes.len())),
+            };
+            self.with_stream(*key, |stream, shared, woken| {
+                stream.gathered_sent(bytes, sent, shared, woken);
+            });
+        }
+        self.engine.gather.sockets = sockets;
+        done
+    }
+
+    fn send_owned(&mut self, key: Key, buf: SendBuf) {
+        self.with_stream(key, |stream, shared, woken| {
+            stream.send_gathered_buf(buf, shared, woken);
+        });
+    }
+
+    /// Does something to a stream, unless it was closed in between.
+    #[inline]
+    fn with_stream(&mut self, key: Key, what: impl FnOnce(&mut Stream, &Shared, &mut Vec<Waker>)) {
+        let engine = &mut self.engine;
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        what(stream, &engine.shared, &mut engine.woken);
+        // Fails only when the descriptor is gone, which the next operation reports.
+        let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
     }
 }

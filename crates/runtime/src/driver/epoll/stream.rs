@@ -158,23 +158,33 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends gathered data, and queues what the kernel does not accept; a failure is kept in the
-    /// state.
+    /// Its descriptor, if gathered data need not wait for other data, and the half has not failed.
     #[inline]
-    pub(super) fn send_gathered(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
+    pub(super) fn sends_at_once(&self) -> Option<RawFd> {
+        if self.sending.failed() || self.sending.is_queued() { None } else { self.fd() }
+    }
+
+    /// Records the result of the system call that sent gathered data (`None`: there was none), and
+    /// queues what the kernel did not accept; a failure is kept in the state.
+    #[inline]
+    pub(super) fn gathered_sent(
+        &mut self,
+        bytes: &[u8],
+        result: Option<io::Result<usize>>,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) {
         if self.sending.failed() {
             return;
         }
-        let first = !self.sending.is_queued();
-        let sent = if first { self.send_bytes(bytes, false, shared, wakes) } else { 0 };
+        let sent = result.map_or(0, |result| self.on_sent(result, bytes.len(), shared, wakes));
         if sent < bytes.len() && !self.sending.failed() {
             self.sending.queue(SendBuf::from(bytes[sent..].to_vec()));
         }
         self.after_gathered(shared, wakes);
     }
 
-    /// The same for a buffer that was kept as it is.
-    #[inline]
+    /// Sends gathered data in a buffer of its own, and queues what the kernel does not accept.
     pub(super) fn send_gathered_buf(
         &mut self,
         mut buf: SendBuf,
@@ -229,7 +239,9 @@ impl Stream {
         if buf.as_several().is_some() {
             return self.send_several(buf, shared, wakes);
         }
-        let sent = self.send_bytes(buf.as_slice(), more, shared, wakes);
+        let bytes = buf.as_slice();
+        let sent = sys::send(self.open_fd(), bytes, more);
+        let sent = self.on_sent(sent, bytes.len(), shared, wakes);
         buf.advance(sent);
     }
 
@@ -249,20 +261,8 @@ impl Stream {
         }
     }
 
-    /// Sends as much as the kernel accepts; a failure is kept in the state.
-    #[inline]
-    fn send_bytes(
-        &mut self,
-        bytes: &[u8],
-        more: bool,
-        shared: &Shared,
-        wakes: &mut Vec<Waker>,
-    ) -> usize {
-        let sent = sys::send(self.open_fd(), bytes, more);
-        self.on_sent(sent, bytes.len(), shared, wakes)
-    }
-
-    /// Records the result of a system call that was to send `bytes`; returns how many it has sent.
+    /// Records the result of a system call that was to send `bytes`; returns how many it has sent. A
+    /// failure is kept in the state.
     #[inline]
     fn on_sent(
         &mut self,
