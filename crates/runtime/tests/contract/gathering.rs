@@ -10,6 +10,7 @@ contract!(
     answers_to_simultaneous_messages_leave_together,
     a_lone_answer_leaves_at_once,
     gathered_sends_keep_their_order,
+    tasks_that_send_on_one_stream_together_keep_their_order,
 );
 
 /// Each task, when it has its message, checks whether an answer of an earlier one has left.
@@ -141,5 +142,53 @@ fn gathered_sends_keep_their_order(configuration: Configuration) {
                 assert_pattern(way as u64, 0, &read);
             }
         }
+    });
+}
+
+/// Byte `at` of a source, which says of which.
+fn tagged(source: usize, at: usize) -> u8 {
+    (source << 5 | at % 31) as u8
+}
+
+/// Several small pieces of one turn are for a peer that reads slowly, so that one of them is sent in
+/// part: those behind it have to wait.
+fn tasks_that_send_on_one_stream_together_keep_their_order(configuration: Configuration) {
+    const SOURCES: usize = 6;
+    const BYTES: usize = 60_000;
+    // Larger pieces are not copied.
+    run_on(configuration.builder_with("buffer_bytes=2048"), |_| async {
+        let (target, mut reading) = narrow_pair().await;
+        let (target, mut tasks) = (Rc::new(target), Vec::new());
+        for source in 0..SOURCES {
+            let (stream, mut peer) = pair().await;
+            let writer = on_thread(move || {
+                let bytes: Vec<u8> = (0..BYTES).map(|at| tagged(source, at)).collect();
+                bytes.chunks(700).for_each(|piece| peer.write_all(piece).expect("a reader"));
+                finish(&peer);
+            });
+            let target = Rc::clone(&target);
+            tasks.push(spawn(async move {
+                loop {
+                    let piece = stream.recv().await.expect("bytes");
+                    if piece.is_empty() {
+                        return writer.await;
+                    }
+                    target.send(piece).await.expect("room");
+                }
+            }));
+        }
+        let reader = on_thread(move || read_to_end(&mut reading));
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        target.shutdown_write().await.expect("no reset");
+        let read = reader.await.expect("no reset");
+        let mut next = [0; SOURCES];
+        for byte in read {
+            let source = usize::from(byte >> 5);
+            assert_eq!(byte, tagged(source, next[source]), "byte {} of {source}", next[source]);
+            next[source] += 1;
+        }
+        assert_eq!(next, [BYTES; SOURCES]);
     });
 }
