@@ -165,9 +165,39 @@ mod tests {
     }
 
     #[test]
+    fn up_to_a_hundred_different_values_are_judged_exactly() {
+        for (count, is_exact) in [(100_u32, true), (101, false)] {
+            // 37 has no divisor in common with 211.
+            let values: Vec<f64> = (0..count).map(|i| 1.0 + f64::from(i * 37 % 211)).collect();
+            let later = |at: usize| values[at + 1..].iter();
+            let falls = |at: usize| later(at).filter(|value| **value < values[at]).count() as u64;
+            let falls: u64 = (0..values.len()).map(falls).sum();
+            let rises = u64::from(count * (count - 1) / 2) - falls;
+            let values = [series(&values)];
+            let expected = match is_exact {
+                true => exact(&values, rises.min(falls)),
+                false => approximate(&values, rises.abs_diff(falls)),
+            };
+            assert_eq!(drift(&values).map(|it| it.p_value), Some(expected));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_judged_is_not() {
         assert_eq!(drift(&[series(&[1.0, 1.1, 1.2, 1.3])]), None);
         assert_eq!(drift(&[series(&[1.0, 1.1, 1.2, 1.3, 0.0])]), None);
-        assert_eq!(drift(&[series(&[1.0; 6])]).map(|it| it.p_value), Some(1.0));
+        for no_trend in [[1.0; 5], [1.0, 1.2, 1.1, 1.2, 1.0]] {
+            assert_eq!(drift(&[series(&no_trend)]).map(|it| it.p_value), Some(1.0));
+        }
+    }
+
+    /// Five rising values are the fewest: 1 of 120 orders, and as many that fall.
+    #[test]
+    fn positions_count_from_the_first() {
+        let rising = series(&[1.0, 1.1, 1.2, 1.3, 1.4]);
+        let later: Vec<_> = rising.iter().map(|(at, value)| (at + 100.0, *value)).collect();
+        let (found, later) = (drift(&[rising]).unwrap(), drift(&[later]).unwrap());
+        assert!((found.p_value - 2.0 / 120.0).abs() < 1e-12, "{found:?}");
+        assert!((found.percent - later.percent).abs() < 1e-9, "{found:?} {later:?}");
     }
 }
