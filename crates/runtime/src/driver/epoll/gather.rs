@@ -26,6 +26,10 @@ const BYTES_MAX: usize = 128 * 1024;
 /// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
+/// Sends in one burst. Each may end it, when a part is left, and then those behind it are looked up
+/// again.
+const BURST_MAX: usize = 64;
+
 /// Where the bytes of a send are.
 enum Bytes {
     /// In this place of `Gather::copies`.
@@ -136,11 +140,13 @@ impl EpollDriver {
     /// stream. Returns how many were done.
     fn send_burst(&mut self, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
         let mut sockets = std::mem::take(&mut self.engine.gather.sockets);
-        let copied = sends.iter().take_while(|(_, bytes)| matches!(bytes, Bytes::Copied { .. }));
-        sockets.extend(copied.map(|(key, _)| match self.entries.get(*key) {
-            Some(Entry::Stream(stream)) => stream.sends_at_once(),
-            // It was closed in between: it sent its data first, or was to be cut off.
-            _ => None,
+        let copied = |(_, bytes): &&(Key, Bytes)| matches!(bytes, Bytes::Copied { .. });
+        sockets.extend(sends.iter().take(BURST_MAX).take_while(copied).map(|(key, _)| {
+            match self.entries.get(*key) {
+                Some(Entry::Stream(stream)) => stream.sends_at_once(),
+                // It was closed in between: it sent its data first, or was to be cut off.
+                _ => None,
+            }
         }));
         let mut done = 0;
         let mut partial = None;
