@@ -243,6 +243,22 @@ mod tests {
         too_few(&[], &[('f', [0, 9])]);
     }
 
+    /// The difference is that of a linear model by least squares with a mean for each condition (computed in
+    /// fractions, with the variances of its coefficient from the scatter of each side).
+    #[test]
+    fn conditions_weigh_as_in_a_linear_model() {
+        let side = |close: &[f64], apart: &[f64]| -> Vec<(char, f64)> {
+            let close = close.iter().map(|log| ('c', *log));
+            close.chain(apart.iter().map(|log| ('f', *log))).collect()
+        };
+        let a = side(&[1.0, 2.0, 4.0], &[10.0, 12.0, 11.0, 15.0, 13.0]);
+        let b = side(&[3.0, 5.0], &[14.0, 13.0, 18.0, 16.0, 19.0, 17.0]);
+        let found = two_samples(&a, &b, 1).unwrap();
+        assert!(close(found.log, 3.263888888888889, 1e-12), "{found:?}");
+        assert!(close(found.standard_error, 1.0121673472858879, 1e-12), "{found:?}");
+        assert!(close(found.freedom, 11.57343742954049, 1e-9), "{found:?}");
+    }
+
     #[test]
     fn runs_without_scatter_or_without_figures_do_no_harm() {
         let same = [5.0; 8];
