@@ -259,6 +259,15 @@ mod tests {
         assert!(close(found.freedom, 11.57343742954049, 1e-9), "{found:?}");
     }
 
+    /// Of the 256 ways to swap one run of each of eight conditions, two are as far apart.
+    #[test]
+    fn assignments_that_are_as_far_apart_count() {
+        let side = |log: f64| (0..8).map(|condition| (condition, log)).collect::<Vec<_>>();
+        let found = two_samples(&side(0.0), &side(1.0), 1).unwrap();
+        // Four standard errors of 20,000 draws.
+        assert!(close(found.p_value, 2.0 / 256.0, 0.0025), "{found:?}");
+    }
+
     #[test]
     fn runs_without_scatter_or_without_figures_do_no_harm() {
         let same = [5.0; 8];
