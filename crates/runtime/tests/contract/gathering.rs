@@ -147,7 +147,7 @@ fn gathered_sends_keep_their_order(configuration: Configuration) {
 
 /// Byte `at` of a source, which says of which.
 fn tagged(source: usize, at: usize) -> u8 {
-    (source << 5 | at % 31) as u8
+    ((source << 5) | (at % 31)) as u8
 }
 
 /// Several small pieces of one turn are for a peer that reads slowly, so that one of them is sent in
