@@ -39,6 +39,10 @@ const GROUPS_MAX: usize = 64;
 /// end for lack of a buffer cost.
 const WARM_BYTES: usize = 384 * 1024;
 
+/// What a piece is taken to have before any has come. If it were nothing, peers that send much could fill
+/// all buffers in the first turn.
+const FIRST_PIECE_BYTES: usize = 4096;
+
 /// Mean size from which pieces are too large to share a buffer that is filled piece by piece.
 const LARGE_PIECE_BYTES: usize = 24 * 1024;
 
@@ -241,7 +245,16 @@ impl Provided {
             ),
         };
         let starved = Starved::default();
-        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, fed: 0, piece_bytes: 0, starved })
+        Ok(Provided {
+            number,
+            pool,
+            bytes,
+            kind,
+            with_kernel: 0,
+            fed: 0,
+            piece_bytes: FIRST_PIECE_BYTES,
+            starved,
+        })
     }
 
     /// Bytes of a buffer that the kernel may fill.
