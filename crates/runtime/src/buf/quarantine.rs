@@ -21,7 +21,8 @@ const POISONED: [u8; 4096] = [POISON; 4096];
 /// So much of a buffer that was never filled is poison once its pool has ended.
 pub(super) const START_BYTES: usize = 64;
 
-/// Freed memory that a thread keeps at most, in blocks and in bytes: more than a pool of 256 buffers of 64 KB.
+/// Freed memory that a thread keeps at most, in blocks and in bytes. A whole pool of 256 buffers of 64 KB
+/// fits.
 const BLOCKS_MAX: usize = 8;
 const BYTES_MAX: usize = 32 << 20;
 

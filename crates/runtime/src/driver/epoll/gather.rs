@@ -26,8 +26,8 @@ const BYTES_MAX: usize = 128 * 1024;
 /// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
-/// Sends in one burst. Each may end it, when a part is left, and then those behind it are looked up
-/// again.
+/// Sends in one burst. One of which a part is left ends it, and then the sockets of those after it are
+/// looked up again.
 const BURST_MAX: usize = 64;
 
 /// Where the bytes of a send are.
@@ -135,9 +135,9 @@ impl EpollDriver {
         (gather.sends, gather.copies, gather.owned, gather.bytes) = (sends, copies, owned, 0);
     }
 
-    /// Sends what was copied, up to the first send that is not: sends, or queues what the kernel does
-    /// not accept. Ends behind a send of which a part is left, because a later one may be of the same
-    /// stream. Returns how many were done.
+    /// Makes the first of these sends, as far as they are copied, and queues what the kernel does not
+    /// accept. Ends after a send of which a part is left, because a later one may be on the same
+    /// stream. Returns how many it has made.
     fn send_burst(&mut self, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
         let mut sockets = std::mem::take(&mut self.engine.gather.sockets);
         let copied = |(_, bytes): &&(Key, Bytes)| matches!(bytes, Bytes::Copied { .. });
@@ -149,6 +149,7 @@ impl EpollDriver {
             }
         }));
         let mut done = 0;
+        // The result of the last one, if it failed or a part is left.
         let mut partial = None;
         for (socket, (_, bytes)) in sockets.iter().zip(sends) {
             done += 1;

@@ -39,7 +39,7 @@ const GROUPS_MAX: usize = 64;
 /// end for lack of a buffer cost.
 const WARM_BYTES: usize = 384 * 1024;
 
-/// What a piece is taken to have before any has come. If it were nothing, peers that send much could fill
+/// The mean size of a piece, as assumed until some have arrived. With 0, peers that send much would fill
 /// all buffers in the first turn.
 const FIRST_PIECE_BYTES: usize = 4096;
 
