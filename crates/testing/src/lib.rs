@@ -1,0 +1,309 @@
+//! A test harness for suites whose tests may need more than a kernel and an ordinary user.
+//!
+//! A suite is a program with `harness = false` whose `main` lists its tests; a function that is not listed is dead
+//! code, which the lints deny. A test says what it needs where it needs it, with [`needs_root`], [`needs_program`]
+//! and so on. Where the machine does not have it, the test ends there and counts as ignored, with the reason.
+//!
+//! `TWINRING_TESTS` changes that:
+//!
+//! | value | a test that lacks something |
+//! |---|---|
+//! | unset | is ignored |
+//! | `note:FILE` | is ignored, and added to the file as a line `SUITE<TAB>TEST` |
+//! | `complete` | fails |
+//! | `complete:FILE` | fails; only the tests in the file run |
+//!
+//! The last two together run each test once: first as an ordinary user, then as root those that were left out.
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::any::Any;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Display;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock, Mutex};
+use twinring::{EngineChoice, Runtime};
+
+/// The variable that changes what happens to tests that lack something.
+const VARIABLE: &str = "TWINRING_TESTS";
+
+/// Descriptors that the tests of a suite which run at once may use each.
+const DESCRIPTORS_EACH: u64 = 200;
+
+/// A test of a list made by [`tests!`], [`engine_tests!`] or [`long_tests!`].
+#[derive(Clone, Copy)]
+pub struct Test {
+    name: &'static str,
+    body: Body,
+    long: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Body {
+    Once(fn()),
+    EachEngine(fn(&'static str)),
+}
+
+impl Test {
+    /// A test that runs once. `name` begins with the name of the crate.
+    pub const fn once(name: &'static str, body: fn()) -> Test {
+        Test { name, body: Body::Once(body), long: false }
+    }
+
+    /// Two tests: the function is called with "io_uring" and with "epoll".
+    pub const fn each_engine(name: &'static str, body: fn(&'static str)) -> Test {
+        Test { name, body: Body::EachEngine(body), long: false }
+    }
+
+    /// Runs only with `--include-ignored`.
+    #[must_use]
+    pub const fn long(self) -> Test {
+        Test { long: true, ..self }
+    }
+
+    fn cases(self) -> Vec<Case> {
+        let name = self.name.split_once("::").map_or(self.name, |(_crate, name)| name);
+        match self.body {
+            Body::Once(body) => vec![Case::new(name, self.long, body)],
+            Body::EachEngine(body) => ["io_uring", "epoll"]
+                .map(|engine| {
+                    Case::new(&format!("{name}::{engine}"), self.long, move || {
+                        if engine == "io_uring" {
+                            needs_io_uring();
+                        }
+                        body(engine);
+                    })
+                })
+                .into(),
+        }
+    }
+}
+
+/// Tests that run once: `tests![a, b]` lists the functions `fn a()` and `fn b()` of this module.
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        &[$($crate::Test::once(concat!(module_path!(), "::", stringify!($test)), $test)),*]
+    };
+}
+
+/// Tests that run on each engine: the functions are `fn(engine: &str)`.
+#[macro_export]
+macro_rules! engine_tests {
+    ($($test:ident),* $(,)?) => {
+        &[$($crate::Test::each_engine(concat!(module_path!(), "::", stringify!($test)), $test)),*]
+    };
+}
+
+/// Tests that take minutes. They run only with `--include-ignored`.
+#[macro_export]
+macro_rules! long_tests {
+    ($($test:ident),* $(,)?) => {
+        &[$($crate::Test::once(concat!(module_path!(), "::", stringify!($test)), $test).long()),*]
+    };
+}
+
+/// One test as it runs, for suites that make their own list.
+pub struct Case {
+    name: String,
+    long: bool,
+    body: Box<dyn FnOnce() + Send>,
+}
+
+impl Case {
+    /// A test with this name; a `long` one runs only with `--include-ignored`.
+    pub fn new(name: &str, long: bool, body: impl FnOnce() + Send + 'static) -> Case {
+        Case { name: name.to_owned(), long, body: Box::new(body) }
+    }
+}
+
+/// Runs the tests of these lists. The whole of a suite's `main`.
+pub fn run(lists: &[&[Test]]) -> ExitCode {
+    run_cases(lists.iter().flat_map(|list| list.iter().copied()).flat_map(Test::cases).collect())
+}
+
+/// Runs these tests.
+pub fn run_cases(mut cases: Vec<Case>) -> ExitCode {
+    let descriptors = raise_descriptor_limit();
+    let mut arguments = Arguments::from_args();
+    let asked = std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
+    let most = usize::try_from(descriptors / DESCRIPTORS_EACH).unwrap_or(usize::MAX).max(1);
+    arguments.test_threads =
+        arguments.test_threads.or(asked).map(|threads: usize| threads.min(most));
+
+    if let Mode::Only(listed) = &*MODE {
+        cases.retain(|case| listed.contains(&(suite(), case.name.clone())));
+    }
+    let left_out = Arc::new(Mutex::new(BTreeMap::new()));
+    let trials = cases.into_iter().map(|case| trial(case, &left_out)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let left_out = left_out.lock().expect("no test panics with this lock");
+    if !left_out.is_empty() {
+        let parts =
+            left_out.iter().map(|(what, count): (&String, &u32)| format!("{what} ({count})"));
+        println!(
+            "not tested for lack of: {}\nto test all, where the machine has it: {VARIABLE}=complete cargo test --test {}\n",
+            parts.collect::<Vec<_>>().join(", "),
+            suite()
+        );
+    }
+    conclusion.exit_code()
+}
+
+fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
+    let Case { name, long, body } = case;
+    let left_out = Arc::clone(left_out);
+    let noted = name.clone();
+    let run = move || match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(panic) => match panic.downcast::<Lack>() {
+            Ok(lack) => (*lack).conclude(&noted, &left_out),
+            Err(panic) => Err(Failed::from(message(&*panic))),
+        },
+    };
+    Trial::ignorable_test(name, run).with_ignored_flag(long)
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
+}
+
+/// What a test needs and the machine lacks; the payload with which it ends.
+struct Lack {
+    what: String,
+    why: String,
+}
+
+impl Lack {
+    fn conclude(
+        self,
+        test: &str,
+        left_out: &Mutex<BTreeMap<String, u32>>,
+    ) -> Result<Completion, Failed> {
+        let Lack { what, why } = self;
+        match &*MODE {
+            Mode::Complete | Mode::Only(_) => {
+                return Err(format!("it needs {what}, and {VARIABLE} asks for all: {why}").into());
+            }
+            Mode::Note(file) => {
+                let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
+                let line = format!("{}\t{test}\n", suite());
+                opened.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|error| {
+                    Failed::from(format!("cannot add to {}: {error}", file.display()))
+                })?;
+            }
+            Mode::Ignore => {}
+        }
+        *left_out
+            .lock()
+            .expect("no test panics with this lock")
+            .entry(what.clone())
+            .or_insert(0) += 1;
+        Ok(Completion::ignored_with(format!("needs {what}: {why}")))
+    }
+}
+
+enum Mode {
+    Ignore,
+    Note(PathBuf),
+    Complete,
+    Only(HashSet<(String, String)>),
+}
+
+static MODE: LazyLock<Mode> = LazyLock::new(|| {
+    let Ok(value) = std::env::var(VARIABLE) else { return Mode::Ignore };
+    match value.split_once(':') {
+        None if value == "complete" => Mode::Complete,
+        Some(("note", file)) => Mode::Note(file.into()),
+        Some(("complete", file)) => {
+            let text = std::fs::read_to_string(file);
+            let text = text.unwrap_or_else(|error| panic!("cannot read {file}: {error}"));
+            let pair =
+                |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
+            Mode::Only(text.lines().filter_map(pair).collect())
+        }
+        _ => panic!("{VARIABLE} is {value:?}; it may be note:FILE, complete or complete:FILE"),
+    }
+});
+
+/// The name that cargo gives the suite: that of the program without the hash.
+fn suite() -> String {
+    let path = std::env::current_exe().expect("/proc is mounted");
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.rsplit_once('-').map_or(&*name, |(name, _hash)| name).to_owned()
+}
+
+/// Raises the soft limit of descriptors to the hard one, which is returned.
+pub fn raise_descriptor_limit() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Without rights to do so nothing changes, and a test that opens many says what it needs.
+    let _unchanged = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Ends the test, because the machine lacks `what`; `why` says how that was found.
+pub fn needs(what: impl Display, why: impl Display) -> ! {
+    resume_unwind(Box::new(Lack { what: what.to_string(), why: why.to_string() }))
+}
+
+/// Ends the test unless this is root.
+pub fn needs_root(what_for: &str) {
+    if !rustix::process::geteuid().is_root() {
+        needs("root", what_for);
+    }
+}
+
+/// Ends the test unless a program of this name is in PATH.
+pub fn needs_program(name: &str) {
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&directories).any(|directory| directory.join(name).is_file()) {
+        needs(name, "not in PATH");
+    }
+}
+
+/// Ends the test unless the engine io_uring runs here.
+pub fn needs_io_uring() {
+    static REFUSAL: LazyLock<Option<String>> = LazyLock::new(|| {
+        let runtime = Runtime::builder().engine(EngineChoice::IoUring).build();
+        runtime.and_then(|runtime| runtime.block_on(async {})).err().map(|error| error.to_string())
+    });
+    if let Some(refusal) = &*REFUSAL {
+        needs("io_uring", refusal);
+    }
+}
+
+/// Ends the test unless the loopback interface has an IPv6 address.
+pub fn needs_ipv6() {
+    if let Err(error) = std::net::TcpListener::bind("[::1]:0") {
+        needs("IPv6", error);
+    }
+}
+
+/// Ends the test unless a process may open so many descriptors.
+pub fn needs_descriptors(count: u64) {
+    let limit = raise_descriptor_limit();
+    if limit < count {
+        needs(format_args!("{count} descriptors"), format_args!("the limit is {limit}"));
+    }
+}
+
+/// Ends the test unless this user may make a network namespace, as root or in a user namespace.
+pub fn needs_namespaces() {
+    static REFUSAL: LazyLock<Option<String>> = LazyLock::new(|| {
+        let mut unshare = std::process::Command::new("unshare");
+        let tried =
+            unshare.args(["--user", "--map-root-user", "--net", "--mount", "true"]).output();
+        match tried {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Err(error) => Some(format!("unshare: {error}")),
+        }
+    });
+    if let Some(refusal) = &*REFUSAL {
+        needs("namespaces", refusal);
+    }
+}
