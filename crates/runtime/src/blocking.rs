@@ -7,7 +7,6 @@
 
 use crate::sys;
 use crate::sys::Mapping;
-use crate::sys::thread;
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -16,6 +15,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 /// Threads for files. Jobs wait for a disk, so a few more than a disk serves in parallel.

@@ -47,8 +47,6 @@ mod notice;
 pub mod probe;
 mod race;
 mod runtime;
-#[cfg(feature = "sim")]
-pub mod sim;
 mod slots;
 mod spawn_blocking;
 mod sync;

@@ -1,8 +1,6 @@
 //! A runtime: an engine, and the worker threads that run on it.
 
 mod builder;
-#[cfg(feature = "sim")]
-mod course;
 mod heap_trimming;
 #[cfg(all(test, loom))]
 mod model;
@@ -14,7 +12,6 @@ use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::notice::Notice;
 use crate::sync::{AtomicU8, Mutex};
-use crate::sys;
 use crate::task::{Inbox, RemoteHandle, task_for};
 use std::cell::Cell;
 use std::error::Error;
@@ -251,10 +248,10 @@ impl Runtime {
         if self.builder.workers == 1 {
             return run_one(0).map(|output| vec![output]);
         }
-        sys::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.builder.workers)
                 .map(|index| {
-                    sys::thread::Builder::new()
+                    std::thread::Builder::new()
                         .name(format!("twinring-{index}"))
                         .spawn_scoped(scope, move || run_one(index))
                 })

@@ -47,7 +47,7 @@ fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && sys::now() - began < patience =>
             {
-                sys::thread::sleep(Duration::from_millis(3));
+                std::thread::sleep(Duration::from_millis(3));
             }
             other => return other,
         }

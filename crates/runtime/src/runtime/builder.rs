@@ -180,10 +180,6 @@ impl Builder {
             return Err(RuntimeError::new(what, None));
         }
         let (features, fallback_reason) = match self.engine {
-            #[cfg(feature = "sim")]
-            _ if crate::sim::World::current().is_some() => {
-                (crate::sim::features(self.engine, &self.epoll, &self.uring), None)
-            }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
             choice => match probe::select_uring_with(&self.uring, self.workers, &self.rights) {
                 Ok(features) => (Features::IoUring(features), None),

@@ -12,19 +12,19 @@ use twinring::net::resolve;
 use twinring::{Keepalive, ListenOptions, Notice, TcpListener, TcpStream, spawn, spawn_blocking};
 
 contract!(
-    sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
-    a_stream_goes_to_the_standard_library_with_all_bytes real "simulated machines have their own descriptors",
-    a_listener_goes_to_the_standard_library_with_all_connections real "simulated machines have their own descriptors",
-    options_are_set_through_the_descriptor real "simulated machines have their own descriptors",
-    options_have_methods real "simulated sockets have no such options",
-    a_duplicate_keeps_the_connection_and_no_events real "simulated machines have their own descriptors",
-    a_descriptor_that_was_lent_outlives_the_runtime real "simulated machines have their own descriptors",
-    names_are_resolved_without_blocking real "simulated machines have no resolver",
+    sockets_come_from_the_standard_library,
+    a_stream_goes_to_the_standard_library_with_all_bytes,
+    a_listener_goes_to_the_standard_library_with_all_connections,
+    options_are_set_through_the_descriptor,
+    options_have_methods,
+    a_duplicate_keeps_the_connection_and_no_events,
+    a_descriptor_that_was_lent_outlives_the_runtime,
+    names_are_resolved_without_blocking,
     halves_end_one_after_the_other,
     ready_to_send_means_that_the_send_is_taken,
     blocking_work_runs_beside_the_worker,
     blocking_work_that_panics_is_a_panic_of_its_task,
-    blocking_work_that_does_not_end_is_abandoned real "it blocks for ever on a real thread",
+    blocking_work_that_does_not_end_is_abandoned,
 );
 
 fn sockets_come_from_the_standard_library(configuration: Configuration) {

@@ -6,8 +6,9 @@
 //! What each engine does by default is tested always, with the configurations that differ most from that;
 //! the others are ignored tests, for `-- --include-ignored` (`.ci/long`).
 //! A configuration that the kernel refuses fails, unless TWINRING_TEST_MAY_SKIP says `io_uring`. With the
-//! feature `sim`
-//! the same rules run on simulated machines too, peers and all (docs/simulation.md).
+//! feature `faults` and TWINRING_FAULTS=SEED in the environment, the same rules run with seeded faults
+//! between the kernel and the engines (`src/sys/faulty`). Each test then has its own, and prints them when
+//! it fails.
 
 /// Hands the list of configurations to the macro `$callback`.
 macro_rules! configurations {

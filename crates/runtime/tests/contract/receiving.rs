@@ -20,8 +20,7 @@ contract!(
     what_was_put_back_comes_first,
     exact_reads_and_lines_lose_nothing_when_dropped,
     an_exact_read_behind_the_end_gives_its_bytes_back,
-    data_behind_urgent_data_is_received
-        real "simulated sockets have no urgent data",
+    data_behind_urgent_data_is_received,
 );
 
 fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {

@@ -47,53 +47,15 @@ macro_rules! define_configurations {
 
 configurations!(define_configurations);
 
-/// Simulated machines (docs/simulation.md): without faults, and with.
-pub(crate) const SIMULATED: &[Configuration] =
-    &[sim_epoll, sim_epoll_with_faults, sim_uring, sim_uring_with_faults];
-
-#[allow(non_upper_case_globals)]
-pub(crate) const sim_epoll: Configuration =
-    Configuration { name: "sim_epoll", engine: EngineChoice::Epoll, options: "" };
-#[allow(non_upper_case_globals)]
-pub(crate) const sim_epoll_with_faults: Configuration =
-    Configuration { name: "sim_epoll_with_faults", engine: EngineChoice::Epoll, options: "" };
-#[allow(non_upper_case_globals)]
-pub(crate) const sim_uring: Configuration =
-    Configuration { name: "sim_uring", engine: EngineChoice::IoUring, options: "" };
-#[allow(non_upper_case_globals)]
-pub(crate) const sim_uring_with_faults: Configuration =
-    Configuration { name: "sim_uring_with_faults", engine: EngineChoice::IoUring, options: "" };
-
 /// One test for each rule on each configuration. The tests of a rule are in a module of the same
-/// name, which is no conflict: functions and modules have separate namespaces. A rule marked
-/// `real`, with a reason, needs the real kernel; all others run on a simulated machine as well.
+/// name, which is no conflict: functions and modules have separate namespaces.
 macro_rules! contract {
-    ($($rule:ident $(real $why:literal)?),* $(,)?) => {
+    ($($rule:ident),* $(,)?) => {
         $(
             mod $rule {
                 configurations!(define_tests $rule);
-                define_simulated_tests!($rule $($why)?);
             }
         )*
-    };
-}
-
-macro_rules! define_simulated_tests {
-    ($rule:ident) => {
-        #[cfg(feature = "sim")]
-        define_tests!(
-            $rule
-            [sim_epoll Epoll ""]
-            [sim_epoll_with_faults Epoll ""]
-            [sim_uring IoUring ""]
-            [sim_uring_with_faults IoUring ""]
-        );
-    };
-    ($rule:ident $why:literal) => {
-        #[cfg(feature = "sim")]
-        #[test]
-        #[ignore = $why]
-        fn sim_epoll() {}
     };
 }
 
@@ -136,8 +98,7 @@ impl Configuration {
 
     /// True if receives may be cut short, and operations fail and begin again.
     pub(crate) fn has_faults(self) -> bool {
-        let between_kernel_and_engine = std::env::var_os("TWINRING_FAULTS").is_some();
-        self.name.ends_with("_with_faults") || between_kernel_and_engine
+        cfg!(feature = "faults") && std::env::var_os("TWINRING_FAULTS").is_some()
     }
 
     pub(crate) fn is_epoll(self) -> bool {
@@ -157,42 +118,12 @@ impl Configuration {
         run_on(self.builder(), main)
     }
 
-    /// Calls `rule` where this configuration can be used: a simulated one in a world of its own,
-    /// which has to be empty afterwards.
-    pub(crate) fn on_its_machine<T>(self, rule: impl FnOnce() -> T) -> T {
-        #[cfg(feature = "sim")]
-        if SIMULATED.iter().any(|simulated| simulated.name == self.name) {
-            return in_a_world(self.name.ends_with("_with_faults"), rule);
-        }
-        rule()
-    }
-
     pub(crate) fn refusal(self) -> Option<String> {
         match self.builder().build().and_then(|runtime| runtime.block_on(async {})) {
             Ok(()) => None,
             Err(error) => Some(error.to_string()),
         }
     }
-}
-
-/// The network is that of one machine, which the rules are written for.
-#[cfg(feature = "sim")]
-fn in_a_world<T>(with_faults: bool, rule: impl FnOnce() -> T) -> T {
-    use twinring::sim::{ENVIRONMENT, Fault, Faults, World};
-    // Here they would hit the peers too, which create sockets and send without checks.
-    const OF_ANYBODY: &[Fault] =
-        &[Fault::NoDescriptor, Fault::FileTableFull, Fault::NoMemory, Fault::NoBuffers];
-    let seed = std::env::var(ENVIRONMENT).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let faults = match with_faults {
-        true => Faults::harmless(seed).without(OF_ANYBODY),
-        false => Faults::none(),
-    };
-    let world = World::new(seed, faults);
-    world.replay_with(format!("{ENVIRONMENT}={seed}, and the same test"));
-    world.set_latency(Duration::from_micros(2));
-    let output = rule();
-    world.finish();
-    output
 }
 
 /// Runs `main` on a runtime with these settings.
@@ -213,10 +144,10 @@ thread_local! {
 pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
     TEST.set(name);
     let _watchdog = Watchdog::new(name);
-    configuration.on_its_machine(|| match configuration.refusal() {
+    match configuration.refusal() {
         Some(reason) => skip("io_uring", format!("{name}: this kernel refuses it: {reason}")),
         None => rule(configuration),
-    });
+    }
 }
 
 /// Ends the process, naming the test, unless it is dropped in time.
@@ -274,12 +205,8 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
 
 /// Descriptors this process has open.
 pub(crate) fn open_descriptors() -> usize {
-    #[cfg(feature = "sim")]
-    let simulated = twinring::sim::World::current().map_or(0, |world| world.open_descriptors());
-    #[cfg(not(feature = "sim"))]
-    let simulated = 0;
     // One is the directory being read.
-    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1 + simulated
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
 pub(crate) fn listen() -> TcpListener {

@@ -9,15 +9,15 @@ use std::time::Duration;
 use twinring::{UnixListener, UnixStream, spawn, timeout};
 
 contract!(
-    an_echo_both_ways real "simulated machines have no Unix sockets",
-    a_peer_that_does_not_read_stops_the_sender real "simulated machines have no Unix sockets",
-    a_dropped_receive_loses_nothing real "simulated machines have no Unix sockets",
-    connecting_waits_while_the_backlog_is_full real "simulated machines have no Unix sockets",
-    errors_name_the_path real "simulated machines have no Unix sockets",
-    a_peer_that_goes_away_is_an_error real "simulated machines have no Unix sockets",
-    sockets_come_and_go_from_the_standard_library real "simulated machines have no Unix sockets",
-    names_may_be_abstract real "simulated machines have no Unix sockets",
-    buffers_are_sent_together real "simulated machines have no Unix sockets",
+    an_echo_both_ways,
+    a_peer_that_does_not_read_stops_the_sender,
+    a_dropped_receive_loses_nothing,
+    connecting_waits_while_the_backlog_is_full,
+    errors_name_the_path,
+    a_peer_that_goes_away_is_an_error,
+    sockets_come_and_go_from_the_standard_library,
+    names_may_be_abstract,
+    buffers_are_sent_together,
 );
 
 fn directory() -> tempfile::TempDir {

@@ -11,8 +11,8 @@ use twinring::{
 
 contract!(
     every_worker_gets_connections_and_drains,
-    steering_moves_new_connections_and_breaks_none real "the simulated kernel runs no such program",
-    engines_run_side_by_side real "the threads of one world run one engine",
+    steering_moves_new_connections_and_breaks_none,
+    engines_run_side_by_side,
     a_worker_that_panics_stops_the_others,
     stop_ends_every_worker,
     tasks_start_on_the_worker_they_are_sent_to,

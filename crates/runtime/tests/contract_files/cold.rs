@@ -8,14 +8,10 @@ use std::time::Duration;
 use twinring::{CounterSnapshot, sleep, spawn};
 
 contract!(
-    a_cold_file_is_read_without_the_worker
-        real "asks what the page cache has",
-    a_cold_file_is_sent_without_the_worker
-        real "asks what the page cache has",
-    a_file_in_memory_needs_no_thread
-        real "asks what the page cache has",
-    recently_sent_pages_are_not_checked_again
-        real "asks what the page cache has",
+    a_cold_file_is_read_without_the_worker,
+    a_cold_file_is_sent_without_the_worker,
+    a_file_in_memory_needs_no_thread,
+    recently_sent_pages_are_not_checked_again,
 );
 
 const BYTES: usize = 3_000_000;

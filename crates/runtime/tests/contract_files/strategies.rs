@@ -14,11 +14,9 @@ contract!(
     an_abandoned_file_is_never_taken_for_complete,
     many_streams_share_pipe_and_buffers,
     a_runtime_that_ends_in_the_middle_leaves_nothing_behind,
-    a_cold_file_is_brought_in_first
-        real "asks what the page cache has",
+    a_cold_file_is_brought_in_first,
     a_remote_file_is_read_and_reported_once,
-    zero_copy_reports_copies
-        real "sends without a copy",
+    zero_copy_reports_copies,
 );
 
 fn an_abandoned_file_is_never_taken_for_complete(configuration: Configuration) {

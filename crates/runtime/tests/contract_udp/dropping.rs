@@ -12,11 +12,9 @@ contract!(
     a_dropped_receive_loses_nothing,
     a_dropped_send_keeps_unsent_datagrams,
     cancelling_ends_each_wait_once,
-    a_socket_that_stops_receiving_delivers_queued_datagrams
-        real "a simulated network takes longer than a call",
+    a_socket_that_stops_receiving_delivers_queued_datagrams,
     queued_datagrams_outlive_the_socket,
-    blocked_datagrams_outlive_the_socket_for_the_linger_time
-        real "shapes the traffic of a network of its own",
+    blocked_datagrams_outlive_the_socket_for_the_linger_time,
     buffers_outlive_socket_and_runtime,
     sockets_closed_with_everything_pending_leave_nothing,
     a_runtime_ends_with_everything_pending,

@@ -10,10 +10,8 @@ contract!(
     unread_datagrams_are_bounded_and_drops_are_counted,
     readers_that_keep_buffers_starve_no_other_socket,
     a_small_pool_delivers_a_flood_in_order,
-    a_full_send_buffer_is_waited_for
-        real "shapes the traffic of a network of its own",
-    sends_are_bounded_and_the_sender_waits
-        real "sends reach a simulated kernel at once",
+    a_full_send_buffer_is_waited_for,
+    sends_are_bounded_and_the_sender_waits,
 );
 
 /// The socket is not read while far more arrives than any queue holds. The kept datagrams are the

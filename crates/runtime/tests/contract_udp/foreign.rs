@@ -9,10 +9,10 @@ use std::time::Duration;
 use twinring::{UdpOptions, UdpSocket};
 
 contract!(
-    sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
-    sockets_go_back_with_what_was_not_read real "simulated machines have their own descriptors",
-    a_duplicate_gets_what_comes_after_the_drop real "simulated machines have their own descriptors",
-    a_descriptor_that_was_lent_outlives_the_runtime real "simulated machines have their own descriptors",
+    sockets_come_from_the_standard_library,
+    sockets_go_back_with_what_was_not_read,
+    a_duplicate_gets_what_comes_after_the_drop,
+    a_descriptor_that_was_lent_outlives_the_runtime,
 );
 
 fn sockets_come_from_the_standard_library(configuration: Configuration) {

@@ -8,21 +8,17 @@ use std::time::{Duration, Instant};
 use twinring::{Datagram, Handle, Ticker, UdpOptions, spawn};
 
 contract!(
-    single_shot_receives_cost_a_submission_each
-        real "counts submissions of a ring",
+    single_shot_receives_cost_a_submission_each,
     single_shot_receives_stay_in_flight,
     many_at_a_time_are_read_by_calls_and_few_by_the_ring,
-    calls_per_datagram_are_counted
-        real "counts system calls of epoll",
+    calls_per_datagram_are_counted,
     a_tick_wakes_a_worker_once,
     a_worker_without_work_does_not_tick,
-    due_sends_leave_before_arrivals_are_handled
-        real "a simulated network takes longer than a call",
+    due_sends_leave_before_arrivals_are_handled,
     another_thread_interrupts_a_tick,
     timers_and_streams_work_in_ticks,
     a_ticker_keeps_its_moments_and_reports_missed_ones,
-    submit_sends_at_once
-        real "a simulated network takes longer than a call",
+    submit_sends_at_once,
     a_tick_out_of_range_is_refused,
 );
 

@@ -161,16 +161,8 @@ pub(crate) async fn reflect(socket: UdpSocket) {
     }
 }
 
-/// True if faults were put between the kernel and the engines (docs/simulation.md): then refusals
+/// True if faults were put between the kernel and the engines : then refusals
 /// happen more often than the kernel has reasons for them.
 pub(crate) fn has_faults() -> bool {
-    cfg!(feature = "sim") && std::env::var_os("TWINRING_FAULTS").is_some()
-}
-
-/// True on a simulated machine.
-pub(crate) fn is_simulated() -> bool {
-    #[cfg(feature = "sim")]
-    return twinring::sim::World::current().is_some();
-    #[cfg(not(feature = "sim"))]
-    false
+    cfg!(feature = "faults") && std::env::var_os("TWINRING_FAULTS").is_some()
 }

@@ -7,11 +7,9 @@ use twinring::{Datagram, Received, UdpOptions};
 
 contract!(
     a_buffer_is_cut_into_datagrams,
-    unsegmented_buffers_keep_their_place
-        real "a simulated network cuts everything",
+    unsegmented_buffers_keep_their_place,
     coalesced_datagrams_are_reflected_unchanged,
-    coalescing_is_what_the_kernel_granted
-        real "a simulated network does not coalesce",
+    coalescing_is_what_the_kernel_granted,
 );
 
 /// Bytes of segment and of the whole: even, with a short last one, more than one buffer may hold,

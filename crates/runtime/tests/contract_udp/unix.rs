@@ -13,14 +13,14 @@ use twinring::net::{UnixDatagramOptions, UnixReceived};
 use twinring::{UnixDatagram, spawn, timeout};
 
 contract!(
-    datagrams_keep_their_bounds_and_their_senders real "simulated machines have no Unix sockets",
-    names_may_be_abstract real "simulated machines have no Unix sockets",
-    datagrams_of_several_tasks_arrive_once_and_whole real "simulated machines have no Unix sockets",
-    a_full_receiver_makes_its_sender_wait_and_no_other real "simulated machines have no Unix sockets",
-    a_connected_sender_waits_for_a_full_receiver real "simulated machines have no Unix sockets",
-    a_refusal_is_reported_to_its_sender real "simulated machines have no Unix sockets",
-    a_dropped_receive_loses_nothing real "simulated machines have no Unix sockets",
-    sockets_come_and_go_from_the_standard_library real "simulated machines have no Unix sockets",
+    datagrams_keep_their_bounds_and_their_senders,
+    names_may_be_abstract,
+    datagrams_of_several_tasks_arrive_once_and_whole,
+    a_full_receiver_makes_its_sender_wait_and_no_other,
+    a_connected_sender_waits_for_a_full_receiver,
+    a_refusal_is_reported_to_its_sender,
+    a_dropped_receive_loses_nothing,
+    sockets_come_and_go_from_the_standard_library,
 );
 
 fn directory() -> tempfile::TempDir {

@@ -13,7 +13,6 @@ pub(crate) mod probe;
 pub(crate) mod refused;
 pub(crate) mod ring;
 pub(crate) mod socket;
-pub(crate) mod thread;
 pub(crate) mod trial;
 pub(crate) mod zero_copy;
 

@@ -28,7 +28,7 @@ pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<
                 if error.raw_os_error() == Some(libc::ENOMEM)
                     && super::now() - began < GIVEN_BACK_WITHIN =>
             {
-                super::thread::sleep(Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
             made => return made,
         }

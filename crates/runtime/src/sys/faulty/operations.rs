@@ -5,14 +5,59 @@
 //! A refused operation goes to the kernel as a no-op with the same user data, whose completion then
 //! reports the refusal; like a refused operation, it never ran.
 
-use super::{Dice, Fault, OF_DESCRIPTORS};
-use crate::sys;
-use crate::sys::machine::ring::{
-    ACCEPT_MULTISHOT, CQE_MORE, Cqe, POLL_MULTI, RECV_MULTISHOT, SQE_SKIP_SUCCESS, Sqe, code,
-};
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use super::dice::{Dice, Fault, OF_DESCRIPTORS};
+use super::real;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+
+/// struct io_uring_sqe of linux/io_uring.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sqe {
+    opcode: u8,
+    flags: u8,
+    ioprio: u16,
+    fd: i32,
+    off: u64,
+    addr: u64,
+    len: u32,
+    op_flags: u32,
+    user_data: u64,
+    buf_group: u16,
+    rest_of_word: [u16; 3],
+    rest: [u64; 2],
+}
+
+/// struct io_uring_cqe.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cqe {
+    user_data: u64,
+    result: i32,
+    flags: u32,
+}
+
+/// Opcodes of linux/io_uring.h.
+mod code {
+    pub(super) const NOP: u8 = 0;
+    pub(super) const POLL_ADD: u8 = 6;
+    pub(super) const SENDMSG: u8 = 9;
+    pub(super) const RECVMSG: u8 = 10;
+    pub(super) const ACCEPT: u8 = 13;
+    pub(super) const ASYNC_CANCEL: u8 = 14;
+    pub(super) const CONNECT: u8 = 16;
+    pub(super) const CLOSE: u8 = 19;
+    pub(super) const STATX: u8 = 21;
+    pub(super) const READ: u8 = 22;
+    pub(super) const SEND: u8 = 26;
+    pub(super) const RECV: u8 = 27;
+    pub(super) const OPENAT2: u8 = 28;
+}
+const SQE_SKIP_SUCCESS: u8 = 1 << 6;
+const ACCEPT_MULTISHOT: u16 = 1;
+const RECV_MULTISHOT: u16 = 2;
+const POLL_MULTI: u32 = 1;
+const CQE_MORE: u32 = 1 << 1;
 
 /// A reset this soon after data may have arrived together with it.
 const TOGETHER: Duration = Duration::from_millis(200);
@@ -24,16 +69,12 @@ const LOOKS_MAX: u64 = 8;
 const SHORT_RECEIVE_BYTES_MAX: usize = 64;
 
 /// The error with which a fault ends an operation; none lets one datagram overtake another.
-pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
+fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
     const OF_RECEIVES: &[(Fault, i32)] = &[
         (Fault::NoBuffers, libc::ENOBUFS),
         (Fault::Cancelled, libc::ECANCELED),
         (Fault::Interrupted, libc::EINTR),
     ];
-    let moves_bytes = matches!(sqe.opcode, code::RECV | code::SEND | code::SENDMSG);
-    if stream && moves_bytes && dice.strikes(Fault::OperationNoMemory) {
-        return Some(libc::ENOMEM);
-    }
     const OF_ACCEPTS: &[(Fault, i32)] =
         &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
     match sqe.opcode {
@@ -51,7 +92,7 @@ pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
 }
 
 /// The layer between the kernel and one ring.
-pub(crate) struct Layer {
+pub(super) struct Layer {
     dice: Dice,
     /// Operations that have not ended, by user data, if their completions may be affected. Those
     /// that complete only on failure are not among them.
@@ -62,8 +103,6 @@ pub(crate) struct Layer {
     lost: HashMap<u64, i32>,
     /// Errors for later receives: the kernel has reported them, once.
     owed: HashMap<u64, i32>,
-    /// Groups of buffers that are filled incrementally.
-    incremental: RefCell<BTreeSet<u16>>,
 }
 
 #[derive(Default)]
@@ -81,24 +120,18 @@ struct Pending {
 
 impl Layer {
     /// If faults were requested.
-    pub(crate) fn new() -> Option<Layer> {
+    pub(super) fn new() -> Option<Layer> {
         Some(Layer {
             dice: Dice::asked_for()?,
             pending: HashMap::new(),
             held: VecDeque::new(),
             lost: HashMap::new(),
             owed: HashMap::new(),
-            incremental: RefCell::default(),
         })
     }
 
-    /// Buffers of this group are filled incrementally.
-    pub(crate) fn is_incremental(&self, group: u16) {
-        self.incremental.borrow_mut().insert(group);
-    }
-
     /// The entry that goes to the kernel instead of `sqe`. It names no other memory.
-    pub(crate) fn submitted(&mut self, mut sqe: Sqe) -> Sqe {
+    pub(super) fn submitted(&mut self, mut sqe: Sqe) -> Sqe {
         if sqe.opcode == code::ASYNC_CANCEL {
             self.end_lost(sqe.addr);
         }
@@ -115,7 +148,7 @@ impl Layer {
             ..Pending::default()
         };
         if pending.refused.is_some() {
-            sqe = Sqe::nop(sqe.user_data);
+            sqe = Sqe { opcode: code::NOP, fd: -1, user_data: sqe.user_data, ..Sqe::default() };
         } else {
             self.reduce(&mut sqe, stream);
         }
@@ -171,14 +204,10 @@ impl Layer {
     }
 
     /// Sends have ended when the enter that submits them returns, so their completions come then or
-    /// never. With incrementally filled buffers, and with many receives of one socket in flight,
-    /// the order of completions has a meaning.
+    /// never. With many receives of one socket in flight, the order of completions has a meaning.
     fn may_be_held(&self, sqe: &Sqe, stream: bool) -> bool {
         match sqe.opcode {
-            code::RECV | code::RECVMSG => {
-                let one_at_a_time = stream || sqe.ioprio & RECV_MULTISHOT != 0;
-                one_at_a_time && !self.incremental.borrow().contains(&sqe.buf_group)
-            }
+            code::RECV | code::RECVMSG => stream || sqe.ioprio & RECV_MULTISHOT != 0,
             code::ACCEPT | code::CONNECT | code::ASYNC_CANCEL | code::CLOSE => true,
             code::POLL_ADD | code::OPENAT2 | code::STATX | code::READ => true,
             _ => false,
@@ -187,7 +216,7 @@ impl Layer {
 
     /// The available completions that the program sees, including those that were held back long
     /// enough.
-    pub(crate) fn delivered(&mut self, fresh: impl Iterator<Item = Cqe>) -> Vec<Cqe> {
+    pub(super) fn delivered(&mut self, fresh: impl Iterator<Item = Cqe>) -> Vec<Cqe> {
         let mut delivered = Vec::new();
         for (left, _) in &mut self.held {
             *left = left.saturating_sub(1);
@@ -223,7 +252,7 @@ impl Layer {
         let Some(pending) = self.pending.get_mut(&user_data) else { return Some(false) };
         let may_be_held = pending.may_be_held;
         if goes_on {
-            pending.heard = Some(sys::now());
+            pending.heard = Some(real::now());
             return Some(may_be_held);
         }
         let pending = self.pending.remove(&user_data)?;
@@ -232,7 +261,7 @@ impl Layer {
             return Some(may_be_held);
         }
         let lost = pending.receives
-            && pending.heard.is_some_and(|since| sys::now() - since < TOGETHER)
+            && pending.heard.is_some_and(|since| real::now() - since < TOGETHER)
             && !pending.cancelled
             && -result == libc::ECONNRESET
             && self.dice.strikes(Fault::LostReset);
@@ -243,7 +272,7 @@ impl Layer {
     }
 
     /// True if completions are held back, so that no wait must be for others.
-    pub(crate) fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 }

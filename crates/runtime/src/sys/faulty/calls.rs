@@ -5,8 +5,8 @@
 //! this layer caused it, the kernel has no event to report, so the layer owes it: the next wait
 //! brings it, as if the rest had arrived just then.
 
-use super::{Dice, Fault, OF_DESCRIPTORS};
-use crate::sys::poll::Event;
+use super::dice::{Dice, Fault, OF_DESCRIPTORS};
+use super::real::poll::Event;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -18,7 +18,7 @@ const WAITS_MAX: u64 = 8;
 
 /// The direction of a system call.
 #[derive(Clone, Copy)]
-pub(crate) enum Way {
+pub(super) enum Way {
     In,
     Out,
 }
@@ -50,7 +50,7 @@ thread_local! {
 
 /// Puts faults between the kernel and the engine of this thread with this epoll set, if they were
 /// requested.
-pub(crate) fn install(set: RawFd) {
+pub(super) fn install(set: RawFd) {
     let layer = Dice::asked_for().map(|dice| Layer {
         dice,
         set,
@@ -62,7 +62,7 @@ pub(crate) fn install(set: RawFd) {
 }
 
 /// The epoll set was closed.
-pub(crate) fn remove(set: RawFd) {
+pub(super) fn remove(set: RawFd) {
     let _thread_is_gone = LAYER.try_with(|layer| layer.borrow_mut().take_if(|it| it.set == set));
 }
 
@@ -77,7 +77,7 @@ fn with<R>(otherwise: R, ask: impl FnOnce(&mut Layer) -> R) -> R {
 ///
 /// # Errors
 /// EAGAIN instead of the call.
-pub(crate) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usize> {
+pub(super) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usize> {
     with(Ok(wanted), |layer| layer.allowed(socket, way, wanted))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usiz
 ///
 /// # Errors
 /// As for [`allowed`].
-pub(crate) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&mut [T]> {
+pub(super) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&mut [T]> {
     let most = allowed(socket, way, wanted.len())?;
     Ok(&mut wanted[..most])
 }
@@ -94,7 +94,7 @@ pub(crate) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&
 ///
 /// # Errors
 /// EAGAIN or exhaustion instead of the call.
-pub(crate) fn may_accept(listener: RawFd) -> io::Result<()> {
+pub(super) fn may_accept(listener: RawFd) -> io::Result<()> {
     with(Ok(()), |layer| match layer.dice.errno(OF_DESCRIPTORS) {
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
         None => layer.allowed(listener, Way::In, 1).map(drop),
@@ -102,7 +102,7 @@ pub(crate) fn may_accept(listener: RawFd) -> io::Result<()> {
 }
 
 /// Epoll now watches `target`.
-pub(crate) fn watched(target: RawFd, interest: i32, data: u64) {
+pub(super) fn watched(target: RawFd, interest: i32, data: u64) {
     with((), |layer| {
         let before = layer.watched.insert(target, (data, interest));
         if before.is_some_and(|(before, _)| before != data) {
@@ -113,7 +113,7 @@ pub(crate) fn watched(target: RawFd, interest: i32, data: u64) {
 }
 
 /// How long a wait may take: no time if there are events that the kernel does not know.
-pub(crate) fn patience(timeout: Option<Duration>) -> Option<Duration> {
+pub(super) fn patience(timeout: Option<Duration>) -> Option<Duration> {
     with(timeout, |layer| match layer.owed.is_empty() && layer.held.is_empty() {
         true => timeout,
         false => Some(Duration::ZERO),
@@ -121,7 +121,7 @@ pub(crate) fn patience(timeout: Option<Duration>) -> Option<Duration> {
 }
 
 /// The events that a wait reports, given those of the kernel.
-pub(crate) fn reported(events: &mut Vec<Event>) {
+pub(super) fn reported(events: &mut Vec<Event>) {
     with((), |layer| layer.reported(events));
 }
 

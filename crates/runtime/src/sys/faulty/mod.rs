@@ -1,0 +1,49 @@
+//! Seeded faults between the kernel and the engines, for tests: the calls of `real` that may do
+//! less than they could, refuse, or report later and reordered. A kernel may do all of that.
+//!
+//! Only in builds with the feature `faults`, and only with TWINRING_FAULTS in the environment.
+//! Against a real kernel a seed repeats the faults, not the timing.
+
+mod calls;
+pub(crate) mod datagram;
+mod dice;
+pub(crate) mod file;
+mod operations;
+pub(crate) mod poll;
+pub(crate) mod ring;
+
+pub(crate) use super::real::*;
+
+use super::real;
+use calls::Way;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{OwnedFd, RawFd};
+
+pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    real::recv(socket, calls::part(socket, Way::In, into)?)
+}
+
+pub(crate) fn peek(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    real::peek(socket, calls::part(socket, Way::In, into)?)
+}
+
+pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more)
+}
+
+pub(crate) fn send_slices(socket: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let all = slices.iter().map(|slice| slice.len()).sum();
+    match calls::allowed(socket, Way::Out, all)? {
+        allowed if allowed == all => real::send_slices(socket, slices),
+        part => {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter()).copied().collect();
+            real::send_slices(socket, &[IoSlice::new(&bytes[..part])])
+        }
+    }
+}
+
+pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    calls::may_accept(listener)?;
+    real::accept(listener)
+}
