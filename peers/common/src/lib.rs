@@ -3,7 +3,7 @@
 //! The peers differ only in how they wait for the kernel and move bytes.
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -75,6 +75,17 @@ pub fn start(options: &Common) -> io::Result<TcpListener> {
         .map_err(|error| context(&format!("cannot listen on {}", options.listen), error))
 }
 
+/// The same for a UDP socket.
+///
+/// # Errors
+/// The step that failed.
+pub fn start_udp(options: &Common) -> io::Result<UdpSocket> {
+    exit_on_signals()?;
+    pin(options.pin)?;
+    UdpSocket::bind(options.listen)
+        .map_err(|error| context(&format!("cannot bind {}", options.listen), error))
+}
+
 /// Prints the line that announces a ready server.
 ///
 /// # Errors
@@ -104,21 +115,6 @@ pub fn finish(name: &str, result: io::Result<()>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The same for a load generator: its result is the number of answers, of which there must be some.
-#[must_use]
-pub fn finish_load(name: &str, answered: io::Result<u64>) -> ExitCode {
-    match answered {
-        Ok(0) => ExitCode::FAILURE,
-        answered => finish(name, answered.map(drop)),
-    }
-}
-
-/// How many descriptors this process may have open.
-#[must_use]
-pub fn descriptor_limit() -> u64 {
-    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
 /// Whether `accept` failed for lack of descriptors or memory. The connection stays in the backlog,

@@ -17,7 +17,7 @@ use io_uring::IoUring;
 use peer_common::{COMPLETION_ENTRIES, Common, SUBMISSION_ENTRIES};
 
 use crate::pool::Pool;
-use crate::server::{Features, Server};
+use crate::server::Server;
 
 const NAME: &str = "floor-uring";
 
@@ -29,9 +29,6 @@ const CLASSIC_BUFFERS: u16 = 256;
 /// Incremental buffers: many messages each.
 const INCREMENTAL_BUFFER_BYTES: u32 = 64 * 1024;
 const INCREMENTAL_BUFFERS: u16 = 16;
-
-/// Direct descriptors at most; the kernel takes no more than RLIMIT_NOFILE.
-const MAX_DIRECT_DESCRIPTORS: u64 = 65536;
 
 /// TCP echo server on bare io_uring (Linux 6.6; 6.12 for --inc).
 #[derive(Parser)]
@@ -52,11 +49,6 @@ struct Options {
     /// before the wait.
     #[arg(long)]
     split: bool,
-
-    /// Accept into direct descriptors, which save a reference to the file per send. The kernel
-    /// drops connections for which no slot is free.
-    #[arg(long)]
-    direct: bool,
 }
 
 fn main() -> ExitCode {
@@ -69,20 +61,15 @@ fn run(options: &Options) -> io::Result<()> {
         .map_err(|error| peer_common::context("cannot set up io_uring (needs 6.6)", error))?;
     let (mut submitter, submissions, mut completions) = ring.split();
     submitter.register_ring_fd()?;
-    if options.direct {
-        let count = peer_common::descriptor_limit().min(MAX_DIRECT_DESCRIPTORS);
-        submitter.register_files_sparse(count as u32)?;
-    }
     let pool = register_pool(options, &submitter)
         .map_err(|error| peer_common::context("cannot register the buffer ring", error))?;
-    let features = Features { split: options.split, direct: options.direct };
     // Never dropped: when the loop fails, the kernel may still read from what the server owns.
     let mut server = ManuallyDrop::new(Server::new(
         submitter,
         submissions,
         pool,
         listener.as_raw_fd(),
-        features,
+        options.split,
     ));
     peer_common::announce(NAME, &listener)?;
     server.run(&mut completions)

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use io_uring::squeue::{Entry, Flags};
-use io_uring::types::{Fd, Fixed, Timespec};
+use io_uring::types::{Fd, Timespec};
 use io_uring::{CompletionQueue, SubmissionQueue, Submitter, cqueue, opcode};
 
 use crate::pool::{GROUP, Piece, Pool};
@@ -44,20 +44,13 @@ mod tag {
     pub(super) const IGNORED: u64 = 6;
 }
 
-/// Options of the loop.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Features {
-    pub(crate) split: bool,
-    pub(crate) direct: bool,
-}
-
 pub(crate) struct Server<'ring> {
     submitter: Submitter<'ring>,
     submissions: SubmissionQueue<'ring>,
     pool: Pool,
     listener: RawFd,
-    features: Features,
-    /// Indexed by descriptor, or by slot with direct descriptors.
+    split: bool,
+    /// Indexed by descriptor.
     connections: Vec<Connection>,
     /// Received in this round, to be sent at its end.
     received: Vec<Chunk>,
@@ -118,31 +111,20 @@ impl Connection {
     };
 }
 
-/// Builds an operation on a connection, whose descriptor is direct or not.
-macro_rules! on_connection {
-    ($server:ident, $operation:ident, $id:expr $(, $argument:expr)*) => {
-        if $server.features.direct {
-            opcode::$operation::new(Fixed($id) $(, $argument)*)
-        } else {
-            opcode::$operation::new(Fd($id as RawFd) $(, $argument)*)
-        }
-    };
-}
-
 impl<'ring> Server<'ring> {
     pub(crate) fn new(
         submitter: Submitter<'ring>,
         submissions: SubmissionQueue<'ring>,
         pool: Pool,
         listener: RawFd,
-        features: Features,
+        split: bool,
     ) -> Self {
         Server {
             submitter,
             submissions,
             pool,
             listener,
-            features,
+            split,
             connections: Vec::new(),
             received: Vec::new(),
             sending: Vec::new(),
@@ -157,7 +139,7 @@ impl<'ring> Server<'ring> {
     pub(crate) fn run(&mut self, completions: &mut CompletionQueue<'_>) -> io::Result<()> {
         self.arm_accept()?;
         loop {
-            if self.features.split && !self.submissions.is_empty() {
+            if self.split && !self.submissions.is_empty() {
                 self.enter(0)?;
                 self.finish_round(completions)?;
             }
@@ -314,7 +296,7 @@ impl<'ring> Server<'ring> {
         let Chunk { piece, next } = self.received[first as usize];
         let entry = if next == NONE {
             let (address, len) = (self.pool.address(piece), piece.len() as u32);
-            on_connection!(self, Send, id, address, len).flags(SEND_NOW).build()
+            opcode::Send::new(Fd(id as RawFd), address, len).flags(SEND_NOW).build()
         } else {
             let vectors: Vec<_> =
                 chain(&self.received, first).map(|piece| self.vector(piece)).collect();
@@ -325,7 +307,7 @@ impl<'ring> Server<'ring> {
             let message = Message::new(vectors);
             let header = &raw const message.header;
             self.messages.push(message);
-            on_connection!(self, SendMsg, id, header).flags(SEND_NOW as u32).build()
+            opcode::SendMsg::new(Fd(id as RawFd), header).flags(SEND_NOW as u32).build()
         };
         let user_data = tag::SEND << 56 | u64::from(first) << 32 | u64::from(id);
         self.queue(&entry.flags(Flags::SKIP_SUCCESS).user_data(user_data))
@@ -363,7 +345,7 @@ impl<'ring> Server<'ring> {
         let Some(behind) = &self.connections[id as usize].behind else { return Ok(()) };
         let rest = &behind.bytes[behind.sent..];
         let (address, len) = (rest.as_ptr(), rest.len() as u32);
-        let entry = on_connection!(self, Send, id, address, len).flags(SEND_ALL).build();
+        let entry = opcode::Send::new(Fd(id as RawFd), address, len).flags(SEND_ALL).build();
         self.queue(&entry.user_data(tag::CATCH_UP << 56 | u64::from(id)))
     }
 
@@ -413,25 +395,23 @@ impl<'ring> Server<'ring> {
                 continue;
             }
             *connection = Connection::CLOSED;
-            let close = on_connection!(self, Close, id).build();
+            let close = opcode::Close::new(Fd(id as RawFd)).build();
             self.queue(&close.flags(Flags::SKIP_SUCCESS).user_data(tag::IGNORED << 56))?;
         }
         Ok(())
     }
 
     fn arm_accept(&mut self) -> io::Result<()> {
-        let direct = self.features.direct;
         let entry = opcode::AcceptMulti::new(Fd(self.listener))
-            .allocate_file_index(direct)
             // Not O_NONBLOCK, with which the kernel would fail CATCH_UP sends instead of waiting.
-            .flags(if direct { 0 } else { libc::SOCK_CLOEXEC })
+            .flags(libc::SOCK_CLOEXEC)
             .build();
         self.queue(&entry.user_data(tag::ACCEPT << 56))
     }
 
     fn arm_receive(&mut self, id: u32) -> io::Result<()> {
         self.connections[id as usize].armed = true;
-        let entry = on_connection!(self, RecvMulti, id, GROUP).build();
+        let entry = opcode::RecvMulti::new(Fd(id as RawFd), GROUP).build();
         self.queue(&entry.user_data(receive_user_data(id)))
     }
 
