@@ -1,12 +1,11 @@
 //! Twinring keeps all rules, on both engines; and the rules find what is broken.
 
-#[path = "../../runtime/tests/contract/may_skip.rs"]
-mod may_skip;
-
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use testing::{Test, engine_tests};
 use twinring::{EngineChoice, Runtime, TcpListener, TcpStream};
 use twinring_cancellation::{Finding, Quarantine, RECV_BUFFER_BYTES, Rule, Subject, check};
 
@@ -80,20 +79,21 @@ fn broken(findings: &[Finding]) -> Vec<Rule> {
     findings.iter().filter(|finding| !finding.holds).map(|finding| finding.rule).collect()
 }
 
-/// One test, because descriptors and freed buffers are those of the process.
-#[test]
-fn both_engines_keep_the_rules_and_careless_use_does_not() {
-    for engine in [EngineChoice::Epoll, EngineChoice::IoUring] {
-        if let Err(error) = Runtime::builder().engine(engine).build() {
-            may_skip::skip("io_uring", error);
-            continue;
-        }
-        let findings = check(&Twinring { engine, careless: false });
-        findings.iter().for_each(|finding| println!("{engine:?} {finding}"));
-        assert_eq!(broken(&findings), [], "{engine:?}");
-        let findings = check(&Twinring { engine, careless: true });
-        findings.iter().for_each(|finding| println!("{engine:?}, careless: {finding}"));
-        let expected = [Rule::ReceivedBytes, Rule::AcceptedConnections, Rule::SentBytes];
-        assert_eq!(broken(&findings), expected, "{engine:?}");
-    }
+/// One after the other, because descriptors and freed buffers are those of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const TESTS: &[Test] = engine_tests![keeps_the_rules_and_careless_use_does_not];
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[TESTS])
+}
+
+fn keeps_the_rules_and_careless_use_does_not(engine: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = if engine == "epoll" { EngineChoice::Epoll } else { EngineChoice::IoUring };
+    let findings = check(&Twinring { engine, careless: false });
+    assert_eq!(broken(&findings), [], "{engine:?}: {findings:?}");
+    let findings = check(&Twinring { engine, careless: true });
+    let expected = [Rule::ReceivedBytes, Rule::AcceptedConnections, Rule::SentBytes];
+    assert_eq!(broken(&findings), expected, "{engine:?}, careless: {findings:?}");
 }

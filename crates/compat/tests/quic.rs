@@ -1,6 +1,5 @@
 //! QUIC by quinn, on both engines.
 
-#[macro_use]
 #[path = "compat/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of streams")]
 mod support;
@@ -10,65 +9,79 @@ mod quic_echo;
 
 use futures_util::future::join_all;
 use quic_echo::{endpoints, say, serve};
-use support::pattern;
+use support::{pattern, run};
+use testing::{Test, engine_tests};
 
-on_both_engines!(
+const TESTS: &[Test] = engine_tests![
     streams_are_echoed_beside_each_other,
     datagrams_of_many_sizes_arrive,
-    a_connection_outlives_idle_time_by_its_timers,
-);
+    a_connection_outlives_idle_time_by_its_timers
+];
 
-async fn streams_are_echoed_beside_each_other() {
-    let (server, client) = endpoints().expect("sockets");
-    let address = server.local_addr().expect("bound");
-    twinring::spawn(serve(server));
-    let connection = client.connect(address, "localhost").expect("a name").await.expect("a server");
-    let sizes = [0, 1, 1_200, 65_536, 3_000_000];
-    let answers = sizes.map(|bytes| {
-        let connection = &connection;
-        async move { (bytes, say(connection, &pattern(bytes)).await.expect("an answer")) }
-    });
-    for (bytes, answer) in join_all(answers).await {
-        assert!(answer == pattern(bytes), "{bytes}");
-    }
-    // Buffers of many datagrams were sent and received.
-    assert!(connection.stats().udp_tx.ios < connection.stats().udp_tx.datagrams);
-    connection.close(0u32.into(), b"done");
-    client.wait_idle().await;
+fn main() -> std::process::ExitCode {
+    testing::run(&[TESTS])
 }
 
-async fn datagrams_of_many_sizes_arrive() {
-    let (server, client) = endpoints().expect("sockets");
-    let address = server.local_addr().expect("bound");
-    let echo = twinring::spawn(async move {
-        let connection = server.accept().await.expect("a client").await.expect("a handshake");
-        while let Ok(datagram) = connection.read_datagram().await {
-            connection.send_datagram_wait(datagram).await.expect("it fits");
+fn streams_are_echoed_beside_each_other(engine: &str) {
+    run(engine, async {
+        let (server, client) = endpoints().expect("sockets");
+        let address = server.local_addr().expect("bound");
+        twinring::spawn(serve(server));
+        let connection =
+            client.connect(address, "localhost").expect("a name").await.expect("a server");
+        let sizes = [0, 1, 1_200, 65_536, 3_000_000];
+        let answers = sizes.map(|bytes| {
+            let connection = &connection;
+            async move { (bytes, say(connection, &pattern(bytes)).await.expect("an answer")) }
+        });
+        for (bytes, answer) in join_all(answers).await {
+            assert!(answer == pattern(bytes), "{bytes}");
         }
+        // Buffers of many datagrams were sent and received.
+        assert!(connection.stats().udp_tx.ios < connection.stats().udp_tx.datagrams);
+        connection.close(0u32.into(), b"done");
+        client.wait_idle().await;
     });
-    let connection = client.connect(address, "localhost").expect("a name").await.expect("a server");
-    for bytes in [1, 17, 500, 1_100] {
-        let sent = pattern(bytes);
-        connection.send_datagram(sent.clone().into()).expect("it fits");
-        assert_eq!(connection.read_datagram().await.expect("echoed"), sent);
-    }
-    connection.close(0u32.into(), b"done");
-    echo.await.expect("no panic");
+}
+
+fn datagrams_of_many_sizes_arrive(engine: &str) {
+    run(engine, async {
+        let (server, client) = endpoints().expect("sockets");
+        let address = server.local_addr().expect("bound");
+        let echo = twinring::spawn(async move {
+            let connection = server.accept().await.expect("a client").await.expect("a handshake");
+            while let Ok(datagram) = connection.read_datagram().await {
+                connection.send_datagram_wait(datagram).await.expect("it fits");
+            }
+        });
+        let connection =
+            client.connect(address, "localhost").expect("a name").await.expect("a server");
+        for bytes in [1, 17, 500, 1_100] {
+            let sent = pattern(bytes);
+            connection.send_datagram(sent.clone().into()).expect("it fits");
+            assert_eq!(connection.read_datagram().await.expect("echoed"), sent);
+        }
+        connection.close(0u32.into(), b"done");
+        echo.await.expect("no panic");
+    });
 }
 
 /// Without a timer that fires, a lost last packet would never be repeated, and a closed endpoint
 /// never be idle.
-async fn a_connection_outlives_idle_time_by_its_timers() {
-    let (server, client) = endpoints().expect("sockets");
-    let address = server.local_addr().expect("bound");
-    let ends = server.clone();
-    twinring::spawn(serve(server));
-    let connection = client.connect(address, "localhost").expect("a name").await.expect("a server");
-    twinring::sleep(std::time::Duration::from_millis(50)).await;
-    assert_eq!(say(&connection, b"still here").await.expect("an answer"), b"still here");
-    ends.close(7u32.into(), b"the end");
-    let why = connection.closed().await.to_string();
-    assert!(why.contains("the end"), "{why}");
-    client.wait_idle().await;
-    ends.wait_idle().await;
+fn a_connection_outlives_idle_time_by_its_timers(engine: &str) {
+    run(engine, async {
+        let (server, client) = endpoints().expect("sockets");
+        let address = server.local_addr().expect("bound");
+        let ends = server.clone();
+        twinring::spawn(serve(server));
+        let connection =
+            client.connect(address, "localhost").expect("a name").await.expect("a server");
+        twinring::sleep(std::time::Duration::from_millis(50)).await;
+        assert_eq!(say(&connection, b"still here").await.expect("an answer"), b"still here");
+        ends.close(7u32.into(), b"the end");
+        let why = connection.closed().await.to_string();
+        assert!(why.contains("the end"), "{why}");
+        client.wait_idle().await;
+        ends.wait_idle().await;
+    });
 }

@@ -18,14 +18,14 @@
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::any::Any;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex};
-use twinring::{EngineChoice, Runtime};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The variable that changes what happens to tests that lack something.
 const VARIABLE: &str = "TWINRING_TESTS";
@@ -137,6 +137,7 @@ pub fn run_cases(mut cases: Vec<Case>) -> ExitCode {
     if let Mode::Only(listed) = &*MODE {
         cases.retain(|case| listed.contains(&(suite(), case.name.clone())));
     }
+    keep_panics();
     let left_out = Arc::new(Mutex::new(BTreeMap::new()));
     let trials = cases.into_iter().map(|case| trial(case, &left_out)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -157,19 +158,45 @@ fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
     let Case { name, long, body } = case;
     let left_out = Arc::clone(left_out);
     let noted = name.clone();
-    let run = move || match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(()) => Ok(Completion::Completed),
-        Err(panic) => match panic.downcast::<Lack>() {
-            Ok(lack) => (*lack).conclude(&noted, &left_out),
-            Err(panic) => Err(Failed::from(message(&*panic))),
-        },
+    let run = move || {
+        let since = Instant::now();
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(()) => Ok(Completion::Completed),
+            Err(panic) => match panic.downcast::<Lack>() {
+                Ok(lack) => (*lack).conclude(&noted, &left_out),
+                Err(panic) => Err(Failed::from(report(&*panic, since))),
+            },
+        }
     };
     Trial::ignorable_test(name, run).with_ignored_flag(long)
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+/// The last panics of this process: when, and what the standard library would have printed.
+static PANICS: Mutex<VecDeque<(Instant, String)>> = Mutex::new(VecDeque::new());
+
+/// How many panics a report shows.
+const PANICS_MAX: usize = 20;
+
+/// Keeps panics for the report of a test that fails. Many tests panic on purpose, on threads of their own.
+fn keep_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+        if panics.len() == PANICS_MAX {
+            panics.pop_front();
+        }
+        let thread = std::thread::current();
+        panics.push_back((Instant::now(), format!("thread {:?} {panic}", thread.name())));
+    }));
+}
+
+/// The panic that ended a test, after all those since it began: the cause may be on another thread.
+fn report(panic: &(dyn Any + Send), since: Instant) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
+    let text =
+        text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let meanwhile = panics.iter().filter(|(when, _)| *when >= since).map(|(_, panic)| &**panic);
+    format!("{}\n{text}", meanwhile.collect::<Vec<_>>().join("\n"))
 }
 
 /// What a test needs and the machine lacks; the payload with which it ends.
@@ -268,8 +295,10 @@ pub fn needs_program(name: &str) {
 /// Ends the test unless the engine io_uring runs here.
 pub fn needs_io_uring() {
     static REFUSAL: LazyLock<Option<String>> = LazyLock::new(|| {
-        let runtime = Runtime::builder().engine(EngineChoice::IoUring).build();
-        runtime.and_then(|runtime| runtime.block_on(async {})).err().map(|error| error.to_string())
+        // The flags are those of Linux 6.1, which our engine needs.
+        let mut builder = io_uring::IoUring::<io_uring::squeue::Entry>::builder();
+        let ring = builder.setup_single_issuer().setup_defer_taskrun().build(8);
+        ring.err().map(|error| error.to_string())
     });
     if let Some(refusal) = &*REFUSAL {
         needs("io_uring", refusal);

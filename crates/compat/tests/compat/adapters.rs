@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
+use testing::{Test, engine_tests};
 use twinring::sleep;
 use twinring_compat::{Compat, ThreadBound, WRITE_BYTES_MAX};
 
@@ -13,7 +14,7 @@ mod tokio_traits {
     pub(super) use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, copy, split};
 }
 
-on_both_engines!(
+pub(crate) const TESTS: &[Test] = engine_tests![
     small_reads_lose_nothing,
     a_dropped_read_loses_nothing,
     lines_and_exact_reads_follow_each_other,
@@ -29,287 +30,319 @@ on_both_engines!(
     bytes_left_over_come_back,
     an_echo_with_the_traits_of_futures,
     a_thread_bound_stream_works_on_its_thread_only,
-    unix_streams_are_adapted_alike,
-);
+    unix_streams_are_adapted_alike
+];
 
-async fn small_reads_lose_nothing() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let sent = pattern(200_000);
-    let theirs = sent.clone();
-    let writer = on_thread(move || write_all(&mut peer, &theirs));
-    let mut stream = Compat::new(stream);
-    let mut received = Vec::new();
-    // All sizes from nothing at all to more than a receive buffer has.
-    for size in (0..300).cycle().map(|size| size * 100) {
-        let mut buffer = vec![0; size];
-        let bytes = stream.read(&mut buffer).await.expect("no error");
-        received.extend_from_slice(&buffer[..bytes]);
-        if bytes == 0 && size > 0 {
-            break;
+fn small_reads_lose_nothing(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let sent = pattern(200_000);
+        let theirs = sent.clone();
+        let writer = on_thread(move || write_all(&mut peer, &theirs));
+        let mut stream = Compat::new(stream);
+        let mut received = Vec::new();
+        // All sizes from nothing at all to more than a receive buffer has.
+        for size in (0..300).cycle().map(|size| size * 100) {
+            let mut buffer = vec![0; size];
+            let bytes = stream.read(&mut buffer).await.expect("no error");
+            received.extend_from_slice(&buffer[..bytes]);
+            if bytes == 0 && size > 0 {
+                break;
+            }
         }
-    }
-    writer.await;
-    assert!(received == sent);
-    assert_eq!(stream.read(&mut [0; 10]).await.expect("the end again"), 0);
+        writer.await;
+        assert!(received == sent);
+        assert_eq!(stream.read(&mut [0; 10]).await.expect("the end again"), 0);
+    });
 }
 
-async fn a_dropped_read_loses_nothing() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    let sent = pattern(5000);
-    let mut received = Vec::new();
-    for piece in sent.chunks(50) {
-        assert!(poll_once(stream.read_u8()).await.is_none(), "nothing was sent");
-        write_all(&mut peer, piece);
-        let mut byte = [0];
-        while poll_once(stream.read_exact(&mut byte)).await.is_none() {
-            sleep(Duration::from_micros(100)).await;
+fn a_dropped_read_loses_nothing(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        let sent = pattern(5000);
+        let mut received = Vec::new();
+        for piece in sent.chunks(50) {
+            assert!(poll_once(stream.read_u8()).await.is_none(), "nothing was sent");
+            write_all(&mut peer, piece);
+            let mut byte = [0];
+            while poll_once(stream.read_exact(&mut byte)).await.is_none() {
+                sleep(Duration::from_micros(100)).await;
+            }
+            received.push(byte[0]);
+            let mut rest = [0; 49];
+            stream.read_exact(&mut rest).await.expect("no error");
+            received.extend_from_slice(&rest);
         }
-        received.push(byte[0]);
-        let mut rest = [0; 49];
-        stream.read_exact(&mut rest).await.expect("no error");
-        received.extend_from_slice(&rest);
-    }
-    assert!(received == sent);
-}
-
-async fn lines_and_exact_reads_follow_each_other() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    write_all(&mut peer, b"first line\n12345second");
-    let mut line = String::new();
-    stream.read_line(&mut line).await.expect("a line");
-    assert_eq!(line, "first line\n");
-    let mut exactly = [0; 5];
-    stream.read_exact(&mut exactly).await.expect("five bytes");
-    assert_eq!(&exactly, b"12345");
-    write_all(&mut peer, b" line\nthe last one has no end");
-    peer.shutdown(Shutdown::Write).expect("connected");
-    let mut lines = stream.lines();
-    assert_eq!(lines.next_line().await.expect("a line").as_deref(), Some("second line"));
-    let last = lines.next_line().await.expect("a line");
-    assert_eq!(last.as_deref(), Some("the last one has no end"));
-    assert_eq!(lines.next_line().await.expect("no error"), None);
-}
-
-async fn a_write_larger_than_all_buffers_arrives() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    let sent = pattern(8 << 20);
-    let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-    stream.write_all(&sent).await.expect("the peer reads");
-    stream.shutdown().await.expect("the peer reads");
-    assert!(reader.await == sent);
-}
-
-async fn a_peer_that_does_not_read_stops_the_writer() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    stream.set_send_buffer_bytes(32 * 1024).expect("SO_SNDBUF");
-    let mut stream = Compat::new(Rc::new(stream));
-    let mut written = 0;
-    // However large the kernel's buffers are, they are full in the end.
-    while let Ok(bytes) =
-        twinring::timeout(Duration::from_millis(200), stream.write(&[7; 100_000])).await
-    {
-        let bytes = bytes.expect("no error");
-        assert!((1..=WRITE_BYTES_MAX).contains(&bytes), "a write of {bytes}");
-        written += bytes;
-        assert!(written < 64 << 20, "there is no end of it");
-    }
-    let reader = on_thread(move || read_to_end(&mut peer).expect("no reset").len());
-    let bytes = stream.write(b"room again").await.expect("the peer reads now");
-    drop(stream);
-    assert_eq!(reader.await, written + bytes);
-}
-
-async fn a_vectored_write_is_one_write() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    assert!(tokio::io::AsyncWrite::is_write_vectored(&stream));
-    let parts = [pattern(10), Vec::new(), pattern(40_000), pattern(60_000)];
-    let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    let bytes = stream.write_vectored(&slices).await.expect("room");
-    assert_eq!(bytes, WRITE_BYTES_MAX, "as much as one write takes");
-    assert_eq!(stream.write_vectored(&[]).await.expect("nothing to do"), 0);
-    drop(stream);
-    let received = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
-    assert!(received == parts.concat()[..bytes]);
-}
-
-async fn flushing_returns_at_once_and_the_bytes_are_sent() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    stream.write_all(b"flushed").await.expect("room");
-    assert!(poll_once(stream.flush()).await.is_some());
-    let read = on_thread(move || {
-        let mut bytes = [0; 7];
-        io::Read::read_exact(&mut peer, &mut bytes).map(|()| bytes)
+        assert!(received == sent);
     });
-    assert_eq!(&read.await.expect("they come without further calls"), b"flushed");
-    stream.get_ref().flush().await.expect("the kernel has them");
 }
 
-async fn shutting_down_sends_everything_then_fin_and_reading_goes_on() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    let sent = pattern(300_000);
-    let theirs = on_thread(move || {
-        let received = read_to_end(&mut peer).expect("no reset");
-        write_all(&mut peer, b"that was all");
-        received
+fn lines_and_exact_reads_follow_each_other(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        write_all(&mut peer, b"first line\n12345second");
+        let mut line = String::new();
+        stream.read_line(&mut line).await.expect("a line");
+        assert_eq!(line, "first line\n");
+        let mut exactly = [0; 5];
+        stream.read_exact(&mut exactly).await.expect("five bytes");
+        assert_eq!(&exactly, b"12345");
+        write_all(&mut peer, b" line\nthe last one has no end");
+        peer.shutdown(Shutdown::Write).expect("connected");
+        let mut lines = stream.lines();
+        assert_eq!(lines.next_line().await.expect("a line").as_deref(), Some("second line"));
+        let last = lines.next_line().await.expect("a line");
+        assert_eq!(last.as_deref(), Some("the last one has no end"));
+        assert_eq!(lines.next_line().await.expect("no error"), None);
     });
-    stream.write_all(&sent).await.expect("room");
-    stream.shutdown().await.expect("the peer reads");
-    stream.shutdown().await.expect("again, which changes nothing");
-    assert!(theirs.await == sent);
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("no reset");
-    assert_eq!(answer, b"that was all");
 }
 
-async fn dropping_sends_everything() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    let sent = pattern(200_000);
-    stream.write_all(&sent).await.expect("room");
-    drop(stream);
-    assert!(on_thread(move || read_to_end(&mut peer).expect("no reset")).await == sent);
+fn a_write_larger_than_all_buffers_arrives(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        let sent = pattern(8 << 20);
+        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        stream.write_all(&sent).await.expect("the peer reads");
+        stream.shutdown().await.expect("the peer reads");
+        assert!(reader.await == sent);
+    });
 }
 
-async fn writing_after_shutting_down_is_a_broken_pipe() {
-    use tokio_traits::*;
-    let (stream, _peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    stream.shutdown().await.expect("connected");
-    let error = stream.write(b"too late").await.expect_err("after FIN");
-    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-}
-
-async fn a_reset_is_an_error_and_then_the_end() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = Compat::new(stream);
-    stream.write_all(b"never read").await.expect("room");
-    stream.get_ref().flush().await.expect("connected");
-    // A close with unread data is a reset.
-    on_thread(move || io::Read::read(&mut peer, &mut [0]).expect("a byte")).await;
-    let error = stream.read(&mut [0; 10]).await.expect_err("a reset");
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(stream.read(&mut [0; 10]).await.expect("the end"), 0);
-    let written = async {
-        loop {
-            stream.write_all(b"more").await?;
-            sleep(Duration::from_millis(1)).await;
+fn a_peer_that_does_not_read_stops_the_writer(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        stream.set_send_buffer_bytes(32 * 1024).expect("SO_SNDBUF");
+        let mut stream = Compat::new(Rc::new(stream));
+        let mut written = 0;
+        // However large the kernel's buffers are, they are full in the end.
+        while let Ok(bytes) =
+            twinring::timeout(Duration::from_millis(200), stream.write(&[7; 100_000])).await
+        {
+            let bytes = bytes.expect("no error");
+            assert!((1..=WRITE_BYTES_MAX).contains(&bytes), "a write of {bytes}");
+            written += bytes;
+            assert!(written < 64 << 20, "there is no end of it");
         }
-    };
-    let error: io::Error = match written.await {
-        Ok(()) => unreachable!("the loop has no end"),
-        Err(error) => error,
-    };
-    let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-    assert!(kinds.contains(&error.kind()), "{error}");
-}
-
-async fn both_halves_work_at_once() {
-    use tokio_traits::*;
-    let (ours, theirs) = own_pair().await;
-    let echo = twinring::spawn(async move {
-        let (mut reader, mut writer) = split(Compat::new(theirs));
-        let copied = copy(&mut reader, &mut writer).await.expect("no error");
-        writer.shutdown().await.expect("connected");
-        copied
+        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset").len());
+        let bytes = stream.write(b"room again").await.expect("the peer reads now");
+        drop(stream);
+        assert_eq!(reader.await, written + bytes);
     });
-    let sent = pattern(3 << 20);
-    let (mut reader, mut writer) = split(Compat::new(ours));
-    let write = async {
-        writer.write_all(&sent).await.expect("the other end reads");
-        writer.shutdown().await.expect("the other end reads");
-    };
-    let mut received = Vec::new();
-    let ((), read) = futures_util::join!(write, reader.read_to_end(&mut received));
-    read.expect("no reset");
-    assert!(received == sent);
-    assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
 }
 
-async fn bytes_left_over_come_back() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    write_all(&mut peer, b"header|body");
-    let mut stream = Compat::from(stream);
-    let mut header = [0; 7];
-    stream.read_exact(&mut header).await.expect("seven bytes");
-    let (stream, left) = stream.into_inner();
-    let mut rest = left.map(|left| left.to_vec()).unwrap_or_default();
-    while rest.len() < 4 {
-        rest.extend_from_slice(&stream.recv().await.expect("the rest"));
-    }
-    assert_eq!(rest, b"body");
-}
-
-async fn an_echo_with_the_traits_of_futures() {
-    use futures_util::io::{AsyncReadExt, AsyncWriteExt, copy_buf};
-    let (ours, theirs) = own_pair().await;
-    let echo = twinring::spawn(async move {
-        // The adapter is an AsyncBufRead: received bytes are copied once, to be sent.
-        let (reader, mut writer) = Compat::new(theirs).split();
-        let reader = futures_util::io::BufReader::new(reader);
-        let copied = copy_buf(reader, &mut writer).await.expect("no error");
-        writer.close().await.expect("connected");
-        copied
+fn a_vectored_write_is_one_write(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        assert!(tokio::io::AsyncWrite::is_write_vectored(&stream));
+        let parts = [pattern(10), Vec::new(), pattern(40_000), pattern(60_000)];
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let bytes = stream.write_vectored(&slices).await.expect("room");
+        assert_eq!(bytes, WRITE_BYTES_MAX, "as much as one write takes");
+        assert_eq!(stream.write_vectored(&[]).await.expect("nothing to do"), 0);
+        drop(stream);
+        let received = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        assert!(received == parts.concat()[..bytes]);
     });
-    let sent = pattern(1 << 20);
-    let mut ours = Compat::new(Rc::new(ours));
-    let mut receiving = Compat::new(Rc::clone(ours.get_ref()));
-    let write = async {
-        ours.write_all(&sent).await.expect("the other end reads");
-        ours.flush().await.expect("connected");
-        ours.close().await.expect("the other end reads");
-    };
-    let mut received = Vec::new();
-    let ((), read) = futures_util::join!(write, receiving.read_to_end(&mut received));
-    read.expect("no reset");
-    assert!(received == sent);
-    assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
 }
 
-async fn a_thread_bound_stream_works_on_its_thread_only() {
-    use tokio_traits::*;
-    let (stream, mut peer) = pair().await;
-    let mut stream = ThreadBound::new(Compat::new(stream));
-    stream.write_all(b"over").await.expect("room");
-    let elsewhere = std::thread::scope(|scope| {
-        let stream = &stream;
-        scope.spawn(move || stream.get().get_ref().peer_addr()).join()
+fn flushing_returns_at_once_and_the_bytes_are_sent(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        stream.write_all(b"flushed").await.expect("room");
+        assert!(poll_once(stream.flush()).await.is_some());
+        let read = on_thread(move || {
+            let mut bytes = [0; 7];
+            io::Read::read_exact(&mut peer, &mut bytes).map(|()| bytes)
+        });
+        assert_eq!(&read.await.expect("they come without further calls"), b"flushed");
+        stream.get_ref().flush().await.expect("the kernel has them");
     });
-    assert!(elsewhere.is_err(), "another thread must not use it");
-    drop(stream.into_inner());
-    assert_eq!(on_thread(move || read_to_end(&mut peer)).await.expect("no reset"), b"over");
 }
 
-async fn unix_streams_are_adapted_alike() {
-    use tokio_traits::*;
-    let (one, other) = twinring::UnixStream::pair().expect("a pair");
-    let (mut one, other) = (Compat::new(one), Compat::new(other));
-    let echo = twinring::spawn(async move {
-        let (mut reader, mut writer) = split(other);
-        copy(&mut reader, &mut writer).await.expect("no error");
-        writer.shutdown().await.expect("connected");
+fn shutting_down_sends_everything_then_fin_and_reading_goes_on(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        let sent = pattern(300_000);
+        let theirs = on_thread(move || {
+            let received = read_to_end(&mut peer).expect("no reset");
+            write_all(&mut peer, b"that was all");
+            received
+        });
+        stream.write_all(&sent).await.expect("room");
+        stream.shutdown().await.expect("the peer reads");
+        stream.shutdown().await.expect("again, which changes nothing");
+        assert!(theirs.await == sent);
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("no reset");
+        assert_eq!(answer, b"that was all");
     });
-    one.write_all(b"hello\n").await.expect("room");
-    let mut line = String::new();
-    one.read_line(&mut line).await.expect("a line");
-    assert_eq!(line, "hello\n");
-    one.shutdown().await.expect("connected");
-    assert_eq!(one.read(&mut [0]).await.expect("the end"), 0);
-    echo.await.expect("no panic");
+}
+
+fn dropping_sends_everything(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        let sent = pattern(200_000);
+        stream.write_all(&sent).await.expect("room");
+        drop(stream);
+        assert!(on_thread(move || read_to_end(&mut peer).expect("no reset")).await == sent);
+    });
+}
+
+fn writing_after_shutting_down_is_a_broken_pipe(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, _peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        stream.shutdown().await.expect("connected");
+        let error = stream.write(b"too late").await.expect_err("after FIN");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    });
+}
+
+fn a_reset_is_an_error_and_then_the_end(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = Compat::new(stream);
+        stream.write_all(b"never read").await.expect("room");
+        stream.get_ref().flush().await.expect("connected");
+        // A close with unread data is a reset.
+        on_thread(move || io::Read::read(&mut peer, &mut [0]).expect("a byte")).await;
+        let error = stream.read(&mut [0; 10]).await.expect_err("a reset");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(stream.read(&mut [0; 10]).await.expect("the end"), 0);
+        let written = async {
+            loop {
+                stream.write_all(b"more").await?;
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let error: io::Error = match written.await {
+            Ok(()) => unreachable!("the loop has no end"),
+            Err(error) => error,
+        };
+        let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        assert!(kinds.contains(&error.kind()), "{error}");
+    });
+}
+
+fn both_halves_work_at_once(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (ours, theirs) = own_pair().await;
+        let echo = twinring::spawn(async move {
+            let (mut reader, mut writer) = split(Compat::new(theirs));
+            let copied = copy(&mut reader, &mut writer).await.expect("no error");
+            writer.shutdown().await.expect("connected");
+            copied
+        });
+        let sent = pattern(3 << 20);
+        let (mut reader, mut writer) = split(Compat::new(ours));
+        let write = async {
+            writer.write_all(&sent).await.expect("the other end reads");
+            writer.shutdown().await.expect("the other end reads");
+        };
+        let mut received = Vec::new();
+        let ((), read) = futures_util::join!(write, reader.read_to_end(&mut received));
+        read.expect("no reset");
+        assert!(received == sent);
+        assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
+    });
+}
+
+fn bytes_left_over_come_back(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        write_all(&mut peer, b"header|body");
+        let mut stream = Compat::from(stream);
+        let mut header = [0; 7];
+        stream.read_exact(&mut header).await.expect("seven bytes");
+        let (stream, left) = stream.into_inner();
+        let mut rest = left.map(|left| left.to_vec()).unwrap_or_default();
+        while rest.len() < 4 {
+            rest.extend_from_slice(&stream.recv().await.expect("the rest"));
+        }
+        assert_eq!(rest, b"body");
+    });
+}
+
+fn an_echo_with_the_traits_of_futures(engine: &str) {
+    run(engine, async {
+        use futures_util::io::{AsyncReadExt, AsyncWriteExt, copy_buf};
+        let (ours, theirs) = own_pair().await;
+        let echo = twinring::spawn(async move {
+            // The adapter is an AsyncBufRead: received bytes are copied once, to be sent.
+            let (reader, mut writer) = Compat::new(theirs).split();
+            let reader = futures_util::io::BufReader::new(reader);
+            let copied = copy_buf(reader, &mut writer).await.expect("no error");
+            writer.close().await.expect("connected");
+            copied
+        });
+        let sent = pattern(1 << 20);
+        let mut ours = Compat::new(Rc::new(ours));
+        let mut receiving = Compat::new(Rc::clone(ours.get_ref()));
+        let write = async {
+            ours.write_all(&sent).await.expect("the other end reads");
+            ours.flush().await.expect("connected");
+            ours.close().await.expect("the other end reads");
+        };
+        let mut received = Vec::new();
+        let ((), read) = futures_util::join!(write, receiving.read_to_end(&mut received));
+        read.expect("no reset");
+        assert!(received == sent);
+        assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
+    });
+}
+
+fn a_thread_bound_stream_works_on_its_thread_only(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (stream, mut peer) = pair().await;
+        let mut stream = ThreadBound::new(Compat::new(stream));
+        stream.write_all(b"over").await.expect("room");
+        let elsewhere = std::thread::scope(|scope| {
+            let stream = &stream;
+            scope.spawn(move || stream.get().get_ref().peer_addr()).join()
+        });
+        assert!(elsewhere.is_err(), "another thread must not use it");
+        drop(stream.into_inner());
+        assert_eq!(on_thread(move || read_to_end(&mut peer)).await.expect("no reset"), b"over");
+    });
+}
+
+fn unix_streams_are_adapted_alike(engine: &str) {
+    run(engine, async {
+        use tokio_traits::*;
+        let (one, other) = twinring::UnixStream::pair().expect("a pair");
+        let (mut one, other) = (Compat::new(one), Compat::new(other));
+        let echo = twinring::spawn(async move {
+            let (mut reader, mut writer) = split(other);
+            copy(&mut reader, &mut writer).await.expect("no error");
+            writer.shutdown().await.expect("connected");
+        });
+        one.write_all(b"hello\n").await.expect("room");
+        let mut line = String::new();
+        one.read_line(&mut line).await.expect("a line");
+        assert_eq!(line, "hello\n");
+        one.shutdown().await.expect("connected");
+        assert_eq!(one.read(&mut [0]).await.expect("the end"), 0);
+        echo.await.expect("no panic");
+    });
 }

@@ -7,6 +7,7 @@ use hyper::rt::Timer as _;
 use hyper::{Request, StatusCode, Version};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests};
 use twinring_compat::Timer;
 
 #[path = "../../examples/http_client.rs"]
@@ -14,12 +15,12 @@ mod http_client;
 #[path = "../../examples/http_server.rs"]
 mod http_server;
 
-on_both_engines!(
+pub(crate) const TESTS: &[Test] = engine_tests![
     http1_requests_of_all_sizes,
     http2_requests_all_at_once,
     a_plain_client_is_answered,
-    sleeps_can_be_reset,
-);
+    sleeps_can_be_reset
+];
 
 fn echo_of(address: std::net::SocketAddr, body: Vec<u8>) -> Request<Full<Bytes>> {
     Request::post(format!("http://{address}/echo"))
@@ -49,41 +50,49 @@ async fn exchange(version: Version, sizes: &[usize]) {
     assert!(refused.is_err() || refused.is_ok_and(|answers| answers[0].status() == 400));
 }
 
-async fn http1_requests_of_all_sizes() {
-    exchange(Version::HTTP_11, &[0, 1, 1000, 70_000, 1 << 20, 3]).await;
+fn http1_requests_of_all_sizes(engine: &str) {
+    run(engine, async {
+        exchange(Version::HTTP_11, &[0, 1, 1000, 70_000, 1 << 20, 3]).await;
+    });
 }
 
-async fn http2_requests_all_at_once() {
-    let sizes: Vec<_> = (0..60).map(|at| at * at * 100).collect();
-    exchange(Version::HTTP_2, &sizes).await;
+fn http2_requests_all_at_once(engine: &str) {
+    run(engine, async {
+        let sizes: Vec<_> = (0..60).map(|at| at * at * 100).collect();
+        exchange(Version::HTTP_2, &sizes).await;
+    });
 }
 
 /// One that was not written with hyper.
-async fn a_plain_client_is_answered() {
-    let listener = listen();
-    let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
-    twinring::spawn(http_server::serve(listener));
-    let answer = on_thread(move || {
-        peer.write_all(
-            b"GET /count HTTP/1.1\r\nhost: x\r\n\r\n\
+fn a_plain_client_is_answered(engine: &str) {
+    run(engine, async {
+        let listener = listen();
+        let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+        twinring::spawn(http_server::serve(listener));
+        let answer = on_thread(move || {
+            peer.write_all(
+                b"GET /count HTTP/1.1\r\nhost: x\r\n\r\n\
               GET /count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-        )
-        .expect("it reads");
-        let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("no reset");
-        answer
+            )
+            .expect("it reads");
+            let mut answer = String::new();
+            peer.read_to_string(&mut answer).expect("no reset");
+            answer
+        });
+        let answer = answer.await;
+        assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
+        assert!(answer.contains("\r\n\r\n1HTTP/1.1") && answer.ends_with("\r\n\r\n2"), "{answer}");
     });
-    let answer = answer.await;
-    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
-    assert!(answer.contains("\r\n\r\n1HTTP/1.1") && answer.ends_with("\r\n\r\n2"), "{answer}");
 }
 
-async fn sleeps_can_be_reset() {
-    let began = Instant::now();
-    let mut sleep = Timer.sleep(Duration::from_secs(3600));
-    assert!(poll_once(&mut sleep).await.is_none());
-    Timer.reset(&mut sleep, began + Duration::from_millis(10));
-    sleep.await;
-    assert!(began.elapsed() >= Duration::from_millis(10));
-    Timer.sleep_until(began).await;
+fn sleeps_can_be_reset(engine: &str) {
+    run(engine, async {
+        let began = Instant::now();
+        let mut sleep = Timer.sleep(Duration::from_secs(3600));
+        assert!(poll_once(&mut sleep).await.is_none());
+        Timer.reset(&mut sleep, began + Duration::from_millis(10));
+        sleep.await;
+        assert!(began.elapsed() >= Duration::from_millis(10));
+        Timer.sleep_until(began).await;
+    });
 }

@@ -1,8 +1,5 @@
 //! Runs each test on both engines, and blocking peers on threads of their own.
 
-#[path = "../../../runtime/tests/contract/may_skip.rs"]
-mod may_skip;
-
 use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,32 +11,12 @@ pub(crate) type Peer = std::net::TcpStream;
 /// How long a test may take before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A module for each of the tests, which has one test for each engine.
-macro_rules! on_both_engines {
-    ($($test:ident),* $(,)?) => {
-        $(
-            mod $test {
-                #[test]
-                fn epoll() {
-                    crate::support::run(twinring::EngineChoice::Epoll, super::$test);
-                }
-
-                #[test]
-                fn io_uring() {
-                    crate::support::run(twinring::EngineChoice::IoUring, super::$test);
-                }
-            }
-        )*
-    };
-}
-
 /// Runs a test on a runtime of its own, on which each task that panics fails it.
-pub(crate) fn run<F: Future<Output = ()> + 'static>(engine: EngineChoice, test: fn() -> F) {
-    let runtime = match Runtime::builder().engine(engine).stop_on_panic(true).build() {
-        Ok(runtime) => runtime,
-        Err(error) => return may_skip::skip("io_uring", error),
-    };
-    let finished = runtime.block_on(async move { twinring::timeout(PATIENCE, test()).await });
+pub(crate) fn run(engine: &str, test: impl Future<Output = ()> + 'static) {
+    let engine = if engine == "epoll" { EngineChoice::Epoll } else { EngineChoice::IoUring };
+    let runtime = Runtime::builder().engine(engine).stop_on_panic(true).build();
+    let runtime = runtime.expect("the harness tried this engine");
+    let finished = runtime.block_on(async move { twinring::timeout(PATIENCE, test).await });
     finished.expect("the engine works").expect("the test hangs");
 }
 

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use twinring::{TcpStream, spawn};
 
-contract!(a_peer_that_does_not_read_blocks_its_sender, an_unread_stream_stops_its_peer,);
+pub(crate) const RULES: &[Rule] =
+    rules![a_peer_that_does_not_read_blocks_its_sender, an_unread_stream_stops_its_peer,];
 
 /// The bound that `TcpStream::send` documents: less than this is queued before it waits.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::rc::Rc;
 use twinring::spawn;
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     each_pending_operation_ends_once_with_ecanceled,
     cancelling_loses_nothing_received,
     cancelling_without_pending_operations_does_nothing,
     cancelling_again_and_again_keeps_both_directions_whole,
-);
+];
 
 fn each_pending_operation_ends_once_with_ecanceled(configuration: Configuration) {
     configuration.run(async {

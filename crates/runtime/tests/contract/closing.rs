@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 use twinring::{TcpListener, TcpStream, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     fin_follows_a_dropped_stream,
     a_short_connection_is_not_registered,
     queued_data_is_sent_before_fin,
@@ -15,7 +15,7 @@ contract!(
     a_stream_that_lingers_too_long_does_not_look_complete,
     the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
-);
+];
 
 fn fin_follows_a_dropped_stream(configuration: Configuration) {
     configuration.run(async {
@@ -186,9 +186,7 @@ fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration) {
             match TcpListener::bind(address) {
                 Ok(listener) => break listener,
                 // There a kernel thread closes the socket, when it gets to it.
-                Err(_) if configuration.name == sqpoll.name => {
-                    sleep(Duration::from_millis(1)).await
-                }
+                Err(_) if configuration.name == "sqpoll" => sleep(Duration::from_millis(1)).await,
                 Err(error) => panic!("the port is not free: {error}"),
             }
         };

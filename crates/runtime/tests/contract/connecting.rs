@@ -4,14 +4,14 @@ use crate::support::*;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use twinring::{TcpListener, TcpStream, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_refused_connection_is_an_error,
     ipv6_works_like_ipv4,
     both_ends_agree_on_their_addresses,
     many_connections_at_once,
     a_taken_port_is_named_in_the_error,
     a_worker_that_serves_does_not_sleep_for_a_taken_port,
-);
+];
 
 fn a_refused_connection_is_an_error(configuration: Configuration) {
     configuration.run(async {
@@ -29,9 +29,7 @@ fn a_refused_connection_is_an_error(configuration: Configuration) {
 
 fn ipv6_works_like_ipv4(configuration: Configuration) {
     let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
-    if std::net::TcpListener::bind(loopback).is_err() {
-        return skip("ipv6", "no IPv6 loopback here");
-    }
+    testing::needs_ipv6();
     configuration.run(async move {
         let listener = TcpListener::bind(loopback).expect("a free port");
         let address = listener.local_addr();

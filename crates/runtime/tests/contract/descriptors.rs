@@ -4,7 +4,7 @@ use crate::support::*;
 use std::time::Duration;
 use twinring::{Notice, sleep, spawn};
 
-contract!(accepting_pauses_without_descriptors_and_continues,);
+pub(crate) const RULES: &[Rule] = rules![accepting_pauses_without_descriptors_and_continues,];
 
 fn accepting_pauses_without_descriptors_and_continues(configuration: Configuration) {
     const CONNECTIONS: usize = 60;

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{TcpStream, sleep, spawn, timeout};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_dropped_send_sends_nothing_and_later_ones_do,
     dropped_accepts_lose_no_connection,
     dropped_connects_leave_nothing_behind,
     aborted_tasks_drop_streams_with_everything_pending,
     streams_survive_operations_dropped_at_random,
-);
+];
 
 fn a_dropped_send_sends_nothing_and_later_ones_do(configuration: Configuration) {
     configuration.run(async {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 use twinring::{sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_task_that_keeps_every_buffer_starves_no_other,
     unread_streams_starve_no_other,
     a_burst_beyond_the_pool_is_served,
@@ -13,7 +13,7 @@ contract!(
     buffers_of_silent_sends_reach_waiting_receives,
     an_empty_pool_does_not_arm_all_receives_at_once,
     sockets_are_fed_with_buffers_that_are_there,
-);
+];
 
 /// Some eight of the smallest pools.
 const HELD_BUFFERS: usize = 32;

@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::time::Duration;
 use twinring::{sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_flooding_peer_does_not_starve_others,
     a_drain_does_not_starve_others,
     repeated_ends_of_stream_do_not_starve_others,
     woken_tasks_go_before_yielding_ones,
     a_task_moves_a_bounded_number_of_bytes_per_poll,
     an_empty_pool_is_shared_fairly,
-);
+];
 
 /// Ten echoes and ten timers, which would not come to an end beside a task that never yields.
 async fn others_are_served() {

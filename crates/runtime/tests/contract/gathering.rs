@@ -6,12 +6,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use twinring::{TcpStream, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     answers_to_simultaneous_messages_leave_together,
     a_lone_answer_leaves_at_once,
     gathered_sends_keep_their_order,
     tasks_that_send_on_one_stream_together_keep_their_order,
-);
+];
 
 /// Each task, when it has its message, checks whether an answer of an earlier one has left.
 fn answers_to_simultaneous_messages_leave_together(configuration: Configuration) {

@@ -4,7 +4,7 @@ use crate::support::*;
 use std::time::Duration;
 use twinring::{sleep, spawn};
 
-contract!(hundreds_of_idle_connections_live_on_four_buffers,);
+pub(crate) const RULES: &[Rule] = rules![hundreds_of_idle_connections_live_on_four_buffers,];
 
 fn hundreds_of_idle_connections_live_on_four_buffers(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=4"), |handle| async move {

@@ -1,45 +1,13 @@
 //! The driver contract as observable behaviour: every rule, on every engine configuration.
 //!
 //! Each rule is a function that gets a [`Configuration`](support::Configuration) and talks, through
-//! the public API, to peers of the standard library on loopback. `contract!` makes one test of
-//! each pair, so that a failure names both: `closing::fin_follows_a_dropped_stream::io_uring`.
+//! the public API, to peers of the standard library on loopback. There is one test for each pair, so
+//! that a failure names both: `closing::fin_follows_a_dropped_stream::io_uring`.
 //! What each engine does by default is tested always, with the configurations that differ most from that;
 //! the others are ignored tests, for `-- --include-ignored` (`.ci/long`).
-//! A configuration that the kernel refuses fails, unless TWINRING_TEST_MAY_SKIP says `io_uring`. With the
-//! feature `faults` and TWINRING_FAULTS=SEED in the environment, the same rules run with seeded faults
+//! The tests of a configuration that the kernel refuses are ignored. With the feature `faults` and TWINRING_FAULTS=SEED in the environment, the same rules run with seeded faults
 //! between the kernel and the engines (`src/sys/faulty`). Each test then has its own, and prints them when
 //! it fails.
-
-/// Hands the list of configurations to the macro `$callback`.
-macro_rules! configurations {
-    ($callback:ident $($argument:tt)*) => {
-        $callback! {
-            $($argument)*
-            [epoll_edge Epoll "trigger=edge"]
-            [epoll_level Epoll "trigger=level"]
-            [epoll_ungathered Epoll "gather=off" ignore]
-            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64,gather=2" ignore]
-            [io_uring IoUring ""]
-            [no_multishot IoUring "multishot=off" ignore]
-            [legacy_buffers IoUring "buffers=legacy" ignore]
-            [single_shot_legacy_buffers IoUring "multishot=off,buffers=legacy"]
-            [incremental_buffers IoUring "buffers=incremental" ignore]
-            [no_skip_success IoUring "skip_success=off" ignore]
-            [coop_taskrun IoUring "taskrun=coop" ignore]
-            [plain_taskrun IoUring "taskrun=none,single_issuer=off" ignore]
-            [no_registered_ring IoUring "registered_ring=off" ignore]
-            [sqarray IoUring "no_sqarray=off" ignore]
-            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none" ignore]
-            [split_on IoUring "split=on" ignore]
-            [split_off IoUring "split=off,gather=off" ignore]
-            [no_ext_arg IoUring "ext_arg=off" ignore]
-            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
-            [tiny_rings IoUring "sq_entries=8,cq_entries=16" ignore]
-            [min_wait IoUring "min_wait_us=50" ignore]
-            [direct IoUring "direct=on" ignore]
-        }
-    };
-}
 
 #[macro_use]
 mod support;
@@ -68,3 +36,79 @@ mod vectored;
 mod waiting;
 mod waking;
 mod workers;
+
+use std::process::ExitCode;
+use support::Configuration;
+use testing::Case;
+use twinring::EngineChoice;
+
+/// The configurations; those marked long run only with `--include-ignored` (`.ci/long`).
+const CONFIGURATIONS: &[Configuration] = &[
+    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
+    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level"),
+    Configuration::new("epoll_ungathered", EngineChoice::Epoll, "gather=off").long(),
+    Configuration::new(
+        "epoll_tiny_pool",
+        EngineChoice::Epoll,
+        "buffer_count=4,buffer_bytes=64,gather=2",
+    )
+    .long(),
+    Configuration::new("io_uring", EngineChoice::IoUring, ""),
+    Configuration::new("no_multishot", EngineChoice::IoUring, "multishot=off").long(),
+    Configuration::new("legacy_buffers", EngineChoice::IoUring, "buffers=legacy").long(),
+    Configuration::new(
+        "single_shot_legacy_buffers",
+        EngineChoice::IoUring,
+        "multishot=off,buffers=legacy",
+    ),
+    Configuration::new("incremental_buffers", EngineChoice::IoUring, "buffers=incremental").long(),
+    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
+    Configuration::new("coop_taskrun", EngineChoice::IoUring, "taskrun=coop").long(),
+    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
+        .long(),
+    Configuration::new("no_registered_ring", EngineChoice::IoUring, "registered_ring=off").long(),
+    Configuration::new("sqarray", EngineChoice::IoUring, "no_sqarray=off").long(),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
+    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
+    Configuration::new("split_off", EngineChoice::IoUring, "split=off,gather=off").long(),
+    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64"),
+    Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
+    Configuration::new("min_wait", EngineChoice::IoUring, "min_wait_us=50").long(),
+    Configuration::new("direct", EngineChoice::IoUring, "direct=on").long(),
+];
+
+fn main() -> ExitCode {
+    let rules = [
+        backpressure::RULES,
+        cancelling::RULES,
+        closing::RULES,
+        connecting::RULES,
+        descriptors::RULES,
+        dropping::RULES,
+        exhaustion::RULES,
+        fairness::RULES,
+        foreign::RULES,
+        gathering::RULES,
+        idle::RULES,
+        ordering::RULES,
+        receiving::RULES,
+        releasing::RULES,
+        slots::RULES,
+        tasks::RULES,
+        teardown::RULES,
+        timers::RULES,
+        unix::RULES,
+        vectored::RULES,
+        waiting::RULES,
+        waking::RULES,
+        workers::RULES,
+    ];
+    let same = "transcripts::every_configuration_has_the_same_transcript";
+    let same = Case::new(same, false, || {
+        support::watched("transcripts", || {
+            transcripts::every_configuration_has_the_same_transcript(CONFIGURATIONS);
+        });
+    });
+    support::run(CONFIGURATIONS, &rules, vec![same])
+}

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{SendBuf, TcpStream, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     random_sends_of_every_kind_reach_a_slow_reader_in_order,
     sends_of_several_tasks_stay_whole,
     buffers_received_elsewhere_are_forwarded_in_order,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
     all_waiting_senders_see_a_reset,
     nothing_can_be_sent_after_shutdown_write,
-);
+];
 
 static LETTERS: [u8; 3000] = [b'x'; 3000];
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{Either, TcpStream, race, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     racing_receives_against_timers_loses_no_byte,
     the_end_comes_after_the_last_byte_and_stays,
     bytes_followed_at_once_by_the_end_arrive,
@@ -21,7 +21,7 @@ contract!(
     exact_reads_and_lines_lose_nothing_when_dropped,
     an_exact_read_behind_the_end_gives_its_bytes_back,
     data_behind_urgent_data_is_received,
-);
+];
 
 fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
     configuration.run(async {

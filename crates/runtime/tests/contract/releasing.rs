@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use twinring::{RecvBuf, TcpStream, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     nothing_is_written_late_while_streams_come_and_go,
     nothing_is_written_late_when_a_runtime_ends_mid_receive,
-);
+];
 
 /// Few small buffers, so that each is reused many times.
 const FEW_BUFFERS: &str = "buffer_count=16,buffer_bytes=512";

@@ -4,11 +4,11 @@ use crate::support::*;
 use std::time::Duration;
 use twinring::{sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     connections_that_come_and_go_see_only_their_own_bytes,
     a_slot_reused_in_the_same_turn_starts_afresh,
     gauges_return_to_their_initial_values,
-);
+];
 
 /// Every third connection disappears with its answer under way, so that completions of the old
 /// slot arrive while its successor is already in use.

@@ -1,21 +1,19 @@
 //! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
 
-#[path = "may_skip.rs"]
-mod may_skip;
 #[path = "threads.rs"]
 mod threads;
 
-pub(crate) use may_skip::skip;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
+use testing::Case;
 pub(crate) use threads::*;
 pub(crate) use twinring::yield_now;
 use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
@@ -29,47 +27,35 @@ pub(crate) fn patience() -> Duration {
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
 }
 
-macro_rules! define_configurations {
-    ($([$name:ident $engine:ident $options:literal $($_further:meta)?])*) => {
-        $(
-            #[allow(non_upper_case_globals)]
-            pub(crate) const $name: Configuration = Configuration {
-                name: stringify!($name),
-                engine: EngineChoice::$engine,
-                options: $options,
-            };
-        )*
-
-        /// All of them.
-        pub(crate) const CONFIGURATIONS: &[Configuration] = &[$($name),*];
-    };
+/// One promise of the driver contract.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule {
+    /// Begins with the crate and the module.
+    pub(crate) name: &'static str,
+    pub(crate) check: fn(Configuration),
 }
 
-configurations!(define_configurations);
-
-/// One test for each rule on each configuration. The tests of a rule are in a module of the same
-/// name, which is no conflict: functions and modules have separate namespaces.
-macro_rules! contract {
+/// The rules of a module: `rules![a, b]` lists its functions `fn a(configuration: Configuration)`.
+macro_rules! rules {
     ($($rule:ident),* $(,)?) => {
-        $(
-            mod $rule {
-                configurations!(define_tests $rule);
-            }
-        )*
+        &[$(Rule { name: concat!(module_path!(), "::", stringify!($rule)), check: $rule }),*]
     };
 }
 
-macro_rules! define_tests {
-    ($rule:ident $([$name:ident $engine:ident $options:literal $($further:meta)?])*) => {
-        $(
-            #[test]
-            $(#[$further])?
-            fn $name() {
-                let name = concat!(module_path!(), "::", stringify!($name));
-                crate::support::check(name, crate::support::$name, super::$rule);
-            }
-        )*
-    };
+/// Runs each rule on each configuration, as tests of their own, and these further tests.
+pub(crate) fn run(
+    configurations: &[Configuration],
+    modules: &[&'static [Rule]],
+    further: Vec<Case>,
+) -> ExitCode {
+    let cases = modules.iter().flat_map(|rules| rules.iter()).flat_map(|rule| {
+        configurations.iter().map(move |&configuration| {
+            let (_crate, name) = rule.name.split_once("::").expect("rules are in modules");
+            let name: &'static str = format!("{name}::{}", configuration.name).leak();
+            Case::new(name, configuration.long, move || check(name, configuration, rule.check))
+        })
+    });
+    testing::run_cases(cases.chain(further).collect())
 }
 
 /// An engine with its options.
@@ -78,9 +64,23 @@ pub(crate) struct Configuration {
     pub(crate) name: &'static str,
     engine: EngineChoice,
     options: &'static str,
+    long: bool,
 }
 
 impl Configuration {
+    pub(crate) const fn new(
+        name: &'static str,
+        engine: EngineChoice,
+        options: &'static str,
+    ) -> Configuration {
+        Configuration { name, engine, options, long: false }
+    }
+
+    /// Only with `--include-ignored`.
+    pub(crate) const fn long(self) -> Configuration {
+        Configuration { long: true, ..self }
+    }
+
     pub(crate) fn builder(self) -> Builder {
         self.builder_with("")
     }
@@ -143,11 +143,16 @@ thread_local! {
 /// Runs one rule on one configuration under the watchdog.
 pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
     TEST.set(name);
-    let _watchdog = Watchdog::new(name);
-    match configuration.refusal() {
-        Some(reason) => skip("io_uring", format!("{name}: this kernel refuses it: {reason}")),
+    watched(name, || match configuration.refusal() {
+        Some(reason) => testing::needs(format_args!("the engine {}", configuration.name), reason),
         None => rule(configuration),
-    }
+    });
+}
+
+/// Runs this test under the watchdog.
+pub(crate) fn watched(name: &'static str, test: impl FnOnce()) {
+    let _watchdog = Watchdog::new(name);
+    test();
 }
 
 /// Ends the process, naming the test, unless it is dropped in time.
@@ -189,7 +194,8 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         return body();
     }
-    let (_crate, test) = TEST.get().split_once("::").expect("called by a rule under `check`");
+    let test = TEST.get();
+    assert!(!test.is_empty(), "only a rule under `check` may ask for that");
     let output = Command::new("sh")
         .args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()])
         .arg(std::env::current_exe().expect("the path of this test"))

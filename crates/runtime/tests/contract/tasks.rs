@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use twinring::{JoinHandle, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     results_and_aborts_reach_the_handle,
     tasks_abort_themselves_and_each_other,
     a_detached_task_runs_on_and_ends_with_the_runtime,
@@ -15,7 +15,7 @@ contract!(
     the_main_future_borrows_from_its_caller,
     a_name_holds_while_its_task_is_polled_or_dropped,
     a_runtime_inside_a_runtime_is_refused,
-);
+];
 
 fn results_and_aborts_reach_the_handle(configuration: Configuration) {
     configuration.run(async {

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{Runtime, TcpStream, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     everything_pending_is_closed,
     a_stop_from_outside_ends_everything_at_once,
     runtimes_leave_nothing_behind,
     a_stream_that_outlives_its_runtime_is_closed,
-);
+];
 
 const DESCRIPTORS: usize = 4000;
 

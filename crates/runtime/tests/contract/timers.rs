@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twinring::{sleep, sleep_until, spawn, timeout, timeout_at};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     timers_fire_once_and_never_early,
     thousands_of_timers_fire_once_each,
     dropped_timers_neither_fire_nor_delay,
     deadlines_cut_only_late_futures,
     timers_fire_while_sockets_are_busy,
-);
+];
 
 fn timers_fire_once_and_never_early(configuration: Configuration) {
     configuration.run(async {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use twinring::{UnixListener, UnixStream, spawn, timeout};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     an_echo_both_ways,
     a_peer_that_does_not_read_stops_the_sender,
     a_dropped_receive_loses_nothing,
@@ -18,7 +18,7 @@ contract!(
     sockets_come_and_go_from_the_standard_library,
     names_may_be_abstract,
     buffers_are_sent_together,
-);
+];
 
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")

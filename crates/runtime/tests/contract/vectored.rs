@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{SendBuf, TcpStream, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     buffers_of_every_kind_reach_a_slow_reader_in_order,
     vectored_sends_of_several_tasks_stay_whole,
     a_dropped_vectored_send_sends_nothing_and_returns_its_buffers,
     received_buffers_are_sent_again_in_order,
     one_call_sends_all_buffers,
     errors_are_those_of_a_send,
-);
+];
 
 /// Bytes `range` of stream `seed` as buffers of random kinds and lengths, some of them empty.
 fn cut(random: &mut Random, seed: u64, mut at: usize, end: usize) -> Vec<SendBuf> {

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use twinring::{TcpStream, UdpSocket, shutdown_requested, sleep, spawn, timeout};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_dropped_future_removes_its_waker,
     dropping_one_future_leaves_the_other_of_its_task,
     a_send_that_is_given_up_gives_its_buffer_back,
-);
+];
 
 #[derive(Default)]
 struct Woken(AtomicUsize);

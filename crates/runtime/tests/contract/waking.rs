@@ -8,13 +8,13 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use twinring::{sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     no_wake_from_another_thread_is_lost,
     an_overflow_of_wakes_wakes_all_tasks,
     a_wake_that_comes_while_sends_are_submitted_is_not_lost,
     wakers_of_an_ended_runtime_wake_no_task,
     wakes_leave_no_busy_loop_behind,
-);
+];
 
 /// A channel of the plainest kind: one queue, one waker.
 #[derive(Clone, Default)]

@@ -9,7 +9,7 @@ use twinring::{
     Either, Engine, ListenOptions, TcpListener, race, shutdown_requested, sleep, spawn,
 };
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
     steering_moves_new_connections_and_breaks_none,
     engines_run_side_by_side,
@@ -19,7 +19,7 @@ contract!(
     a_task_for_a_worker_that_does_not_run_is_refused,
     tasks_of_other_threads_end_with_the_runtime,
     a_runtime_for_several_workers_runs_no_single_future,
-);
+];
 
 const WORKERS: usize = 2;
 

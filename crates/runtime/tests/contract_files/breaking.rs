@@ -7,13 +7,13 @@ use std::rc::Rc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{JoinHandle, TcpStream, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_reset_in_the_middle_is_reported_and_kept,
     a_cancelled_or_dropped_file_breaks_the_stream_in_its_middle,
     cancelled_or_dropped_before_its_first_byte_it_has_done_nothing,
     a_stream_that_was_reset_or_finished_takes_no_file,
     streams_dropped_in_the_middle_leave_nothing_behind,
-);
+];
 
 pub(crate) const BYTES: usize = 900_000;
 

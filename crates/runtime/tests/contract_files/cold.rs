@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{CounterSnapshot, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_cold_file_is_read_without_the_worker,
     a_cold_file_is_sent_without_the_worker,
     a_file_in_memory_needs_no_thread,
     recently_sent_pages_are_not_checked_again,
-);
+];
 
 const BYTES: usize = 3_000_000;
 
@@ -78,8 +78,7 @@ fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
         for ground in [Ground::Disk, Ground::Memory] {
             let tree = Tree::new(ground);
             if ground == Ground::Disk && !tree.is_on_disk() {
-                skip("disk", "the build is not on a disk that can be asked");
-                continue;
+                testing::needs("a disk", "the build is not on a disk that can be asked");
             }
             let file = tree.file(1, BYTES).await;
             assert_eq!(file.read_at(0, BYTES).await.expect("a file").len(), BYTES);
@@ -106,7 +105,7 @@ fn recently_sent_pages_are_not_checked_again(configuration: Configuration) {
     in_slow_ways(configuration, |handle| async move {
         let tree = Tree::new(Ground::Disk);
         if !tree.is_on_disk() {
-            return skip("disk", "the build is not on a disk that can be asked");
+            testing::needs("a disk", "the build is not on a disk that can be asked");
         }
         let file = tree.file(1, 1000).await;
         let (stream, mut reader) = pair().await;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use twinring::fs::Symlinks;
 use twinring::{Runtime, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     dropped_opens_close_what_they_open,
     dropped_reads_leave_nothing_behind,
     a_runtime_that_ends_leaves_nothing_behind,
     a_stop_from_outside_ends_operations_too,
     a_file_that_outlives_its_runtime_is_closed,
-);
+];
 
 fn dropped_opens_close_what_they_open(configuration: Configuration) {
     alone(3000, || {

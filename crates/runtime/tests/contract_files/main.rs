@@ -4,27 +4,6 @@
 //! Most rules run for files of a disk, of memory and of "elsewhere", with the ring and with
 //! threads for what has to wait, and in tick mode: see `tree::in_all_ways`.
 
-/// Hands the list of configurations to the macro `$callback`: those whose options have to do with
-/// files and with what is sent. How it is received is the matter of the suite for streams.
-macro_rules! configurations {
-    ($callback:ident $($argument:tt)*) => {
-        $callback! {
-            $($argument)*
-            [epoll_edge Epoll "trigger=edge"]
-            [epoll_level Epoll "trigger=level" ignore]
-            [io_uring IoUring ""]
-            [no_skip_success IoUring "skip_success=off" ignore]
-            [plain_taskrun IoUring "taskrun=none,single_issuer=off" ignore]
-            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none" ignore]
-            [split_on IoUring "split=on" ignore]
-            [no_ext_arg IoUring "ext_arg=off" ignore]
-            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64" ignore]
-            [tiny_rings IoUring "sq_entries=8,cq_entries=16" ignore]
-            [direct IoUring "direct=on"]
-        }
-    };
-}
-
 #[macro_use]
 #[path = "../contract/support.rs"]
 #[allow(dead_code, reason = "shared with the suite for streams, which uses the rest")]
@@ -40,3 +19,39 @@ mod sharing;
 mod strategies;
 mod tree;
 mod writing;
+
+use std::process::ExitCode;
+use support::Configuration;
+use twinring::EngineChoice;
+
+/// The configurations whose options have to do with files and with what is sent. How it is received is the matter of
+/// the suite for streams.
+const CONFIGURATIONS: &[Configuration] = &[
+    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
+    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level").long(),
+    Configuration::new("io_uring", EngineChoice::IoUring, ""),
+    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
+    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
+        .long(),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
+    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
+    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
+    Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
+    Configuration::new("direct", EngineChoice::IoUring, "direct=on"),
+];
+
+fn main() -> ExitCode {
+    let rules = [
+        breaking::RULES,
+        cold::RULES,
+        dropping::RULES,
+        opening::RULES,
+        reading::RULES,
+        sending::RULES,
+        sharing::RULES,
+        strategies::RULES,
+        writing::RULES,
+    ];
+    support::run(CONFIGURATIONS, &rules, Vec::new())
+}

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::fs::{Dir, Entry, Kind, Symlinks};
 use twinring::spawn;
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     paths_stay_beneath_the_directory,
     symbolic_links_follow_the_policy,
     magic_links_lead_nowhere,
@@ -21,7 +21,7 @@ contract!(
     directories_are_listed,
     running_out_of_descriptors_is_an_error_and_passes,
     a_file_in_place_of_a_directory_is_an_error,
-);
+];
 
 async fn errno_of_opening(root: &Dir, path: &Path, symlinks: Symlinks) -> i32 {
     errno(&root.open_file(path, symlinks).await)

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use twinring::fs::Symlinks;
 use twinring::spawn;
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     metadata_matches_the_filesystem,
     one_status_check_serves_all_that_arrived_together,
     reads_end_where_the_file_ends,
@@ -17,7 +17,7 @@ contract!(
     many_files_are_read_at_once,
     a_file_outlives_its_name,
     files_without_a_length_are_read_to_their_end,
-);
+];
 
 fn metadata_matches_the_filesystem(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use twinring::fs::SendStrategy;
 use twinring::spawn;
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     files_of_all_sizes_arrive,
     a_large_file_reaches_a_slow_reader,
     narrow_buffers_are_filled_again_and_again,
@@ -18,7 +18,7 @@ contract!(
     a_file_that_ends_early_is_reported_and_what_is_none_is_refused,
     a_file_that_shrinks_is_reported,
     a_header_alone_arrives,
-);
+];
 
 fn files_of_all_sizes_arrive(configuration: Configuration) {
     by_all_strategies(configuration, |tree, strategy| async move {

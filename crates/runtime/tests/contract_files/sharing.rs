@@ -8,13 +8,13 @@ use std::time::Duration;
 use twinring::fs::File;
 use twinring::{TcpStream, sleep, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     sends_and_fin_wait_behind_a_file,
     files_on_one_stream_go_one_after_the_other,
     receiving_continues_during_and_after_a_file,
     sending_continues_after_a_file,
     many_files_starve_no_other_task,
-);
+];
 
 const BYTES: usize = 300_000;
 

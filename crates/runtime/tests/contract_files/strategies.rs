@@ -10,14 +10,14 @@ use std::time::Duration;
 use twinring::fs::SendStrategy;
 use twinring::{Notice, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     an_abandoned_file_is_never_taken_for_complete,
     many_streams_share_pipe_and_buffers,
     a_runtime_that_ends_in_the_middle_leaves_nothing_behind,
     a_cold_file_is_brought_in_first,
     a_remote_file_is_read_and_reported_once,
     zero_copy_reports_copies,
-);
+];
 
 fn an_abandoned_file_is_never_taken_for_complete(configuration: Configuration) {
     by_other_strategies(configuration, |tree, strategy, _| async move {
@@ -200,7 +200,7 @@ fn zero_copy_reports_copies(configuration: Configuration) {
     run_on(configuration.builder(), |handle| async move {
         let tree = Tree::new(Ground::Disk);
         if !tree.is_on_disk() {
-            return skip("disk", "the build is not on a disk that can be asked");
+            testing::needs("a disk", "the build is not on a disk that can be asked");
         }
         let file = tree.file(1, 1_000_000).await;
         let (stream, mut peer) = pair().await;
@@ -213,7 +213,7 @@ fn zero_copy_reports_copies(configuration: Configuration) {
         let (read, peer) = reading.await;
         assert_pattern(1, 0, &read);
         if handle.counters().zero_copy_sends == 0 {
-            return skip("zero_copy", "this kernel sends nothing without a copy");
+            testing::needs("zero_copy", "this kernel sends nothing without a copy");
         }
         // Within a bounded time all data is acknowledged, and the kernel reports it.
         for _ in 0..500 {

@@ -6,12 +6,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use twinring::fs::{Create, Symlinks};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     what_is_written_is_read,
     existing_files_are_treated_as_requested,
     files_are_created_beneath_the_directory,
     a_file_for_reading_is_not_written,
-);
+];
 
 fn what_is_written_is_read(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {

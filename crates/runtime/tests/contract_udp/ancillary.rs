@@ -5,14 +5,14 @@ use crate::support::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use twinring::{Datagram, Ecn, UdpOptions, UdpSocket};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     the_local_address_is_reported_and_can_be_chosen,
     a_reply_comes_from_the_address_of_the_request,
     dscp_and_ecn_pass_both_ways,
     timestamps_never_go_backwards,
     drops_are_marked_where_they_happened,
     everything_at_once_on_connected_sockets,
-);
+];
 
 fn the_local_address_is_reported_and_can_be_chosen(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{Datagram, Runtime, UdpOptions, UdpSocket, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_dropped_receive_loses_nothing,
     a_dropped_send_keeps_unsent_datagrams,
     cancelling_ends_each_wait_once,
@@ -19,7 +19,7 @@ contract!(
     sockets_closed_with_everything_pending_leave_nothing,
     a_runtime_ends_with_everything_pending,
     a_stop_ends_everything,
-);
+];
 
 const DESCRIPTORS: usize = 2000;
 const MS: Duration = Duration::from_millis(1);

@@ -6,14 +6,14 @@ use crate::support::*;
 use std::net::UdpSocket as Peer;
 use twinring::{Datagram, UdpOptions, UdpSocket};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_peer_that_is_not_there_yet_costs_nothing_later,
     an_unreachable_port_does_not_end_a_receive,
     a_datagram_that_is_too_big_fails_alone,
     invalid_addresses_fail_alone,
     a_second_bind_is_refused_by_name,
     options_out_of_range_are_refused_by_name,
-);
+];
 
 /// Sends to a closed port bring ICMP errors back, which surface in later sends and receives. Once
 /// the port is open, everything sent arrives, and the socket hears the peer.

@@ -6,13 +6,13 @@ use crate::support::*;
 use std::rc::Rc;
 use twinring::{Datagram, RecvBuf, UdpOptions, UdpSocket, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     unread_datagrams_are_bounded_and_drops_are_counted,
     readers_that_keep_buffers_starve_no_other_socket,
     a_small_pool_delivers_a_flood_in_order,
     a_full_send_buffer_is_waited_for,
     sends_are_bounded_and_the_sender_waits,
-);
+];
 
 /// The socket is not read while far more arrives than any queue holds. The kept datagrams are the
 /// first ones, in order; the kernel has counted the missing ones; afterwards everything arrives

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use twinring::{UdpOptions, UdpSocket};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     sockets_come_from_the_standard_library,
     sockets_go_back_with_what_was_not_read,
     a_duplicate_gets_what_comes_after_the_drop,
     a_descriptor_that_was_lent_outlives_the_runtime,
-);
+];
 
 fn sockets_come_from_the_standard_library(configuration: Configuration) {
     configuration.run(async {

@@ -5,33 +5,6 @@
 //! Most rules run for several sets of socket options too, so that the slower ways of receiving
 //! and sending (single-shot receives, one call per datagram) and tick mode keep the same promises.
 
-/// Hands the list of configurations to the macro `$callback`: those whose options have to do with
-/// datagrams. How the ring is set up and entered is the matter of the suite for streams.
-macro_rules! configurations {
-    ($callback:ident $($argument:tt)*) => {
-        $callback! {
-            $($argument)*
-            [epoll_edge Epoll "trigger=edge"]
-            [epoll_level Epoll "trigger=level" ignore]
-            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64" ignore]
-            [io_uring IoUring ""]
-            [no_multishot IoUring "multishot=off" ignore]
-            [legacy_buffers IoUring "buffers=legacy" ignore]
-            [single_shot_legacy_buffers IoUring "multishot=off,buffers=legacy"]
-            [incremental_buffers IoUring "buffers=incremental" ignore]
-            [no_skip_success IoUring "skip_success=off" ignore]
-            [plain_taskrun IoUring "taskrun=none,single_issuer=off" ignore]
-            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none" ignore]
-            [split_on IoUring "split=on" ignore]
-            [no_ext_arg IoUring "ext_arg=off" ignore]
-            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64" ignore]
-            [tiny_rings IoUring "sq_entries=8,cq_entries=16" ignore]
-            [direct IoUring "direct=on" ignore]
-            [udp_calls IoUring "udp=calls"]
-        }
-    };
-}
-
 #[macro_use]
 #[path = "../contract/support.rs"]
 #[allow(dead_code, reason = "shared with the suite for streams, which uses the rest")]
@@ -48,3 +21,51 @@ mod reflecting;
 mod releasing;
 mod segmentation;
 mod unix;
+
+use std::process::ExitCode;
+use support::Configuration;
+use twinring::EngineChoice;
+
+/// The configurations whose options have to do with datagrams. How the ring is set up and entered is the matter of
+/// the suite for streams.
+const CONFIGURATIONS: &[Configuration] = &[
+    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
+    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level").long(),
+    Configuration::new("epoll_tiny_pool", EngineChoice::Epoll, "buffer_count=4,buffer_bytes=64")
+        .long(),
+    Configuration::new("io_uring", EngineChoice::IoUring, ""),
+    Configuration::new("no_multishot", EngineChoice::IoUring, "multishot=off").long(),
+    Configuration::new("legacy_buffers", EngineChoice::IoUring, "buffers=legacy").long(),
+    Configuration::new(
+        "single_shot_legacy_buffers",
+        EngineChoice::IoUring,
+        "multishot=off,buffers=legacy",
+    ),
+    Configuration::new("incremental_buffers", EngineChoice::IoUring, "buffers=incremental").long(),
+    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
+    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
+        .long(),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
+    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
+    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
+    Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
+    Configuration::new("direct", EngineChoice::IoUring, "direct=on").long(),
+    Configuration::new("udp_calls", EngineChoice::IoUring, "udp=calls"),
+];
+
+fn main() -> ExitCode {
+    let rules = [
+        ancillary::RULES,
+        dropping::RULES,
+        errors::RULES,
+        exhaustion::RULES,
+        foreign::RULES,
+        modes::RULES,
+        reflecting::RULES,
+        releasing::RULES,
+        segmentation::RULES,
+        unix::RULES,
+    ];
+    support::run(CONFIGURATIONS, &rules, Vec::new())
+}

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twinring::{Datagram, Handle, Ticker, UdpOptions, spawn};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     single_shot_receives_cost_a_submission_each,
     single_shot_receives_stay_in_flight,
     many_at_a_time_are_read_by_calls_and_few_by_the_ring,
@@ -20,7 +20,7 @@ contract!(
     a_ticker_keeps_its_moments_and_reports_missed_ones,
     submit_sends_at_once,
     a_tick_out_of_range_is_refused,
-);
+];
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use twinring::{Received, UdpOptions, UdpSocket, spawn};
 
-contract!(nothing_is_written_late_while_sockets_and_runtimes_go);
+pub(crate) const RULES: &[Rule] = rules![nothing_is_written_late_while_sockets_and_runtimes_go];
 
 /// An address that no other test binds, and might get datagrams on that were for a socket before it.
 const OWN_ADDRESS: ([u8; 4], u16) = ([127, 78, 0, 1], 0);

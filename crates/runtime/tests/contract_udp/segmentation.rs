@@ -5,12 +5,12 @@ use crate::peers::*;
 use crate::support::*;
 use twinring::{Datagram, Received, UdpOptions};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     a_buffer_is_cut_into_datagrams,
     unsegmented_buffers_keep_their_place,
     coalesced_datagrams_are_reflected_unchanged,
     coalescing_is_what_the_kernel_granted,
-);
+];
 
 /// Bytes of segment and of the whole: even, with a short last one, more than one buffer may hold,
 /// more than 64 segments, one segment only, and no cut at all.

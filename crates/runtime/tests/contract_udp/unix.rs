@@ -12,7 +12,7 @@ use std::time::Duration;
 use twinring::net::{UnixDatagramOptions, UnixReceived};
 use twinring::{UnixDatagram, spawn, timeout};
 
-contract!(
+pub(crate) const RULES: &[Rule] = rules![
     datagrams_keep_their_bounds_and_their_senders,
     names_may_be_abstract,
     datagrams_of_several_tasks_arrive_once_and_whole,
@@ -21,7 +21,7 @@ contract!(
     a_refusal_is_reported_to_its_sender,
     a_dropped_receive_loses_nothing,
     sockets_come_and_go_from_the_standard_library,
-);
+];
 
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
