@@ -193,13 +193,7 @@ fn ask<T>(
 fn local() -> Local {
     let found = Capabilities::detect();
     let refused = found.refusal.as_ref().map(|it| format!("{}: {}", it.what, it.fix));
-    let concerns = |hazard: &&twinring::probe::hazards::Hazard| hazard.concerns.is_some();
-    let mut against: Vec<String> = found
-        .hazards
-        .iter()
-        .filter(concerns)
-        .map(|hazard| format!("{}: {} ({})", hazard.name, hazard.symptom, hazard.affected))
-        .collect();
+    let mut against = Vec::new();
     let missing: Vec<&str> = found.missing().iter().map(|feature| feature.kernel_name).collect();
     if !missing.is_empty() && refused.is_none() {
         against.push(format!("this kernel lacks {}", missing.join(", ")));

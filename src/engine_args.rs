@@ -29,10 +29,10 @@ pub(crate) struct EngineArgs {
     /// CPUs for the workers, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
-    /// Features of io_uring, such as `multishot=off,buffers=incremental`.
+    /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
     uring: UringOptions,
-    /// Features of epoll, such as `trigger=level`.
+    /// Features of epoll, such as `buffer_count=64`.
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
     epoll: EpollOptions,
 }

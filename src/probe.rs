@@ -8,9 +8,9 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use twinring::UringFeatures;
 use twinring::probe::prices::{Counted, Price, Prices};
-use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit, hazards::HAZARDS};
-use twinring::{Buffers, TaskRun, UringFeatures};
+use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 
 /// Widest table; a wider terminal is not filled.
 const COLUMNS_MAX: usize = 100;
@@ -134,7 +134,6 @@ fn print_table(found: &Capabilities, prices: Option<&Prices>) -> io::Result<()> 
     features(&mut table, found);
     operations(&mut table, found);
     limits(&mut table, found);
-    hazards(&mut table, found);
     if let Some(prices) = prices {
         price_list(&mut table, prices);
     }
@@ -202,30 +201,18 @@ fn engines(table: &mut Table, found: &Capabilities) {
 
 /// The features of io_uring in words.
 pub(crate) fn describe(features: &UringFeatures) -> String {
-    let buffers = match features.buffers {
-        Buffers::Ring => "in a ring",
-        Buffers::Incremental => "in an incremental ring",
-        Buffers::Legacy => "provided one by one",
-    };
+    let UringFeatures { buffer_count, buffer_bytes, sq_entries, cq_entries, .. } = features;
     let mut words = vec![
         String::from(if features.multishot { "multishot" } else { "single shot" }),
-        format!("{} buffers of {} bytes {buffers}", features.buffer_count, features.buffer_bytes),
-        String::from(match features.taskrun {
-            TaskRun::Defer => "task work deferred",
-            TaskRun::Coop => "task work at the next system call",
-            TaskRun::None => "task work by interrupt",
-        }),
+        format!("{buffer_count} buffers of {buffer_bytes} bytes"),
+        format!("queues of {sq_entries} and {cq_entries}"),
     ];
-    for (on, word) in [
-        (features.single_issuer, "single issuer"),
-        (features.registered_ring, "registered ring"),
-        (features.no_sqarray, "no index array"),
-        (features.skip_success, "silent sends"),
-        (features.no_iowait, "waits count as idle"),
-    ] {
-        words.extend(on.then(|| word.to_owned()));
+    if features.sqpoll_idle_ms > 0 {
+        words.push(String::from("a submission thread"));
     }
-    words.push(format!("queues of {} and {}", features.sq_entries, features.cq_entries));
+    if features.no_iowait {
+        words.push(String::from("waits count as idle"));
+    }
     words.join(", ")
 }
 
@@ -254,19 +241,7 @@ fn features(table: &mut Table, found: &Capabilities) {
 fn operations(table: &mut Table, found: &Capabilities) {
     let Some(uring) = &found.uring else { return };
     table.section("opcodes used");
-    let (there, lacking): (Vec<_>, Vec<_>) =
-        uring.operations.iter().partition(|operation| operation.allowed);
-    for (yes, operations) in [(true, there), (false, lacking)] {
-        if operations.is_empty() {
-            continue;
-        }
-        let names: Vec<_> = operations.iter().map(|operation| operation.name).collect();
-        let mut label = mark(yes);
-        for line in textwrap::wrap(&names.join(" "), table.columns - 7) {
-            table.line(format_args!("  {label}  {line}"));
-            label = "   ".into();
-        }
-    }
+    table.paragraph("  ", &uring.operations.join(" "), &Style::new());
 }
 
 fn limits(table: &mut Table, found: &Capabilities) {
@@ -319,28 +294,6 @@ fn limit(limit: Limit, amount: impl Fn(u64) -> String) -> String {
         amount(limit.soft)
     } else {
         format!("{}, can be raised to {}", amount(limit.soft), amount(limit.hard))
-    }
-}
-
-fn hazards(table: &mut Table, found: &Capabilities) {
-    table.section("hazards");
-    let summary = format!(
-        "{} of {} known faults match kernel {}",
-        found.hazards.len(),
-        HAZARDS.len(),
-        found.environment.kernel
-    );
-    table.paragraph("  ", &summary, &Style::new());
-    for hazard in &found.hazards {
-        let name = style(hazard.name);
-        let name = if hazard.concerns.is_some() { name.yellow() } else { name };
-        table.line(format_args!("  {name} ({})", hazard.affected));
-        table.paragraph("     ", &format!("{} [{}]", hazard.symptom, hazard.source), &Style::new());
-        let concerns = match hazard.concerns {
-            Some(what) => format!("concerns {what}"),
-            None => "affects nothing that twinring uses".into(),
-        };
-        table.paragraph("     ", &concerns, &Style::new().dim());
     }
 }
 

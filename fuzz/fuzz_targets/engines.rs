@@ -41,14 +41,10 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/files");
 
 /// The configurations to compare: each engine with its defaults, and with options that are as
 /// different as possible. In the second pair the pool of io_uring is too small for most streams.
-const PAIRS: [[(EngineChoice, &str); 2]; 4] = [
+const PAIRS: [[(EngineChoice, &str); 2]; 3] = [
     [(EngineChoice::IoUring, ""), (EngineChoice::Epoll, "")],
     [(EngineChoice::IoUring, "buffer_bytes=256,buffer_count=4"), (EngineChoice::Epoll, "")],
-    [
-        (EngineChoice::IoUring, "multishot=off,buffers=legacy,files=threads"),
-        (EngineChoice::IoUring, "buffers=incremental"),
-    ],
-    [(EngineChoice::Epoll, "trigger=edge"), (EngineChoice::Epoll, "trigger=level")],
+    [(EngineChoice::IoUring, "multishot=off"), (EngineChoice::IoUring, "gather=off")],
 ];
 
 /// Those of the pairs that this kernel can run.

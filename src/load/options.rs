@@ -25,7 +25,7 @@ pub(super) struct Common {
         help_heading = "Engine"
     )]
     engine: EngineChoice,
-    /// Features of io_uring, such as `multishot=off,buffers=incremental`.
+    /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
     #[arg(
         long,
         value_name = "KEY=VALUE,...",
@@ -34,7 +34,7 @@ pub(super) struct Common {
         help_heading = "Engine"
     )]
     uring: UringOptions,
-    /// Features of epoll, such as `trigger=level`.
+    /// Features of epoll, such as `buffer_count=64`.
     #[arg(
         long,
         value_name = "KEY=VALUE,...",

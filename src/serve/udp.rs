@@ -26,7 +26,6 @@ use twinring_services::udp::{Impairments, UdpService, UdpSettings};
 /// Additional content of the ready line.
 #[derive(Serialize)]
 struct Details<'a> {
-    tick_us: Option<u64>,
     max_datagram_bytes: u32,
     granted: Granted,
     impairments: Option<&'a Impairments>,
@@ -40,12 +39,6 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     // The service flushes before it closes; data that is still unsent then was cut on purpose.
     let builder = args.engine.runtime().linger(Duration::ZERO);
-    let builder = match args.tick.0 {
-        // Load generators tick at the multiples of the period: a reflector on the same machine
-        // disturbs them least halfway between.
-        Some(period) => builder.tick(period).tick_phase(period / 2),
-        None => builder,
-    };
     let identity = args.user.identity()?;
     let uses = Uses { datagrams: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
@@ -66,7 +59,6 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let granted = service.granted();
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
     let details = Details {
-        tick_us: args.tick.0.map(|period| period.as_micros() as u64),
         max_datagram_bytes: args.max_datagram_with(granted),
         granted,
         impairments: impairments.as_ref(),

@@ -10,12 +10,8 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 
 /// Every kind of pool, as small as they go.
-const POOLS: [(&str, &str); 4] = [
-    ("io_uring", "buffers=ring,buffer_count=4,buffer_bytes=64"),
-    ("io_uring", "buffers=incremental,buffer_count=4,buffer_bytes=64"),
-    ("io_uring", "buffers=legacy,buffer_count=4,buffer_bytes=64"),
-    ("epoll", "buffer_count=4,buffer_bytes=64"),
-];
+const POOLS: [(&str, &str); 2] =
+    [("io_uring", "buffer_count=4,buffer_bytes=64"), ("epoll", "buffer_count=4,buffer_bytes=64")];
 
 fn flag(engine: &str) -> &'static str {
     if engine == "io_uring" { "--uring" } else { "--epoll" }

@@ -1,11 +1,8 @@
 //! Little or no locked memory (RLIMIT_MEMLOCK), without the capability that passes it over: rings are
 //! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
 
-use crate::support::http::{Site, ask, get};
 use crate::support::missing::is_root;
-use crate::support::{
-    ENGINES, Server, assert_same, connect, limited, pattern, ping, program_limited, run_to_its_end,
-};
+use crate::support::{Server, connect, limited, pattern, ping, program_limited, run_to_its_end};
 use nix::unistd::geteuid;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -149,39 +146,4 @@ fn rights_that_are_dropped_later_do_not_count() {
             println!("{engine} {rights:?}, sandbox {sandbox:?}: {taken}");
         }
     }
-}
-
-/// Pages in flight are charged. At the limit the kernel refuses, and the same bytes are copied.
-#[test]
-fn zero_copy_sends_fall_back_to_copies() {
-    // Enough for the ring of one worker, and a few further pages.
-    let charged = are_rings_charged();
-    for engine in ENGINES {
-        let kib = if engine == "io_uring" && charged { 240 } else { 0 };
-        let site = Site::usual();
-        let content = pattern(5, 5_000_003);
-        site.write("huge.bin", &content);
-        open_to_all(site.path());
-        let mut command = unprivileged(kib);
-        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        command.args(["--send", "zerocopy", "--root"]).arg(site.path());
-        let server = Server::spawn(command);
-        for _ in 0..3 {
-            assert_same(&ask(&server, &get("/huge.bin", "")).body, &content);
-        }
-        let ended = server.terminate();
-        let runtime = &ended.last["runtime_counters"];
-        let count = |name: &str| runtime[name].as_u64().expect("a counter");
-        assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 0), "{}", ended.stderr);
-        let (sent, copied) = (count("zero_copy_sends"), count("zero_copy_exhausted"));
-        assert!(copied > 0 || sent > 0, "{runtime}");
-        println!(
-            "{engine}, {kib} KiB of locked memory: {sent} sends without a copy, {copied} copied"
-        );
-    }
-}
-
-fn open_to_all(path: &Path) {
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(path, mode).expect("a directory of ours");
 }

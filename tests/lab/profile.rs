@@ -112,10 +112,7 @@ fn polled() -> (Value, Output) {
     command.args(["lab", "run", "quick", "--protocol", "tcp", "--sizes", "128", "--pairs", "1"]);
     command.args(["--spares", "0", "--window", "1", "--warmup", "0.1", "--no-prices", "--out"]);
     command.arg(directory.path()).args(["--rates", "1000", "--subject", "plain=io_uring"]);
-    let output = command
-        .args(["--subject", "polled=io_uring:taskrun=none,sqpoll_idle_ms=50"])
-        .output()
-        .unwrap();
+    let output = command.args(["--subject", "polled=io_uring:sqpoll_idle_ms=50"]).output().unwrap();
     let bundle = fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
     let runs = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
     let runs: Vec<Value> = runs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -84,7 +84,7 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance() {
         ("--streams 5 --local 127.0.0.2,127.0.0.3", 75),
         ("--streams 5 --pending 8", 75),
         ("--pps 1000 --single-socket --pending 200", 300),
-        ("--streams 20 --batch off --epoll trigger=level --uring multishot=off", 300),
+        ("--streams 20 --batch off --uring multishot=off", 300),
         ("--streams 3 --rcvbuf 100000 --sndbuf 100000 --calls", 45),
     ];
     let test = |engine: &'static str, (arguments, due): &(&str, u64)| {

@@ -128,7 +128,7 @@ fn one_address_has_only_so_many_connections() {
 #[test]
 fn a_source_beyond_its_rate_is_not_answered() {
     for engine in ENGINES {
-        for mode in [&[][..], &["--tick", "off"], &["--gro", "on"]] {
+        for mode in [&[][..], &["--gro", "on"]] {
             let limit = ["--max-rate-per-source", "1"];
             let server = Server::udp(engine, &[&limit[..], mode].concat());
             let client = client(server.address());
@@ -163,9 +163,8 @@ fn a_source_beyond_its_rate_is_not_answered() {
 /// For any input and in any mode, no more bytes are sent back than received.
 #[test]
 fn no_answer_is_longer_than_its_datagram_or_sent_twice() {
-    let modes: [&[&str]; 6] = [
+    let modes: [&[&str]; 5] = [
         &[],
-        &["--tick", "off"],
         &["--gro", "on"],
         &["--delay", "2ms:1ms", "--swap", "20"],
         &["--loss", "10", "--copy-ecn"],

@@ -184,13 +184,8 @@ fn several_addresses_of_both_families_and_several_workers() {
 fn degraded_features_echo_the_same_bytes() {
     let degraded = [
         ["--uring", "multishot=off"],
-        ["--uring", "buffers=incremental"],
-        ["--uring", "buffers=legacy,multishot=off"],
-        ["--uring", "skip_success=off,taskrun=coop,registered_ring=off"],
         ["--uring", "buffer_count=4,buffer_bytes=256"],
-        ["--uring", "split=on"],
-        ["--uring", "ext_arg=off"],
-        ["--epoll", "trigger=level"],
+        ["--uring", "gather=off"],
         ["--epoll", "buffer_count=4,buffer_bytes=64"],
     ];
     let sent = pattern(6, 2 << 20);

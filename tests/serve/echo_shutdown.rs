@@ -147,7 +147,7 @@ fn failures_state_the_cause_and_a_fix() {
         &["--workers", "1025"],
         &["--pin", "3-1"],
         &["--uring", "multishot=perhaps"],
-        &["--epoll", "trigger=both"],
+        &["--epoll", "trigger=edge"],
         &["--max-connections", "0"],
         &["--idle-timeout", "0s"],
         &["--drain-timeout", "soon"],

@@ -65,9 +65,9 @@ fn loss_duplicates_and_swaps_match_the_server_counts() {
             &["--loss", "10"][..],
             &["--duplicate", "10%"],
             &["--swap", "10"],
-            &["--swap", "100", "--tick", "off"],
+            &["--swap", "100"],
             &["--loss", "5", "--duplicate", "5", "--swap", "20", "--delay", "5ms:3ms"],
-            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--gro", "on", "--tick", "off"],
+            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--gro", "on"],
         ] {
             let found = outcome(engine, arguments);
             let (lost, duplicated) = (found.lost.len(), found.duplicated.len());
@@ -92,7 +92,7 @@ fn a_seed_determines_the_impairments_on_both_engines() {
     let first = lost_and_duplicated("io_uring", "7", &[]);
     for (engine, more) in [
         ("io_uring", &[][..]),
-        ("epoll", &["--tick", "off"]),
+        ("epoll", &[]),
         // Decisions of one kind do not depend on what else is switched on.
         ("epoll", &["--swap", "30", "--delay", "2ms:2ms"]),
     ] {

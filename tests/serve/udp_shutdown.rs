@@ -2,6 +2,7 @@
 
 use crate::support::datagrams::*;
 use crate::support::*;
+use nix::sys::signal::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 #[test]
 fn sigterm_answers_all_that_was_received_while_more_arrives() {
     for engine in ENGINES {
-        for way in [&[][..], &["--tick", "off"], &["--tick", "200ms", "--workers", "2"]] {
+        for way in [&[][..], &["--workers", "2"]] {
             let server = Server::udp(engine, way);
             let client = client(server.address());
             let ended = Arc::<AtomicBool>::default();
@@ -43,9 +44,12 @@ fn sigterm_answers_all_that_was_received_while_more_arrives() {
 #[test]
 fn datagrams_in_the_kernel_at_sigterm_are_answered() {
     for engine in ENGINES {
-        let server = Server::udp(engine, &["--tick", "500ms"]);
+        let server = Server::udp(engine, &[]);
         let client = roomy_client(server.address());
+        server.signal(Signal::SIGSTOP);
         burst(&client);
+        server.signal(Signal::SIGTERM);
+        server.signal(Signal::SIGCONT);
         let ended = server.terminate();
         assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), BURST.into()));
         assert_eq!(numbers(&client), (0..BURST).collect::<Vec<_>>());
@@ -112,7 +116,7 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
         assert_eq!(server.ready["engine"], engine);
         assert_eq!(server.ready["workers"], 2);
         let udp = &server.ready["udp"];
-        assert_eq!((&udp["tick_us"], &udp["max_datagram_bytes"]), (&1000.into(), &65_535.into()));
+        assert_eq!(udp["max_datagram_bytes"], 65_535);
         assert!(udp["granted"]["recv_buffer_bytes"].as_u64().unwrap() > 0);
         assert!(udp["granted"]["send_buffer_bytes"].as_u64().unwrap() > 0);
         let impaired = serde_json::json!({
@@ -141,8 +145,7 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
             ended.last["service_counters"].as_object().unwrap().len()
         );
     }
-    let server = Server::udp("auto", &["--tick", "off"]);
-    assert!(server.ready["udp"]["tick_us"].is_null());
+    let server = Server::udp("auto", &[]);
     assert!(server.ready["udp"]["impairments"].is_null());
 }
 
@@ -159,13 +162,11 @@ fn failures_state_the_cause_and_a_fix() {
     let (code, _, error) = run(&["serve", "udp", "--listen", "192.0.2.1:7400", "--allow", "any"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("192.0.2.1:7400") && error.contains("ip address"), "{error}");
-    let wrong: [&[&str]; 22] = [
+    let wrong: [&[&str]; 20] = [
         &["--listen", "nonsense"],
         &["--listen", "127.0.0.1:99999"],
         &["--engine", "kqueue"],
         &["--workers", "0"],
-        &["--tick", "fast"],
-        &["--tick", "2s"],
         &["--max-datagram", "15"],
         &["--max-datagram", "65536"],
         &["--buffers", "1000"],

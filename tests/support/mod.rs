@@ -235,14 +235,10 @@ impl Server {
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    /// Memory of the receive buffers of its worker: which of them an arrival touches first is chance. Of datagrams on
-    /// io_uring there is a second pool of at most 256 buffers once many came at a time (`--uring udp=`).
+    /// Memory of the receive buffers of its worker: which of them an arrival touches first is chance.
     pub(crate) fn pool_bytes(&self) -> u64 {
-        const SECOND_POOL_BYTES: u64 = 256 * 64 * 1024;
         let feature = |name: &str| self.ready["features"][name].as_u64().expect(name);
-        let datagrams = self.ready["service"] == "udp" && self.ready["engine"] == "io_uring";
-        let second = if datagrams { SECOND_POOL_BYTES } else { 0 };
-        feature("buffer_bytes") * feature("buffer_count") + second
+        feature("buffer_bytes") * feature("buffer_count")
     }
 
     /// Memory of the process that is in use: its resident anonymous pages.

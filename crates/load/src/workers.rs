@@ -45,10 +45,10 @@ impl Workers {
     }
 
     /// The features of io_uring with receive buffers of this size and number, unless configured.
-    /// Buffers of another kind or size have a suitable number by default.
+    /// Buffers of another size have a suitable number by default.
     pub(crate) fn uring_with_buffers(&self, bytes: u32, count: u32) -> UringOptions {
         let mut options = self.uring.clone();
-        if options.buffers.is_none() && options.buffer_bytes.is_none() {
+        if options.buffer_bytes.is_none() {
             options.buffer_bytes = Some(bytes);
             options.buffer_count = options.buffer_count.or(Some(count));
         }

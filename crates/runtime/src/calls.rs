@@ -20,11 +20,10 @@ pub(crate) enum Call {
     Recvmsg,
     Sendmmsg,
     Sendmsg,
-    Ppoll,
 }
 
 impl Call {
-    const ALL: [Call; 10] = [
+    const ALL: [Call; 9] = [
         Call::EnterSubmit,
         Call::EnterWait,
         Call::EnterSubmitAndWait,
@@ -34,7 +33,6 @@ impl Call {
         Call::Recvmsg,
         Call::Sendmmsg,
         Call::Sendmsg,
-        Call::Ppoll,
     ];
 
     fn name(self) -> &'static str {
@@ -48,7 +46,6 @@ impl Call {
             Call::Recvmsg => "recvmsg",
             Call::Sendmmsg => "sendmmsg",
             Call::Sendmsg => "sendmsg",
-            Call::Ppoll => "ppoll",
         }
     }
 

@@ -19,8 +19,6 @@ pub struct Uses {
     pub datagrams: bool,
     /// Files beneath a [`Dir`](crate::fs::Dir).
     pub files: bool,
-    /// Files sent with [`SendStrategy::ZeroCopy`](crate::fs::SendStrategy::ZeroCopy).
-    pub zero_copy: bool,
 }
 
 /// Tests whether this kernel can restrict rings.
@@ -33,12 +31,11 @@ pub fn try_restrictions() -> io::Result<()> {
 
 /// Makes system calls that a filter traps (SECCOMP_RET_TRAP) fail with EPERM, and reports each on
 /// standard error, once per number: an operator should learn of refused calls, but an attacker that
-/// repeats them must not fill a disk. `name` is called in a signal handler and may only look up a
-/// constant.
+/// repeats them must not fill a disk. `names` are those of the calls, by their numbers.
 ///
 /// # Errors
 /// When the handler cannot be installed, or the architecture is neither x86-64 nor AArch64: there a
 /// trapped call ends the process.
-pub fn report_refused_calls(name: fn(i64) -> Option<&'static str>) -> io::Result<()> {
-    sys::refused::install(name)
+pub fn report_refused_calls(names: &'static [&'static str]) -> io::Result<()> {
+    sys::refused::install(names)
 }

@@ -86,7 +86,7 @@ counters! {
     submissions,
     /// System calls of the runtime, enters included.
     syscalls,
-    /// Calls that could wait: enters with a wait, `epoll_pwait2`, or `ppoll` in tick mode.
+    /// Calls that could wait: enters with a wait, or `epoll_pwait2`.
     waits,
     /// Completions taken from the ring.
     completions,
@@ -116,27 +116,12 @@ counters! {
     lingers_expired,
     /// Wake-ups from other threads.
     wakes,
-    /// Ticks kept, in tick mode.
-    ticks,
-    /// Ticks passed over because the worker was still busy when they were due.
-    ticks_missed,
     /// Operations on files submitted to the ring, because they may wait.
     file_operations,
     /// Operations on files handed to a thread.
     file_jobs,
     /// Calls of `sendfile` that sent something.
     sendfiles,
-    /// Calls of `splice` that sent something.
-    splices,
-    /// Sends without a copy that the kernel accepted, whole or in part.
-    zero_copy_sends,
-    /// Zero-copy sends whose memory the kernel has released.
-    zero_copy_done,
-    /// Zero-copy sends that the kernel copied after all.
-    zero_copy_copied,
-    /// Chunks of files that were copied because buffers, or the kernel's memory for notifications,
-    /// were used up.
-    zero_copy_exhausted,
     /// Tasks that panicked, or whose destructors did.
     panics,
     /// Chunks of files that were not in the page cache when they were due to be sent.

@@ -25,12 +25,9 @@ mod execution;
 pub(crate) mod handle;
 mod list;
 pub(crate) mod operation;
-pub(crate) mod sending;
-pub(crate) mod strategy;
 mod writing;
 
 pub use self::handle::Kind;
-pub use self::strategy::SendStrategy;
 pub use self::writing::Create;
 
 use self::execution::Execution;
@@ -419,14 +416,6 @@ impl File {
             }
         }
         Ok(())
-    }
-
-    /// Reads into existing memory, blocking if necessary: for files that
-    /// [`may_sendfile`](File::may_sendfile), once they are warm.
-    pub(crate) fn read_into(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.check_readable(offset)?;
-        self.worker.counters.syscalls.add(1);
-        sys::read_into(self.fd(), offset, into)
     }
 
     /// The descriptor.

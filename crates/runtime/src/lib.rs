@@ -39,9 +39,6 @@ mod driver;
 pub mod fs;
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(test)]
-#[path = "../tests/contract/may_skip.rs"]
-mod may_skip;
 pub mod net;
 mod notice;
 pub mod probe;
@@ -57,8 +54,8 @@ pub mod time;
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
 pub use config::{
-    Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, FileOperations,
-    OptionError, Split, TaskRun, Trigger, UdpReads, UringFeatures, UringOptions,
+    Engine, EngineChoice, EpollFeatures, EpollOptions, Features, OptionError, UringFeatures,
+    UringOptions,
 };
 pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
@@ -87,8 +84,7 @@ pub fn monotonic_ns() -> u64 {
 ///
 /// Buffers that io_uring sends are freed by the hundred, after the system call that sends them.
 /// glibc then returned them to the system and allocated them again, page fault by page fault: 20
-/// for a file of 100 KB over TLS. After most connections have closed, free memory is returned all
-/// the same. Has no effect with other C libraries.
+/// for a file of 100 KB over TLS. Has no effect with other C libraries.
 pub fn keep_freed_memory() {
     sys::heap::keep_freed_memory();
 }

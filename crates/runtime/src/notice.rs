@@ -1,6 +1,5 @@
 //! What the runtime tells the operator.
 
-use crate::fs::strategy::SendStrategy;
 use std::fmt;
 
 /// A notice for the operator, sent once; the runtime itself continues.
@@ -16,14 +15,6 @@ pub enum Notice {
     /// At the end of the runtime this many threads are still busy with work of
     /// [`spawn_blocking`](crate::spawn_blocking). They are abandoned, and end with their work or with the process.
     BlockingStuck(usize),
-    /// Files are read and sent, because the requested strategy cannot be used, for all files or for
-    /// this one.
-    SendStrategy {
-        /// The requested strategy.
-        wanted: SendStrategy,
-        /// Why it cannot be used.
-        why: String,
-    },
 }
 
 impl fmt::Display for Notice {
@@ -39,9 +30,6 @@ impl fmt::Display for Notice {
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when some of them have left (allow more memory, or lower --max-connections)"
             ),
-            Notice::SendStrategy { wanted, why } => {
-                write!(f, "files are read and sent, because {wanted} cannot be used: {why}")
-            }
             Notice::BlockingStuck(threads) => write!(
                 f,
                 "blocking work has not ended (threads: {threads}); it ends with the process"

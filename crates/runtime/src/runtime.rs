@@ -1,10 +1,8 @@
 //! A runtime: an engine, and the worker threads that run on it.
 
 mod builder;
-mod heap_trimming;
 #[cfg(all(test, loom))]
 mod model;
-mod tick;
 mod worker;
 
 use crate::blocking;
@@ -23,7 +21,7 @@ use std::time::Duration;
 
 pub use builder::Builder;
 pub use worker::{ShutdownRequested, call_times, restart_call_times, shutdown_requested, submit};
-pub(crate) use worker::{Worker, current, is_serving, tick_origin, tick_overrun};
+pub(crate) use worker::{Worker, current, is_serving};
 
 /// Why a runtime could not be built or had to stop.
 #[derive(Debug)]

@@ -65,7 +65,7 @@ pub use metrics::{Exposition, PlainObserver};
 pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, Http2Limits, HttpLimits, HttpSettings, ListingFormat,
-    SENDFILE_ABOVE_MAX, Timeouts,
+    SENDFILE_ABOVE_MAX, SendStrategy, Timeouts,
 };
 pub use path_rules::PathPattern;
 pub use proxy_protocol::{NoProxyHeader, ProxyHeader};

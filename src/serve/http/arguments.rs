@@ -18,11 +18,10 @@ use clap::{ArgAction, Args};
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring::confine::Uses;
-use twinring::fs::SendStrategy;
 use twinring_services::http::head::HeadLimits;
 use twinring_services::http::{
-    CacheLimits, Http2Limits, HttpLimits, HttpSettings, SENDFILE_ABOVE_MAX, Sites, Timeouts, Tls,
-    TlsError, TlsSettings,
+    CacheLimits, Http2Limits, HttpLimits, HttpSettings, SENDFILE_ABOVE_MAX, SendStrategy, Sites,
+    Timeouts, Tls, TlsError, TlsSettings,
 };
 
 #[derive(Debug, Args)]
@@ -108,10 +107,10 @@ struct CacheArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 48 * 1024,
           value_parser = clap::value_parser!(u64).range(0..=SENDFILE_ABOVE_MAX))]
     sendfile_above: u64,
-    /// How large files are sent: by sendfile(2), by splice(2) through a pipe, read into buffers that
-    /// are sent without a copy, or read and sent. With `read`, bytes in transit do not change when a
-    /// file is overwritten in place. An unsupported method falls back to `read`, and TLS always reads.
-    #[arg(long, value_name = "sendfile|splice|zerocopy|read", default_value = "sendfile")]
+    /// How large files are sent: by sendfile(2), or read and sent. With `read`, bytes in transit do not
+    /// change when a file is overwritten in place. Files on a filesystem without sendfile are read, and
+    /// TLS always reads.
+    #[arg(long, value_name = "sendfile|read", default_value = "sendfile")]
     send: SendStrategy,
 }
 
@@ -215,8 +214,7 @@ impl HttpArgs {
 
     /// The parts of the runtime that the service uses.
     pub(super) fn uses(&self) -> Uses {
-        let zero_copy = self.cache.send == SendStrategy::ZeroCopy;
-        Uses { accept: true, files: true, zero_copy, ..Uses::default() }
+        Uses { accept: true, files: true, ..Uses::default() }
     }
 
     /// The files that the service needs as long as it runs.

@@ -19,6 +19,7 @@ use seccompiler::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
+use std::sync::LazyLock;
 use syscalls::Sysno;
 
 /// Calls of every service: memory, threads, clocks, signals, output, exit. [`install`] has rules for
@@ -45,8 +46,7 @@ const DATAGRAMS: &str = "\
 
 /// Files beneath directories that are open. (openat2 takes any path; Landlock limits it.)
 const FILES: &str = "\
-    cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pipe2 pread64 preadv2 sendfile \
-    splice statx";
+    cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pread64 preadv2 sendfile statx";
 
 /// The idle clocks of CPUs, which a comparison of engines reads from a file that is open.
 const IDLE_CLOCK: &str = "pread64";
@@ -57,20 +57,11 @@ const PATHS: &str = "faccessat faccessat2 fstat getdents64 lseek lstat newfstata
 
 /// The allowed commands of fcntl(2). Not F_SETOWN and F_SETSIG, which make the kernel send any signal
 /// to any process of this user when a packet arrives.
-const DESCRIPTOR_COMMANDS: [libc::c_int; 7] = [
-    libc::F_DUPFD_CLOEXEC,
-    libc::F_GETFD,
-    libc::F_SETFD,
-    libc::F_GETFL,
-    libc::F_SETFL,
-    libc::F_GETPIPE_SZ,
-    libc::F_SETPIPE_SZ,
-];
+const DESCRIPTOR_COMMANDS: [libc::c_int; 5] =
+    [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL];
 
-/// Numbers of `enum io_uring_register_op`: unregistering the ring at the end, and releasing a
-/// registered datagram socket.
+/// A number of `enum io_uring_register_op`: unregistering the ring at the end.
 const UNREGISTER_RING_FDS: u64 = 21;
-const REGISTER_FILES_UPDATE: u64 = 6;
 
 const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
 
@@ -141,9 +132,6 @@ impl Needs {
         }
         if self.uring {
             calls.push(("io_uring_register", vec![equals(1, UNREGISTER_RING_FDS)?]));
-            if self.datagrams {
-                calls.push(("io_uring_register", vec![equals(1, REGISTER_FILES_UPDATE)?]));
-            }
         }
         Ok(calls)
     }
@@ -160,7 +148,7 @@ impl Needs {
 /// # Errors
 /// The reason for a refusal.
 pub(super) fn install(needs: Needs) -> Result<(), String> {
-    twinring::confine::report_refused_calls(name_of)
+    twinring::confine::report_refused_calls(call_names())
         .map_err(|error| format!("refused calls could not be reported: {error}"))?;
     for program in programs(needs)? {
         seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
@@ -239,9 +227,14 @@ pub(super) fn number_of(name: &str) -> Option<i64> {
     Sysno::from_str(name).ok().map(|call| i64::from(call.id()))
 }
 
-/// Called in a signal handler: looks up a constant.
-fn name_of(number: i64) -> Option<&'static str> {
-    Sysno::new(usize::try_from(number).ok()?).map(|call| call.name())
+/// The names of all calls, by their numbers, for a signal handler: it lives as long as the process.
+fn call_names() -> &'static [&'static str] {
+    const NUMBERS: usize = 1024;
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let name = |number| Sysno::new(number).map_or("", |call| call.name());
+        (0..NUMBERS).map(name).collect()
+    });
+    &NAMES
 }
 
 #[cfg(test)]
@@ -302,7 +295,7 @@ mod tests {
     fn hot_path_calls_bypass_the_filter() {
         const EVENTS: &str = "epoll_pwait2 epoll_ctl read ppoll futex";
         const CONNECTIONS: &str = "recvfrom sendto sendmsg accept4 close getpeername setsockopt";
-        const FILE_CALLS: &str = "openat2 statx pread64 preadv2 sendfile splice";
+        const FILE_CALLS: &str = "openat2 statx pread64 preadv2 sendfile";
         const DATAGRAM_CALLS: &str = "recvmmsg sendmmsg recvmsg sendmsg getsockopt";
         let streams = Needs { streams: true, ..Needs::default() };
         let files = Needs { files: true, paths: true, ..streams };
@@ -334,8 +327,8 @@ mod tests {
         for name in Needs::ALL.names() {
             assert!(number_of(name).is_some() || cfg!(not(target_arch = "x86_64")), "{name}");
         }
-        assert_eq!(number_of("ptrace").and_then(name_of), Some("ptrace"));
-        assert_eq!(name_of(-1), None);
+        let ptrace = number_of("ptrace").and_then(|number| call_names().get(number as usize));
+        assert_eq!(ptrace, Some(&"ptrace"));
     }
 
     #[test]

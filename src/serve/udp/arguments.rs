@@ -31,10 +31,6 @@ pub(crate) struct UdpArgs {
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
-    /// Under traffic, wake once per tick, 50us to 1s: half the CPU at high rates, and up to a tick of
-    /// additional latency. `off` answers each datagram immediately.
-    #[arg(long, value_name = "TIME|off", default_value = "1ms")]
-    pub(super) tick: Tick,
     /// Longest datagram that is answered, 16 to 65535 bytes; longer ones are dropped and counted.
     #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 65_535,
           value_parser = clap::value_parser!(u32).range(16..=65_535))]
@@ -188,9 +184,8 @@ impl UdpArgs {
 
     /// For the ready line.
     pub(super) fn details_text(&self, granted: Granted) -> String {
-        let tick = self.tick.0.map_or_else(|| "off".to_owned(), |period| format!("{period:?}"));
         let mut text = format!(
-            "tick {tick}, datagrams up to {} bytes, granted rcvbuf {} sndbuf {}, gro {}, gso {}",
+            "datagrams up to {} bytes, granted rcvbuf {} sndbuf {}, gro {}, gso {}",
             self.max_datagram_with(granted),
             granted.recv_buffer_bytes,
             granted.send_buffer_bytes,
@@ -211,28 +206,6 @@ impl UdpArgs {
             text.push_str(&format!(" seed {}", self.seed));
         }
         text
-    }
-}
-
-/// The period of `--tick`; `None` is off.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Tick(pub(super) Option<Duration>);
-
-impl FromStr for Tick {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Tick, String> {
-        if text == "off" {
-            return Ok(Tick(None));
-        }
-        match duration(text) {
-            Ok(period)
-                if (Duration::from_micros(50)..=Duration::from_secs(1)).contains(&period) =>
-            {
-                Ok(Tick(Some(period)))
-            }
-            _ => Err("expected `off`, or a period from 50us to 1s, such as 1ms".to_owned()),
-        }
     }
 }
 
@@ -292,11 +265,6 @@ mod tests {
         assert_eq!("20ms:5ms".parse(), Ok(Delay { delay: ms(20), jitter: ms(5) }));
         for wrong in ["", "20", "5ms:20ms", "11s", "-5ms", "20ms:"] {
             assert!(wrong.parse::<Delay>().is_err(), "{wrong:?}");
-        }
-        assert_eq!("off".parse(), Ok(Tick(None)));
-        assert_eq!("500us".parse(), Ok(Tick(Some(Duration::from_micros(500)))));
-        for wrong in ["on", "0s", "10us", "2s", "-1ms"] {
-            assert!(wrong.parse::<Tick>().is_err(), "{wrong:?}");
         }
         assert_eq!((percent("0.5"), percent("100%"), percent("0")), (Ok(0.5), Ok(100.0), Ok(0.0)));
         for wrong in ["-1", "100.1", "nan", "inf", "half"] {

@@ -177,7 +177,7 @@ impl Load {
 
 fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
     let builder = settings.workers.builder(settings.tuned_uring());
-    builder.tick(settings.tick).call_times(settings.calls).build()
+    builder.call_times(settings.calls).build()
 }
 
 fn run_once(

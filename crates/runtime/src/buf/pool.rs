@@ -10,20 +10,18 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 #[cfg(debug_assertions)]
 use std::ops::Range;
 
-/// Set in a buffer's reference count while the kernel fills it incrementally.
-const HELD_BY_KERNEL: u32 = 1 << 31;
-
-/// Equal buffers in one mapping, a reference count for each, and the list of released ones.
+/// Equal buffers in one mapping, whether each has a reader, and the list of released ones.
 ///
-/// Ownership: a buffer with references belongs to its readers and is never written; a buffer on the
-/// released list has no owner; a buffer taken from that list belongs to the engine, which may let
-/// the kernel write until it creates the first reference. Debug builds check the second rule, see
+/// Ownership: a buffer with a reader belongs to that and is never written; a buffer on the released
+/// list has no owner; a buffer taken from that list belongs to the engine, which may let the kernel
+/// write until it creates the reader. Debug builds check the second rule, see
 /// `quarantine`.
 pub(crate) struct Pool {
     /// Taken out when the pool is dropped.
     memory: ManuallyDrop<Mapping>,
     buffer_bytes: usize,
-    references: Box<[Cell<u32>]>,
+    /// Buffers with a reader.
+    in_use: Box<[Cell<bool>]>,
     /// Released buffers, most recent last.
     released: RefCell<Vec<u16>>,
     /// Buffers without readers: those on the list and those that the kernel may fill.
@@ -59,7 +57,7 @@ impl Pool {
         Ok(Pool {
             memory: ManuallyDrop::new(memory),
             buffer_bytes,
-            references: (0..count).map(|_| Cell::new(0)).collect(),
+            in_use: (0..count).map(|_| Cell::new(false)).collect(),
             released: RefCell::new((0..count).rev().collect()),
             available: Cell::new(usize::from(count)),
             #[cfg(debug_assertions)]
@@ -68,7 +66,7 @@ impl Pool {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.references.len()
+        self.in_use.len()
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
@@ -136,7 +134,7 @@ impl Pool {
     }
 
     fn check_released(&self, id: u16) {
-        debug_assert_eq!(self.references[usize::from(id)].get(), 0, "buffer {id} is referenced");
+        debug_assert!(!self.in_use[usize::from(id)].get(), "buffer {id} has a reader");
         #[cfg(debug_assertions)]
         self.check_poison(id);
     }
@@ -146,42 +144,20 @@ impl Pool {
         self.released.borrow().len()
     }
 
-    /// Adds a reader.
+    /// Adds the reader of a buffer that was filled.
     pub(super) fn retain(&self, id: u16) {
-        let references = &self.references[usize::from(id)];
-        if references.get() & !HELD_BY_KERNEL == 0 {
-            self.available.set(self.available.get() - 1);
-        }
-        references.set(references.get() + 1);
+        let in_use = &self.in_use[usize::from(id)];
+        debug_assert!(!in_use.get(), "a buffer has one reader");
+        in_use.set(true);
+        self.available.set(self.available.get() - 1);
     }
 
-    /// Removes a reader; the last one releases the buffer, unless the kernel still fills it.
+    /// Its reader has gone.
     #[inline]
     pub(super) fn release(&self, id: u16) {
-        let references = &self.references[usize::from(id)];
-        assert!(references.get() & !HELD_BY_KERNEL > 0, "a buffer is released twice");
-        references.set(references.get() - 1);
-        if references.get() & !HELD_BY_KERNEL == 0 {
-            self.available.set(self.available.get() + 1);
-        }
-        if references.get() == 0 {
-            self.put_back(id);
-        }
-    }
-
-    /// Marks a taken buffer as one that the kernel fills incrementally while it has readers.
-    pub(crate) fn hold_for_kernel(&self, id: u16) {
-        let references = &self.references[usize::from(id)];
-        references.set(references.get() | HELD_BY_KERNEL);
-    }
-
-    /// The kernel has filled the buffer: its last reader releases it.
-    pub(crate) fn end_kernel_hold(&self, id: u16) {
-        let references = &self.references[usize::from(id)];
-        references.set(references.get() & !HELD_BY_KERNEL);
-        if references.get() == 0 {
-            self.give_back(id);
-        }
+        assert!(self.in_use[usize::from(id)].replace(false), "a buffer is released twice");
+        self.available.set(self.available.get() + 1);
+        self.put_back(id);
     }
 
     /// Returns a buffer that was taken and never referenced.
@@ -206,10 +182,7 @@ impl Pool {
         id: u16,
         write: impl FnOnce(&mut [MaybeUninit<u8>]) -> R,
     ) -> R {
-        assert!(
-            self.references[usize::from(id)].get() == 0,
-            "a buffer with readers is not writable"
-        );
+        assert!(!self.in_use[usize::from(id)].get(), "a buffer with a reader is not writable");
         // SAFETY: inside the mapping (`address` checks), without readers (checked above), and
         // taken by the caller, so no other writer exists for the time of the call.
         write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })
@@ -217,7 +190,7 @@ impl Pool {
 
     pub(super) fn bytes(&self, id: u16, start: usize, end: usize) -> &[u8] {
         debug_assert!(start <= end && end <= self.buffer_bytes);
-        debug_assert!(self.references[usize::from(id)].get() > 0, "read of a released buffer");
+        debug_assert!(self.in_use[usize::from(id)].get(), "read of a released buffer");
         // SAFETY: callers hold a reference, so this range is not written (see `Pool`); the range
         // was checked when the RecvBuf was created, and the kernel or mmap initialised every byte.
         unsafe { std::slice::from_raw_parts(self.address(id).add(start), end - start) }

@@ -28,9 +28,6 @@
 //! 13. A file is sent in pieces, by non-blocking system calls, while it has the sending half of its
 //!     stream to itself; other sends and FIN wait behind it. A read that may wait for a disk is an
 //!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
-//! 14. A buffer that is sent without a copy is written to again only after the kernel has reported
-//!     that it no longer needs it. If that report cannot be received, the buffer is unmapped
-//!     (`zero_copy`).
 //!
 //! Operations are polled: they register the task's waker, and the driver's `turn` returns it when the
 //! operation should be polled again. Wakers are collected during a turn and called after it, cloned
@@ -48,7 +45,6 @@ pub(crate) mod pieces;
 mod socket;
 pub(crate) mod unix_attempt;
 pub(crate) mod uring;
-pub(crate) mod zero_copy;
 
 pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
 
@@ -57,7 +53,6 @@ use self::epoll::EpollDriver;
 use self::pieces::Piece;
 use self::unix_attempt::UnixAttempt;
 use self::uring::UringDriver;
-use self::zero_copy::Buffer;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::datagram::{Datagram, Received, UdpStats};
@@ -148,13 +143,6 @@ operations! {
     /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
     fn send_piece(key: Key, piece: Piece<'_>) -> io::Result<usize>;
 
-    /// Sends as much of a buffer as the socket accepts; EAGAIN if it accepts nothing. The kernel keeps
-    /// the buffer until it reports that it no longer needs it. `begun` belongs to the caller and is false
-    /// at the first call.
-    fn poll_zero_copy(
-        key: Key, waiter: &mut Waiter<'_>, buffer: &Buffer, more: bool, begun: &mut bool
-    ) -> Poll<io::Result<usize>>;
-
     /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
     /// at the first call, which therefore always waits.
     fn poll_room(
@@ -228,16 +216,13 @@ operations! {
 
     /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
     /// handles a portion of the events, and collects the wakers to call. While `has_arrivals` returns
-    /// true, the next call handles the next portion without waiting. This and the next two fail only if
+    /// true, the next call handles the next portion without waiting. This and the next fail only if
     /// the engine as a whole is unusable.
     fn turn(timeout: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()>;
 
-    /// Submits new operations to the kernel now. Events stay for the next `turn` or `drain`, unless the
+    /// Submits new operations to the kernel now. Events stay for the next `turn`, unless the
     /// kernel reports them by itself.
     fn submit(wakes: &mut Vec<Waker>) -> io::Result<()>;
-
-    /// Handles all events so far, without waiting; bounded if more keep arriving.
-    fn drain(wakes: &mut Vec<Waker>) -> io::Result<()>;
 
     /// When `turn` has to run even without events.
     fn next_deadline() -> Option<Instant>;

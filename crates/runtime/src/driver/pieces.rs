@@ -1,14 +1,13 @@
 //! Sending a file: pieces that are sent by a system call, bypassing the queue of the stream.
 //!
-//! This is the same on both engines, which differ in how they wait for free space. sendfile(2) and
-//! splice(2) wait for the peer unless the socket is O_NONBLOCK. Accepted sockets always are; on io_uring,
+//! This is the same on both engines, which differ in how they wait for free space. sendfile(2)
+//! waits for the peer unless the socket is O_NONBLOCK. Accepted sockets always are; on io_uring,
 //! one that was connected is set to it by its first file. Operations of the ring still wait, because the
 //! ring considers the flags of each receive and send instead.
 
 use crate::counters::Counters;
 use crate::driver::common::set_nonblocking;
 use crate::sys;
-use crate::sys::pipe::Pipe;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -17,8 +16,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) enum Piece<'a> {
     /// A part of a file, `len` bytes from `offset`, that is in the page cache.
     File { file: BorrowedFd<'a>, offset: u64, len: usize },
-    /// The content of a pipe, with `more` to follow.
-    Piped { pipe: &'a Pipe, len: usize, more: bool },
     /// Bytes, with `more` to follow.
     Bytes { bytes: &'a [u8], more: bool },
 }
@@ -42,11 +39,6 @@ impl Piece<'_> {
             Piece::File { file, offset, len } => {
                 let sent = sys::file::send_file(socket.as_fd(), file, offset, len);
                 counters.sendfiles.add(u64::from(sent.is_ok()));
-                sent
-            }
-            Piece::Piped { pipe, len, more } => {
-                let sent = pipe.drain(socket.as_fd(), len, more);
-                counters.splices.add(u64::from(sent.is_ok()));
                 sent
             }
             Piece::Bytes { bytes, more } => sys::send(socket.as_raw_fd(), bytes, more),

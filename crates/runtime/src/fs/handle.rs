@@ -3,8 +3,6 @@
 use crate::sys::file as sys;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-#[cfg(all(test, debug_assertions))]
-use std::sync::Arc;
 
 /// Where the content of a file comes from, and so which calls may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +36,6 @@ pub(crate) struct Handle {
     pub(crate) storage: Storage,
     pub(super) device: u64,
     pub(super) kind: Kind,
-}
-
-#[cfg(all(test, debug_assertions))]
-impl Handle {
-    /// Something to read from that is no file, such as a pipe.
-    pub(crate) fn of_pipe(fd: OwnedFd) -> Arc<Handle> {
-        Arc::new(Handle { fd, storage: Storage::Memory, device: 0, kind: Kind::Other })
-    }
 }
 
 /// The kind of a directory entry.

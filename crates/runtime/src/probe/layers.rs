@@ -136,7 +136,7 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) 
         libc::ENOSYS => Refusal::new(
             Layer::Kernel,
             format!("the kernel ({}) has no io_uring: io_uring_setup answers ENOSYS", env.kernel),
-            "run a kernel with CONFIG_IO_URING, Linux 5.7 or newer",
+            "run a kernel with CONFIG_IO_URING, Linux 6.1 or newer",
         ),
         libc::EPERM | libc::EACCES => {
             let modules = match env.security_modules.as_slice() {
@@ -156,7 +156,7 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) 
         _ => Refusal::new(
             Layer::Kernel,
             format!("the kernel ({}) refuses io_uring: io_uring_setup: {error}", env.kernel),
-            "run Linux 5.7 or newer",
+            "run Linux 6.1 or newer",
         ),
     }
 }
@@ -177,12 +177,6 @@ pub(super) fn feature_refused(
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     let answers = name_of(errno);
     match errno {
-        libc::EPERM | libc::EACCES if feature == "IORING_SETUP_SQPOLL" => Refusal::new(
-            Layer::Kernel,
-            format!("{feature} needs a privilege ({answers})"),
-            "run Linux 5.13 or newer, or with CAP_SYS_NICE (before 5.11 as root); on a newer \
-             kernel look for a denial by a security module",
-        ),
         libc::EPERM | libc::EACCES => Refusal::new(
             Layer::OperationFilter,
             format!("{feature} is filtered ({answers})"),

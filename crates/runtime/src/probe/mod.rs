@@ -2,10 +2,11 @@
 //! missing feature the layer that refuses it and the fix.
 //!
 //! Features are probed, versions never compared: distributions carry new features on old
-//! releases and leave out others. The table of [`hazards`] is the one exception.
+//! releases and leave out others. Kernels with a fault that the engine cannot avoid are the one
+//! exception (`known_faults`).
 
 mod environment;
-pub mod hazards;
+mod known_faults;
 mod layers;
 pub mod prices;
 mod select;
@@ -14,13 +15,10 @@ mod uring;
 pub use self::environment::{Container, Environment, Limit, Rights};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
-#[cfg(test)]
-pub(crate) use self::select::best;
+pub use self::select::select_uring;
 pub(crate) use self::select::select_uring_with;
-pub use self::select::{select_uring, select_uring_for};
-pub use self::uring::{Feature, FeatureReport, OperationReport, Uring};
+pub use self::uring::{FeatureReport, Uring};
 
-use self::hazards::Hazard;
 use crate::config::{UringFeatures, UringOptions};
 use crate::sys::probe as ask;
 use serde::Serialize;
@@ -39,8 +37,6 @@ pub struct Capabilities {
     /// epoll_pwait2(2) is there (Linux 5.11); without it timeouts of the epoll engine are rounded
     /// up to milliseconds.
     pub epoll_pwait2: bool,
-    /// Known faults of the running kernel.
-    pub hazards: Vec<Hazard>,
 }
 
 impl Capabilities {
@@ -58,7 +54,6 @@ impl Capabilities {
             }
         };
         Capabilities {
-            hazards: hazards::of_kernel(&environment),
             environment,
             uring,
             chosen,

@@ -1,6 +1,6 @@
 //! The settings of a runtime, and the choice of its engine.
 
-use super::{RUNNING, Runtime, RuntimeError, Shared, tick};
+use super::{RUNNING, Runtime, RuntimeError, Shared};
 use crate::blocking;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
@@ -24,8 +24,6 @@ pub struct Builder {
     pub(super) workers: usize,
     pub(super) pin: Vec<usize>,
     pub(super) linger: Duration,
-    pub(super) tick: Option<Duration>,
-    pub(super) tick_phase: Duration,
     pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
     rights: Rights,
@@ -39,8 +37,6 @@ impl fmt::Debug for Builder {
             .field("engine", &self.engine)
             .field("workers", &self.workers)
             .field("pin", &self.pin)
-            .field("tick", &self.tick)
-            .field("tick_phase", &self.tick_phase)
             .finish_non_exhaustive()
     }
 }
@@ -55,8 +51,6 @@ impl Default for Builder {
             workers: 1,
             pin: Vec::new(),
             linger: Duration::from_secs(5),
-            tick: None,
-            tick_phase: Duration::ZERO,
             call_times: false,
             confined: None,
             rights: Rights::default(),
@@ -111,24 +105,6 @@ impl Builder {
         self
     }
 
-    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical), at multiples of
-    /// it on CLOCK_MONOTONIC, regardless of arrivals in between. In each tick timers fire and their
-    /// tasks' sends leave first; arrivals are handled after that. Saves much CPU with many small
-    /// packets, and delays everything by up to a period. A worker without arrivals for 100 ms, and
-    /// for two ticks, sleeps until the next one, and handles that at once. Off by default.
-    pub fn tick(mut self, period: Duration) -> Builder {
-        self.tick = Some(period);
-        self
-    }
-
-    /// Ticks come this much after the multiples of their period. Two programs of one machine that
-    /// send to each other cost more CPU if their ticks coincide, up to 1.7 times at 200,000
-    /// datagrams per second: each interrupts the other.
-    pub fn tick_phase(mut self, phase: Duration) -> Builder {
-        self.tick_phase = phase;
-        self
-    }
-
     /// Time the blocking system calls and those of datagram sockets individually, for
     /// [`call_times`](crate::call_times). Costs two clock readings for each. Off by default.
     pub fn call_times(mut self, on: bool) -> Builder {
@@ -169,14 +145,10 @@ impl Builder {
     ///
     /// # Errors
     /// When a requested engine or feature is refused (the message names the layer that refuses
-    /// and what to change), or the number of workers or the tick is out of range.
+    /// and what to change), or the number of workers is out of range.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         if !(1..=1024).contains(&self.workers) {
             let what = format!("{} workers: expected 1 to 1024", self.workers);
-            return Err(RuntimeError::new(what, None));
-        }
-        if let Some(period) = self.tick.filter(|period| !tick::PERIODS.contains(period)) {
-            let what = format!("a tick of {period:?}: expected 50 us to 1 s");
             return Err(RuntimeError::new(what, None));
         }
         let (features, fallback_reason) = match self.engine {

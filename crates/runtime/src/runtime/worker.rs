@@ -1,21 +1,18 @@
 //! A worker: the state of one thread, and its loop.
 
 use super::builder::NoticeHandler;
-use super::heap_trimming::HeapTrimming;
-use super::tick::{self, Ticks};
 use super::{DRAINING, Runtime, RuntimeError, STOPPING, Shared};
 use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::driver::{Driver, DriverSetup};
-use crate::fs::sending::Sending;
 use crate::notice::Notice;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
 use crate::task::{
-    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter,
+    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter, task_of,
 };
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
@@ -66,17 +63,14 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
     pub(crate) descriptor_waiters: RefCell<WaitQueue>,
-    pub(crate) sending: Sending,
     pub(super) shutdown_waiters: RefCell<WaitQueue>,
     /// Empty between steps; kept for its allocation.
     pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
-    heap_trimming: HeapTrimming,
     /// It has had a turn.
     serves: Cell<bool>,
     /// Counts the turns of the engine.
     round: Cell<u64>,
-    pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
 }
@@ -89,9 +83,6 @@ impl Worker {
             sys::pin_current_thread(cpu).map_err(|error| {
                 RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
             })?;
-        }
-        if builder.tick.is_some() {
-            sys::set_timer_slack(tick::TIMER_SLACK);
         }
         let registration = Registration::new().map_err(|error| {
             RuntimeError::new(format!("setting up worker {index}"), Some(error))
@@ -126,16 +117,11 @@ impl Worker {
             driver: RefCell::new(driver),
             counters,
             descriptor_waiters: RefCell::default(),
-            sending: Sending::default(),
             shutdown_waiters: RefCell::default(),
             wakes: RefCell::default(),
             started,
-            heap_trimming: HeapTrimming::default(),
             serves: Cell::new(false),
             round: Cell::new(0),
-            ticks: builder
-                .tick
-                .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
             shared: Arc::clone(&runtime.shared),
             on_notice: Arc::clone(&builder.on_notice),
         }))
@@ -235,9 +221,6 @@ impl Worker {
     /// Lets the driver submit, wait and report, and queues the tasks that it woke.
     pub(super) fn turn(&self) -> io::Result<()> {
         self.serves.set(true);
-        if let Some(ticks) = &self.ticks {
-            return self.turn_in_ticks(ticks);
-        }
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let has_arrivals = self.driver.borrow().has_arrivals();
@@ -265,14 +248,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Publishes the gauges, with two plain stores, so that each wait may do it; and returns free
-    /// memory to the system when most connections have closed.
+    /// Publishes the gauges, with two plain stores, so that each wait may do it.
     pub(super) fn publish_in_use(&self) {
         let in_use = self.driver.borrow().in_use();
-        if self.heap_trimming.is_due(in_use.sockets) && sys::heap::keeps_freed_memory() {
-            // On a separate thread, as it takes milliseconds. Without a thread the memory is kept.
-            let _stays = self.blocking().run_detached(Box::new(sys::heap::trim));
-        }
         self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
         self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
@@ -293,6 +271,31 @@ impl Worker {
         let now_ns = self.since_start_ns(now);
         self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
         now
+    }
+
+    /// Hands queued operations to the kernel.
+    fn submit(&self) -> io::Result<()> {
+        let mut wakes = self.wakes.take();
+        self.driver.borrow_mut().submit(&mut wakes)?;
+        self.wake_all(wakes);
+        Ok(())
+    }
+
+    /// Wakes all in `wakes`, and keeps its memory.
+    fn wake_all(&self, mut wakes: Vec<Waker>) {
+        for waker in wakes.drain(..) {
+            // Nearly all wakers are of tasks of this worker: those need no lookup of the current
+            // worker.
+            match task_of(&waker) {
+                Some(task) if task.worker == self.id() => {
+                    self.executor.wake(task.key);
+                    // Dropping it does nothing.
+                    std::mem::forget(waker);
+                }
+                _ => waker.wake(),
+            }
+        }
+        self.wakes.replace(wakes);
     }
 
     pub(super) fn take_inbox(&self) {
@@ -363,17 +366,6 @@ pub fn call_times() -> Vec<CallTime> {
 /// Outside a twinring runtime.
 pub fn restart_call_times() {
     current().counters.calls.restart();
-}
-
-/// How late the last wait for a tick of this thread's worker ended, in tick mode; `None` also
-/// without a wait, because the worker was busy until the tick was due.
-pub(crate) fn tick_overrun() -> Option<Duration> {
-    with_current(|worker| worker.ticks.as_ref().and_then(Ticks::overrun)).flatten()
-}
-
-/// The last tick of this thread's worker, if it is in tick mode.
-pub(crate) fn tick_origin() -> Option<Instant> {
-    with_current(|worker| worker.ticks.as_ref().map(Ticks::origin)).flatten()
 }
 
 /// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) is called; at once if that was

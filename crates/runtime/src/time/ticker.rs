@@ -1,7 +1,6 @@
 //! A sequence of moments at equal distances.
 
 use super::sleep_until;
-use crate::runtime;
 use crate::sys;
 use std::time::{Duration, Instant};
 
@@ -27,18 +26,15 @@ pub struct Tick {
     pub deadline: Instant,
     /// Ticks before this one that passed before they were awaited.
     pub missed: u64,
-    /// On a worker in tick mode: how late its last wait ended. `None` if it did not wait, because
-    /// it was busy until this tick was due.
+    /// How late the wait for it ended. `None` if there was no wait, because the task was busy until
+    /// this tick was due.
     pub overrun: Option<Duration>,
 }
 
 impl Ticker {
-    /// The first tick is one period (at least 1 us) from now. On a worker in tick mode
-    /// ([`Builder::tick`](crate::Builder::tick)) it counts from the worker's last tick instead, so
-    /// that equal or multiple periods coincide.
+    /// The first tick is one period (at least 1 us) from now.
     pub fn new(period: Duration) -> Ticker {
-        let origin = runtime::tick_origin().unwrap_or_else(sys::now);
-        Ticker { origin, period: period.max(PERIOD_MIN), number: 0 }
+        Ticker { origin: sys::now(), period: period.max(PERIOD_MIN), number: 0 }
     }
 
     /// Waits for the next tick. If several have passed, it returns the last of them, at once.
@@ -47,11 +43,12 @@ impl Ticker {
     /// When polled outside a twinring runtime.
     pub async fn tick(&mut self) -> Tick {
         let next = self.number + 1;
+        let waits = sys::now() < self.deadline(next);
         sleep_until(self.deadline(next)).await;
         let late = sys::now().saturating_duration_since(self.deadline(next));
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
         self.number = next + missed;
-        let overrun = runtime::tick_overrun();
+        let overrun = waits.then_some(late);
         Tick { number: self.number, deadline: self.deadline(self.number), missed, overrun }
     }
 

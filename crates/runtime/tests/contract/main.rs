@@ -44,8 +44,7 @@ use twinring::EngineChoice;
 
 /// The configurations; those marked long run only with `--include-ignored` (`.ci/long`).
 const CONFIGURATIONS: &[Configuration] = &[
-    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
-    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level"),
+    Configuration::new("epoll", EngineChoice::Epoll, ""),
     Configuration::new("epoll_ungathered", EngineChoice::Epoll, "gather=off").long(),
     Configuration::new(
         "epoll_tiny_pool",
@@ -54,28 +53,11 @@ const CONFIGURATIONS: &[Configuration] = &[
     )
     .long(),
     Configuration::new("io_uring", EngineChoice::IoUring, ""),
-    Configuration::new("no_multishot", EngineChoice::IoUring, "multishot=off").long(),
-    Configuration::new("legacy_buffers", EngineChoice::IoUring, "buffers=legacy").long(),
-    Configuration::new(
-        "single_shot_legacy_buffers",
-        EngineChoice::IoUring,
-        "multishot=off,buffers=legacy",
-    ),
-    Configuration::new("incremental_buffers", EngineChoice::IoUring, "buffers=incremental").long(),
-    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
-    Configuration::new("coop_taskrun", EngineChoice::IoUring, "taskrun=coop").long(),
-    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
-        .long(),
-    Configuration::new("no_registered_ring", EngineChoice::IoUring, "registered_ring=off").long(),
-    Configuration::new("sqarray", EngineChoice::IoUring, "no_sqarray=off").long(),
-    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
-    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
-    Configuration::new("split_off", EngineChoice::IoUring, "split=off,gather=off").long(),
-    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("single_shot", EngineChoice::IoUring, "multishot=off"),
+    Configuration::new("ungathered", EngineChoice::IoUring, "gather=off").long(),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50").long(),
     Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64"),
     Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
-    Configuration::new("min_wait", EngineChoice::IoUring, "min_wait_us=50").long(),
-    Configuration::new("direct", EngineChoice::IoUring, "direct=on").long(),
 ];
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@ use crate::support::*;
 use crate::tree::*;
 use std::io::{self, Read};
 use std::rc::Rc;
-use twinring::fs::{File, SendStrategy};
+use twinring::fs::File;
 use twinring::{JoinHandle, TcpStream, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -19,13 +19,12 @@ pub(crate) const BYTES: usize = 900_000;
 
 /// A stream in the middle of a file, whose peer does not read.
 pub(crate) async fn in_the_middle(
-    strategy: SendStrategy,
     file: &Rc<File>,
 ) -> (Rc<TcpStream>, Peer, JoinHandle<io::Result<u64>>) {
     let (stream, peer) = narrow_pair().await;
     let (stream, file) = (Rc::new(stream), Rc::clone(file));
     let sender = Rc::clone(&stream);
-    let sending = spawn(async move { sender.send_file_by(strategy, &file, 0, BYTES as u64).await });
+    let sending = spawn(async move { sender.send_file(&file, 0, BYTES as u64).await });
     let peer = on_thread(move || {
         peer.peek(&mut [0]).expect("a first byte");
         peer
@@ -37,10 +36,10 @@ pub(crate) async fn in_the_middle(
 }
 
 fn a_reset_in_the_middle_is_reported_and_kept(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(1, BYTES).await);
         for receiving in [false, true] {
-            let (stream, peer, sending) = in_the_middle(strategy, &file).await;
+            let (stream, peer, sending) = in_the_middle(&file).await;
             if receiving {
                 assert!(poll_once(stream.recv()).await.is_none());
             }
@@ -48,7 +47,7 @@ fn a_reset_in_the_middle_is_reported_and_kept(configuration: Configuration) {
             let broken = errno(&sending.await.expect("not aborted"));
             assert!([libc::ECONNRESET, libc::EPIPE].contains(&broken), "errno {broken}");
             assert_eq!(errno(&stream.send("more").await), broken);
-            assert_eq!(errno(&stream.send_file_by(strategy, &file, 0, 10).await), broken);
+            assert_eq!(errno(&stream.send_file(&file, 0, 10).await), broken);
             assert_eq!(errno(&stream.flush().await), broken);
             let received = stream.recv().await;
             assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}");
@@ -73,10 +72,10 @@ async fn assert_broken(stream: Rc<TcpStream>, mut peer: Peer) {
 }
 
 fn a_cancelled_or_dropped_file_breaks_the_stream_in_its_middle(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(1, BYTES).await);
         for dropped in [false, true] {
-            let (stream, peer, sending) = in_the_middle(strategy, &file).await;
+            let (stream, peer, sending) = in_the_middle(&file).await;
             // A task that waits for its end gets the error.
             let sender = Rc::clone(&stream);
             let behind = spawn(async move { sender.send("behind").await });
@@ -94,22 +93,21 @@ fn a_cancelled_or_dropped_file_breaks_the_stream_in_its_middle(configuration: Co
 }
 
 fn cancelled_or_dropped_before_its_first_byte_it_has_done_nothing(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(1, BYTES).await);
         let (stream, mut peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         stream.send(pattern(2, 0..200_000)).await.expect("an open stream");
-        let never = stream.send_file_by(strategy, &file, 0, BYTES as u64);
+        let never = stream.send_file(&file, 0, BYTES as u64);
         assert!(poll_once(never).await.is_none());
         settle().await;
         let (sender, own) = (Rc::clone(&stream), Rc::clone(&file));
-        let sending =
-            spawn(async move { sender.send_file_by(strategy, &own, 0, BYTES as u64).await });
+        let sending = spawn(async move { sender.send_file(&own, 0, BYTES as u64).await });
         settle().await;
         stream.cancel();
         assert_eq!(errno(&sending.await.expect("not aborted")), libc::ECANCELED);
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-        stream.send_file_by(strategy, &file, 5, 10).await.expect("an open stream");
+        stream.send_file(&file, 5, 10).await.expect("an open stream");
         stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 200_010);
@@ -119,7 +117,7 @@ fn cancelled_or_dropped_before_its_first_byte_it_has_done_nothing(configuration:
 }
 
 fn a_stream_that_was_reset_or_finished_takes_no_file(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(1, BYTES).await;
         let (stream, peer) = pair().await;
         stream.shutdown_write().await.expect("an open stream");
@@ -140,13 +138,12 @@ fn a_stream_that_was_reset_or_finished_takes_no_file(configuration: Configuratio
 
 fn streams_dropped_in_the_middle_leave_nothing_behind(configuration: Configuration) {
     alone(1000, || {
-        in_slow_ways(configuration, |_| async {
+        configuration.run_with_handle(|_| async {
             let tree = Tree::new(Ground::Disk);
             let file = Rc::new(tree.file(1, BYTES).await);
             let before = open_descriptors();
             for round in 0..30 {
-                let (stream, mut peer, sending) =
-                    in_the_middle(SendStrategy::Sendfile, &file).await;
+                let (stream, mut peer, sending) = in_the_middle(&file).await;
                 sending.abort();
                 drop(stream);
                 if round % 2 == 0 {

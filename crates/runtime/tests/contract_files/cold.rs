@@ -22,7 +22,7 @@ fn handed_over(counters: &CounterSnapshot) -> u64 {
 }
 
 fn a_cold_file_is_read_without_the_worker(configuration: Configuration) {
-    in_slow_ways(configuration, |handle| async move {
+    configuration.run_with_handle(|handle| async move {
         let tree = Tree::new(Ground::Disk);
         tree.write("file", &pattern(1, 0..BYTES));
         let file = tree.open("file").await;
@@ -41,7 +41,7 @@ fn a_cold_file_is_read_without_the_worker(configuration: Configuration) {
 }
 
 fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
-    in_slow_ways(configuration, |handle| async move {
+    configuration.run_with_handle(|handle| async move {
         let tree = Tree::new(Ground::Disk);
         tree.write("file", &pattern(1, 0..BYTES));
         let file = Rc::new(tree.open("file").await);
@@ -74,7 +74,7 @@ fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
 }
 
 fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
-    in_slow_ways(configuration, |handle| async move {
+    configuration.run_with_handle(|handle| async move {
         for ground in [Ground::Disk, Ground::Memory] {
             let tree = Tree::new(ground);
             if ground == Ground::Disk && !tree.is_on_disk() {
@@ -102,7 +102,7 @@ fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
 /// Each answer used to check, with two system calls and more, whether its file is in memory.
 fn recently_sent_pages_are_not_checked_again(configuration: Configuration) {
     const SENDS: u64 = 50;
-    in_slow_ways(configuration, |handle| async move {
+    configuration.run_with_handle(|handle| async move {
         let tree = Tree::new(Ground::Disk);
         if !tree.is_on_disk() {
             testing::needs("a disk", "the build is not on a disk that can be asked");

@@ -18,7 +18,7 @@ pub(crate) const RULES: &[Rule] = rules![
 
 fn dropped_opens_close_what_they_open(configuration: Configuration) {
     alone(3000, || {
-        in_slow_ways(configuration, |_| async {
+        configuration.run_with_handle(|_| async {
             let root = proc();
             let opening = || root.open_file(Path::new("version"), Symlinks::Refuse);
             let before = open_descriptors();
@@ -49,7 +49,7 @@ async fn proc_version(root: &twinring::fs::Dir) {
 
 fn dropped_reads_leave_nothing_behind(configuration: Configuration) {
     alone(3000, || {
-        in_slow_ways(configuration, |_| async {
+        configuration.run_with_handle(|_| async {
             let tree = Tree::new(Ground::Elsewhere);
             let before = open_descriptors();
             drop(tree.file(1, 100_000).await.read_at(0, 10).await.expect("a file"));
@@ -112,15 +112,13 @@ fn has_file_threads() -> bool {
 fn a_runtime_that_ends_leaves_nothing_behind(configuration: Configuration) {
     alone(3000, || {
         let before = open_descriptors();
-        for options in if configuration.is_epoll() { vec![""] } else { vec!["", "files=threads"] } {
-            let peers =
-                run_on(configuration.builder_with(options), |_| leave_everything_under_way());
-            assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
-            // A thread that was joined is listed for a moment longer.
-            while has_file_threads() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        let peers = configuration.run(leave_everything_under_way());
+        assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
+        // A thread that was joined is listed for a moment longer.
+        while has_file_threads() {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        drop(peers);
         assert_eq!(open_descriptors(), before);
     });
 }

@@ -2,7 +2,7 @@
 //!
 //! The configurations, the watchdog and the macro are those of the contract suite for streams.
 //! Most rules run for files of a disk, of memory and of "elsewhere", with the ring and with
-//! threads for what has to wait, and in tick mode: see `tree::in_all_ways`.
+//! threads for what has to wait, and in tick mode: see `tree::on_all_grounds`.
 
 #[macro_use]
 #[path = "../contract/support.rs"]
@@ -16,7 +16,6 @@ mod opening;
 mod reading;
 mod sending;
 mod sharing;
-mod strategies;
 mod tree;
 mod writing;
 
@@ -27,18 +26,11 @@ use twinring::EngineChoice;
 /// The configurations whose options have to do with files and with what is sent. How it is received is the matter of
 /// the suite for streams.
 const CONFIGURATIONS: &[Configuration] = &[
-    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
-    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level").long(),
+    Configuration::new("epoll", EngineChoice::Epoll, ""),
     Configuration::new("io_uring", EngineChoice::IoUring, ""),
-    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
-    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
-        .long(),
-    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
-    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
-    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50").long(),
     Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
     Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
-    Configuration::new("direct", EngineChoice::IoUring, "direct=on"),
 ];
 
 fn main() -> ExitCode {
@@ -50,7 +42,6 @@ fn main() -> ExitCode {
         reading::RULES,
         sending::RULES,
         sharing::RULES,
-        strategies::RULES,
         writing::RULES,
     ];
     support::run(CONFIGURATIONS, &rules, Vec::new())

@@ -28,7 +28,7 @@ async fn errno_of_opening(root: &Dir, path: &Path, symlinks: Symlinks) -> i32 {
 }
 
 fn paths_stay_beneath_the_directory(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", b"inside");
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         tree.write("sub/deep", b"deeper");
@@ -60,7 +60,7 @@ fn paths_stay_beneath_the_directory(configuration: Configuration) {
 }
 
 fn symbolic_links_follow_the_policy(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", b"inside");
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         tree.write("sub/deep", b"deeper");
@@ -90,7 +90,7 @@ fn symbolic_links_follow_the_policy(configuration: Configuration) {
 }
 
 fn magic_links_lead_nowhere(configuration: Configuration) {
-    in_slow_ways(configuration, |_| async {
+    configuration.run_with_handle(|_| async {
         let inside = std::fs::File::open("/proc/version").expect("/proc is mounted");
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&inside);
         for (path, expected) in [
@@ -150,7 +150,7 @@ fn swapped_links_do_not_lead_out(configuration: Configuration) {
 }
 
 fn special_files_are_recognised_without_blocking(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let made = Command::new("mkfifo").arg(tree.path("fifo")).status();
         assert!(made.expect("mkfifo").success());
         let fifo = tree.open("fifo").await;
@@ -172,7 +172,7 @@ fn directories_are_listed(configuration: Configuration) {
     let names = |entries: &[Entry]| {
         entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>().join("".as_ref())
     };
-    in_all_ways(configuration, move |tree, _| async move {
+    on_all_grounds(configuration, move |tree, _| async move {
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         let here = tree.name("sub");
         assert_eq!(tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory"), []);
@@ -211,7 +211,7 @@ fn directories_are_listed(configuration: Configuration) {
 
 fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuration) {
     alone(100, || {
-        in_slow_ways(configuration, |_| async {
+        configuration.run_with_handle(|_| async {
             let tree = Tree::new(Ground::Disk);
             tree.write("file", b"inside");
             // Both ways of opening, and the threads that the second may need.

@@ -20,7 +20,7 @@ pub(crate) const RULES: &[Rule] = rules![
 ];
 
 fn metadata_matches_the_filesystem(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         for bytes in [0, 1, 70_000] {
             tree.write("file", &pattern(1, 0..bytes));
             let file = tree.open("file").await;
@@ -69,7 +69,7 @@ fn one_status_check_serves_all_that_arrived_together(configuration: Configuratio
 }
 
 fn reads_end_where_the_file_ends(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         for bytes in [0, 1, 4095, 4096, 4097, 131_072, 300_000] {
             let file = tree.file(2, bytes).await;
             for offset in [0, 1, 4096, 131_071, 299_999, 300_000, 1 << 40] {
@@ -94,7 +94,7 @@ pub(crate) fn large() -> &'static [u8] {
 }
 
 fn a_large_file_is_read_whole(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", large());
         let file = tree.open("file").await;
         assert!(file.read_at(0, usize::MAX).await.expect("a file") == large());
@@ -105,7 +105,7 @@ fn a_large_file_is_read_whole(configuration: Configuration) {
 
 /// More than the ring or the queue of the threads holds.
 fn many_files_are_read_at_once(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let tree = Rc::new(tree);
         for number in 0..40 {
             tree.write(&format!("file-{number}"), &pattern(number, 0..20_000));
@@ -132,7 +132,7 @@ fn many_files_are_read_at_once(configuration: Configuration) {
 
 /// Replaced and deleted: an open file keeps its content.
 fn a_file_outlives_its_name(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", &pattern(4, 0..50_000));
         let old = tree.open("file").await;
         tree.write("next", &pattern(5, 0..60_000));
@@ -152,7 +152,7 @@ fn a_file_outlives_its_name(configuration: Configuration) {
 
 /// Files of /proc report a length of 0.
 fn files_without_a_length_are_read_to_their_end(configuration: Configuration) {
-    in_slow_ways(configuration, |_| async {
+    configuration.run_with_handle(|_| async {
         let file = proc().open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file");
         assert_eq!(file.metadata().await.expect("a file").len, 0);
         let read = file.read_at(0, 1 << 20).await.expect("a file");

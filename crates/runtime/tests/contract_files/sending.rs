@@ -6,7 +6,6 @@ use crate::tree::*;
 use std::io::Read;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::fs::SendStrategy;
 use twinring::spawn;
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -21,7 +20,7 @@ pub(crate) const RULES: &[Rule] = rules![
 ];
 
 fn files_of_all_sizes_arrive(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         for bytes in [0, 1, 4095, 4096, 65_537, 262_144, 262_145, 1_000_001] {
             let file = tree.file(1, bytes).await;
             for at in [0, 1, 70_000] {
@@ -29,7 +28,7 @@ fn files_of_all_sizes_arrive(configuration: Configuration) {
                 let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
                 stream.send_more("header").await.expect("an open stream");
                 let len = bytes.saturating_sub(at);
-                let sent = stream.send_file_by(strategy, &file, at as u64, len as u64).await;
+                let sent = stream.send_file(&file, at as u64, len as u64).await;
                 assert_eq!(sent.expect("an open stream"), len as u64);
                 stream.send("trailer").await.expect("an open stream");
                 stream.shutdown_write().await.expect("an open stream");
@@ -43,7 +42,7 @@ fn files_of_all_sizes_arrive(configuration: Configuration) {
 }
 
 fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", large());
         let file = tree.open("file").await;
         let (stream, mut peer) = pair().await;
@@ -55,7 +54,7 @@ fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
             }
             read
         });
-        let sent = stream.send_file_by(strategy, &file, 0, LARGE_BYTES as u64).await;
+        let sent = stream.send_file(&file, 0, LARGE_BYTES as u64).await;
         assert_eq!(sent.expect("an open stream"), LARGE_BYTES as u64);
         drop((file, stream));
         assert!(reading.await == large());
@@ -64,7 +63,7 @@ fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
 
 fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
     const BYTES: usize = 700_000;
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(2, BYTES).await;
         let (stream, mut peer) = narrow_pair().await;
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
@@ -80,7 +79,7 @@ fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
 
 fn headers_and_files_arrive_in_order(configuration: Configuration) {
     const ROUNDS: usize = 30;
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(4, 60_000).await;
         for narrow in [false, true] {
             let (stream, mut peer) = if narrow { narrow_pair().await } else { pair().await };
@@ -88,8 +87,6 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
             let mut expected = Vec::new();
             for round in 0..ROUNDS {
                 let (at, len) = (round * 977, 6000 * (round % 5));
-                // Every second file goes the usual way.
-                let strategy = if round % 2 == 0 { strategy } else { SendStrategy::Sendfile };
                 let header = format!("{round}: {len}\n");
                 expected.extend_from_slice(header.as_bytes());
                 expected.extend(pattern(4, at..at + len));
@@ -99,7 +96,7 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
                     true => stream.send(header).await.expect("an open stream"),
                     false => stream.send_more(header).await.expect("an open stream"),
                 }
-                let sent = stream.send_file_by(strategy, &file, at as u64, len as u64).await;
+                let sent = stream.send_file(&file, at as u64, len as u64).await;
                 assert_eq!(sent.expect("an open stream"), len as u64);
                 if plain {
                     expected.extend_from_slice(b"behind");
@@ -113,7 +110,7 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
 }
 
 fn ranges_of_one_file_arrive(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(5, 520_000).await);
         let mut senders = Vec::new();
         for sender in 0..20 {
@@ -137,21 +134,21 @@ fn ranges_of_one_file_arrive(configuration: Configuration) {
 }
 
 fn a_file_that_ends_early_is_reported_and_what_is_none_is_refused(configuration: Configuration) {
-    by_all_strategies(configuration, |tree, strategy| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(6, 100_000).await;
         let (stream, mut peer) = pair().await;
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         for (at, len, expected) in
             [(0, 100_001, 100_000), (99_999, 1 << 40, 1), (100_000, 1, 0), (1 << 40, 5, 0)]
         {
-            let sent = stream.send_file_by(strategy, &file, at, len).await;
+            let sent = stream.send_file(&file, at, len).await;
             assert_eq!(sent.expect("an open stream"), expected);
         }
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         let directory = tree.open("sub").await;
-        let refused = stream.send_file_by(strategy, &directory, 0, 10).await;
+        let refused = stream.send_file(&directory, 0, 10).await;
         assert_eq!(errno(&refused), libc::EISDIR);
-        let refused = stream.send_file_by(strategy, &file, u64::MAX, 10).await;
+        let refused = stream.send_file(&file, u64::MAX, 10).await;
         assert_eq!(errno(&refused), libc::EINVAL);
         // The program decides how to handle it: the stream continues.
         stream.send("end").await.expect("an open stream");
@@ -165,7 +162,7 @@ fn a_file_that_ends_early_is_reported_and_what_is_none_is_refused(configuration:
 
 fn a_file_that_shrinks_is_reported(configuration: Configuration) {
     const BYTES: usize = 400_000;
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", &pattern(7, 0..BYTES));
         let file = tree.open("file").await;
         let (stream, mut peer) = narrow_pair().await;

@@ -19,7 +19,7 @@ pub(crate) const RULES: &[Rule] = rules![
 const BYTES: usize = 300_000;
 
 fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(1, BYTES).await;
         let (stream, mut peer) = narrow_pair().await;
         let stream = Rc::new(stream);
@@ -64,7 +64,7 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
 }
 
 fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let (stream, mut peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
@@ -87,7 +87,7 @@ fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
 
 /// The socket is O_NONBLOCK from its first file on, which must not make receives fail.
 fn receiving_continues_during_and_after_a_file(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(2, BYTES).await;
         let (stream, mut peer) = narrow_pair().await;
         let stream = Rc::new(stream);
@@ -122,7 +122,7 @@ fn receiving_continues_during_and_after_a_file(configuration: Configuration) {
 
 /// A send that has to wait for the peer does so on an O_NONBLOCK socket too.
 fn sending_continues_after_a_file(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(3, 1000).await;
         let (stream, mut peer) = narrow_pair().await;
         let mut expected = pattern(3, 0..1000);

@@ -5,10 +5,9 @@ use std::future::Future;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
 use std::time::Duration;
 use tempfile::TempDir;
-use twinring::fs::{Dir, File, SendStrategy, Symlinks};
+use twinring::fs::{Dir, File, Symlinks};
 use twinring::{Handle, sleep};
 
 /// Where files are.
@@ -114,61 +113,13 @@ impl Tree {
     }
 }
 
-/// What operations that wait are carried out by, where there is a choice.
-fn variants(configuration: Configuration) -> &'static [&'static str] {
-    if configuration.is_epoll() { &[""] } else { &["", "files=threads"] }
-}
-
-/// Runs a rule for each ground and each way to wait, and in tick mode.
-pub(crate) fn in_all_ways<F>(configuration: Configuration, rule: impl Fn(Tree, Handle) -> F)
+/// Runs a rule for each ground.
+pub(crate) fn on_all_grounds<F>(configuration: Configuration, rule: impl Fn(Tree, Handle) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
-    for options in variants(configuration) {
-        for ground in [Ground::Disk, Ground::Memory, Ground::Elsewhere] {
-            run_on(configuration.builder_with(options), |handle| rule(Tree::new(ground), handle));
-        }
-    }
-    let in_ticks = configuration.builder().tick(Duration::from_millis(1));
-    run_on(in_ticks, |handle| rule(Tree::new(Ground::Disk), handle));
-}
-
-/// Runs a rule for sendfile(2) in all ways, and for every other strategy of sending a file.
-pub(crate) fn by_all_strategies<F>(
-    configuration: Configuration,
-    rule: impl Fn(Rc<Tree>, SendStrategy) -> F,
-) where
-    F: Future<Output = ()> + 'static,
-{
-    in_all_ways(configuration, |tree, _| rule(Rc::new(tree), SendStrategy::Sendfile));
-    by_other_strategies(configuration, |tree, strategy, _| rule(tree, strategy));
-}
-
-/// Runs a rule for every strategy but sendfile(2): with files on a disk, and in tick mode with files
-/// in memory.
-pub(crate) fn by_other_strategies<F>(
-    configuration: Configuration,
-    rule: impl Fn(Rc<Tree>, SendStrategy, Handle) -> F,
-) where
-    F: Future<Output = ()> + 'static,
-{
-    let in_ticks = || configuration.builder().tick(Duration::from_millis(1));
-    for strategy in [SendStrategy::Splice, SendStrategy::ZeroCopy, SendStrategy::Read] {
-        let run = |builder, ground| {
-            run_on(builder, |handle| rule(Rc::new(Tree::new(ground)), strategy, handle));
-        };
-        run(configuration.builder(), Ground::Disk);
-        run(in_ticks(), Ground::Memory);
-    }
-}
-
-/// Runs a rule for each way to wait, where everything may have to wait.
-pub(crate) fn in_slow_ways<F>(configuration: Configuration, rule: impl Fn(Handle) -> F)
-where
-    F: Future<Output = ()> + 'static,
-{
-    for options in variants(configuration) {
-        run_on(configuration.builder_with(options), &rule);
+    for ground in [Ground::Disk, Ground::Memory, Ground::Elsewhere] {
+        configuration.run_with_handle(|handle| rule(Tree::new(ground), handle));
     }
 }
 

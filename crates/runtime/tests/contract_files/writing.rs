@@ -14,7 +14,7 @@ pub(crate) const RULES: &[Rule] = rules![
 ];
 
 fn what_is_written_is_read(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         let path = tree.name("written");
         let create = tree.root.create_file(&path, Symlinks::Refuse, Create::New);
         let file = create.await.expect("a new file");
@@ -40,7 +40,7 @@ fn what_is_written_is_read(configuration: Configuration) {
 }
 
 fn existing_files_are_treated_as_requested(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         for (create, left) in [(Create::Keep, "before"), (Create::Truncate, "")] {
             tree.write("existing", b"before");
             let path = tree.name("existing");
@@ -54,7 +54,7 @@ fn existing_files_are_treated_as_requested(configuration: Configuration) {
 }
 
 fn files_are_created_beneath_the_directory(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         symlink("/tmp", tree.path("out")).expect("a link");
         symlink("target", tree.path("link")).expect("a link");
         for (path, symlinks, expected) in [
@@ -78,7 +78,7 @@ fn files_are_created_beneath_the_directory(configuration: Configuration) {
 }
 
 fn a_file_for_reading_is_not_written(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", b"as it was");
         let file = tree.root.open_file(&tree.name("file"), Symlinks::Refuse).await.expect("a file");
         assert_eq!(errno(&file.write_at(0, "changed").await), libc::EBADF);

@@ -3,7 +3,7 @@
 //!
 //! The configurations, the watchdog and the macro are those of the contract suite for streams.
 //! Most rules run for several sets of socket options too, so that the slower ways of receiving
-//! and sending (single-shot receives, one call per datagram) and tick mode keep the same promises.
+//! and sending (single-shot receives, one call per datagram) keep the same promises.
 
 #[macro_use]
 #[path = "../contract/support.rs"]
@@ -29,29 +29,14 @@ use twinring::EngineChoice;
 /// The configurations whose options have to do with datagrams. How the ring is set up and entered is the matter of
 /// the suite for streams.
 const CONFIGURATIONS: &[Configuration] = &[
-    Configuration::new("epoll_edge", EngineChoice::Epoll, "trigger=edge"),
-    Configuration::new("epoll_level", EngineChoice::Epoll, "trigger=level").long(),
+    Configuration::new("epoll", EngineChoice::Epoll, ""),
     Configuration::new("epoll_tiny_pool", EngineChoice::Epoll, "buffer_count=4,buffer_bytes=64")
         .long(),
     Configuration::new("io_uring", EngineChoice::IoUring, ""),
-    Configuration::new("no_multishot", EngineChoice::IoUring, "multishot=off").long(),
-    Configuration::new("legacy_buffers", EngineChoice::IoUring, "buffers=legacy").long(),
-    Configuration::new(
-        "single_shot_legacy_buffers",
-        EngineChoice::IoUring,
-        "multishot=off,buffers=legacy",
-    ),
-    Configuration::new("incremental_buffers", EngineChoice::IoUring, "buffers=incremental").long(),
-    Configuration::new("no_skip_success", EngineChoice::IoUring, "skip_success=off").long(),
-    Configuration::new("plain_taskrun", EngineChoice::IoUring, "taskrun=none,single_issuer=off")
-        .long(),
-    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50,taskrun=none").long(),
-    Configuration::new("split_on", EngineChoice::IoUring, "split=on").long(),
-    Configuration::new("no_ext_arg", EngineChoice::IoUring, "ext_arg=off").long(),
+    Configuration::new("single_shot", EngineChoice::IoUring, "multishot=off"),
+    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50").long(),
     Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
     Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
-    Configuration::new("direct", EngineChoice::IoUring, "direct=on").long(),
-    Configuration::new("udp_calls", EngineChoice::IoUring, "udp=calls"),
 ];
 
 fn main() -> ExitCode {

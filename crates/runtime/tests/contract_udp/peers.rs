@@ -18,20 +18,13 @@ pub(crate) fn ways() -> [UdpOptions; 3] {
     ]
 }
 
-/// Runs `rule` for each way of receiving and sending, as it is and in ticks.
+/// Runs `rule` for each way of receiving and sending.
 pub(crate) fn in_all_ways<F>(configuration: Configuration, rule: impl Fn(UdpOptions, Handle) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
     for options in ways() {
-        for tick in [None, Some(Duration::from_millis(1))] {
-            let builder = configuration.builder();
-            let builder = match tick {
-                Some(period) => builder.tick(period),
-                None => builder,
-            };
-            run_on(builder, |handle| rule(options.clone(), handle));
-        }
+        configuration.run_with_handle(|handle| rule(options.clone(), handle));
     }
 }
 

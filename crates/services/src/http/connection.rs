@@ -7,6 +7,7 @@ use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
 use super::durations::Timing;
 use super::forwarders::Transport;
+use super::options::SendStrategy;
 use super::proxy_protocol::ProxyHeader;
 use super::reply::Reply;
 use super::tls::Encryption;
@@ -17,7 +18,7 @@ use std::future::ready;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use twinring::fs::{File, SendStrategy};
+use twinring::fs::File;
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
 
 /// The activity of a connection.
@@ -243,7 +244,7 @@ impl Connection {
     pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.enter(Phase::Sending);
         let before = self.stream().sent_of_files();
-        let outcome = self.stream().send_file_by(self.file_strategy, file, offset, len).await;
+        let outcome = self.stream().send_file(file, offset, len).await;
         // Bytes that were sent before the failure count too.
         let sent = self.stream().sent_of_files() - before;
         self.count_sent(sent);

@@ -7,7 +7,27 @@ use super::pattern::Pattern;
 use httparse::Header;
 use std::str::FromStr;
 use std::time::Duration;
-use twinring::fs::SendStrategy;
+
+/// How large files are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendStrategy {
+    /// By sendfile(2), where the filesystem has it.
+    Sendfile,
+    /// Read and sent: bytes in transit do not change when a file is overwritten in place.
+    Read,
+}
+
+impl FromStr for SendStrategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SendStrategy, String> {
+        match text {
+            "sendfile" => Ok(SendStrategy::Sendfile),
+            "read" => Ok(SendStrategy::Read),
+            other => Err(format!("{other}: expected sendfile or read")),
+        }
+    }
+}
 
 /// The largest file that can be kept in memory whole, in bytes.
 pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;

@@ -14,7 +14,7 @@
 //! rewritten in place, but longer, differs there. One case goes unnoticed: a program that changes
 //! bytes elsewhere in the file, and makes it longer before the next check.
 //!
-//! sendfile(2) and splice(2) queue the file's own pages. A program that writes into a file in
+//! sendfile(2) queues the file's own pages. A program that writes into a file in
 //! place, or truncates it anywhere but at its beginning (the kernel then zeroes the rest of the
 //! folio, which may have many pages), can therefore change bytes in transit, and no check of the
 //! file shows that. Files that are replaced by rename(2), deleted, or emptied and rewritten are
@@ -31,12 +31,12 @@
 use super::connection::Connection;
 use super::index::Listing;
 use super::open_file::OpenFile;
+use super::options::SendStrategy;
 use super::reply::{FileParts, Reply, Rest};
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use twinring::SendBuf;
-use twinring::fs::SendStrategy;
 
 /// Bytes sent between two checks of the file, and of the peer's progress.
 const SEGMENT_BYTES: u64 = 256 * 1024;

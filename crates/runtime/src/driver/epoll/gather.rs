@@ -186,7 +186,5 @@ impl EpollDriver {
         let engine = &mut self.engine;
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         what(stream, &engine.shared, &mut engine.woken);
-        // Fails only when the descriptor is gone, which the next operation reports.
-        let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
     }
 }

@@ -12,7 +12,6 @@ mod files;
 mod gather;
 mod stream;
 mod udp;
-mod zero_copy;
 
 use self::gather::Gather;
 use self::stream::{Own, Stream};
@@ -44,8 +43,6 @@ const EVENTS_PER_TURN: usize = 512;
 /// Events handled before their tasks run. The state of a connection is then still in the
 /// first-level cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
-/// Waits in a row that take events, when each finds as many as fit.
-const DRAIN_TURNS_MAX: usize = 64;
 
 type Entry = socket::Entry<Epoll>;
 type Listener = socket::Listener<Epoll>;
@@ -86,7 +83,6 @@ struct Shared {
     /// The pools that datagram sockets receive into, one for each geometry.
     datagrams: Vec<RecvBatch>,
     sends: SendBatch,
-    features: EpollFeatures,
     counters: Arc<Counters>,
 }
 
@@ -106,7 +102,6 @@ impl EpollDriver {
                 pool,
                 datagrams: Vec::new(),
                 sends: SendBatch::new(),
-                features,
                 counters: Arc::clone(&setup.counters),
             },
         };
@@ -128,8 +123,7 @@ impl EpollDriver {
 
     /// Takes over an accepted socket. It is registered before the next wait, if it is open then.
     pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
-        let interest = Stream::first_interest(&self.engine.shared.features, false);
-        let stream = Stream::new(socket, Sending::default(), Own::new(interest, false));
+        let stream = Stream::new(socket, Sending::default(), Own::default());
         let key = self.entries.insert(Entry::Stream(stream));
         self.engine.unregistered.push(key);
         key
@@ -142,11 +136,10 @@ impl EpollDriver {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        let interest = Stream::first_interest(&self.engine.shared.features, true);
-        let stream = Stream::new(socket, Sending::connecting(), Own::new(interest, true));
+        let stream = Stream::new(socket, Sending::connecting(), Own::default());
         let key = self.entries.insert(Entry::Stream(stream));
         // Registered after connect(2): an unconnected socket reports EPOLLHUP.
-        self.register(fd, interest, key)
+        self.register(fd, stream::INTEREST, key)
     }
 
     /// Epoll reports the readiness of a socket when it is registered, so nothing is missed. A
@@ -181,10 +174,9 @@ impl EpollDriver {
             }
         };
         let fd = socket.as_raw_fd();
-        let interest = Udp::first_interest(self.engine.shared.features.edge_triggered);
-        let udp = Box::new(Udp::new(setup, udp::Own::new(socket, group, interest)));
+        let udp = Box::new(Udp::new(setup, udp::Own::new(socket, group)));
         let key = self.entries.insert(Entry::Udp(udp));
-        self.register(fd, interest, key)
+        self.register(fd, udp::INTEREST, key)
     }
 
     fn register(&mut self, fd: RawFd, interest: i32, key: Key) -> io::Result<Key> {
@@ -235,7 +227,6 @@ impl EpollDriver {
         stream.sending.check()?;
         stream.sending.accept(buf.len());
         let sent = stream.send(buf, more, &engine.shared);
-        stream.update_interest(&engine.epoll, key, &engine.shared)?;
         Poll::Ready(sent)
     }
 
@@ -302,31 +293,10 @@ impl EpollDriver {
         }
     }
 
-    /// Handles all events so far, without waiting.
-    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        self.submit(wakes)?;
-        self.register_accepted(wakes);
-        self.handle_events(usize::MAX, wakes);
-        // A full list may not be all. Edge-triggered, an event is reported once; a level-triggered
-        // set reports the same sockets again, so there is only one round.
-        let most = if self.engine.shared.features.edge_triggered { DRAIN_TURNS_MAX } else { 1 };
-        for _ in 0..most {
-            self.wait(Some(Duration::ZERO))?;
-            self.handle_events(usize::MAX, wakes);
-            if self.engine.events.len() < EVENTS_PER_TURN {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn dispatch(&mut self, key: Key, bits: i32, wakes: &mut Vec<Waker>) {
         let finished = match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => {
                 stream.on_event(bits, key, &mut self.engine, wakes);
-                // Fails only when the descriptor is gone, which the next operation reports.
-                let _said_later =
-                    stream.update_interest(&self.engine.epoll, key, &self.engine.shared);
                 stream.sending.is_over()
             }
             Some(Entry::Udp(udp)) => {
@@ -400,9 +370,8 @@ impl Engine for Epoll {
     }
 
     #[inline]
-    fn await_bytes(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
-        stream.own.masked = false;
-        stream.update_interest(&self.epoll, key, &self.shared)
+    fn await_bytes(&mut self, _key: Key, _stream: &mut Stream) -> io::Result<()> {
+        Ok(())
     }
 
     fn send(
@@ -415,14 +384,10 @@ impl Engine for Epoll {
         stream.send_queued(buf, &self.shared, wakes)
     }
 
-    fn await_sent(&mut self, key: Key, stream: &mut Stream) {
-        // Unread bytes that no task reads would be reported for ever if level-triggered. Fails only
-        // when the descriptor is gone.
-        let _gone_with_the_socket = stream.update_interest(&self.epoll, key, &self.shared);
-    }
+    fn await_sent(&mut self, _key: Key, _stream: &mut Stream) {}
 
-    fn await_room(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
-        stream.update_interest(&self.epoll, key, &self.shared)
+    fn await_room(&mut self, _key: Key, _stream: &mut Stream) -> io::Result<()> {
+        Ok(())
     }
 
     fn send_held_back(sockets: &mut Sockets<Epoll>, key: Key) {
@@ -443,9 +408,8 @@ impl Engine for Epoll {
         udp.receive_batch(into, most, &mut self.shared)
     }
 
-    fn await_datagrams(&mut self, key: Key, udp: &mut Udp) -> io::Result<()> {
-        udp.own.masked = false;
-        udp.update_interest(&self.epoll, key, &self.shared)
+    fn await_datagrams(&mut self, _key: Key, _udp: &mut Udp) -> io::Result<()> {
+        Ok(())
     }
 
     fn send_datagrams(&mut self, _key: Key, udp: &mut Udp) {

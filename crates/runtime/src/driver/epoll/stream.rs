@@ -1,9 +1,7 @@
 //! One connected (or connecting) TCP socket on epoll.
 
-use super::zero_copy::Outstanding;
 use super::{Epoll, Shared};
 use crate::buf::{RecvBuf, SLICES_MAX, SendBuf};
-use crate::config::EpollFeatures;
 use crate::driver::common::{errno, socket_error};
 use crate::driver::socket;
 use crate::driver::socket::stream::End;
@@ -13,6 +11,10 @@ use crate::sys::poll::Epoll as EpollSet;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::task::Waker;
+
+/// The events that a stream is registered for, once.
+pub(super) const INTEREST: i32 =
+    libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
 
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
@@ -27,43 +29,22 @@ pub(crate) struct Own {
     /// connection is broken, and a further receive reports which; or there is urgent data, before
     /// which a receive ends (tcp(7)).
     read_on: bool,
-    /// Level-triggered only: bytes arrived that no task waits for, so reading is not watched until
-    /// one does. Masking after every event instead would cost two epoll_ctl for each message.
-    pub(super) masked: bool,
-    registered: bool,
-    /// The events that epoll watches for, or will; changes only when level-triggered.
-    interest: i32,
-    /// The buffers that the kernel reads from; present once something was sent without a copy.
-    pub(super) zero_copy: Option<Box<Outstanding>>,
 }
 
-impl Own {
-    /// `registered`: it is, or will be immediately.
-    pub(super) fn new(interest: i32, registered: bool) -> Own {
-        let (readable, read_on, masked) = (true, false, false);
-        Own { readable, read_on, masked, registered, interest, zero_copy: None }
+impl Default for Own {
+    fn default() -> Own {
+        Own { readable: true, read_on: false }
     }
 }
 
 impl Stream {
-    pub(super) fn first_interest(features: &EpollFeatures, connecting: bool) -> i32 {
-        if features.edge_triggered {
-            libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
-        } else if connecting {
-            libc::EPOLLOUT
-        } else {
-            libc::EPOLLIN | libc::EPOLLRDHUP
-        }
-    }
-
     /// The descriptor, which is open as long as the entry exists.
     fn open_fd(&self) -> RawFd {
         self.fd().unwrap_or(-1)
     }
 
     pub(super) fn register(&mut self, epoll: &EpollSet, key: Key) -> io::Result<()> {
-        self.own.registered = true;
-        epoll.add(self.open_fd(), self.own.interest, key.to_bits())
+        epoll.add(self.open_fd(), INTEREST, key.to_bits())
     }
 
     /// Ends both directions, because the engine cannot serve them.
@@ -292,20 +273,11 @@ impl Stream {
 
     pub(super) fn on_event(
         &mut self,
-        mut bits: i32,
+        bits: i32,
         key: Key,
         engine: &mut Epoll,
         wakes: &mut Vec<Waker>,
     ) {
-        // A notification looks like an error. An error that broke the connection also sets
-        // EPOLLHUP.
-        if bits & libc::EPOLLERR != 0
-            && let Some(outstanding) = &mut self.own.zero_copy
-            && let Some(socket) = &self.socket
-            && outstanding.collect(socket, &engine.shared)
-        {
-            bits &= !libc::EPOLLERR;
-        }
         // A quick peer may have answered and finished in the event that reports the connection.
         self.own.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
         if self.sending.is_connecting() {
@@ -313,7 +285,6 @@ impl Stream {
         }
         if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
             self.own.readable = true;
-            self.own.masked = self.receiving.waiters.is_empty();
             self.receiving.waiters.wake(wakes);
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
@@ -331,40 +302,5 @@ impl Stream {
         shared.counters.syscalls.add(1);
         let outcome = self.socket.as_ref().map_or(Ok(()), socket_error);
         self.sending.connected(outcome.map_err(|error| errno(&error)), wakes);
-    }
-
-    /// Level-triggered only: watches only for events that a task waits for.
-    #[inline]
-    pub(super) fn update_interest(
-        &mut self,
-        epoll: &EpollSet,
-        key: Key,
-        shared: &Shared,
-    ) -> io::Result<()> {
-        if shared.features.edge_triggered { Ok(()) } else { self.watch(epoll, key, shared) }
-    }
-
-    fn watch(&mut self, epoll: &EpollSet, key: Key, shared: &Shared) -> io::Result<()> {
-        let mut wanted = 0;
-        if !self.own.masked && !self.sending.is_closing() && !self.sending.is_connecting() {
-            wanted |= libc::EPOLLIN | libc::EPOLLRDHUP;
-        }
-        let sending = self.sending.is_connecting() || self.sending.is_queued();
-        if sending || self.sending.awaits_room() {
-            wanted |= libc::EPOLLOUT;
-        }
-        // EPOLLHUP and EPOLLERR cannot be masked; edge-triggered they are reported only once.
-        if wanted == 0 {
-            wanted = libc::EPOLLET;
-        }
-        if wanted == self.own.interest {
-            return Ok(());
-        }
-        self.own.interest = wanted;
-        if !self.own.registered {
-            return Ok(());
-        }
-        shared.counters.syscalls.add(1);
-        epoll.modify(self.open_fd(), wanted, key.to_bits())
     }
 }

@@ -13,6 +13,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::Waker;
 
+/// The events that a datagram socket is registered for.
+pub(super) const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLET;
+
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
 pub(super) type Udp = socket::Udp<Epoll>;
@@ -24,26 +27,20 @@ pub(crate) struct Own {
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
     reading: Reading,
-    /// Level-triggered only: datagrams arrived that no task waits for.
-    pub(super) masked: bool,
-    /// What epoll watches for.
-    interest: i32,
     /// The send buffer was full: EPOLLOUT reports when it is not.
     blocked: bool,
+    /// EPOLLOUT is watched.
+    watches_room: bool,
 }
 
 impl Own {
-    pub(super) fn new(socket: OwnedFd, group: usize, interest: i32) -> Own {
+    pub(super) fn new(socket: OwnedFd, group: usize) -> Own {
         let reading = Reading::new(true);
-        Own { socket: Some(socket), group, reading, masked: false, interest, blocked: false }
+        Own { socket: Some(socket), group, reading, blocked: false, watches_room: false }
     }
 }
 
 impl Udp {
-    pub(super) fn first_interest(edge_triggered: bool) -> i32 {
-        if edge_triggered { libc::EPOLLIN | libc::EPOLLET } else { libc::EPOLLIN }
-    }
-
     /// The descriptor, which is open as long as the runtime.
     pub(super) fn fd(&self) -> RawFd {
         self.own.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
@@ -77,7 +74,6 @@ impl Udp {
     pub(super) fn on_event(&mut self, bits: i32, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         if bits & READABLE != 0 {
             self.own.reading.readable = true;
-            self.own.masked = self.receive_waiters.is_empty();
             self.receive_waiters.wake(wakes);
         }
         if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.own.blocked) {
@@ -88,27 +84,19 @@ impl Udp {
         }
     }
 
-    /// Watches for the events that are needed now; rarely a change when edge-triggered.
+    /// Watches for free space in the send buffer while a send is blocked.
     pub(super) fn update_interest(
         &mut self,
         epoll: &EpollSet,
         key: Key,
         shared: &Shared,
     ) -> io::Result<()> {
-        let edge = shared.features.edge_triggered;
-        let mut wanted = Udp::first_interest(edge);
-        if !edge && (self.own.masked || self.outbox.closing) {
-            // An error cannot be masked; edge-triggered it is reported only once.
-            wanted = libc::EPOLLET;
-        }
-        if self.own.blocked {
-            wanted |= libc::EPOLLOUT;
-        }
-        if wanted == self.own.interest {
+        if self.own.blocked == self.own.watches_room {
             return Ok(());
         }
-        self.own.interest = wanted;
+        self.own.watches_room = self.own.blocked;
+        let room = if self.own.blocked { libc::EPOLLOUT } else { 0 };
         shared.counters.syscalls.add(1);
-        epoll.modify(self.fd(), wanted, key.to_bits())
+        epoll.modify(self.fd(), INTEREST | room, key.to_bits())
     }
 }

@@ -93,12 +93,6 @@ pub(crate) trait Engine: Sized {
     /// Sends the data of a stream that the engine holds back.
     fn send_held_back(_sockets: &mut Sockets<Self>, _key: Key) {}
 
-    /// A task has stopped sending a file. Returns an errno if part of the file was sent without being
-    /// reported, and `None` if that is not known yet.
-    fn give_up_file(&mut self, _stream: &mut Stream<Self>) -> Option<Option<i32>> {
-        Some(None)
-    }
-
     /// Appends at most `most` datagrams that have already arrived. Returns how many, or an error; `None`
     /// if there are none.
     fn receive_batch(

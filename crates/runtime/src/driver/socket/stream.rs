@@ -95,16 +95,6 @@ enum Fin {
     Sent,
 }
 
-/// Whether a file has the sending half to itself: it bypasses the queue, and all other sends wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum File {
-    #[default]
-    None,
-    Sending,
-    /// Its task has stopped, and it is not known yet whether its last send has sent anything.
-    Unknown,
-}
-
 /// The next action of an engine that has no send of the stream in progress.
 #[derive(Debug)]
 pub(crate) enum Next {
@@ -126,7 +116,8 @@ pub(crate) struct Sending {
     unsent: usize,
     error: Option<i32>,
     fin: Fin,
-    file: File,
+    /// A file has the half to itself: it bypasses the queue, and all other sends wait.
+    file: bool,
     connecting: bool,
     awaits_room: bool,
     closing: bool,
@@ -231,7 +222,7 @@ impl Sending {
     }
 
     fn has_room(&self) -> bool {
-        self.file == File::None && self.unsent < QUEUED_BYTES_MAX
+        !self.file && self.unsent < QUEUED_BYTES_MAX
     }
 
     /// True while the kernel has not accepted all bytes, and may still accept them.
@@ -255,7 +246,7 @@ impl Sending {
 
     /// True, once, when FIN is due.
     pub(crate) fn take_fin(&mut self) -> bool {
-        let idle = self.file == File::None && self.unsent == 0 && !self.failed();
+        let idle = !self.file && self.unsent == 0 && !self.failed();
         let due = idle && self.fin == Fin::Queued;
         if due {
             self.fin = Fin::Sent;
@@ -268,7 +259,7 @@ impl Sending {
         if let Some(error) = self.error() {
             return Poll::Ready(Err(error));
         }
-        if self.unsent == 0 && self.file == File::None && self.fin != Fin::Queued {
+        if self.unsent == 0 && !self.file && self.fin != Fin::Queued {
             return Poll::Ready(Ok(()));
         }
         self.waiters.add(waiter);
@@ -278,22 +269,17 @@ impl Sending {
     /// Ready, with the half reserved for a file, once the kernel has all earlier data.
     pub(crate) fn poll_file(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         self.check()?;
-        if self.unsent == 0 && self.file == File::None {
-            self.file = File::Sending;
+        if self.unsent == 0 && !self.file {
+            self.file = true;
             return Poll::Ready(Ok(()));
         }
         self.waiters.add(waiter);
         Poll::Pending
     }
 
-    /// The task of a file has stopped, and the result of its last send is not known yet.
-    pub(crate) fn file_is_unknown(&mut self) {
-        self.file = File::Unknown;
-    }
-
     /// The file was sent, or its task has stopped: the half is free again.
     pub(crate) fn end_file(&mut self, wakes: &mut Vec<Waker>) {
-        self.file = File::None;
+        self.file = false;
         self.waiters.wake(wakes);
     }
 
@@ -352,7 +338,7 @@ impl Sending {
     /// reset. The state of the connection shows the difference (`is_closed`): after the peer's FIN
     /// alone it is not closed.
     pub(crate) fn end_of_stream(&self, sending: bool, is_closed: impl FnOnce() -> bool) -> End {
-        let sending = sending || self.file != File::None;
+        let sending = sending || self.file;
         let may_hide_a_reset = self.fin != Fin::Sent && (sending || self.failed());
         if may_hide_a_reset && is_closed() {
             let told = self.error.filter(|errno| *errno != libc::EPIPE);
@@ -373,7 +359,7 @@ impl Sending {
 
     /// True while a close has to wait for unsent data.
     pub(crate) fn must_linger(&self) -> bool {
-        (self.unsent > 0 || self.file == File::Unknown) && !self.failed()
+        self.unsent > 0 && !self.failed()
     }
 
     /// True when a closed socket has no unsent data.

@@ -160,12 +160,6 @@ impl<E: Engine> Sockets<E> {
 
     pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let unreported = self.engine.give_up_file(stream);
-        let broken = broken.or(unreported.flatten());
-        if unreported.is_none() && broken.is_none() {
-            // The half stays reserved until that is known.
-            return stream.sending.file_is_unknown();
-        }
         stream.end_file(self.engine.counters(), broken, wakes);
     }
 }

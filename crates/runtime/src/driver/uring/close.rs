@@ -28,12 +28,7 @@ impl UringDriver {
             // ends from now on must find nothing to continue with, so that the slot becomes free.
             stream.sending.fail(libc::ECANCELED, &mut Vec::new());
             let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
-            let entry = if engine.features.skip_success {
-                entry.flags(Flags::SKIP_SUCCESS)
-            } else {
-                stream.own.expected += 1;
-                entry
-            };
+            let entry = entry.flags(Flags::SKIP_SUCCESS);
             // SAFETY: closing names no memory.
             unsafe { engine.ring.push(entry.user_data(Op::Close.tag(key))) };
         }
@@ -85,7 +80,7 @@ impl UringDriver {
         self.remove_if_done(key);
     }
 
-    /// The completion of a cancel or of a close that reports.
+    /// The completion of a cancel.
     pub(super) fn on_bookkeeping(&mut self, key: Key) {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => stream.own.expected -= 1,

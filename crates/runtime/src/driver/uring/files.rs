@@ -7,7 +7,6 @@
 use super::{Op, UringDriver};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
-use crate::config::FileOperations;
 use crate::driver::common::closed;
 use crate::fs::handle::Storage;
 use crate::fs::operation::{FileOp, Start, WARM_BYTES, What};
@@ -113,7 +112,7 @@ impl Files {
 
 impl UringDriver {
     pub(crate) fn start_file(&mut self, mut op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
-        if self.engine.features.files != FileOperations::Ring || self.engine.torn_down {
+        if self.engine.torn_down {
             return Start::NoRing(op);
         }
         if self.engine.files.is_full() {

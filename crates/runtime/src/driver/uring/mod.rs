@@ -26,7 +26,6 @@ mod send;
 mod stream;
 mod udp;
 mod wake;
-mod zero_copy;
 
 use self::files::Files;
 use self::lost_events::LostEvents;
@@ -34,12 +33,11 @@ use self::op::Op;
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
 use self::stream::Stream;
-use self::udp::{Places, RecvOp, SendOp};
+use self::udp::{RecvOp, SendOp};
 use self::wake::WakeWatch;
-use self::zero_copy::ZeroCopySend;
-use super::mmsg::{RecvBatch, SendBatch};
+use super::mmsg::SendBatch;
 use super::socket::{self, Sockets};
-use crate::config::{Split, UringFeatures};
+use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::{DriverSetup, InUse};
 use crate::slots::{Key, Slots};
@@ -54,12 +52,9 @@ use std::time::Duration;
 /// first-level cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
 
-/// Datagrams of a socket that the kernel receives at a time (MULTISHOT_MAX_RETRY, io_uring/net.c).
-const AT_A_TIME: u64 = 32;
-
-/// Queued sends of at least this size on average go out in an enter of their own, so that their
-/// buffers are free again before more data arrives.
-const SPLIT_BYTES_MIN: usize = 4096;
+/// Queued sends of so much go out in an enter of their own, so that their buffers, which the cache
+/// still has, are free again before more data arrives. Less is not worth the system call.
+const SPLIT_BYTES_MIN: usize = 128 * 1024;
 
 /// How long teardown waits for cancelled operations on sockets; one that takes longer would be a
 /// fault of the kernel.
@@ -77,21 +72,13 @@ pub(crate) struct Uring {
     groups: Groups,
     /// Memory of sendmmsg(2).
     bursts: SendBatch,
-    /// Memory of recvmmsg(2), for each geometry of buffers.
-    batches: Vec<RecvBatch>,
     /// The memory of datagram operations that are with the kernel.
     sends: Slots<Box<SendOp>>,
     receives: Slots<Box<RecvOp>>,
-    /// Datagram sockets that are registered with the ring.
-    places: Places,
     /// Memory of completed sends, for the next ones.
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
     files: Files,
-    /// Sends whose buffers the kernel may still read, including those of closed streams.
-    zero_copies: Slots<ZeroCopySend>,
-    /// Whether IORING_OP_SEND takes an address; `None` until it is needed.
-    send_address: Option<bool>,
     /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
     /// Arrivals of the last enters that are still to be handled.
@@ -107,8 +94,6 @@ pub(crate) struct Uring {
     serial: u32,
     /// Number of this turn.
     turn: u32,
-    /// Number of the wait or drain whose completions are being handled, in one turn or several.
-    intake: u32,
     /// A task waits for a quick send: the next enter must not wait.
     held_up: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
@@ -133,16 +118,12 @@ impl UringDriver {
         }
         let engine = Uring {
             ring,
-            places: Places::default(),
             groups,
             sends: Slots::new(),
             receives: Slots::new(),
             bursts: SendBatch::new(),
-            batches: Vec::new(),
             spare_sends: Vec::new(),
             files: Files::new(),
-            zero_copies: Slots::new(),
-            send_address: None,
             completions: Vec::new(),
             arrived: VecDeque::new(),
             quick: Vec::new(),
@@ -151,7 +132,6 @@ impl UringDriver {
             ungathered: 0,
             serial: 0,
             turn: 0,
-            intake: 0,
             held_up: false,
             signalled: false,
             fed: Vec::new(),
@@ -178,7 +158,6 @@ impl UringDriver {
         self.engine.signalled = false;
         self.engine.turn = self.engine.turn.wrapping_add(1);
         if self.engine.arrived.is_empty() {
-            self.engine.intake = self.engine.intake.wrapping_add(1);
             self.return_buffers();
             if self.engine.should_split() {
                 // Without collecting: what arrives now would take further buffers, before those
@@ -210,8 +189,8 @@ impl UringDriver {
         let datagrams = self.engine.sends.len() + self.engine.receives.len();
         InUse {
             sockets: self.entries.len(),
-            operations: datagrams + self.engine.zero_copies.len() + self.engine.files.len(),
-            buffers: self.engine.groups.buffers_in_use() + self.engine.buffers_of_calls(),
+            operations: datagrams + self.engine.files.len(),
+            buffers: self.engine.groups.buffers_in_use(),
         }
     }
 
@@ -227,37 +206,6 @@ impl UringDriver {
         // First, because a receive that is submitted without a buffer ends at once.
         self.return_buffers();
         self.enter_and_settle(Enter::Submit, None, wakes)
-    }
-
-    /// Takes all that has arrived, without waiting. One enter is not enough if it returns as many
-    /// datagrams as the kernel receives from a socket before it moves on to the next, or if a
-    /// receive starts again. Completions that keep arriving are taken up to half a completion
-    /// queue.
-    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        self.engine.turn = self.engine.turn.wrapping_add(1);
-        self.engine.intake = self.engine.intake.wrapping_add(1);
-        let most = u64::from(self.engine.features.cq_entries / 2);
-        let put_off = self.engine.arrived.len() as u64;
-        let start = self.engine.counters.completions.get() - put_off;
-        let mut taken = 0;
-        loop {
-            self.return_buffers();
-            self.enter_and_settle(Enter::Drain, None, wakes)?;
-            self.handle_arrivals(usize::MAX, wakes);
-            let before = taken;
-            taken = self.engine.counters.completions.get() - start;
-            let came = taken - before;
-            let all = came == 0
-                || self.engine.features.ext_arg
-                    && came < AT_A_TIME
-                    && self.engine.ring.all_submitted();
-            if (all && !self.engine.groups.can_feed()) || taken >= most {
-                break;
-            }
-        }
-        self.expire_lingering();
-        self.check_for_lost_events(usize::MAX);
-        Ok(())
     }
 
     fn enter_and_settle(
@@ -316,8 +264,7 @@ impl UringDriver {
 
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
     fn return_buffers(&mut self) {
-        self.engine.pressure =
-            self.engine.groups.publish(&mut self.engine.ring, self.engine.quick.len());
+        self.engine.pressure = self.engine.groups.publish(self.engine.quick.len());
         // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
         // waits another round behind all others.
         if !self.engine.arrived.is_empty() || !self.engine.groups.can_feed() {
@@ -380,29 +327,20 @@ impl UringDriver {
                 stream.sending.writable(wakes);
                 false
             }),
-            Op::ReceiveDatagrams | Op::DatagramsReadable => {
+            Op::ReceiveDatagrams => {
                 let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-                let outcome = (result, flags);
-                if op == Op::ReceiveDatagrams {
-                    self.engine.on_datagrams(key, udp, outcome, wakes);
-                } else {
-                    self.engine.on_datagrams_readable(key, udp, outcome, wakes);
-                }
+                self.engine.on_datagrams(key, udp, (result, flags), wakes);
                 if udp.is_done() {
                     self.remove_if_done(key);
                 }
             }
-            Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
+            Op::ReceiveDatagram => self.on_single_datagram(key, result, wakes),
             Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
             Op::File => self.on_file(key, result, wakes),
-            Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
             Op::LostEvents => self.engine.on_lost_event_timer(),
-            // EBADF, because the descriptor does not exist, shows that the address was accepted
-            // (kernels before 6.0 refuse an entry with one as EINVAL).
-            Op::SendAddressTrial => self.engine.send_address = Some(result == -libc::EBADF),
-            // A close that skips success completes only when it fails, and is not expected.
-            Op::Close if self.engine.features.skip_success => {}
-            Op::Cancel | Op::Close => self.on_bookkeeping(key),
+            // A close completes only when it fails, and is not expected.
+            Op::Close => {}
+            Op::Cancel => self.on_bookkeeping(key),
         }
     }
 
@@ -453,7 +391,6 @@ impl UringDriver {
         // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained() {
             std::mem::forget(std::mem::replace(&mut self.engine.files, Files::new()));
-            std::mem::forget(std::mem::replace(&mut self.engine.zero_copies, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.engine.sends, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.engine.receives, Slots::new()));
@@ -477,12 +414,6 @@ impl Uring {
         if self.groups.any_starved() {
             return true;
         }
-        match self.features.split {
-            Split::On => true,
-            Split::Off => false,
-            Split::Auto => {
-                self.quick_bytes >= sends * SPLIT_BYTES_MIN || self.groups.any_half_used()
-            }
-        }
+        self.quick_bytes >= SPLIT_BYTES_MIN || self.groups.any_half_used()
     }
 }

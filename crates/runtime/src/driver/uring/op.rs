@@ -15,26 +15,20 @@ pub(super) enum Op {
     Close,
     /// A multishot receive of datagrams.
     ReceiveDatagrams,
-    /// A poll that reports when a socket that is read by system calls has data.
-    DatagramsReadable,
     /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
     ReceiveDatagram,
     /// Its key names a [`super::SendOp`].
     SendDatagram,
-    /// Whether IORING_OP_SEND takes an address.
-    SendAddressTrial,
     /// An operation on a file; its key names a slot of [`super::Files`].
     File,
     /// A poll that ends when a stream accepts more.
     Writable,
-    /// A send without a copy; its key names a [`super::ZeroCopySend`].
-    SendZeroCopy,
     /// The timer of [`super::LostEvents`].
     LostEvents,
 }
 
 impl Op {
-    const ALL: [Op; 16] = [
+    const ALL: [Op; 13] = [
         Op::Wake,
         Op::Accept,
         Op::Receive,
@@ -43,26 +37,16 @@ impl Op {
         Op::Cancel,
         Op::Close,
         Op::ReceiveDatagrams,
-        Op::DatagramsReadable,
         Op::ReceiveDatagram,
         Op::SendDatagram,
-        Op::SendAddressTrial,
         Op::File,
         Op::Writable,
-        Op::SendZeroCopy,
         Op::LostEvents,
     ];
 
     /// True for events that peers cause, and not the program.
     pub(super) fn is_arrival(self) -> bool {
-        matches!(
-            self,
-            Op::Accept
-                | Op::Receive
-                | Op::ReceiveDatagrams
-                | Op::DatagramsReadable
-                | Op::ReceiveDatagram
-        )
+        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {

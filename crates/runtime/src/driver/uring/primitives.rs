@@ -95,10 +95,6 @@ impl Engine for Uring {
         Ok(())
     }
 
-    fn give_up_file(&mut self, stream: &mut Stream) -> Option<Option<i32>> {
-        stream.own.zero_copy.give_up()
-    }
-
     fn receive_batch(
         &mut self,
         key: Key,
@@ -128,11 +124,11 @@ impl Engine for Uring {
     }
 
     fn udp_fd(udp: &Udp) -> Option<RawFd> {
-        udp.own.socket.as_ref().map(|socket| socket.owned.as_raw_fd())
+        udp.own.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
-        udp.own.socket.take().map(|socket| socket.owned)
+        udp.own.socket.take()
     }
 
     fn close(sockets: &mut Sockets<Uring>, key: Key) {

@@ -1,27 +1,24 @@
 //! Provided buffers: how the kernel gets memory to receive into.
 //!
-//! The kernel picks a buffer when data arrives, so a connection that waits holds none. Three
-//! ways to give buffers, by kernel version: one request per buffer (5.7), a ring shared with the
-//! kernel (5.19), and a ring whose large buffers are filled piece by piece (6.12).
+//! The kernel picks a buffer when data arrives, so a connection that waits holds none. Buffers are
+//! given to it through a ring that it shares with us.
 //!
 //! Buffers come in groups of equal geometry. Streams share the first group; datagram sockets
 //! share one for each geometry that they ask for.
 
-#[cfg(all(test, debug_assertions))]
-mod late_writes;
 mod starved;
 
 pub(super) use starved::Starved;
 
 use super::ring::Ring;
 use crate::buf::{Pool, RecvBuf};
-use crate::config::{Buffers, UringFeatures};
+use crate::config::UringFeatures;
 use crate::driver::common::too_many_geometries;
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::ring::charged;
+use io_uring::cqueue;
 use io_uring::types::BufRingEntry;
-use io_uring::{cqueue, opcode};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -43,21 +40,17 @@ const WARM_BYTES: usize = 384 * 1024;
 /// all buffers in the first turn.
 const FIRST_PIECE_BYTES: usize = 4096;
 
-/// Mean size from which pieces are too large to share a buffer that is filled piece by piece.
-const LARGE_PIECE_BYTES: usize = 24 * 1024;
-
 /// All buffers of a worker that the kernel receives into, by group number.
 pub(super) struct Groups {
     groups: Vec<Provided>,
-    kind: Buffers,
 }
 
 impl Groups {
     /// Makes the group of the streams.
     pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Groups> {
         let (count, bytes) = (features.buffer_count, features.buffer_bytes);
-        let streams = Provided::new(ring, STREAMS, features.buffers, count, bytes)?;
-        Ok(Groups { groups: vec![streams], kind: features.buffers })
+        let streams = Provided::new(ring, STREAMS, count, bytes)?;
+        Ok(Groups { groups: vec![streams] })
     }
 
     /// The group of datagram sockets with this geometry.
@@ -70,12 +63,6 @@ impl Groups {
         count: u16,
         bytes: usize,
     ) -> io::Result<u16> {
-        // Never incremental: a datagram takes a buffer of its own, and a multishot recvmsg into
-        // buffers that are filled piece by piece fails (liburing#1433).
-        let kind = match self.kind {
-            Buffers::Legacy => Buffers::Legacy,
-            Buffers::Ring | Buffers::Incremental => Buffers::Ring,
-        };
         let others = self.groups.iter().skip(1);
         let found = others.clone().find(|g| g.bytes == bytes && g.pool.count() == count.into());
         if let Some(group) = found {
@@ -85,7 +72,7 @@ impl Groups {
             return Err(too_many_geometries());
         }
         let number = self.groups.len() as u16;
-        self.groups.push(Provided::new(ring, number, kind, count, bytes)?);
+        self.groups.push(Provided::new(ring, number, count, bytes)?);
         Ok(number)
     }
 
@@ -95,10 +82,10 @@ impl Groups {
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
-    pub(super) fn publish(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
+    pub(super) fn publish(&mut self, in_transit: usize) -> bool {
         let (streams, others) = self.groups.split_at_mut(1);
-        others.iter_mut().for_each(|group| group.publish(ring, 0, group.pool.count()));
-        streams[0].publish_with_reserve(ring, in_transit)
+        others.iter_mut().for_each(|group| group.publish(0, group.pool.count()));
+        streams[0].publish_with_reserve(in_transit)
     }
 
     /// Moves out sockets that wait for a buffer, in their order ([`Starved`]) and no more than there
@@ -157,7 +144,7 @@ pub(super) struct Provided {
     pool: Rc<Pool>,
     /// Bytes of a buffer that the kernel may fill.
     bytes: usize,
-    kind: Kind,
+    ring: BufferRing,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
     /// Sockets that were given another try, and that a submission thread may not have got to yet.
@@ -166,13 +153,6 @@ pub(super) struct Provided {
     piece_bytes: usize,
     /// Sockets whose receive found no buffer.
     pub(super) starved: Starved,
-}
-
-enum Kind {
-    Legacy,
-    Ring(BufferRing),
-    /// With the offset up to which each buffer is filled.
-    Incremental(BufferRing, Box<[u32]>),
 }
 
 /// The ring through which the kernel takes buffers: entries in memory we share with it, and a
@@ -185,13 +165,12 @@ struct BufferRing {
 
 impl BufferRing {
     /// Makes a ring of `count` entries (a power of two) and registers it for a group.
-    fn register(ring: &Ring, group: u16, count: u16, incremental: bool) -> io::Result<BufferRing> {
+    fn register(ring: &Ring, group: u16, count: u16) -> io::Result<BufferRing> {
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
         // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
-        let register =
-            || unsafe { ring.registrar().register_buffers(start, count, group, incremental) };
+        let register = || unsafe { ring.registrar().register_buffers(start, count, group) };
         // A worker that serves does not wait for memory that others give back late.
         if ring.is_fresh() {
             charged(register)?
@@ -227,33 +206,19 @@ impl BufferRing {
 }
 
 impl Provided {
-    fn new(
-        ring: &Ring,
-        number: u16,
-        kind: Buffers,
-        count: u16,
-        bytes: usize,
-    ) -> io::Result<Provided> {
+    fn new(ring: &Ring, number: u16, count: u16, bytes: usize) -> io::Result<Provided> {
         // Whole cache lines, so that no two buffers share one.
         let pool = Rc::new(Pool::new(count, bytes.next_multiple_of(64))?);
-        let kind = match kind {
-            Buffers::Legacy => Kind::Legacy,
-            Buffers::Ring => Kind::Ring(BufferRing::register(ring, number, count, false)?),
-            Buffers::Incremental => Kind::Incremental(
-                BufferRing::register(ring, number, count, true)?,
-                (0..count).map(|_| 0).collect(),
-            ),
-        };
-        let starved = Starved::default();
+        let ring = BufferRing::register(ring, number, count)?;
         Ok(Provided {
             number,
             pool,
             bytes,
-            kind,
+            ring,
             with_kernel: 0,
             fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
-            starved,
+            starved: Starved::default(),
         })
     }
 
@@ -275,61 +240,34 @@ impl Provided {
 
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
     /// keep the other buffers. A turn that uses every buffer thus copies nothing.
-    fn publish_with_reserve(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
+    fn publish_with_reserve(&mut self, in_transit: usize) -> bool {
         let most = self.most_with_kernel();
-        self.publish(ring, self.pool.reserve(), most);
+        self.publish(self.pool.reserve(), most);
         let stuck = in_transit == 0 && self.with_kernel == 0;
         let pressure = stuck || self.is_short(in_transit);
         if pressure {
-            self.publish(ring, 0, most);
+            self.publish(0, most);
         }
         pressure
     }
 
     /// Buffers that the kernel should have at a time.
     fn most_with_kernel(&self) -> usize {
-        match self.kind {
-            Kind::Incremental(..) if self.piece_bytes < LARGE_PIECE_BYTES => self.pool.count(),
-            Kind::Incremental(..) => (WARM_BYTES / self.bytes).max(1),
-            Kind::Ring(_) | Kind::Legacy => (WARM_BYTES / self.piece_bytes.max(1)).max(4),
-        }
+        (WARM_BYTES / self.piece_bytes.max(1)).max(4)
     }
 
     /// Gives released buffers to the kernel, but for `reserve`, until it has `most`.
-    fn publish(&mut self, ring: &mut Ring, reserve: usize, most: usize) {
+    fn publish(&mut self, reserve: usize, most: usize) {
         let wanted = most.saturating_sub(self.with_kernel);
         if wanted == 0 || self.pool.released() <= reserve {
             return;
         }
-        let (pool, number, bytes) = (&*self.pool, self.number, self.bytes);
-        let released = || std::iter::from_fn(|| pool.take_for_kernel(reserve)).take(wanted);
-        match &mut self.kind {
-            Kind::Legacy => {
-                for id in released() {
-                    let (address, bytes) = (pool.address(id), bytes as i32);
-                    let entry = opcode::ProvideBuffers::new(address, bytes, 1, number, id).build();
-                    // SAFETY: the pool's memory outlives the ring, and the buffer is the kernel's now.
-                    unsafe { ring.push_uncounted(entry) };
-                    self.with_kernel += 1;
-                }
-            }
-            Kind::Ring(buffer_ring) => {
-                for id in released() {
-                    buffer_ring.push(pool, id, bytes);
-                    self.with_kernel += 1;
-                }
-                buffer_ring.publish();
-            }
-            Kind::Incremental(buffer_ring, filled) => {
-                for id in released() {
-                    pool.hold_for_kernel(id);
-                    filled[usize::from(id)] = 0;
-                    buffer_ring.push(pool, id, bytes);
-                    self.with_kernel += 1;
-                }
-                buffer_ring.publish();
-            }
+        for _ in 0..wanted {
+            let Some(id) = self.pool.take_for_kernel(reserve) else { break };
+            self.ring.push(&self.pool, id, self.bytes);
+            self.with_kernel += 1;
         }
+        self.ring.publish();
     }
 
     /// The bytes that a completion with these flags delivered; `None` if it names no buffer.
@@ -339,21 +277,7 @@ impl Provided {
         let id = cqueue::buffer_select(flags)?;
         self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;
         self.fed = self.fed.saturating_sub(1);
-        match &mut self.kind {
-            Kind::Legacy | Kind::Ring(_) => {
-                self.with_kernel -= 1;
-                Some(RecvBuf::from_pool(&self.pool, id, 0, bytes))
-            }
-            Kind::Incremental(_, filled) => {
-                let start = filled[usize::from(id)] as usize;
-                filled[usize::from(id)] += bytes as u32;
-                let piece = RecvBuf::from_pool(&self.pool, id, start, start + bytes);
-                if !cqueue::buffer_more(flags) {
-                    self.with_kernel -= 1;
-                    self.pool.end_kernel_hold(id);
-                }
-                Some(piece)
-            }
-        }
+        self.with_kernel -= 1;
+        Some(RecvBuf::from_pool(&self.pool, id, 0, bytes))
     }
 }

@@ -5,19 +5,17 @@
 //! operation, a flag or a registration that is not on it ends with EACCES (io_uring_register(2)).
 
 use super::ring::Ring;
-use crate::config::{Buffers, FileOperations, UringFeatures};
+use crate::config::UringFeatures;
 use crate::confine::Uses;
 use io_uring::opcode::{
-    Accept, AsyncCancel, Close, Connect, OpenAt2, PollAdd, ProvideBuffers, Read, Recv, RecvMsg,
-    Send, SendMsg, SendZc, Statx, Timeout,
+    Accept, AsyncCancel, Close, Connect, OpenAt2, PollAdd, Read, Recv, RecvMsg, Send, SendMsg,
+    Statx, Timeout,
 };
 use io_uring::register::Restriction;
 use io_uring::squeue::Flags;
 use std::io;
 
 /// Numbers of `enum io_uring_register_op` in the kernel's linux/io_uring.h.
-const REGISTER_FILES_UPDATE: u8 = 6;
-const REGISTER_FILES2: u8 = 13;
 const UNREGISTER_RING_FDS: u8 = 21;
 const REGISTER_PBUF_RING: u8 = 22;
 
@@ -46,53 +44,27 @@ pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Re
 }
 
 impl Allowed {
-    /// The operations that the driver's files next to this one queue for these uses.
+    /// The operations that the engine queues for these uses.
     fn by(uses: Uses, features: &UringFeatures) -> Allowed {
         // Wake-ups by other threads, and teardown.
         let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
-        let mut flags = Flags::BUFFER_SELECT;
-        let mut registrations = Vec::new();
-        if features.skip_success {
-            flags |= Flags::SKIP_SUCCESS;
-        }
-        if features.registered_ring {
-            registrations.push(UNREGISTER_RING_FDS);
-        }
-        let streams = uses.accept || uses.connect;
-        // The timeout of a wait, where the enter does not take one; checks for lost resets.
-        if !features.ext_arg || features.multishot && streams {
-            operations.push(Timeout::CODE);
-        }
-        if features.buffers == Buffers::Legacy {
-            operations.push(ProvideBuffers::CODE);
-        }
-        if streams {
-            // Vectored sends are messages.
+        let mut flags = Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS;
+        let mut registrations = vec![UNREGISTER_RING_FDS];
+        if uses.accept || uses.connect {
+            // Vectored sends are messages. The timeout checks for lost resets.
             operations.extend([Recv::CODE, Send::CODE, SendMsg::CODE]);
+            operations.extend(features.multishot.then_some(Timeout::CODE));
         }
-        if uses.accept {
-            operations.push(Accept::CODE);
-        }
-        if uses.connect {
-            operations.push(Connect::CODE);
-        }
+        operations.extend(uses.accept.then_some(Accept::CODE));
+        operations.extend(uses.connect.then_some(Connect::CODE));
         if uses.datagrams {
             operations.extend([Recv::CODE, RecvMsg::CODE, Send::CODE, SendMsg::CODE]);
             // Datagram sockets bring buffers of their own geometry.
-            if features.buffers != Buffers::Legacy {
-                registrations.push(REGISTER_PBUF_RING);
-            }
-            if features.direct {
-                flags |= Flags::FIXED_FILE;
-                registrations.extend([REGISTER_FILES2, REGISTER_FILES_UPDATE]);
-            }
+            registrations.push(REGISTER_PBUF_RING);
         }
-        if uses.files && features.files == FileOperations::Ring {
+        if uses.files {
             operations.extend([OpenAt2::CODE, Statx::CODE, Read::CODE]);
             flags |= Flags::ASYNC;
-        }
-        if uses.zero_copy {
-            operations.push(SendZc::CODE);
         }
         operations.sort_unstable();
         operations.dedup();
@@ -107,41 +79,12 @@ mod tests {
     use crate::counters::Counters;
     use crate::driver::common::DriverSetup;
     use crate::driver::uring::ring::Enter;
-    use crate::may_skip::skip;
-    use crate::probe::{best, select_uring};
+    use crate::probe::select_uring;
     use io_uring::opcode::{Nop, OpenAt, Socket, Splice, UnlinkAt, Write};
     use io_uring::squeue::Entry;
     use io_uring::types::{Fd, OpenHow};
     use std::sync::Arc;
     use std::time::Duration;
-
-    #[test]
-    fn a_ring_may_do_what_its_program_does_and_no_more() {
-        let accept = Uses { accept: true, ..Uses::default() };
-        let echo = Allowed::by(accept, &best());
-        let own = [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Timeout::CODE];
-        let of_streams = [Accept::CODE, Recv::CODE, Send::CODE, SendMsg::CODE];
-        let mut expected = [own.as_slice(), &of_streams].concat();
-        expected.sort_unstable();
-        assert_eq!(echo.operations, expected);
-        assert_eq!(echo.flags, Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS);
-        assert_eq!(echo.registrations, [UNREGISTER_RING_FDS]);
-        let single_shot = UringFeatures { multishot: false, ..best() };
-        assert!(!Allowed::by(accept, &single_shot).operations.contains(&Timeout::CODE));
-
-        let http = Allowed::by(Uses { files: true, ..accept }, &best());
-        assert!(http.operations.contains(&OpenAt2::CODE));
-        assert!(!http.operations.contains(&SendZc::CODE));
-        let on_threads = UringFeatures { files: FileOperations::Threads, ..best() };
-        assert_eq!(Allowed::by(Uses { files: true, ..accept }, &on_threads), echo);
-
-        let datagrams = Uses { datagrams: true, ..Uses::default() };
-        let direct = UringFeatures { direct: true, ..best() };
-        let udp = Allowed::by(datagrams, &direct);
-        assert!(!udp.operations.contains(&Accept::CODE));
-        assert!(udp.flags.contains(Flags::FIXED_FILE));
-        assert!(!Allowed::by(datagrams, &best()).flags.contains(Flags::FIXED_FILE));
-    }
 
     /// The result of one operation.
     fn ask(ring: &mut Ring, entry: Entry) -> i32 {
@@ -160,18 +103,18 @@ mod tests {
     fn a_restricted_ring_refuses_what_is_not_on_its_list() {
         let features = match select_uring(&UringOptions::default()) {
             Ok(features) => features,
-            Err(refusal) => return skip("io_uring", refusal),
+            Err(refusal) => testing::needs("io_uring", refusal),
         };
         let uses = Uses { accept: true, ..Uses::default() };
         let setup = DriverSetup {
             wake_fd: -1,
             confined: Some(uses),
-            counters: Arc::new(Counters::with_call_times(false)),
+            counters: Arc::new(Counters::default()),
             linger: Duration::ZERO,
         };
         let mut ring = Ring::new(&features, &setup).expect("a ring");
         if let Err(error) = apply(&ring, uses, &features) {
-            return skip("io_uring", format!("this kernel does not restrict rings: {error}"));
+            testing::needs("a kernel that restricts rings", error);
         }
         let (nowhere, path, how) = (Fd(-1), c"/nonexistent/file".as_ptr(), OpenHow::new());
         let refused = [
@@ -190,16 +133,12 @@ mod tests {
             AsyncCancel::new(99).build().flags(Flags::ASYNC),
             AsyncCancel::new(99).build().flags(Flags::IO_DRAIN),
         ];
-        let number = refused.len();
         for (number, entry) in refused.into_iter().enumerate() {
             assert_eq!(ask(&mut ring, entry), -libc::EACCES, "operation {number}");
         }
         assert_eq!(ask(&mut ring, AsyncCancel::new(99).build()), -libc::ENOENT);
         assert_eq!(ask(&mut ring, Close::new(nowhere).build()), -libc::EBADF);
-        let register = ring.registrar().register_files(1);
-        assert_eq!(register.expect_err("refused").raw_os_error(), Some(libc::EACCES));
         let again = ring.registrar().restrict(&mut [Restriction::sqe_op(0)]);
         assert!(again.is_err(), "the list is final");
-        println!("{number} operations and 2 registrations refused");
     }
 }

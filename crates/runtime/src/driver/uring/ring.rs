@@ -1,12 +1,12 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
 use crate::calls::Call;
-use crate::config::{TaskRun, UringFeatures};
+use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
 use crate::sys::ring::{self, Setup, Uring, Wait};
-use io_uring::squeue::{self, Entry};
-use io_uring::{cqueue, opcode, types};
+use io_uring::cqueue;
+use io_uring::squeue::{Entry, Flags};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -29,19 +29,10 @@ pub(super) struct Ring {
     /// Entries that found the submission queue full. Bounded by the operations of all sockets.
     backlog: VecDeque<Entry>,
     sqpoll: bool,
-    ext_arg: bool,
-    skip_success: bool,
-    min_wait_us: u32,
     /// Flags of every wait beside its own: [`ring::ENTER_NO_IOWAIT`] or none.
     wait_flags: u32,
-    /// Completions that one drain takes.
-    drain_most: u32,
     /// Completions that a wait leaves in the kernel are taken before tasks run: [`BURST_MIN`].
     takes_bursts: bool,
-    /// The memory that the last timeout operation points to. The kernel may take such an entry
-    /// later than the enter that was to submit it, so this lives as long as the ring. A late entry
-    /// finds a later timeout here, which works as well.
-    timespec: Box<types::Timespec>,
     counters: Arc<Counters>,
 }
 
@@ -49,29 +40,16 @@ impl Ring {
     pub(super) fn new(features: &UringFeatures, setup: &DriverSetup) -> io::Result<Ring> {
         let uring = Uring::new(Setup {
             sq_entries: features.sq_entries,
-            cq_entries: features.cq_entries.max(features.sq_entries),
-            submit_all: features.submit_all,
-            single_issuer: features.single_issuer,
-            taskrun: features.taskrun,
-            no_sqarray: features.no_sqarray,
-            // Restrictions are taken only then, by `restrictions::apply`, which enables the ring.
+            cq_entries: features.cq_entries,
             disabled: setup.confined.is_some(),
             sqpoll_idle_ms: features.sqpoll_idle_ms,
-            registered: features.registered_ring,
         })?;
         Ok(Ring {
             uring,
             backlog: VecDeque::new(),
             sqpoll: features.sqpoll_idle_ms > 0,
-            ext_arg: features.ext_arg,
-            skip_success: features.skip_success,
-            min_wait_us: features.min_wait_us,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
-            drain_most: features.cq_entries / 2,
-            takes_bursts: features.taskrun == TaskRun::Defer
-                && features.ext_arg
-                && features.gather > 0,
-            timespec: Box::default(),
+            takes_bursts: features.sqpoll_idle_ms == 0 && features.gather > 0,
             counters: Arc::clone(&setup.counters),
         })
     }
@@ -106,12 +84,8 @@ impl Ring {
     /// As for [`push`](Ring::push). The completion is ignored, so the memory that the entry refers
     /// to must live as long as the ring.
     pub(super) unsafe fn push_uncounted(&mut self, entry: Entry) {
-        let flags = match self.skip_success {
-            true => squeue::Flags::SKIP_SUCCESS,
-            false => squeue::Flags::empty(),
-        };
         // SAFETY: the obligation is the caller's.
-        unsafe { self.push(entry.flags(flags).user_data(NOBODY)) };
+        unsafe { self.push(entry.flags(Flags::SKIP_SUCCESS).user_data(NOBODY)) };
     }
 
     /// # Safety
@@ -160,19 +134,7 @@ impl Ring {
             return self.submit();
         }
         self.refill();
-        if how == Enter::Drain && self.ext_arg {
-            return self.enter_once(ring::ENTER_GETEVENTS, self.drain_most, Some(Duration::ZERO));
-        }
-        let mut wait =
-            how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
-        if wait
-            && !self.ext_arg
-            && let Some(timeout) = timeout
-        {
-            self.push_timeout(timeout);
-            // A wait whose timeout found the queue full would never end.
-            wait = self.backlog.is_empty();
-        }
+        let wait = how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
         loop {
             self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
             if self.backlog.is_empty() {
@@ -204,7 +166,7 @@ impl Ring {
         completions: u32,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        // A drain requests many with a timeout of zero: that is not a wait.
+        // A burst requests many with a timeout of zero: that is not a wait.
         let wait = completions > 0 && timeout != Some(Duration::ZERO);
         let mut to_submit = self.uring.queued() as u32;
         if self.sqpoll {
@@ -225,11 +187,7 @@ impl Ring {
         }
         let fetches = flags & ring::ENTER_GETEVENTS != 0;
         let call = Call::of_enter(to_submit > 0, fetches, wait);
-        let wait = Wait {
-            completions,
-            timeout: timeout.filter(|_| completions > 0 && self.ext_arg),
-            min_wait_us: if wait { self.min_wait_us } else { 0 },
-        };
+        let wait = Wait { completions, timeout: timeout.filter(|_| completions > 0) };
         let enter = || self.uring.enter(to_submit, flags, wait);
         match self.counters.calls.timed(call, enter) {
             Ok(_) => Ok(()),
@@ -240,15 +198,6 @@ impl Ring {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// For kernels that cannot pass a timeout to the enter: an operation that completes after
-    /// `timeout`, or with the next other completion.
-    fn push_timeout(&mut self, timeout: Duration) {
-        *self.timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-        let entry = opcode::Timeout::new(&*self.timespec).count(1).build().user_data(NOBODY);
-        // SAFETY: the timespec lives as long as the ring.
-        unsafe { self.push(entry) };
     }
 
     /// True if completions that found the queue full wait in the kernel.
@@ -277,9 +226,6 @@ pub(super) enum Enter {
     Submit,
     /// Also to take completions.
     Collect,
-    /// Also to make the kernel run all deferred work, where that can be requested. It does so in
-    /// portions of 20 (IO_LOCAL_TW_DEFAULT_MAX) or of as many completions as are waited for.
-    Drain,
     /// Also to wait for a completion.
     Wait,
 }

@@ -88,8 +88,7 @@ impl Uring {
     pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, mut buf: SendBuf) {
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
-        let completes = !self.features.skip_success
-            || self.features.sqpoll_idle_ms > 0
+        let completes = self.features.sqpoll_idle_ms > 0
             || buf.len() > SEND_BYTES_MAX
             || buf.as_several().is_some_and(|several| several.is_cut());
         self.quick_bytes += buf.len();

@@ -1,7 +1,6 @@
 //! The state of a TCP socket on io_uring, beside the common state.
 
 use super::Uring;
-use super::zero_copy::Zero;
 use crate::buf::SendBuf;
 use crate::driver::socket;
 use crate::driver::socket::queues::Unread;
@@ -63,14 +62,12 @@ impl Receive {
 
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Completions still to come: one for an armed receive, a send in flight that completes, one
-    /// without a copy, a poll for room, a connect, each cancel, and a close that reports.
+    /// Completions still to come: one for an armed receive, a send in flight that completes, a poll
+    /// for room, a connect, and each cancel.
     pub(super) expected: u32,
     pub(super) receive: Receive,
     pub(super) unread: Unread,
     pub(super) in_flight: InFlight,
-    /// The send of a file's bytes that are not copied.
-    pub(super) zero_copy: Zero,
     /// The address a pending connect reads from.
     pub(super) connecting: Option<Box<SockAddr>>,
 }

@@ -1,11 +1,11 @@
 //! UDP sockets on io_uring.
 //!
-//! One multishot receive per socket, or on sockets with many datagrams at a time recvmmsg(2), see `calls`;
-//! connected sockets that want no ancillary data use `recv`,
+//! One multishot receive per socket: connected sockets that want no ancillary data use `recv`,
 //! all others `recvmsg`, which puts a header, the address and the ancillary data before the
-//! payload in the buffer. Without multishot, one single-shot receive is armed again and again.
+//! payload in the buffer.
 //!
-//! As an option many single-shot receives are kept in flight, each with a buffer of its own, as
+//! As an option, and without multishot, single-shot receives are kept in flight, each with a buffer
+//! of its own, as
 //! AsyncUdpTests does it. Each datagram then wakes all of them, and they may complete out of order.
 //! One that was woken 128 times for nothing the kernel hands to a worker thread (APOLL_MAX_RETRY),
 //! which blocks in it until its turn comes.
@@ -19,19 +19,14 @@
 //! their order, but for one case: an ICMP error, which only a connected socket reports, takes the place
 //! of a send, and those that were handed over behind it go out before it is repeated.
 
-mod calls;
-mod direct;
 mod memory;
 mod receive;
 mod send;
 mod send_budget;
 
-pub(super) use self::direct::Places;
 pub(super) use self::memory::{RecvOp, SendOp};
 
-use self::calls::{Reads, reads_of};
-use self::direct::Socket;
-use self::memory::{Memory, RECVMSG_HEADER_BYTES};
+use self::memory::RECVMSG_HEADER_BYTES;
 use self::send_budget::SendBudget;
 use super::ring::Enter;
 use super::{Entry, Op, Uring, UringDriver};
@@ -41,8 +36,6 @@ use crate::driver::datagrams::UdpSetup;
 use crate::driver::socket;
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
-use io_uring::opcode;
-use io_uring::types::Fd;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,16 +47,20 @@ const RECEIVED_MAX: usize = 4096;
 /// Buffers that one pool can have.
 const POOL_COUNT_MAX: u32 = 1 << 15;
 
-/// A destination for the trial of IORING_OP_SEND with an address: nothing is sent to it.
-static TRIAL_ADDRESS: [u8; 16] =
-    [libc::AF_INET as u8, 0, 0, 9, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+/// Where the buffers of a socket come from.
+enum Memory {
+    /// Of a multishot receive: the kernel picks one of a group when a datagram arrives.
+    Group(u16),
+    /// Each single-shot receive has one, from a pool of the socket.
+    Own(Rc<Pool>),
+}
 
 pub(super) type Udp = socket::Udp<Uring>;
 
 /// The state of a datagram socket on io_uring, beside the common state.
 pub(crate) struct Own {
     /// Empty once it was closed.
-    pub(super) socket: Option<Socket>,
+    pub(super) socket: Option<OwnedFd>,
     /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
     /// Closed and cancelled: its slot is free after the last completion.
@@ -71,8 +68,6 @@ pub(crate) struct Own {
     /// The program takes the socket out of the runtime: nothing is received any more.
     released: bool,
     memory: Memory,
-    multishot: bool,
-    reads: Reads,
     /// The lengths that a multishot recvmsg reserves.
     template: Box<libc::msghdr>,
     /// Single-shot receives: their memory.
@@ -122,7 +117,7 @@ impl Udp {
     fn rests(&self) -> bool {
         let never = self.outbox.closing || self.own.released;
         let not_now = self.own.starved || self.own.paused;
-        never || not_now || self.own.receive_error.is_some() || !self.own.reads.by_ring()
+        never || not_now || self.own.receive_error.is_some()
     }
 }
 
@@ -130,15 +125,16 @@ impl UringDriver {
     pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
         let multishot = self.engine.features.multishot && setup.pending == 0;
         let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-        let memory = if setup.pending > 0 {
+        let memory = if !multishot {
             // Beside those in flight as many as others may be read.
-            let count = (setup.pending + u32::from(setup.buffer_count)).min(POOL_COUNT_MAX);
+            let count = setup.pending.max(1) + u32::from(setup.buffer_count);
+            let count = count.min(POOL_COUNT_MAX);
             let bytes = setup.buffer_bytes.next_multiple_of(64);
             Memory::Own(Rc::new(Pool::new(count as u16, bytes)?))
         } else {
-            let header_bytes = match multishot && !setup.is_plain() {
-                true => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
-                false => 0,
+            let header_bytes = match setup.is_plain() {
+                true => 0,
+                false => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
             };
             let bytes = header_bytes + setup.buffer_bytes;
             Memory::Group(self.engine.groups.for_datagrams(
@@ -147,23 +143,16 @@ impl UringDriver {
                 bytes,
             )?)
         };
-        self.try_send_address();
         let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
         let send_budget = SendBudget::new(&socket);
-        let socket = match self.engine.features.direct {
-            true => self.engine.places.register(&self.engine.ring, socket),
-            false => Socket::plain(socket),
-        };
         let own = Own {
             socket: Some(socket),
             expected: 0,
             abandoned: false,
             released: false,
-            reads: reads_of(self.engine.features.udp, multishot, &memory),
             memory,
-            multishot,
             template,
             singles: Vec::new(),
             armed: 0,
@@ -183,21 +172,6 @@ impl UringDriver {
         Ok(self.entries.insert(Entry::Udp(Box::new(Udp::new(setup, own)))))
     }
 
-    /// Finds out, once, whether IORING_OP_SEND takes a destination (Linux 6.0); until that is
-    /// known IORING_OP_SENDMSG carries it.
-    fn try_send_address(&mut self) {
-        if self.engine.send_address.is_none() {
-            self.engine.send_address = Some(false);
-            let entry = opcode::Send::new(Fd(-1), TRIAL_ADDRESS.as_ptr(), 0)
-                .dest_addr(TRIAL_ADDRESS.as_ptr().cast())
-                .dest_addr_len(TRIAL_ADDRESS.len() as u32)
-                .build();
-            let nobody = Key::from_bits(0);
-            // SAFETY: the address is a constant, and no bytes are sent.
-            unsafe { self.engine.ring.push(entry.user_data(Op::SendAddressTrial.tag(nobody))) };
-        }
-    }
-
     /// Cancels what is with the kernel and closes the socket, at once where that is possible,
     /// because a bound socket also holds its port: a program may drop one and bind the next before
     /// the driver's turn.
@@ -209,18 +183,14 @@ impl UringDriver {
             && self.engine.ring.enter(Enter::Collect, None).is_ok()
             && self.engine.ring.all_submitted()
             && let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
-            && let Some(socket) = udp.own.socket.take()
         {
-            self.engine.places.release(&self.engine.ring, socket);
+            udp.own.socket = None;
         }
     }
 
     /// The kernel has nothing of a socket any more.
     pub(super) fn forget_udp(&mut self, udp: Udp) {
         udp.own.singles.iter().for_each(|single| drop(self.engine.receives.remove(*single)));
-        if let Some(socket) = udp.own.socket {
-            self.engine.places.release(&self.engine.ring, socket);
-        }
     }
 
     pub(super) fn cancel_all_of_udp(&mut self, key: Key) {
@@ -239,10 +209,9 @@ impl Uring {
     /// Cancels the receives of a socket, and `further`.
     fn cancel_receives(&mut self, key: Key, udp: &mut Udp, further: Option<u64>) {
         let mut cancels = Vec::from_iter(further);
-        if udp.own.multishot && udp.own.armed > 0 {
+        if matches!(udp.own.memory, Memory::Group(_)) && udp.own.armed > 0 {
             cancels.push(Op::ReceiveDatagrams.tag(key));
         }
-        cancels.extend(udp.own.reads.armed().map(|poll| poll.tag(key)));
         let armed = udp
             .own
             .singles
@@ -261,8 +230,6 @@ impl Uring {
         if udp.own.expected > 0 || udp.own.in_flight > 0 {
             return None;
         }
-        let socket = udp.own.socket.take();
-        udp.own.socket = socket.map(|socket| self.places.unregister(&self.ring, socket));
         Some(udp.own.received.drain(..).collect())
     }
 }

@@ -2,10 +2,9 @@
 
 use super::TcpStream;
 use crate::driver::pieces::Piece;
-use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
 use crate::driver::{Side, errno};
+use crate::fs::File;
 use crate::fs::operation::WARM_BYTES;
-use crate::fs::{File, SendStrategy};
 use crate::net::{Operation, with_socket};
 use crate::sys;
 use crate::task::yield_now;
@@ -41,27 +40,9 @@ impl TcpStream {
     /// Those of [`send`](Self::send); those of reading the file; ECANCELED, see
     /// [`cancel`](Self::cancel).
     pub async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
-        self.send_file_by(SendStrategy::Sendfile, file, offset, len).await
-    }
-
-    /// Like [`send_file`](Self::send_file), with a strategy. If it is not supported, for this file
-    /// or on this kernel, the file is read and sent instead, and
-    /// [`Builder::on_notice`](crate::Builder::on_notice) is notified. splice(2) without a pipe, for
-    /// lack of descriptors, becomes sendfile(2), and data without a buffer for sending without a
-    /// copy is copied ([`zero_copy_exhausted`](crate::CounterSnapshot::zero_copy_exhausted)).
-    ///
-    /// # Errors
-    /// As for [`send_file`](Self::send_file).
-    pub async fn send_file_by(
-        &self,
-        strategy: SendStrategy,
-        file: &File,
-        offset: u64,
-        len: u64,
-    ) -> io::Result<u64> {
         let cancels = self.cancels.get();
         let mut watch = self.sends();
-        let mut sending = pin!(self.send_chunks(strategy, file, offset, len));
+        let mut sending = pin!(self.send_chunks(file, offset, len));
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
@@ -85,24 +66,15 @@ impl TcpStream {
         Operation::new(&self.worker, self.key, Side::Send)
     }
 
-    async fn send_chunks(
-        &self,
-        strategy: SendStrategy,
-        file: &File,
-        offset: u64,
-        len: u64,
-    ) -> io::Result<u64> {
+    async fn send_chunks(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         let mut turn = Turn::begin(self, len).await?;
         while turn.sent < len {
             self.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
             let most = (len - turn.sent).min(CHUNK_BYTES as u64) as usize;
-            let report = |notice| self.worker.notice(notice);
-            let sent = match self.worker.sending.choose(strategy, file.may_sendfile(), report) {
-                SendStrategy::Sendfile => turn.send_from_cache(file, at, most).await,
-                SendStrategy::Splice => turn.send_spliced(file, at, most).await,
-                SendStrategy::ZeroCopy => turn.send_in_place(file, at, most).await,
-                SendStrategy::Read => turn.send_copied(file, at, most).await,
+            let sent = match file.may_sendfile() {
+                true => turn.send_from_cache(file, at, most).await,
+                false => turn.send_copied(file, at, most).await,
             };
             match sent {
                 Ok(0) => {
@@ -121,7 +93,7 @@ impl TcpStream {
     }
 }
 
-/// The errors of sendfile(2) and splice(2) for an unsupported file, before anything was sent.
+/// The errors of sendfile(2) for an unsupported file, before anything was sent.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
 }
@@ -151,106 +123,17 @@ impl<'a> Turn<'a> {
     /// Sends a part of a chunk, at least a byte unless the file has ended.
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
-            self.bring_in(file, at, most).await?;
+            if !file.is_cached(at, most) {
+                self.stream.worker.counters.cold_pieces.add(1);
+                // Sent without a second check, so that this ends even if memory is so short that the
+                // pages were evicted again.
+                file.warm(at, most).await?;
+            }
             match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => return sent,
             }
         }
-    }
-
-    async fn bring_in(&self, file: &File, at: u64, most: usize) -> io::Result<()> {
-        if file.is_cached(at, most) {
-            return Ok(());
-        }
-        self.stream.worker.counters.cold_pieces.add(1);
-        // Sent without a second check, so that this ends even if memory is so short that the pages
-        // were evicted again.
-        file.warm(at, most).await
-    }
-
-    /// As [`send_from_cache`](Turn::send_from_cache), through the pipe of the worker.
-    async fn send_spliced(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
-        loop {
-            self.bring_in(file, at, most).await?;
-            let worker = &self.stream.worker;
-            let Ok(pipe) = worker.sending.take_pipe() else {
-                return self.send_from_cache(file, at, most).await;
-            };
-            worker.counters.syscalls.add(1);
-            let filled = pipe.fill(file.fd(), at, most.min(pipe.capacity()))?;
-            let more = (filled as u64) < self.len - self.sent;
-            let mut sent = 0;
-            let error = loop {
-                if sent == filled {
-                    self.stream.worker.sending.return_pipe(pipe);
-                    return Ok(sent);
-                }
-                match self.send(Piece::Piped { pipe: &pipe, len: filled - sent, more }) {
-                    Ok(bytes) => sent += bytes,
-                    Err(error) => break error,
-                }
-            };
-            // With its remaining content, before another task can need one.
-            drop(pipe);
-            match error.kind() {
-                io::ErrorKind::WouldBlock => self.room().await?,
-                _ if sent == 0 => return Err(error),
-                _ => {}
-            }
-            if sent > 0 {
-                return Ok(sent);
-            }
-        }
-    }
-
-    /// Reads a part of a chunk and sends it from the memory it was read into.
-    async fn send_in_place(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
-        let most = most.min(BUFFER_BYTES);
-        self.bring_in(file, at, most).await?;
-        let worker = &self.stream.worker;
-        let read = worker.sending.buffers.filled(most, |into| file.read_into(at, into));
-        let Some(buffer) = read else {
-            worker.counters.zero_copy_exhausted.add(1);
-            return self.send_copied(file, at, most).await;
-        };
-        let mut buffer = buffer?;
-        let bytes = buffer.as_slice().len();
-        let more = (bytes as u64) < self.len - self.sent;
-        let mut copies = false;
-        while !buffer.is_empty() {
-            let sent = match copies {
-                true => self.send(Piece::Bytes { bytes: buffer.as_slice(), more }),
-                false => self.send_without_copy(&buffer, more).await,
-            };
-            match sent {
-                Ok(bytes) => buffer.advance(bytes),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
-                Err(error) if !copies && zero_copy::is_exhausted(&error) => {
-                    self.stream.worker.counters.zero_copy_exhausted.add(1);
-                    copies = true;
-                }
-                Err(error) if !copies && zero_copy::is_refusal(&error) => {
-                    let worker = &self.stream.worker;
-                    worker.sending.refuse_zero_copy(&error, |notice| worker.notice(notice));
-                    copies = true;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(bytes)
-    }
-
-    async fn send_without_copy(&mut self, buffer: &Buffer, more: bool) -> io::Result<usize> {
-        let (mut send, mut begun) = (self.stream.sends(), false);
-        let sent = poll_fn(|cx| {
-            send.poll(cx, |driver, key, waiter| {
-                driver.poll_zero_copy(key, waiter, buffer, more, &mut begun)
-            })
-        })
-        .await;
-        self.sent += *sent.as_ref().unwrap_or(&0) as u64;
-        sent
     }
 
     async fn send_copied(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {

@@ -6,7 +6,6 @@ use io_uring::cqueue;
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use std::io;
-use std::os::fd::RawFd;
 use std::time::Duration;
 
 pub(crate) use super::real::ring::*;
@@ -72,7 +71,7 @@ impl Uring {
 
     pub(crate) fn enter(&self, to_submit: u32, flags: u32, mut wait: Wait) -> io::Result<u32> {
         if self.holds() && wait.timeout != Some(Duration::ZERO) {
-            wait = Wait { completions: 0, timeout: None, min_wait_us: 0 };
+            wait = Wait { completions: 0, timeout: None };
         }
         self.ring.enter(to_submit, flags, wait)
     }
@@ -88,18 +87,9 @@ impl Uring {
         start: u64,
         count: u16,
         group: u16,
-        incremental: bool,
     ) -> io::Result<()> {
         // SAFETY: the obligation is the caller's.
-        unsafe { self.ring.register_buffers(start, count, group, incremental) }
-    }
-
-    pub(crate) fn register_files(&self, count: u32) -> io::Result<()> {
-        self.ring.register_files(count)
-    }
-
-    pub(crate) fn update_files(&self, place: u32, fds: &[RawFd]) -> io::Result<usize> {
-        self.ring.update_files(place, fds)
+        unsafe { self.ring.register_buffers(start, count, group) }
     }
 
     /// True if completions are held back, so that no wait must be for others.

@@ -144,17 +144,6 @@ fn read_with_flags(
     Ok(read)
 }
 
-/// Reads from `offset` into existing memory, blocking on the disk if necessary; fewer bytes than
-/// fit at the end of the file, or none.
-pub(crate) fn read_into(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-    let offset = file_offset(offset)?;
-    // SAFETY: live, exclusively borrowed memory of the length passed.
-    let read = retry_eintr(|| unsafe {
-        libc::pread(file.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), offset)
-    })?;
-    Ok(read)
-}
-
 /// Writes all of `bytes` at `offset`, blocking on the disk.
 pub(crate) fn write_all_at(
     file: BorrowedFd<'_>,

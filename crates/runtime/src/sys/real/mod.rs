@@ -6,7 +6,6 @@
 pub(crate) mod datagram;
 pub(crate) mod file;
 pub(crate) mod heap;
-pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod prices;
 pub(crate) mod probe;
@@ -14,7 +13,6 @@ pub(crate) mod refused;
 pub(crate) mod ring;
 pub(crate) mod socket;
 pub(crate) mod trial;
-pub(crate) mod zero_copy;
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -215,14 +213,6 @@ pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
         .map(drop)
 }
 
-/// Allows timed waits of the calling thread to end this much late (50 us by default;
-/// PR_SET_TIMERSLACK, prctl(2)). The kernel uses it to coalesce wake-ups of several timers.
-pub(crate) fn set_timer_slack(slack: std::time::Duration) {
-    let nanoseconds = slack.as_nanos().min(libc::c_ulong::MAX.into()) as libc::c_ulong;
-    // SAFETY: takes a number, and accepts all of them.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
-}
-
 /// CPU time used by the calling thread so far, user and system, in nanoseconds.
 pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
     // SAFETY: an all-zero rusage is a valid value of the type.
@@ -246,12 +236,6 @@ pub(crate) fn thread_cpu_clock_ns() -> u64 {
 #[inline]
 pub(crate) fn now() -> Instant {
     Instant::now()
-}
-
-/// Whether it is time. For loops that do something until it is.
-#[inline]
-pub(crate) fn is_past(deadline: Instant) -> bool {
-    now() >= deadline
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.

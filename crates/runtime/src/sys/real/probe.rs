@@ -8,9 +8,6 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 /// kernels give io_uring_register(-1, ...) a special meaning.
 const NOT_OPEN: RawFd = RawFd::MAX;
 
-/// IORING_SETUP_CQSIZE: the number of completion entries is specified.
-pub(crate) const SETUP_CQSIZE: u32 = 1 << 3;
-
 /// `struct io_uring_params`; the offsets for mmap(2) are not used here.
 #[repr(C)]
 #[derive(Default)]
@@ -29,9 +26,8 @@ struct Params {
 /// Creates the smallest ring with these IORING_SETUP_* flags, and returns it with its IORING_FEAT_*
 /// bits.
 pub(crate) fn setup(flags: u32) -> io::Result<(OwnedFd, u32)> {
-    let cq_entries = if flags & SETUP_CQSIZE != 0 { 2 } else { 0 };
     // One millisecond of idling for the thread of SQPOLL; ignored without the flag.
-    let mut params = Params { flags, cq_entries, sq_thread_idle: 1, ..Params::default() };
+    let mut params = Params { flags, sq_thread_idle: 1, ..Params::default() };
     // SAFETY: one live, exclusively borrowed io_uring_params of the kernel's 120 bytes.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1u32, &raw mut params) };
     if fd < 0 {

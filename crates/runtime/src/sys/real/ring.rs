@@ -4,7 +4,6 @@
 //! inside a borrowed `Submitter`; so `io_uring_enter` is called here. See io_uring_enter(2) and
 //! io_uring_register(2).
 
-use crate::config::TaskRun;
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, cqueue};
@@ -85,11 +84,8 @@ pub(crate) enum RingFd {
 pub(crate) struct Wait {
     /// Completions to wait for; with 0 it does not wait.
     pub(crate) completions: u32,
-    /// Longest wait; `None` waits for ever. Requires IORING_FEAT_EXT_ARG (Linux 5.11).
+    /// Longest wait; `None` waits for ever.
     pub(crate) timeout: Option<Duration>,
-    /// Wait at least this long to gather `completions` before returning with one; 0 is off.
-    /// Requires IORING_FEAT_MIN_TIMEOUT (Linux 6.12).
-    pub(crate) min_wait_us: u32,
 }
 
 /// The parameters of a ring.
@@ -97,17 +93,11 @@ pub(crate) struct Wait {
 pub(crate) struct Setup {
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
-    pub(crate) submit_all: bool,
-    pub(crate) single_issuer: bool,
-    pub(crate) taskrun: TaskRun,
-    pub(crate) no_sqarray: bool,
     /// It accepts no entry before [`Uring::restrict`].
     pub(crate) disabled: bool,
     /// How long the kernel's submission thread polls for entries before it sleeps; 0 is without
     /// one.
     pub(crate) sqpoll_idle_ms: u32,
-    /// The ring's own descriptor is registered with this thread.
-    pub(crate) registered: bool,
 }
 
 /// A ring.
@@ -120,33 +110,18 @@ impl Uring {
     /// Creates a ring for this thread.
     pub(crate) fn new(setup: Setup) -> io::Result<Uring> {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(setup.cq_entries).dontfork();
-        if setup.submit_all {
-            builder.setup_submit_all();
-        }
-        if setup.single_issuer {
-            builder.setup_single_issuer();
-        }
-        match setup.taskrun {
-            TaskRun::Defer => drop(builder.setup_defer_taskrun()),
-            TaskRun::Coop => drop(builder.setup_coop_taskrun()),
-            TaskRun::None => {}
-        }
-        if setup.no_sqarray {
-            builder.setup_no_sqarray();
-        }
+        builder.setup_cqsize(setup.cq_entries).setup_submit_all().setup_single_issuer().dontfork();
         if setup.disabled {
             builder.setup_r_disabled();
         }
-        if setup.sqpoll_idle_ms > 0 {
-            builder.setup_sqpoll(setup.sqpoll_idle_ms);
-        }
-        let uring = charged(|| builder.build(setup.sq_entries))?;
-        let fd = if setup.registered {
-            register_ring_fd(borrow(&uring))?
-        } else {
-            RingFd::Plain(uring.as_raw_fd())
+        // With a submission thread, completions run in that.
+        match setup.sqpoll_idle_ms {
+            0 => builder.setup_defer_taskrun(),
+            idle_ms => builder.setup_sqpoll(idle_ms),
         };
+        let uring = charged(|| builder.build(setup.sq_entries))?;
+        // A thread has 16 places for rings.
+        let fd = register_ring_fd(borrow(&uring)).unwrap_or(RingFd::Plain(uring.as_raw_fd()));
         Ok(Uring { uring, fd })
     }
 
@@ -203,7 +178,7 @@ impl Uring {
         self.uring.submitter().register_enable_rings()
     }
 
-    /// Registers a ring of `count` buffers; with `incremental`, each is filled incrementally.
+    /// Registers a ring of `count` buffers.
     ///
     /// # Safety
     /// `start` names page-aligned memory for `count` entries, which lives until the ring is
@@ -214,22 +189,10 @@ impl Uring {
         start: u64,
         count: u16,
         group: u16,
-        incremental: bool,
     ) -> io::Result<()> {
-        let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
         let submitter = self.uring.submitter();
         // SAFETY: the obligation is the caller's.
-        unsafe { submitter.register_buf_ring_with_flags(start, count, group, flags) }
-    }
-
-    /// Registers an empty table for direct descriptors.
-    pub(crate) fn register_files(&self, count: u32) -> io::Result<()> {
-        self.uring.submitter().register_files_sparse(count)
-    }
-
-    /// Puts descriptors into the table; -1 empties a place. Returns how many.
-    pub(crate) fn update_files(&self, place: u32, fds: &[RawFd]) -> io::Result<usize> {
-        self.uring.submitter().register_files_update(place, fds)
+        unsafe { submitter.register_buf_ring_with_flags(start, count, group, 0) }
     }
 }
 
@@ -256,10 +219,10 @@ pub(crate) fn enter(ring: RingFd, to_submit: u32, flags: u32, wait: Wait) -> io:
     let argument = GetEventsArg {
         sigmask: 0,
         sigmask_bytes: 8,
-        min_wait_us: wait.min_wait_us,
+        min_wait_us: 0,
         timespec: timespec.as_ref().map_or(0, |t| std::ptr::from_ref(t) as u64),
     };
-    let extended = timespec.is_some() || wait.min_wait_us != 0;
+    let extended = timespec.is_some();
     let (fd, mut flags) = match ring {
         RingFd::Plain(fd) => (fd, flags),
         RingFd::Registered(index) => (index as i32, flags | ENTER_REGISTERED_RING),

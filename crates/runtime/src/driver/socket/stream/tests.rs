@@ -190,19 +190,6 @@ fn an_error_is_told_by_every_later_call_and_drops_what_is_queued() {
 }
 
 #[test]
-fn a_close_waits_until_it_is_known_what_a_file_has_sent() {
-    let mut sending = Sending::default();
-    assert!(poll(|waiter| sending.poll_file(waiter)).is_ready());
-    sending.file_is_unknown();
-    sending.finish();
-    sending.close();
-    assert!(sending.must_linger() && !sending.take_fin());
-    sending.end_file(&mut Vec::new());
-    assert!(matches!(sending.next(), Next::ShutDown));
-    assert!(matches!(sending.next(), Next::Close));
-}
-
-#[test]
 fn who_waits_for_room_is_woken_once_and_asks_again() {
     let mut sending = Sending::default();
     let (mut asked, mut wakes) = (false, Vec::new());

@@ -1,19 +1,18 @@
 //! The memory of datagram operations. It must stay in place and unchanged while the kernel has the
 //! operation, so it is in boxes that the driver keeps in tables of its own.
 
-use super::direct::Name;
 use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
 };
 use crate::driver::datagrams::{Outgoing, UdpSetup};
-use crate::driver::uring::provided::{Groups, Provided};
+use crate::driver::uring::provided::Provided;
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
 use io_uring::opcode;
-use io_uring::squeue::{Entry, Flags};
-use io_uring::types::RecvMsgOut;
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, RecvMsgOut};
 use std::rc::Rc;
 
 /// Bytes that a multishot recvmsg puts before address, ancillary data and payload:
@@ -28,8 +27,6 @@ pub(in crate::driver::uring) struct SendOp {
     outgoing: Option<Outgoing>,
     /// Posts no completion when it succeeds.
     pub(in crate::driver::uring) silent: bool,
-    /// Sent by IORING_OP_SEND with a destination.
-    pub(in crate::driver::uring) addressed: bool,
     name: [u8; NAME_BYTES],
     control: [u8; SEND_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
@@ -42,7 +39,6 @@ impl SendOp {
             socket,
             outgoing: None,
             silent: false,
-            addressed: false,
             name: [0; NAME_BYTES],
             control: [0; SEND_CONTROL_BYTES_MAX],
             iovec: NO_BUFFER,
@@ -54,10 +50,9 @@ impl SendOp {
     /// datagram: both stay unchanged until [`finish`](SendOp::finish).
     pub(in crate::driver::uring) fn start(
         &mut self,
-        name: Name,
+        fd: Fd,
         outgoing: Outgoing,
         setup: &UdpSetup,
-        send_address: bool,
         flags: i32,
     ) -> Entry {
         let outgoing = &*self.outgoing.insert(outgoing);
@@ -65,15 +60,14 @@ impl SendOp {
         let bytes = datagram.data.as_slice();
         let (to, to_bytes) = outgoing.name(&mut self.name);
         let control = setup.control_for(datagram);
-        self.addressed = to_bytes > 0 && send_address && control.is_empty();
-        if control.is_empty() && (to_bytes == 0 || send_address) {
+        if control.is_empty() {
             // A longer one is too long for UDP as well: the kernel refuses it.
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let mut send = opcode::Send::new(name.fd, bytes.as_ptr(), length).flags(flags);
+            let mut send = opcode::Send::new(fd, bytes.as_ptr(), length).flags(flags);
             if to_bytes > 0 {
                 send = send.dest_addr(to.cast()).dest_addr_len(to_bytes as u32);
             }
-            return send.build().flags(name.flags);
+            return send.build();
         }
         self.iovec =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -83,25 +77,14 @@ impl SendOp {
         self.header.msg_name = to.cast_mut();
         self.header.msg_namelen = to_bytes as libc::socklen_t;
         self.header.msg_controllen = control.encode(setup.ipv6, &mut self.control) as _;
-        self.header.msg_control = match control.is_empty() {
-            true => std::ptr::null_mut(),
-            false => self.control.as_mut_ptr().cast(),
-        };
-        opcode::SendMsg::new(name.fd, &self.header).flags(flags as u32).build().flags(name.flags)
+        self.header.msg_control = self.control.as_mut_ptr().cast();
+        opcode::SendMsg::new(fd, &self.header).flags(flags as u32).build()
     }
 
     /// The kernel is done with it.
     pub(in crate::driver::uring) fn finish(&mut self) -> Option<Outgoing> {
         self.outgoing.take()
     }
-}
-
-/// Where the buffers of a socket come from.
-pub(in crate::driver::uring) enum Memory {
-    /// The kernel picks one of a group when a datagram arrives.
-    Group(u16),
-    /// Each receive has one, from a pool of the socket.
-    Own(Rc<Pool>),
 }
 
 /// One single-shot receive of a datagram.
@@ -133,63 +116,46 @@ impl RecvOp {
     /// pool has no buffer left.
     pub(in crate::driver::uring) fn start(
         &mut self,
-        name: Name,
+        fd: Fd,
         setup: &UdpSetup,
-        memory: &Memory,
+        pool: &Pool,
     ) -> Option<Entry> {
-        let (address, group, flags) = match memory {
-            Memory::Group(group) => (std::ptr::null_mut(), *group, Flags::BUFFER_SELECT),
-            Memory::Own(pool) => {
-                let id = pool.take()?;
-                self.buffer = Some(id);
-                (pool.address(id), 0, Flags::empty())
-            }
-        };
+        let id = pool.take()?;
+        self.buffer = Some(id);
         self.armed = true;
-        let bytes = setup.buffer_bytes;
+        let (address, bytes) = (pool.address(id), setup.buffer_bytes);
         // MSG_TRUNC makes the kernel report the whole length of a datagram that it cuts.
-        let entry = if setup.is_plain() {
-            opcode::Recv::new(name.fd, address, bytes as u32)
-                .buf_group(group)
-                .flags(libc::MSG_TRUNC)
-                .build()
-        } else {
-            let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-            self.iovec = libc::iovec { iov_base: address.cast(), iov_len: bytes };
-            self.header.msg_iov = &mut self.iovec;
-            self.header.msg_iovlen = 1;
-            self.header.msg_name = self.name.as_mut_ptr().cast();
-            self.header.msg_namelen = name_bytes as libc::socklen_t;
-            self.header.msg_control = self.control.as_mut_ptr().cast();
-            self.header.msg_controllen = control_bytes as _;
-            opcode::RecvMsg::new(name.fd, &mut self.header)
-                .buf_group(group)
-                .flags(libc::MSG_TRUNC as u32)
-                .build()
-        };
-        Some(entry.flags(flags | name.flags))
+        if setup.is_plain() {
+            return Some(
+                opcode::Recv::new(fd, address, bytes as u32).flags(libc::MSG_TRUNC).build(),
+            );
+        }
+        let (name_bytes, control_bytes) = setup.name_and_control_bytes();
+        self.iovec = libc::iovec { iov_base: address.cast(), iov_len: bytes };
+        self.header.msg_iov = &mut self.iovec;
+        self.header.msg_iovlen = 1;
+        self.header.msg_name = self.name.as_mut_ptr().cast();
+        self.header.msg_namelen = name_bytes as libc::socklen_t;
+        self.header.msg_control = self.control.as_mut_ptr().cast();
+        self.header.msg_controllen = control_bytes as _;
+        let receive = opcode::RecvMsg::new(fd, &mut self.header);
+        Some(receive.flags(libc::MSG_TRUNC as u32).build())
     }
 
     /// The kernel is done with it: the datagram, or its errno.
     pub(in crate::driver::uring) fn finish(
         &mut self,
         result: i32,
-        flags: u32,
         setup: &UdpSetup,
-        memory: &Memory,
-        groups: &mut Groups,
+        pool: &Rc<Pool>,
     ) -> Result<Received, i32> {
         self.armed = false;
         let bytes = result.max(0) as usize;
         let kept = bytes.min(setup.buffer_bytes);
-        let data = match memory {
-            Memory::Group(group) => groups.get(*group).take(flags, kept),
-            Memory::Own(pool) => self.buffer.take().map(|id| RecvBuf::from_pool(pool, id, 0, kept)),
-        };
+        let data = self.buffer.take().map(|id| RecvBuf::from_pool(pool, id, 0, kept));
         if result < 0 {
             return Err(-result);
         }
-        // An empty datagram may have taken no buffer.
         let data = data.unwrap_or_else(RecvBuf::empty);
         let truncated = bytes > setup.buffer_bytes;
         let header = &self.header;

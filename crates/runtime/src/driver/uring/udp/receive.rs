@@ -1,13 +1,16 @@
 //! Receiving datagrams.
 
+use super::Memory;
 use super::Udp;
-use super::memory::{Memory, RecvOp, of_multishot};
+use super::memory::{RecvOp, of_multishot};
 use crate::datagram::Received;
 use crate::driver::datagrams::{count_received, is_icmp_error};
 use crate::driver::uring::{Entry, Op, Uring, UringDriver};
 use crate::slots::Key;
+use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::task::Waker;
 
 impl UringDriver {
@@ -16,21 +19,21 @@ impl UringDriver {
         &mut self,
         single: Key,
         result: i32,
-        flags: u32,
         wakes: &mut Vec<Waker>,
     ) {
         let Some(receive) = self.engine.receives.get_mut(single) else { return };
         let key = receive.socket;
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let groups = &mut self.engine.groups;
-        let outcome = receive.finish(result, flags, &udp.setup, &udp.own.memory, groups);
+        let Memory::Own(pool) = &udp.own.memory else { return };
+        let outcome = receive.finish(result, &udp.setup, pool);
         udp.own.armed -= 1;
         udp.own.expected -= 1;
         self.engine.deliver_datagram(key, udp, outcome, wakes);
         // Only this one: the others are armed, or wait for the program to read.
         if let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests())
+            && let Memory::Own(pool) = &udp.own.memory
             && let Some(receive) = self.engine.receives.get_mut(single)
-            && let Some(entry) = receive.start(socket.name, &udp.setup, &udp.own.memory)
+            && let Some(entry) = receive.start(Fd(socket.as_raw_fd()), &udp.setup, pool)
         {
             udp.own.armed += 1;
             udp.own.expected += 1;
@@ -42,7 +45,7 @@ impl UringDriver {
 }
 
 impl Uring {
-    /// Takes datagrams that were received, or can be read now.
+    /// Takes datagrams that were received.
     pub(in crate::driver::uring) fn take_datagrams(
         &mut self,
         key: Key,
@@ -62,12 +65,11 @@ impl Uring {
         if let Some(errno) = udp.own.receive_error.take() {
             return Some(Err(io::Error::from_raw_os_error(errno)));
         }
-        self.read_datagrams(key, udp, into, most)
+        None
     }
 
     /// Starts receives, or queues for a buffer if others do, as in `arm_receive`.
     pub(in crate::driver::uring) fn arm_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        self.begin_with_calls(key, udp);
         if let Memory::Group(group) = udp.own.memory
             && udp.own.armed == 0
             && !udp.rests()
@@ -83,30 +85,28 @@ impl Uring {
     /// Submits as many receives as there should be, unless there must be none now.
     pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key, udp: &mut Udp) {
         let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests()) else { return };
-        let name = socket.name;
-        if udp.own.multishot {
-            if udp.own.armed == 0
-                && let Memory::Group(group) = udp.own.memory
-            {
+        let fd = Fd(socket.as_raw_fd());
+        let pool = match &udp.own.memory {
+            Memory::Own(pool) => pool,
+            Memory::Group(_) if udp.own.armed > 0 => return,
+            Memory::Group(group) => {
                 let entry = if udp.setup.is_plain() {
                     // MSG_TRUNC makes the kernel report the whole length of a datagram that it
                     // cuts.
-                    opcode::RecvMulti::new(name.fd, group).flags(libc::MSG_TRUNC).build()
+                    opcode::RecvMulti::new(fd, *group).flags(libc::MSG_TRUNC).build()
                 } else {
-                    opcode::RecvMsgMulti::new(name.fd, &*udp.own.template, group).build()
+                    opcode::RecvMsgMulti::new(fd, &*udp.own.template, *group).build()
                 };
                 udp.own.armed = 1;
                 udp.own.expected += 1;
                 if std::mem::replace(&mut udp.own.again, true) {
                     self.counters.rearms.add(1);
                 }
-                let entry = entry.flags(name.flags);
                 // SAFETY: the template is boxed in the slot until the last completion; the kernel takes
                 // buffers from the group, which outlives the ring.
-                unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key))) };
+                return unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key))) };
             }
-            return;
-        }
+        };
         let wanted = udp.setup.pending.max(1);
         if udp.own.armed == wanted {
             return;
@@ -117,7 +117,7 @@ impl Uring {
         for single in &udp.own.singles {
             if let Some(receive) = self.receives.get_mut(*single)
                 && !receive.armed
-                && let Some(entry) = receive.start(name, &udp.setup, &udp.own.memory)
+                && let Some(entry) = receive.start(fd, &udp.setup, pool)
             {
                 udp.own.armed += 1;
                 udp.own.expected += 1;
@@ -143,13 +143,8 @@ impl Uring {
             udp.own.armed -= 1;
             udp.own.expected -= 1;
         }
-        let received = outcome.is_ok();
         self.deliver_datagram(key, udp, outcome, wakes);
-        if received {
-            self.note_arrival(key, udp);
-        }
         if ended {
-            self.after_receive(key, udp);
             self.arm_datagrams(key, udp);
         }
     }
@@ -184,7 +179,7 @@ impl Uring {
                 if udp.own.received.len() >= udp.own.received_max && had_a_turn && !udp.own.paused {
                     udp.own.paused = true;
                     self.counters.pauses.add(1);
-                    if udp.own.multishot && udp.own.armed > 0 {
+                    if matches!(udp.own.memory, Memory::Group(_)) && udp.own.armed > 0 {
                         udp.own.expected += 1;
                         self.push_cancel(key, Op::ReceiveDatagrams);
                     }

@@ -5,6 +5,7 @@ use super::memory::SendOp;
 use crate::driver::uring::{Entry, Op, Uring, UringDriver};
 use crate::slots::Key;
 use io_uring::squeue::Flags;
+use io_uring::types::Fd;
 use std::os::fd::AsRawFd;
 use std::task::Waker;
 
@@ -54,11 +55,6 @@ impl UringDriver {
                     self.engine.counters.sent.add(1);
                     udp.outbox.sent(&outgoing, &mut udp.stats);
                 }
-                // Before Linux 5.12 the address was ignored.
-                libc::EDESTADDRREQ if op.addressed => {
-                    self.engine.send_address = Some(false);
-                    udp.outbox.requeue(outgoing);
-                }
                 errno => {
                     if errno == libc::EAGAIN {
                         self.engine.counters.eagain.add(1);
@@ -84,18 +80,16 @@ impl Uring {
     pub(in crate::driver::uring) fn submit_datagrams(&mut self, key: Key, udp: &mut Udp) {
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
-        let can_be_silent = self.features.skip_success && self.features.sqpoll_idle_ms == 0;
-        let send_address = self.send_address == Some(true);
+        let can_be_silent = self.features.sqpoll_idle_ms == 0;
         let Some(socket) = &udp.own.socket else { return };
-        let name = socket.name;
+        let fd = Fd(socket.as_raw_fd());
         let (setup, stats) = (&udp.setup, &mut udp.stats);
         // No earlier datagram may be in flight, or they would overtake it.
         let mut at_once =
             setup.batch && setup.pending == 0 && udp.own.in_flight == 0 && !udp.own.blocked;
         // A buffer that is to be cut, too: the kernel may refuse it, and sendmmsg(2) stops there.
         while at_once && (udp.outbox.len() >= BURST_MIN || udp.outbox.next_is_cut()) {
-            let fd = socket.owned.as_raw_fd();
-            at_once = self.bursts.send_from(&mut udp.outbox, fd, setup, stats, &self.counters);
+            at_once = self.bursts.send_from(&mut udp.outbox, fd.0, setup, stats, &self.counters);
             udp.own.blocked = !at_once;
         }
         // Refused ones are sent again when all that were submitted with them are complete.
@@ -106,7 +100,7 @@ impl Uring {
             if is_cut && udp.own.in_flight > 0 {
                 break;
             }
-            if !udp.own.send_budget.admits(&socket.owned, bytes, &self.counters) {
+            if !udp.own.send_budget.admits(socket, bytes, &self.counters) {
                 break;
             }
             let Some(outgoing) = udp.outbox.pop() else { break };
@@ -114,7 +108,7 @@ impl Uring {
             let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
             let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
             self.quick_bytes += outgoing.datagram.data.len();
-            let entry = send.start(name, outgoing, &udp.setup, send_address, flags);
+            let entry = send.start(fd, outgoing, &udp.setup, flags);
             send.socket = key;
             send.silent = can_be_silent && !must_wait;
             let silent = send.silent;
