@@ -78,8 +78,7 @@ impl fmt::Display for Mode {
 /// A slice of time.
 fn slice(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a duration from 100ms to 60s".to_owned();
-    let slice = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
-    let slice = Duration::try_from(slice).map_err(|_| wrong())?;
+    let slice = crate::values::duration(text)?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(60);
     if allowed.contains(&slice) { Ok(slice) } else { Err(wrong()) }
 }

@@ -1,5 +1,5 @@
-//! Reads external input: files named by a command line, a configuration or a bundle, and chunked
-//! content, which server and client both receive ([`chunked`]).
+//! Reads external input: files named by a command line, a configuration or a bundle; numbers with units
+//! ([`quantity`]); and chunked content, which server and client both receive ([`chunked`]).
 //!
 //! The name of a file can lead to a FIFO, whose open waits for a writer, or to a device that never
 //! ends. Here a file is opened without blocking, must be a regular file, and is read up to a bound.
@@ -7,6 +7,7 @@
 //! the signal thread, must not open files at all.)
 
 pub mod chunked;
+pub mod quantity;
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};

@@ -1,0 +1,338 @@
+//! Numbers as people write them: sizes, counts, rates, durations and shares, for command lines, questions and
+//! configuration files alike.
+//!
+//! | | examples | |
+//! |---|---|---|
+//! | [`size`] | `512`, `12KB`, `12k`, `64M`, `64MiB` | bytes; 1 k is 1,024, as in nginx and dd(1) |
+//! | [`count`] | `100`, `20,000`, `20_000`, `2k`, `1.5M` | 1 k is 1,000 |
+//! | [`rate`] | `2k`, `20,000`, `2k/s` | per second; 1 k is 1,000 |
+//! | [`duration`] | `500ms`, `10s`, `2min`, `1h30m` | from nanoseconds to days |
+//! | [`share`] | `1%`, `0.01` | of one; a bare `1` is refused, because it may mean 1 % |
+//!
+//! Units are read in upper and lower case, with or without a space. A unit of another kind is refused by name:
+//! "`12KB` is a size, not a rate".
+
+use std::time::Duration;
+
+/// Digits behind the point that are read.
+const DECIMALS_MAX: usize = 9;
+
+const SIZES: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+    ("t", 1 << 40),
+    ("tb", 1 << 40),
+    ("tib", 1 << 40),
+];
+
+const COUNTS: &[(&str, u64)] = &[("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000)];
+
+const RATES: &[(&str, u64)] =
+    &[("", 1), ("/s", 1), ("k", 1_000), ("k/s", 1_000), ("m", 1_000_000), ("m/s", 1_000_000)];
+
+/// In nanoseconds. Without a unit only zero is a duration.
+const DURATIONS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("sec", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// A kind of quantity: its name, its units, and what an error message expects.
+struct Kind {
+    name: &'static str,
+    units: &'static [(&'static str, u64)],
+    expected: &'static str,
+}
+
+const SIZE: Kind =
+    Kind { name: "a size", units: SIZES, expected: "bytes, such as 512, 12KB or 64M" };
+const COUNT: Kind =
+    Kind { name: "a count", units: COUNTS, expected: "a number, such as 100, 20,000 or 2k" };
+const RATE: Kind =
+    Kind { name: "a rate", units: RATES, expected: "a number per second, such as 2k or 20,000" };
+const DURATION: Kind = Kind {
+    name: "a duration",
+    units: DURATIONS,
+    expected: "a number with a unit, such as 500ms, 10s or 2min",
+};
+
+/// The kind that is meant by a unit which several kinds could have, such as `k`, is not told.
+const BY_UNIT: [&Kind; 3] = [&RATE, &SIZE, &DURATION];
+
+impl Kind {
+    fn factor(&self, unit: &str) -> Option<u64> {
+        self.units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+    }
+
+    fn error(&self, text: &str, why: impl std::fmt::Display) -> String {
+        format!("`{text}` {why}: expected {}", self.expected)
+    }
+
+    /// Why a unit is not one of this kind.
+    fn wrong_unit(&self, text: &str, unit: &str) -> String {
+        if unit.is_empty() {
+            return self.error(text, "has no unit");
+        }
+        if unit == "%" {
+            return self.error(text, format_args!("is a share, not {}", self.name));
+        }
+        match BY_UNIT.into_iter().find(|kind| kind.factor(unit).is_some()) {
+            Some(other) => self.error(text, format_args!("is {}, not {}", other.name, self.name)),
+            None => self.error(text, format_args!("has the unknown unit `{unit}`")),
+        }
+    }
+
+    fn read(&self, text: &str) -> Result<u64, String> {
+        let (number, unit) = split(text.trim());
+        let unit = unit.trim().to_lowercase();
+        let number = Decimal::read(number)
+            .ok_or_else(|| self.error(text, format_args!("is not {}", self.name)))?;
+        let factor = match self.factor(&unit) {
+            Some(factor) => factor,
+            None if unit.is_empty() && number.value == 0 => 1,
+            None => return Err(self.wrong_unit(text, &unit)),
+        };
+        number.times(factor).map_err(|why| self.error(text, why))
+    }
+}
+
+/// The digits, separators and point at the beginning, and the rest.
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || ".,_".contains(c)));
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+/// A decimal number: `value` divided by 10 to the power of `decimals`.
+struct Decimal {
+    value: u64,
+    decimals: u32,
+}
+
+impl Decimal {
+    /// Separators stand between digits; behind a comma there are three, so `1,5` is no number.
+    fn read(text: &str) -> Option<Decimal> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        let mut groups = whole.split(',');
+        let first = groups.next()?;
+        let grouped = groups.all(|group| group.len() == 3 && !group.contains('_'));
+        let ends_in_digits = |part: &str| {
+            part.starts_with(|c: char| c.is_ascii_digit())
+                && part.ends_with(|c: char| c.is_ascii_digit())
+        };
+        if !grouped || first.is_empty() || !ends_in_digits(whole) || !ends_in_digits(fraction) {
+            return None;
+        }
+        if whole.contains("__") || fraction.len() > DECIMALS_MAX {
+            return None;
+        }
+        let digits: String = whole.chars().filter(char::is_ascii_digit).collect();
+        // A number with more digits than fit is too large, not malformed.
+        let value = format!("{digits}{fraction}").parse().ok();
+        fraction.bytes().all(|byte| byte.is_ascii_digit()).then_some(Decimal {
+            value: value.unwrap_or(u64::MAX),
+            decimals: fraction.len() as u32,
+        })
+    }
+
+    fn times(&self, factor: u64) -> Result<u64, &'static str> {
+        let product = u128::from(self.value) * u128::from(factor);
+        let divisor = 10_u128.pow(self.decimals);
+        if self.value == u64::MAX {
+            return Err("is too large");
+        }
+        if product % divisor != 0 {
+            return Err("is not a whole number");
+        }
+        u64::try_from(product / divisor).map_err(|_| "is too large")
+    }
+}
+
+/// A number of bytes.
+///
+/// # Errors
+/// A sentence that quotes the text and says what is expected, as for all functions here.
+pub fn size(text: &str) -> Result<u64, String> {
+    SIZE.read(text)
+}
+
+/// A number of things.
+///
+/// # Errors
+/// As for [`size`].
+pub fn count(text: &str) -> Result<u64, String> {
+    COUNT.read(text)
+}
+
+/// A number of events in a second.
+///
+/// # Errors
+/// As for [`size`].
+pub fn rate(text: &str) -> Result<u64, String> {
+    RATE.read(text)
+}
+
+/// A length of time; several units may follow each other, as in `1h30m`.
+///
+/// # Errors
+/// As for [`size`].
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    loop {
+        let (number, behind) = split(rest);
+        let end = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
+        let part = &rest[..number.len() + end];
+        let ns = DURATION.read(part).map_err(|error| match part == text {
+            true => error,
+            false => DURATION.error(text, "is not a duration"),
+        })?;
+        total = total
+            .checked_add(Duration::from_nanos(ns))
+            .ok_or_else(|| DURATION.error(text, "is too large"))?;
+        rest = &behind[end..];
+        if rest.is_empty() {
+            return Ok(total);
+        }
+    }
+}
+
+/// A share from 0 to 1.
+///
+/// # Errors
+/// As for [`size`], and for `1`, which may mean 1 % or all.
+pub fn share(text: &str) -> Result<f64, String> {
+    let wrong = |why: &str| format!("`{text}` {why}: expected a share, such as 1% or 0.01");
+    let (number, factor) = match text.trim().strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text.trim(), 1.0),
+    };
+    let number: f64 = number.trim_end().parse().map_err(|_| wrong("is not a share"))?;
+    if factor == 1.0 && number == 1.0 {
+        return Err(wrong("is ambiguous; write 1% or 100%"));
+    }
+    let share = number * factor;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(wrong("is not between 0% and 100%")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        type Read = fn(&str) -> Result<u64, String>;
+        let table: [(Read, &[(&str, u64)]); 3] = [
+            (
+                size,
+                &[
+                    ("0", 0),
+                    ("512", 512),
+                    ("512B", 512),
+                    ("12KB", 12 << 10),
+                    ("12k", 12 << 10),
+                    ("4 KiB", 4096),
+                    ("1.5K", 1536),
+                    ("64M", 64 << 20),
+                    ("64MiB", 64 << 20),
+                    ("3GiB", 3 << 30),
+                    ("20,000", 20_000),
+                ],
+            ),
+            (count, &[("100", 100), ("20,000", 20_000), ("20_000", 20_000), ("1.5M", 1_500_000)]),
+            (
+                rate,
+                &[("2k", 2_000), ("2k/s", 2_000), ("20,000", 20_000), ("1,000,000/s", 1_000_000)],
+            ),
+        ];
+        for (read, cases) in table {
+            for (text, value) in cases {
+                assert_eq!(read(text), Ok(*value), "{text}");
+            }
+        }
+        for (text, ms) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("2min", 120_000),
+            ("5m", 300_000),
+            ("1.5s", 1500),
+            ("1h30m", 5_400_000),
+            ("1h 30m", 5_400_000),
+            ("0", 0),
+            ("0s", 0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(duration("7us"), Ok(Duration::from_micros(7)));
+        assert_eq!((share("1%"), share("0.01"), share("100 %")), (Ok(0.01), Ok(0.01), Ok(1.0)));
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        let wrong = [
+            "",
+            "k",
+            "-1",
+            "+1",
+            "1,5",
+            "1,50k",
+            "1.",
+            ".5",
+            "1__0",
+            "1,,000",
+            "4X",
+            "4KiBs",
+            "é",
+            "0x10",
+            "99999999999999999999",
+            "99999999999T",
+            "1e3",
+            "1.0000000001k",
+            "inf",
+            "NaN",
+        ];
+        for text in wrong {
+            let read = [size(text), count(text), rate(text), duration(text).map(|_| 0)];
+            assert!(read.iter().all(Result::is_err), "{text:?}: {read:?}");
+        }
+        for text in ["0.5", "1.0001k"] {
+            assert!(size(text).unwrap_err().contains("whole number"), "{text}");
+        }
+        for text in ["", "half", "-1%", "101%", "2", "nan"] {
+            assert!(share(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_unit_of_another_kind_is_named() {
+        for (error, says) in [
+            (rate("12KB"), "`12KB` is a size, not a rate: expected a number per second"),
+            (rate("10ms"), "`10ms` is a duration, not a rate"),
+            (size("2k/s"), "`2k/s` is a rate, not a size: expected bytes, such as 512"),
+            (count("10s"), "`10s` is a duration, not a count"),
+            (count("10%"), "`10%` is a share, not a count"),
+            (duration("10").map(|_| 0), "`10` has no unit: expected a number with a unit"),
+            (duration("10KB").map(|_| 0), "`10KB` is a size, not a duration"),
+            (duration("10 parsecs").map(|_| 0), "`10 parsecs` has the unknown unit `parsecs`"),
+        ] {
+            let error = error.unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+        assert!(share("1").unwrap_err().contains("write 1% or 100%"));
+    }
+}
