@@ -8,6 +8,13 @@ mod support;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use support::{Server, run};
+use testing::{Test, tests};
+
+const TESTS: &[Test] = tests![servers_start_with_every_setting];
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[TESTS])
+}
 
 const SETTING: &str = "/proc/sys/kernel/io_uring_disabled";
 
@@ -20,6 +27,7 @@ struct Setting {
 
 impl Setting {
     fn set(value: &str) -> Setting {
+        testing::needs_root("it sets kernel.io_uring_disabled");
         let lock = File::open(SETTING).expect("Linux 6.6 or newer");
         lock.lock().expect("the other run of this test ends");
         let before = std::fs::read_to_string(SETTING).expect("a setting");
@@ -75,7 +83,6 @@ fn assert_engines_at_1(sandbox: &[&str]) {
 /// At 1 the default failed with EPERM as root: the setting was read behind Landlock, the error taken
 /// for a 0, and the capabilities dropped that the rings needed. With --user it failed too: the
 /// capability that --user takes away was counted.
-#[test]
 fn servers_start_with_every_setting() {
     const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
     const THREADS: usize = 4;

@@ -8,7 +8,32 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+use testing::{Test, tests};
 use twinring::{Engine, EngineChoice, Runtime};
+
+const TESTS: &[Test] = tests![
+    the_table_has_a_verdict_first_and_no_colour_in_a_pipe,
+    json_and_table_agree,
+    seccomp_is_named_with_its_fix_for_any_errno,
+    a_filter_that_forgot_one_call_is_named_too,
+    auto_falls_back_to_epoll_with_a_one_line_reason,
+    io_uring_requested_by_name_is_refused_with_the_reason,
+    serve_reports_the_reason_and_exits_with_1,
+    contradicting_options_are_no_reason_to_fall_back,
+    epoll_works_under_profiles_that_do_not_know_its_newest_call,
+    memlock_is_named_where_rings_are_charged_to_it,
+    exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back,
+    prices_are_positive_inside_their_intervals_and_documented,
+    a_notification_interrupts_the_other_cpu,
+    one_cpu_has_no_price_of_a_notification,
+    refused_calls_are_named_with_a_fix,
+    cpus_that_cannot_be_measured_are_refused_with_those_that_can,
+    the_table_has_a_row_for_each_price
+];
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[TESTS])
+}
 
 const EVERY_CALL: [i64; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
@@ -74,7 +99,6 @@ fn json(output: &Output) -> Value {
     line
 }
 
-#[test]
 fn the_table_has_a_verdict_first_and_no_colour_in_a_pipe() {
     let text = stdout(&twinring(&["probe"]));
     assert!(text.starts_with("io_uring: "), "{text}");
@@ -85,7 +109,6 @@ fn the_table_has_a_verdict_first_and_no_colour_in_a_pipe() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
-#[test]
 fn json_and_table_agree() {
     let line = json(&twinring(&["probe", "--json"]));
     let text = stdout(&twinring(&["probe"]));
@@ -103,7 +126,6 @@ fn json_and_table_agree() {
     assert_eq!(line["chosen"]["sq_entries"], 512);
 }
 
-#[test]
 fn seccomp_is_named_with_its_fix_for_any_errno() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
         let (table, line) = forbidding(&EVERY_CALL, errno, || {
@@ -118,7 +140,6 @@ fn seccomp_is_named_with_its_fix_for_any_errno() {
     }
 }
 
-#[test]
 fn a_filter_that_forgot_one_call_is_named_too() {
     for (call, name) in [
         (libc::SYS_io_uring_enter, "io_uring_enter"),
@@ -133,7 +154,6 @@ fn a_filter_that_forgot_one_call_is_named_too() {
     }
 }
 
-#[test]
 fn auto_falls_back_to_epoll_with_a_one_line_reason() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let (engine, fallback_reason) = forbidding(&EVERY_CALL, errno, || {
@@ -153,7 +173,6 @@ fn auto_falls_back_to_epoll_with_a_one_line_reason() {
     }
 }
 
-#[test]
 fn io_uring_requested_by_name_is_refused_with_the_reason() {
     let error = forbidding(&EVERY_CALL, libc::EPERM, || {
         Runtime::builder().engine(EngineChoice::IoUring).build().unwrap_err().to_string()
@@ -161,7 +180,6 @@ fn io_uring_requested_by_name_is_refused_with_the_reason() {
     assert!(error.contains("seccomp") && error.contains("fix: "), "{error}");
 }
 
-#[test]
 fn serve_reports_the_reason_and_exits_with_1() {
     let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", "io_uring"];
     let output = forbidding(&EVERY_CALL, libc::EPERM, || twinring(&arguments));
@@ -171,14 +189,12 @@ fn serve_reports_the_reason_and_exits_with_1() {
     assert!(output.stdout.is_empty());
 }
 
-#[test]
 fn contradicting_options_are_no_reason_to_fall_back() {
     let options = "sq_entries=4096,cq_entries=1024".parse().unwrap();
     let error = Runtime::builder().uring(options).build().unwrap_err().to_string();
     assert!(error.contains("cq_entries and a larger sq_entries"), "{error}");
 }
 
-#[test]
 fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         forbidding(&[libc::SYS_epoll_pwait2], errno, || {
@@ -190,7 +206,6 @@ fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
     }
 }
 
-#[test]
 fn memlock_is_named_where_rings_are_charged_to_it() {
     // 64 KiB hold the small rings of the probe, 0 KiB none.
     for kib in [64, 0] {
@@ -207,7 +222,6 @@ fn memlock_is_named_where_rings_are_charged_to_it() {
     }
 }
 
-#[test]
 fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
     // Room for one ring or one file, and no more.
     let line = json(&limited("-n 4", &["probe", "--json"]));
@@ -260,7 +274,6 @@ fn bind_to_one_cpu() -> usize {
     cpu
 }
 
-#[test]
 fn prices_are_positive_inside_their_intervals_and_documented() {
     let prices = measured();
     let documented = include_str!("../docs/json.md");
@@ -287,7 +300,6 @@ fn prices_are_positive_inside_their_intervals_and_documented() {
 
 /// A notification counts if it met its receiver running, in rounds of 200 of which at least half did, six
 /// or more of them: the kernel has to have counted as many interrupts.
-#[test]
 fn a_notification_interrupts_the_other_cpu() {
     let prices = measured();
     for (price, counts) in
@@ -304,7 +316,6 @@ fn a_notification_interrupts_the_other_cpu() {
     }
 }
 
-#[test]
 fn one_cpu_has_no_price_of_a_notification() {
     let prices = thread::spawn(|| {
         let cpu = bind_to_one_cpu();
@@ -320,7 +331,6 @@ fn one_cpu_has_no_price_of_a_notification() {
     assert_measured(&prices, "wakeup_ns");
 }
 
-#[test]
 fn refused_calls_are_named_with_a_fix() {
     let calls = [libc::SYS_membarrier, libc::SYS_memfd_create];
     let calls = [&calls[..], &EVERY_CALL[..]].concat();
@@ -341,7 +351,6 @@ fn refused_calls_are_named_with_a_fix() {
     assert_measured(&prices, "syscall_ns");
 }
 
-#[test]
 fn cpus_that_cannot_be_measured_are_refused_with_those_that_can() {
     for (cpus, told) in [
         ("0", "expected two CPUs"),
@@ -359,7 +368,6 @@ fn cpus_that_cannot_be_measured_are_refused_with_those_that_can() {
     assert_eq!(twinring(&["probe", "--cpus", "0,1"]).status.code(), Some(2));
 }
 
-#[test]
 fn the_table_has_a_row_for_each_price() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let text = stdout(&twinring(&["probe", "--measure"]));

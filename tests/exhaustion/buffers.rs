@@ -4,10 +4,19 @@
 use crate::clients::{KINDS, Kind, OtherClient, Setup};
 use crate::limits::{Usage, clients_leave_nothing, raise_own_limits};
 use crate::support::datagrams::{assert_balanced, client, number_of, numbered};
-use crate::support::{ENGINES, Server, assert_same, connect, pattern, wait_until};
+use crate::support::{Server, assert_same, connect, pattern, wait_until};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![a_reflector_with_four_buffers_answers_what_it_takes];
+
+pub(crate) const TESTS: &[Test] = tests![
+    thousands_with_data_share_four_small_buffers,
+    files_and_handshakes_need_no_more_than_four_small_buffers
+];
 
 /// Every kind of pool, as small as they go.
 const POOLS: [(&str, &str); 2] =
@@ -20,7 +29,6 @@ fn flag(engine: &str) -> &'static str {
 /// As for descriptors.
 const TOLERANCE_BYTES: u64 = 2 << 20;
 
-#[test]
 fn thousands_with_data_share_four_small_buffers() {
     const CONNECTIONS: u64 = 2000;
     const BYTES: usize = 640;
@@ -66,7 +74,6 @@ fn thousands_with_data_share_four_small_buffers() {
     }
 }
 
-#[test]
 fn files_and_handshakes_need_no_more_than_four_small_buffers() {
     for (engine, pool) in POOLS {
         for kind in KINDS {
@@ -100,43 +107,40 @@ fn files_and_handshakes_need_no_more_than_four_small_buffers() {
 
 /// A reflector may drop datagrams without a free buffer; its answers are unchanged, and every
 /// datagram that it received is answered or counted.
-#[test]
-fn a_reflector_with_four_buffers_answers_what_it_takes() {
+fn a_reflector_with_four_buffers_answers_what_it_takes(engine: &str) {
     const SOURCES: u64 = 300;
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--buffers", "4"]);
-        let sources: Vec<UdpSocket> = (0..SOURCES).map(|_| client(server.address())).collect();
-        for round in 0..20 {
-            for (number, source) in (0..).zip(&sources) {
-                source.send(&numbered(number, round, 700)).expect("room in a socket");
-            }
-        }
-        let mut answers = 0_u64;
+    let server = Server::udp(engine, &["--buffers", "4"]);
+    let sources: Vec<UdpSocket> = (0..SOURCES).map(|_| client(server.address())).collect();
+    for round in 0..20 {
         for (number, source) in (0..).zip(&sources) {
-            source.set_nonblocking(true).expect("a socket");
-            let mut bytes = [0; 1000];
-            let mut seen = HashSet::new();
-            while let Ok(length) = source.recv(&mut bytes) {
-                let round = number_of(number, &bytes[..length]);
-                assert!(seen.insert(round), "{engine}: {round} came twice");
-                answers += 1;
-            }
+            source.send(&numbered(number, round, 700)).expect("room in a socket");
         }
-        // A client that sends one at a time is answered each time.
-        let own = client(server.address());
-        wait_until("it has come to rest", || {
-            own.send(b"still there?").expect("room");
-            own.set_read_timeout(Some(std::time::Duration::from_millis(200))).expect("a socket");
-            own.recv(&mut [0; 100]).is_ok()
-        });
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        let sent = assert_balanced(&ended);
-        let dropped = ended.count("kernel_drops");
-        println!(
-            "{engine}: {} datagrams, {answers} answers seen by then, {sent} in the end, {dropped} \
-             dropped by the kernel",
-            SOURCES * 20
-        );
     }
+    let mut answers = 0_u64;
+    for (number, source) in (0..).zip(&sources) {
+        source.set_nonblocking(true).expect("a socket");
+        let mut bytes = [0; 1000];
+        let mut seen = HashSet::new();
+        while let Ok(length) = source.recv(&mut bytes) {
+            let round = number_of(number, &bytes[..length]);
+            assert!(seen.insert(round), "{engine}: {round} came twice");
+            answers += 1;
+        }
+    }
+    // A client that sends one at a time is answered each time.
+    let own = client(server.address());
+    wait_until("it has come to rest", || {
+        own.send(b"still there?").expect("room");
+        own.set_read_timeout(Some(std::time::Duration::from_millis(200))).expect("a socket");
+        own.recv(&mut [0; 100]).is_ok()
+    });
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let sent = assert_balanced(&ended);
+    let dropped = ended.count("kernel_drops");
+    println!(
+        "{engine}: {} datagrams, {answers} answers seen by then, {sent} in the end, {dropped} \
+         dropped by the kernel",
+        SOURCES * 20
+    );
 }

@@ -5,7 +5,7 @@
 
 use crate::clients::OtherClient;
 use crate::support::http::{MODIFIED, MODIFIED_S, Site, ask_on, get, responses, talk};
-use crate::support::load::{Bounded, engines, sound};
+use crate::support::load::{Bounded, sound};
 use crate::support::tls::{Identity, VERSIONS, end, secure};
 use crate::support::{ENGINES, Server, connect, pattern, ping, wait_until};
 use rustls::HandshakeKind;
@@ -17,6 +17,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    only_dates_follow_a_clock_that_is_set,
+    sessions_are_resumed_or_replaced_across_clock_jumps
+];
+
+pub(crate) const TESTS: &[Test] = tests![clock_changes_disturb_no_connection];
 
 const HOUR_S: i64 = 3600;
 const DAY_S: i64 = 24 * HOUR_S;
@@ -91,13 +99,10 @@ fn seconds_of(date: &str) -> i64 {
     twinring_services::http::date::parse_date(date.as_bytes()).expect("a date")
 }
 
-#[test]
-fn only_dates_follow_a_clock_that_is_set() {
+fn only_dates_follow_a_clock_that_is_set(engine: &str) {
     // Most of it is waiting.
     std::thread::scope(|scope| {
-        for engine in ENGINES {
-            scope.spawn(move || follow(engine));
-        }
+        scope.spawn(move || follow(engine));
     });
 }
 
@@ -147,46 +152,39 @@ fn follow(engine: &str) {
     println!("{engine}: set {} times, by up to 80 years; dates and the log followed", jumps.len());
 }
 
-#[test]
-fn sessions_are_resumed_or_replaced_across_clock_jumps() {
+fn sessions_are_resumed_or_replaced_across_clock_jumps(engine: &str) {
     let clock = WallClock::new();
     let (site, identity) = (Site::usual(), Identity::new());
     let root = site.path().to_str().expect("UTF-8");
-    for engine in ENGINES {
-        clock.set_off(0);
-        let tls = identity.arguments();
-        let tls = tls.iter().map(String::as_str);
-        let service: Vec<&str> = ["http", "--root", root].into_iter().chain(tls).collect();
-        let server = clock.serve(engine, &service);
-        let mut resumed = Vec::new();
-        for jump in [0, HOUR_S, DAY_S, 300 * DAY_S, -300 * DAY_S, 0] {
-            // Each time a ticket is issued before the clock is set, and used afterwards.
-            let mut trust = identity.trust(&VERSIONS);
-            trust.resumption = Resumption::in_memory_sessions(8);
-            let trust = Arc::new(trust);
-            for _ in 0..2 {
-                let mut client = secure(server.addresses()[1], &trust).expect("hands are shaken");
-                client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-                end(&mut client);
-                let mut answer = Vec::new();
-                client.read_to_end(&mut answer).expect("an orderly end");
-                assert_eq!(responses(&answer)[0].status, 200, "{engine} {jump}");
-                let kind = client.conn.handshake_kind().expect("it is over");
-                resumed.push(kind == HandshakeKind::Resumed);
-                clock.set_off(jump);
-            }
+    clock.set_off(0);
+    let tls = identity.arguments();
+    let tls = tls.iter().map(String::as_str);
+    let service: Vec<&str> = ["http", "--root", root].into_iter().chain(tls).collect();
+    let server = clock.serve(engine, &service);
+    let mut resumed = Vec::new();
+    for jump in [0, HOUR_S, DAY_S, 300 * DAY_S, -300 * DAY_S, 0] {
+        // Each time a ticket is issued before the clock is set, and used afterwards.
+        let mut trust = identity.trust(&VERSIONS);
+        trust.resumption = Resumption::in_memory_sessions(8);
+        let trust = Arc::new(trust);
+        for _ in 0..2 {
+            let mut client = secure(server.addresses()[1], &trust).expect("hands are shaken");
+            client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
+            end(&mut client);
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).expect("an orderly end");
+            assert_eq!(responses(&answer)[0].status, 200, "{engine} {jump}");
+            let kind = client.conn.handshake_kind().expect("it is over");
+            resumed.push(kind == HandshakeKind::Resumed);
+            clock.set_off(jump);
         }
-        let count = resumed.iter().filter(|resumed| **resumed).count();
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("tls_failures")), (Some(0), 0), "{}", ended.stderr);
-        println!(
-            "{engine}: {} handshakes, all good; {count} of 6 tickets were taken",
-            resumed.len()
-        );
     }
+    let count = resumed.iter().filter(|resumed| **resumed).count();
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("tls_failures")), (Some(0), 0), "{}", ended.stderr);
+    println!("{engine}: {} handshakes, all good; {count} of 6 tickets were taken", resumed.len());
 }
 
-#[test]
 fn clock_changes_disturb_no_connection() {
     let clock = WallClock::new();
     let site = Site::usual();
@@ -211,7 +209,7 @@ fn clock_changes_disturb_no_connection() {
                 ("udp", udp.address().to_string(), "--streams 20 --pps 50 --drain 300ms"),
             ];
             for (kind, target, arguments) in runs {
-                for generator in engines() {
+                for generator in ENGINES {
                     let mut load = clock.twinring(&["load", kind, &target, "--json"]);
                     load.args(["--engine", generator, "-d", "400ms", "--warmup", "100ms"]);
                     load.args(arguments.split_whitespace()).stdin(Stdio::null());

@@ -3,9 +3,16 @@
 
 use crate::clients::{Clients, KINDS, Kind, OtherClient, Setup};
 use crate::limits::{Usage, clients_leave_nothing, raise, raise_own_limits};
-use crate::support::load::{Bounded, command, engines, sound};
-use crate::support::{ENGINES, limited, run_to_its_end, wait_until};
+use crate::support::load::{Bounded, command, sound};
+use crate::support::{limited, run_to_its_end, wait_until};
 use rustix::process::Resource;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    too_few_to_start_with_is_an_error,
+    connections_without_a_descriptor_wait,
+    a_load_reports_missing_descriptors
+];
 
 const DESCRIPTORS: u64 = 48;
 const CLIENTS: usize = 120;
@@ -55,55 +62,46 @@ fn exhaust(kind: Kind, engine: &str) {
     );
 }
 
-#[test]
-fn connections_without_a_descriptor_wait() {
+fn connections_without_a_descriptor_wait(engine: &str) {
     raise_own_limits();
-    for engine in ENGINES {
-        KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
-    }
+    KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
 }
 
-#[test]
-fn too_few_to_start_with_is_an_error() {
-    for engine in ENGINES {
-        for service in ["echo", "udp"] {
-            for descriptors in [4, 8, 9, 10, 11, 12] {
-                let mut command = limited(&format!("-n {descriptors}"));
-                command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
-                // If it does start, this ends it.
-                let (code, _, told) = run_to_its_end(command.arg("--sandbox-check"));
-                if told.contains("error while loading shared libraries") {
-                    // The parent left a descriptor open to this process, and so to the server.
-                    continue;
-                }
-                assert!(matches!(code, Some(0 | 1)), "{engine} {service}: {code:?} {told}");
-                assert!(!told.contains("panicked"), "{engine} {service}: {told}");
-                if code == Some(1) {
-                    assert!(told.contains("ulimit -n") || told.contains("open files"), "{told}");
-                }
+fn too_few_to_start_with_is_an_error(engine: &str) {
+    for service in ["echo", "udp"] {
+        for descriptors in [4, 8, 9, 10, 11, 12] {
+            let mut command = limited(&format!("-n {descriptors}"));
+            command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
+            // If it does start, this ends it.
+            let (code, _, told) = run_to_its_end(command.arg("--sandbox-check"));
+            if told.contains("error while loading shared libraries") {
+                // The parent left a descriptor open to this process, and so to the server.
+                continue;
+            }
+            assert!(matches!(code, Some(0 | 1)), "{engine} {service}: {code:?} {told}");
+            assert!(!told.contains("panicked"), "{engine} {service}: {told}");
+            if code == Some(1) {
+                assert!(told.contains("ulimit -n") || told.contains("open files"), "{told}");
             }
         }
-        println!("{engine}: 4 to 12 descriptors are enough, or an error");
     }
+    println!("{engine}: 4 to 12 descriptors are enough, or an error");
 }
 
-#[test]
-fn a_load_reports_missing_descriptors() {
+fn a_load_reports_missing_descriptors(engine: &str) {
     let setup = Setup::start(Kind::Echo, "epoll", &[]);
-    for engine in engines() {
-        let target = setup.target.address.to_string();
-        let load = command(engine, "tcp", &target, "-c 100 -d 300ms --warmup 100ms");
-        let mut command = limited(&format!("-n {DESCRIPTORS}"));
-        command.args(load.get_args()).stdin(std::process::Stdio::null());
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let output = Bounded(Some(command.spawn().expect("it starts"))).output();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!told.contains("panicked"), "{told}");
-        let outcome = sound(output);
-        let errors = outcome.errors();
-        let said = outcome.result["first_error"].as_str().expect("a reason").to_owned();
-        assert!(said.contains("Too many open files"), "{said}");
-        assert!(matches!(&errors[..], [(kind, 1..100)] if kind == "connect"), "{errors:?}");
-        println!("{engine}: 100 connections with {DESCRIPTORS} descriptors: {errors:?}: {said}");
-    }
+    let target = setup.target.address.to_string();
+    let load = command(engine, "tcp", &target, "-c 100 -d 300ms --warmup 100ms");
+    let mut command = limited(&format!("-n {DESCRIPTORS}"));
+    command.args(load.get_args()).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let output = Bounded(Some(command.spawn().expect("it starts"))).output();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!told.contains("panicked"), "{told}");
+    let outcome = sound(output);
+    let errors = outcome.errors();
+    let said = outcome.result["first_error"].as_str().expect("a reason").to_owned();
+    assert!(said.contains("Too many open files"), "{said}");
+    assert!(matches!(&errors[..], [(kind, 1..100)] if kind == "connect"), "{errors:?}");
+    println!("{engine}: 100 connections with {DESCRIPTORS} descriptors: {errors:?}: {said}");
 }

@@ -3,38 +3,44 @@
 
 use crate::clients::OtherClient;
 use crate::support::http::{Site, ask_on, get};
-use crate::support::missing::missing;
-use crate::support::{ENGINES, Server, connect, run_to_its_end, wait_until};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use crate::support::{Server, connect, run_to_its_end, wait_until};
 use nix::sched::{CloneFlags, unshare};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![a_full_disk_leaves_a_partial_bundle_that_verifies];
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![a_full_disk_under_the_access_log_delays_no_request];
 
 /// Runs `test` with a private file system of `kib` KiB, which is removed afterwards.
 fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
-    std::thread::scope(|scope| {
+    testing::as_root_of_a_namespace(|| {
         // The namespace is of this thread, and of the processes that it starts.
-        scope.spawn(|| {
-            let everything = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            let alone = unshare(CloneFlags::CLONE_NEWNS)
-                .and_then(|()| mount(None::<&str>, "/", None::<&str>, everything, None::<&str>));
+        let with_it = || {
+            use nix::mount::{MntFlags, MsFlags, mount, umount2};
             let directory = tempfile::tempdir().expect("a directory for temporary files");
             let size = format!("size={kib}k");
-            let mounted = alone.and_then(|()| {
-                let flags = MsFlags::empty();
-                mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some(size.as_str()))
-            });
-            match mounted {
-                Ok(()) => {
-                    test(directory.path());
-                    umount2(directory.path(), MntFlags::MNT_DETACH).expect("it is mounted");
-                }
-                Err(error) => missing("root", format!("no file system of a fixed size: {error}")),
+            let mounted = unshare(CloneFlags::CLONE_NEWNS)
+                .and_then(|()| {
+                    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+                    mount(None::<&str>, "/", None::<&str>, private, None::<&str>)
+                })
+                .and_then(|()| {
+                    let (flags, size) = (MsFlags::empty(), Some(size.as_str()));
+                    mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, size)
+                });
+            if let Err(error) = mounted {
+                testing::needs("mounts", format_args!("no file system of a fixed size: {error}"));
             }
-        });
+            test(directory.path());
+            umount2(directory.path(), MntFlags::MNT_DETACH).expect("it is mounted");
+        };
+        std::thread::scope(|scope| scope.spawn(with_it).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
 
@@ -43,52 +49,49 @@ fn logged_request() -> String {
     get("/hello.txt", &format!("User-Agent: {}\r\n", "x".repeat(900)))
 }
 
-#[test]
-fn a_full_disk_under_the_access_log_delays_no_request() {
-    for engine in ENGINES {
-        with_small_disk(256, |disk| {
-            let site = Site::usual();
-            let (log, filler) = (disk.join("access.log"), disk.join("filler"));
-            fs::write(&filler, vec![0; 128 << 10]).expect("room");
-            let log = log.to_str().expect("UTF-8");
-            // Lines that wait for a thread that is kept from the CPU are no leak.
-            let arguments = ["--access-log", log, "--access-log-buffer", "262144"];
-            let server = Server::http(engine, site.path(), &arguments);
-            let ask = |mut stream| move |_| ask_on(&mut stream, &logged_request()).status == 200;
-            let mut own = ask(connect(server.address()));
-            let mut requests = 0;
-            wait_until("the disk is full", || {
-                requests += u64::from(own(0));
-                server.stderr().contains("No space left")
-            });
-            let memory_bytes = server.memory_bytes();
-            let other = OtherClient::new(ask(connect(server.address())));
-            for _ in 0..2000 {
-                requests += u64::from(own(0));
-            }
-            let served = other.end();
-            requests += served.count() as u64;
-            let grown = server.memory_bytes().saturating_sub(memory_bytes);
-            assert!(grown < 1 << 20, "{engine}: {grown} bytes for lines that go nowhere");
-            fs::remove_file(&filler).expect("a file");
-            wait_until("there is room again", || {
-                std::thread::sleep(Duration::from_millis(10));
-                requests += u64::from(own(0));
-                server.stderr().contains("written again")
-            });
-            drop(own);
-            let ended = server.terminate();
-            let (written, dropped) = (ended.count("log_lines"), ended.count("log_dropped"));
-            assert_eq!((ended.code, ended.count("requests")), (Some(0), requests));
-            assert_eq!(written + dropped, requests, "{}", ended.stderr);
-            let whole = fs::read_to_string(log).expect("text").lines().filter(is_whole).count();
-            assert_eq!(whole as u64, written);
-            println!(
-                "{engine}: {requests} requests, {written} lines written and {dropped} dropped and \
-                 counted; {served} while the disk was full"
-            );
+fn a_full_disk_under_the_access_log_delays_no_request(engine: &str) {
+    with_small_disk(256, |disk| {
+        let site = Site::usual();
+        let (log, filler) = (disk.join("access.log"), disk.join("filler"));
+        fs::write(&filler, vec![0; 128 << 10]).expect("room");
+        let log = log.to_str().expect("UTF-8");
+        // Lines that wait for a thread that is kept from the CPU are no leak.
+        let arguments = ["--access-log", log, "--access-log-buffer", "262144"];
+        let server = Server::http(engine, site.path(), &arguments);
+        let ask = |mut stream| move |_| ask_on(&mut stream, &logged_request()).status == 200;
+        let mut own = ask(connect(server.address()));
+        let mut requests = 0;
+        wait_until("the disk is full", || {
+            requests += u64::from(own(0));
+            server.stderr().contains("No space left")
         });
-    }
+        let memory_bytes = server.memory_bytes();
+        let other = OtherClient::new(ask(connect(server.address())));
+        for _ in 0..2000 {
+            requests += u64::from(own(0));
+        }
+        let served = other.end();
+        requests += served.count() as u64;
+        let grown = server.memory_bytes().saturating_sub(memory_bytes);
+        assert!(grown < 1 << 20, "{engine}: {grown} bytes for lines that go nowhere");
+        fs::remove_file(&filler).expect("a file");
+        wait_until("there is room again", || {
+            std::thread::sleep(Duration::from_millis(10));
+            requests += u64::from(own(0));
+            server.stderr().contains("written again")
+        });
+        drop(own);
+        let ended = server.terminate();
+        let (written, dropped) = (ended.count("log_lines"), ended.count("log_dropped"));
+        assert_eq!((ended.code, ended.count("requests")), (Some(0), requests));
+        assert_eq!(written + dropped, requests, "{}", ended.stderr);
+        let whole = fs::read_to_string(log).expect("text").lines().filter(is_whole).count();
+        assert_eq!(whole as u64, written);
+        println!(
+            "{engine}: {requests} requests, {written} lines written and {dropped} dropped and \
+             counted; {served} while the disk was full"
+        );
+    });
 }
 
 fn is_whole(line: &&str) -> bool {
@@ -117,7 +120,6 @@ fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
     run_to_its_end(command.arg("lab").args(arguments))
 }
 
-#[test]
 fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
     // Space for nothing; for the beginning; for some runs.
     for kib in [4, 32, 64] {

@@ -1,7 +1,6 @@
 //! Little or no locked memory (RLIMIT_MEMLOCK), without the capability that passes it over: rings are
 //! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
 
-use crate::support::missing::is_root;
 use crate::support::{Server, connect, limited, pattern, ping, program_limited, run_to_its_end};
 use nix::unistd::geteuid;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    charged_rings_fail_by_name_and_fall_back_by_default,
+    a_service_can_be_restarted_at_once,
+    rights_that_are_dropped_later_do_not_count
+];
 
 /// The command, where every user may execute it.
 fn binary_for_all() -> &'static Path {
@@ -65,7 +71,6 @@ fn are_rings_charged() -> bool {
     line["refusal"]["layer"] == "memlock"
 }
 
-#[test]
 fn charged_rings_fail_by_name_and_fall_back_by_default() {
     let charged = are_rings_charged();
     for kib in [64, 0] {
@@ -98,8 +103,8 @@ fn charged_rings_fail_by_name_and_fall_back_by_default() {
 
 /// The kernel releases the memory charged for rings late. A restarted service, with a limit for as
 /// many rings as it has workers, found no memory for them and failed.
-#[test]
 fn a_service_can_be_restarted_at_once() {
+    testing::needs_root("it needs a user whose locked memory nobody else uses");
     let user = somebody_new();
     let start = || {
         let mut command = unprivileged_as(user, 400);
@@ -116,11 +121,8 @@ fn a_service_can_be_restarted_at_once() {
 
 /// Root ignored the limit when it probed the rings, but not when it created them, after it had
 /// dropped its capabilities: `auto` failed where it should have used epoll.
-#[test]
 fn rights_that_are_dropped_later_do_not_count() {
-    if !is_root() {
-        return;
-    }
+    testing::needs_root("it changes users, mounts or networks");
     let charged = are_rings_charged();
     let user = somebody_new().to_string();
     for rights in [&[][..], &["--user", &user, "--group", &user]] {

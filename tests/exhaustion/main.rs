@@ -15,3 +15,18 @@ mod limits;
 mod locked_memory;
 mod memory;
 mod output;
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[
+        buffers::TESTS,
+        buffers::ENGINE_TESTS,
+        clock::TESTS,
+        clock::ENGINE_TESTS,
+        descriptors::ENGINE_TESTS,
+        disk::TESTS,
+        disk::ENGINE_TESTS,
+        locked_memory::TESTS,
+        memory::ENGINE_TESTS,
+        output::ENGINE_TESTS,
+    ])
+}

@@ -6,14 +6,22 @@ use crate::limits::{Usage, clients_leave_nothing, limit, raise_own_limits};
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::get;
 use crate::support::{
-    ENGINES, PATIENCE, Server, assert_same, connect, limited, pattern, ping, run_to_its_end,
-    wait_until, write_until_stuck,
+    PATIENCE, Server, assert_same, connect, limited, pattern, ping, run_to_its_end, wait_until,
+    write_until_stuck,
 };
 use rustix::process::Resource;
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    pools_that_do_not_fit_are_errors_at_the_start,
+    connections_beyond_the_memory_wait,
+    max_connections_bounds_memory,
+    a_reflector_of_many_sources_keeps_within_its_memory
+];
 
 /// The memory that a service must leave for its existing connections.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -21,29 +29,26 @@ const RESERVE_BYTES: u64 = 16 << 20;
 /// As for descriptors.
 const TOLERANCE_BYTES: u64 = 4 << 20;
 
-#[test]
-fn pools_that_do_not_fit_are_errors_at_the_start() {
+fn pools_that_do_not_fit_are_errors_at_the_start(engine: &str) {
     let site = crate::support::http::Site::usual();
     let root = site.path().to_str().expect("UTF-8");
-    for engine in ENGINES {
-        let flag = if engine == "io_uring" { "--uring" } else { "--epoll" };
-        let pool = [flag, "buffer_count=32768,buffer_bytes=1048576"];
-        let datagrams = ["--buffers", "32768", "--max-datagram", "65535"];
-        for (service, more, pool) in [
-            ("echo", &[][..], &pool[..]),
-            ("http", &["--root", root][..], &pool[..]),
-            ("udp", &[][..], &datagrams[..]),
-        ] {
-            // 1 GiB.
-            let mut command = limited("-v 1048576");
-            command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
-            let (code, stdout, told) = run_to_its_end(command.args(more).args(pool));
-            assert_eq!((code, stdout.as_str()), (Some(1), ""), "{engine} {service}: {told}");
-            let last = told.lines().last().expect("a reason");
-            assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
-            assert!(last.contains("ulimit -v"), "{told}");
-            println!("{engine} {service}: {last}");
-        }
+    let flag = if engine == "io_uring" { "--uring" } else { "--epoll" };
+    let pool = [flag, "buffer_count=32768,buffer_bytes=1048576"];
+    let datagrams = ["--buffers", "32768", "--max-datagram", "65535"];
+    for (service, more, pool) in [
+        ("echo", &[][..], &pool[..]),
+        ("http", &["--root", root][..], &pool[..]),
+        ("udp", &[][..], &datagrams[..]),
+    ] {
+        // 1 GiB.
+        let mut command = limited("-v 1048576");
+        command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
+        let (code, stdout, told) = run_to_its_end(command.args(more).args(pool));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{engine} {service}: {told}");
+        let last = told.lines().last().expect("a reason");
+        assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
+        assert!(last.contains("ulimit -v"), "{told}");
+        println!("{engine} {service}: {last}");
     }
 }
 
@@ -144,101 +149,91 @@ fn exhaust(kind: Kind, engine: &str) {
     );
 }
 
-#[test]
-fn connections_beyond_the_memory_wait() {
+fn connections_beyond_the_memory_wait(engine: &str) {
     raise_own_limits();
-    for engine in ENGINES {
-        KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
-    }
+    KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
 }
 
 /// The maximum memory of a connection whose peer does not read: its unread and unsent data, the
 /// buffer that arrived last, and the C library's share.
 const CONNECTION_BYTES_MAX: u64 = 768 << 10;
 
-#[test]
-fn max_connections_bounds_memory() {
+fn max_connections_bounds_memory(engine: &str) {
     const CONNECTIONS: u64 = 40;
-    for engine in ENGINES {
-        let most = (CONNECTIONS + 1).to_string();
-        let server = Server::echo(engine, &["--max-connections", &most]);
-        let target = server.address();
-        let own = connect(target);
-        let other = OtherClient::new(move |number| {
-            ping(&own, &pattern(number, 1000));
-            true
-        });
-        let room = RESERVE_BYTES + CONNECTIONS * CONNECTION_BYTES_MAX;
-        limit(&server, Resource::As, Some(server.address_space_bytes() + room));
-        let before = server.memory_bytes();
-        let block = pattern(9, 16 << 20);
-        // They write as much as is accepted, and read nothing.
-        let stuck: Vec<(TcpStream, usize)> = std::thread::scope(|scope| {
-            let flood = || {
-                let stream = connect(target);
-                let written = write_until_stuck(&stream, &block);
-                (stream, written)
-            };
-            let floods: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(flood)).collect();
-            floods.into_iter().map(|flood| flood.join().expect("a flood")).collect()
-        });
-        let held = server.memory_bytes().saturating_sub(before);
-        assert!(held <= CONNECTIONS * CONNECTION_BYTES_MAX, "{engine}: {held} bytes");
-        // All accepted data comes back.
-        std::thread::scope(|scope| {
-            for (stream, written) in &stuck {
-                let (mut reader, mut back) = (stream, vec![0; *written]);
-                let block = &block;
-                scope.spawn(move || {
-                    reader.read_exact(&mut back).expect("all of it");
-                    assert!(back == block[..back.len()], "bytes are lost or changed");
-                });
-            }
-        });
-        drop(stuck);
-        let served = other.end();
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        println!(
-            "{engine}: {CONNECTIONS} that do not read hold {} KiB each, and get all in the end; \
-             {served}",
-            (held / CONNECTIONS) >> 10
-        );
-    }
+    let most = (CONNECTIONS + 1).to_string();
+    let server = Server::echo(engine, &["--max-connections", &most]);
+    let target = server.address();
+    let own = connect(target);
+    let other = OtherClient::new(move |number| {
+        ping(&own, &pattern(number, 1000));
+        true
+    });
+    let room = RESERVE_BYTES + CONNECTIONS * CONNECTION_BYTES_MAX;
+    limit(&server, Resource::As, Some(server.address_space_bytes() + room));
+    let before = server.memory_bytes();
+    let block = pattern(9, 16 << 20);
+    // They write as much as is accepted, and read nothing.
+    let stuck: Vec<(TcpStream, usize)> = std::thread::scope(|scope| {
+        let flood = || {
+            let stream = connect(target);
+            let written = write_until_stuck(&stream, &block);
+            (stream, written)
+        };
+        let floods: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(flood)).collect();
+        floods.into_iter().map(|flood| flood.join().expect("a flood")).collect()
+    });
+    let held = server.memory_bytes().saturating_sub(before);
+    assert!(held <= CONNECTIONS * CONNECTION_BYTES_MAX, "{engine}: {held} bytes");
+    // All accepted data comes back.
+    std::thread::scope(|scope| {
+        for (stream, written) in &stuck {
+            let (mut reader, mut back) = (stream, vec![0; *written]);
+            let block = &block;
+            scope.spawn(move || {
+                reader.read_exact(&mut back).expect("all of it");
+                assert!(back == block[..back.len()], "bytes are lost or changed");
+            });
+        }
+    });
+    drop(stuck);
+    let served = other.end();
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    println!(
+        "{engine}: {CONNECTIONS} that do not read hold {} KiB each, and get all in the end; \
+         {served}",
+        (held / CONNECTIONS) >> 10
+    );
 }
 
-#[test]
-fn a_reflector_of_many_sources_keeps_within_its_memory() {
+fn a_reflector_of_many_sources_keeps_within_its_memory(engine: &str) {
     const SOURCES: u32 = 20_000;
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--max-rate-per-source", "2000"]);
-        let address = server.address();
-        let own = client(address);
-        reflected(&own, b"warm");
-        let before = server.memory_bytes();
-        limit(&server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES));
-        let other = OtherClient::new(move |number| {
-            reflected(&own, &pattern(number, 100));
-            true
-        });
-        for first in (0..SOURCES).step_by(250) {
-            let sources: Vec<UdpSocket> =
-                (first..first + 250).map(|n| source(n, address)).collect();
-            for source in &sources {
-                source.send(&pattern(1, 64)).expect("room");
-            }
-            for source in &sources {
-                let mut bytes = [0; 100];
-                assert_eq!(source.recv(&mut bytes).expect("an answer"), 64);
-            }
+    let server = Server::udp(engine, &["--max-rate-per-source", "2000"]);
+    let address = server.address();
+    let own = client(address);
+    reflected(&own, b"warm");
+    let before = server.memory_bytes();
+    limit(&server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES));
+    let other = OtherClient::new(move |number| {
+        reflected(&own, &pattern(number, 100));
+        true
+    });
+    for first in (0..SOURCES).step_by(250) {
+        let sources: Vec<UdpSocket> = (first..first + 250).map(|n| source(n, address)).collect();
+        for source in &sources {
+            source.send(&pattern(1, 64)).expect("room");
         }
-        let grown = server.memory_bytes().saturating_sub(before);
-        let served = other.end();
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert!(ended.count("sent") > u64::from(SOURCES), "{}", ended.last);
-        println!("{engine}: {SOURCES} sources, {} KiB to remember them; {served}", grown >> 10);
+        for source in &sources {
+            let mut bytes = [0; 100];
+            assert_eq!(source.recv(&mut bytes).expect("an answer"), 64);
+        }
     }
+    let grown = server.memory_bytes().saturating_sub(before);
+    let served = other.end();
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.count("sent") > u64::from(SOURCES), "{}", ended.last);
+    println!("{engine}: {SOURCES} sources, {} KiB to remember them; {served}", grown >> 10);
 }
 
 /// A client with an address of its own in 127.0.0.0/8.

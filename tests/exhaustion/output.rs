@@ -2,7 +2,6 @@
 //! if a result is lost.
 
 use crate::clients::{Kind, Setup};
-use crate::support::load::engines;
 use crate::support::{PATIENCE, Signal, connect, pattern, ping};
 use std::fs::File;
 use std::io::Read;
@@ -10,6 +9,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_server_goes_on_without_output,
+    an_unprintable_result_is_an_error_unless_the_reader_left
+];
 
 fn full() -> Stdio {
     Stdio::from(File::options().write(true).open("/dev/full").expect("/dev/full"))
@@ -39,8 +44,7 @@ const SHORT: [&[&str]; 6] = [
 ];
 
 /// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk.
-#[test]
-fn an_unprintable_result_is_an_error_unless_the_reader_left() {
+fn an_unprintable_result_is_an_error_unless_the_reader_left(engine: &str) {
     let setup = Setup::start(Kind::Echo, "epoll", &[]);
     let target = setup.target.address.to_string();
     let ends = |output: &Output, code: i32, told: &str, what: &[&str]| {
@@ -48,19 +52,17 @@ fn an_unprintable_result_is_an_error_unless_the_reader_left() {
         assert_eq!(output.status.code(), Some(code), "{what:?}: {said}");
         assert!(said.contains(told) && !said.contains("panicked"), "{what:?}: {said}");
     };
-    for engine in engines() {
-        let load = ["load", "tcp", &target, "-n", "100", "--json", "--engine", engine, "-c", "10"];
-        for arguments in SHORT.into_iter().chain([&load[..]]) {
-            let output = twinring(arguments).stdout(full()).output().expect("it starts");
-            ends(&output, 1, "cannot write to standard output: No space left", arguments);
-            let output = twinring(arguments).stdout(left()).output().expect("it starts");
-            ends(&output, 0, "", arguments);
-            // No message can be printed then, which is no reason to panic.
-            let code = twinring(arguments).stdout(full()).stderr(full()).status();
-            assert_eq!(code.expect("it starts").code(), Some(1), "{arguments:?}");
-        }
-        println!("{engine}: {} commands fail when their result cannot be printed", SHORT.len() + 1);
+    let load = ["load", "tcp", &target, "-n", "100", "--json", "--engine", engine, "-c", "10"];
+    for arguments in SHORT.into_iter().chain([&load[..]]) {
+        let output = twinring(arguments).stdout(full()).output().expect("it starts");
+        ends(&output, 1, "cannot write to standard output: No space left", arguments);
+        let output = twinring(arguments).stdout(left()).output().expect("it starts");
+        ends(&output, 0, "", arguments);
+        // No message can be printed then, which is no reason to panic.
+        let code = twinring(arguments).stdout(full()).stderr(full()).status();
+        assert_eq!(code.expect("it starts").code(), Some(1), "{arguments:?}");
     }
+    println!("{engine}: {} commands fail when their result cannot be printed", SHORT.len() + 1);
     let arguments = ["lab", "verify", "/nowhere"];
     let code = twinring(&arguments).stdout(full()).stderr(full()).status();
     assert_eq!(code.expect("it starts").code(), Some(1));
@@ -87,38 +89,33 @@ fn wait_for(child: &mut Child) -> Option<i32> {
     }
 }
 
-#[test]
-fn a_server_goes_on_without_output() {
-    for engine in engines() {
-        for (name, out) in [("full", full as fn() -> Stdio), ("gone", left)] {
-            let address = own_address().to_string();
-            let arguments = ["serve", "echo", "--listen", &address, "--engine", engine];
-            let mut command = twinring(&[&arguments[..], &["--stats", "1", "--json"]].concat());
-            let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
-            let began = Instant::now();
-            let stream = loop {
-                match TcpStream::connect(&address) {
-                    Ok(stream) => break stream,
-                    Err(_) if began.elapsed() < PATIENCE => {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    Err(error) => panic!("{engine}: no listener: {error}"),
+fn a_server_goes_on_without_output(engine: &str) {
+    for (name, out) in [("full", full as fn() -> Stdio), ("gone", left)] {
+        let address = own_address().to_string();
+        let arguments = ["serve", "echo", "--listen", &address, "--engine", engine];
+        let mut command = twinring(&[&arguments[..], &["--stats", "1", "--json"]].concat());
+        let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
+        let began = Instant::now();
+        let stream = loop {
+            match TcpStream::connect(&address) {
+                Ok(stream) => break stream,
+                Err(_) if began.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
                 }
-            };
-            drop(stream);
-            let peer = connect(address.parse().expect("an address"));
-            // Past the first line of statistics.
-            for number in 0..12 {
-                ping(&peer, &pattern(number, 1000));
-                std::thread::sleep(Duration::from_millis(100));
+                Err(error) => panic!("{engine}: no listener: {error}"),
             }
-            let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-            nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");
-            assert_eq!(wait_for(&mut child), Some(0), "{engine} {name}");
-            assert_eq!((&peer).read(&mut [0; 10]).expect("an orderly end"), 0);
-            println!(
-                "{engine}: served with standard output and standard error {name}, ended with 0"
-            );
+        };
+        drop(stream);
+        let peer = connect(address.parse().expect("an address"));
+        // Past the first line of statistics.
+        for number in 0..12 {
+            ping(&peer, &pattern(number, 1000));
+            std::thread::sleep(Duration::from_millis(100));
         }
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");
+        assert_eq!(wait_for(&mut child), Some(0), "{engine} {name}");
+        assert_eq!((&peer).read(&mut [0; 10]).expect("an orderly end"), 0);
+        println!("{engine}: served with standard output and standard error {name}, ended with 0");
     }
 }

@@ -5,10 +5,14 @@ use crate::peers::{Peer, attackers, source};
 use crate::siege::{Others, Siege};
 use crate::support::http::Site;
 use crate::support::tls::{self, Identity};
-use crate::support::{ENGINES, socket_from, wait_until};
+use crate::support::{socket_from, wait_until};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![requests_and_handshakes_that_never_end_are_cut_and_leave_nothing];
 
 /// The pause between two bytes.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -89,30 +93,27 @@ impl Slow {
     }
 }
 
-#[test]
-fn requests_and_handshakes_that_never_end_are_cut_and_leave_nothing() {
+fn requests_and_handshakes_that_never_end_are_cut_and_leave_nothing(engine: &str) {
     let count = attackers() / 3 * 3;
     let (site, identity) = (Site::usual(), Identity::new());
     let limits =
         ["--header-timeout", "1s", "--body-timeout", "1s", "--tls-handshake-timeout", "1s"];
-    for engine in ENGINES {
-        let arguments = [&["--stats", "1"], &limits[..]].concat();
-        let server = tls::serve(engine, site.path(), &identity, &arguments);
-        let (plain, encrypted) = (server.address(), tls::encrypted(&server));
-        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
-        let siege = Siege::new("http and https, dribbling", server, Others::Http, growth_bytes_max);
-        let (ended, attacks) = siege.withstand(|_| {
-            let slow = |number| Slow::new(number, plain, encrypted);
-            let mut peers: Vec<Slow> = (0..count).map(slow).collect();
-            wait_until("all are thrown out", || {
-                peers.iter_mut().for_each(Slow::dribble);
-                thread::sleep(PAUSE);
-                peers.iter().all(|slow| slow.peer.is_gone())
-            });
-            peers.iter().for_each(Slow::assert_was_told);
+    let arguments = [&["--stats", "1"], &limits[..]].concat();
+    let server = tls::serve(engine, site.path(), &identity, &arguments);
+    let (plain, encrypted) = (server.address(), tls::encrypted(&server));
+    let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+    let siege = Siege::new("http and https, dribbling", server, Others::Http, growth_bytes_max);
+    let (ended, attacks) = siege.withstand(|_| {
+        let slow = |number| Slow::new(number, plain, encrypted);
+        let mut peers: Vec<Slow> = (0..count).map(slow).collect();
+        wait_until("all are thrown out", || {
+            peers.iter_mut().for_each(Slow::dribble);
+            thread::sleep(PAUSE);
+            peers.iter().all(|slow| slow.peer.is_gone())
         });
-        let each = attacks * count as u64 / 3;
-        let timeouts = ["header_timeouts", "body_timeouts", "handshake_timeouts"];
-        assert_eq!(timeouts.map(|name| ended.count(name)), [each; 3], "{}", ended.last);
-    }
+        peers.iter().for_each(Slow::assert_was_told);
+    });
+    let each = attacks * count as u64 / 3;
+    let timeouts = ["header_timeouts", "body_timeouts", "handshake_timeouts"];
+    assert_eq!(timeouts.map(|name| ended.count(name)), [each; 3], "{}", ended.last);
 }

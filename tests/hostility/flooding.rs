@@ -5,13 +5,20 @@ use crate::peers::attackers;
 use crate::siege::{Others, Siege};
 use crate::support::datagrams::{assert_balanced, number_of, numbered};
 use crate::support::namespace::in_a_namespace;
-use crate::support::{ENGINES, Ended, Server, connect, reset, wait_until};
+use crate::support::{Ended, Server, connect, reset, wait_until};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_flood_does_not_delay_the_end_of_a_server,
+    a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all,
+    forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound
+];
 
 /// How long a flood lasts.
 const FLOOD: Duration = Duration::from_millis(1200);
@@ -106,48 +113,42 @@ fn assert_no_amplifier(ended: &Ended) {
     assert!(ended.count("sent_bytes") <= ended.count("received_bytes"), "{}", ended.last);
 }
 
-#[test]
-fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all() {
+fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all(engine: &str) {
     let count = attackers();
     let longest = MAX_DATAGRAM.to_string();
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--stats", "1", "--max-datagram", &longest]);
-        let address = server.address();
-        let siege = Siege::new("udp, flooding", server, Others::Udp, GROWTH_BYTES_MAX);
-        let (ended, _) = siege.withstand(|_| {
-            let mut sources: Vec<Source> = (0..count).map(|at| Source::new(at, address)).collect();
-            flood(&mut sources);
-            sources.iter_mut().for_each(Source::receive);
-        });
-        assert_no_amplifier(&ended);
-        assert!(ended.count("truncated") > 0, "{}", ended.last);
-    }
+    let server = Server::udp(engine, &["--stats", "1", "--max-datagram", &longest]);
+    let address = server.address();
+    let siege = Siege::new("udp, flooding", server, Others::Udp, GROWTH_BYTES_MAX);
+    let (ended, _) = siege.withstand(|_| {
+        let mut sources: Vec<Source> = (0..count).map(|at| Source::new(at, address)).collect();
+        flood(&mut sources);
+        sources.iter_mut().for_each(Source::receive);
+    });
+    assert_no_amplifier(&ended);
+    assert!(ended.count("truncated") > 0, "{}", ended.last);
 }
 
 /// A flood cannot keep a server from ending: neither of datagrams nor of connections.
-#[test]
-fn a_flood_does_not_delay_the_end_of_a_server() {
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--drain-timeout", "1s"]);
-        let address = server.address();
-        let flooding = Flooding::start(move |number| {
-            let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-            socket.connect(address).expect("a route");
-            (0..200).for_each(|_| drop(socket.send(&numbered(number, 0, 200))));
-        });
-        wait_until("the flood has begun", || flooding.has_begun());
-        assert_eq!(server.terminate().code, Some(0));
-        drop(flooding);
-        let server = Server::echo(engine, &["--drain-timeout", "1s"]);
-        let address = server.address();
-        connect(address);
-        let flooding = Flooding::start(move |_| {
-            // Refused from the moment that the server listens no more.
-            TcpStream::connect(address).into_iter().for_each(reset);
-        });
-        wait_until("the flood has begun", || flooding.has_begun());
-        assert_eq!(server.terminate().code, Some(0));
-    }
+fn a_flood_does_not_delay_the_end_of_a_server(engine: &str) {
+    let server = Server::udp(engine, &["--drain-timeout", "1s"]);
+    let address = server.address();
+    let flooding = Flooding::start(move |number| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.connect(address).expect("a route");
+        (0..200).for_each(|_| drop(socket.send(&numbered(number, 0, 200))));
+    });
+    wait_until("the flood has begun", || flooding.has_begun());
+    assert_eq!(server.terminate().code, Some(0));
+    drop(flooding);
+    let server = Server::echo(engine, &["--drain-timeout", "1s"]);
+    let address = server.address();
+    connect(address);
+    let flooding = Flooding::start(move |_| {
+        // Refused from the moment that the server listens no more.
+        TcpStream::connect(address).into_iter().for_each(reset);
+    });
+    wait_until("the flood has begun", || flooding.has_begun());
+    assert_eq!(server.terminate().code, Some(0));
 }
 
 /// A thread that repeats something until it is dropped.
@@ -242,23 +243,20 @@ fn forge(forger: &Forger, server: SocketAddrV4) {
     }
 }
 
-#[test]
-fn forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound() {
+fn forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound(engine: &str) {
     in_a_namespace(|| {
-        for engine in ENGINES {
-            let limits = ["--stats", "1", "--max-rate-per-source", "1000"];
-            let server = Server::udp(engine, &limits);
-            let SocketAddr::V4(address) = server.address() else { panic!("IPv4") };
-            let siege = Siege::new("udp, forging sources", server, Others::Udp, GROWTH_BYTES_MAX);
-            let forger = Forger::new();
-            let (ended, attacks) = siege.withstand(|_| forge(&forger, address));
-            assert_no_amplifier(&ended);
-            let refused = ["not_allowed", "from_self", "bad_source"].map(|name| ended.count(name));
-            // Datagrams that the kernel dropped were seen by no program.
-            let drops = ended.count("kernel_drops");
-            let each = attacks * u64::from(FORGED) / 10;
-            assert!(refused.iter().all(|count| *count <= each), "{}", ended.last);
-            assert!(refused.iter().sum::<u64>() + drops >= 3 * each, "{}", ended.last);
-        }
+        let limits = ["--stats", "1", "--max-rate-per-source", "1000"];
+        let server = Server::udp(engine, &limits);
+        let SocketAddr::V4(address) = server.address() else { panic!("IPv4") };
+        let siege = Siege::new("udp, forging sources", server, Others::Udp, GROWTH_BYTES_MAX);
+        let forger = Forger::new();
+        let (ended, attacks) = siege.withstand(|_| forge(&forger, address));
+        assert_no_amplifier(&ended);
+        let refused = ["not_allowed", "from_self", "bad_source"].map(|name| ended.count(name));
+        // Datagrams that the kernel dropped were seen by no program.
+        let drops = ended.count("kernel_drops");
+        let each = attacks * u64::from(FORGED) / 10;
+        assert!(refused.iter().all(|count| *count <= each), "{}", ended.last);
+        assert!(refused.iter().sum::<u64>() + drops >= 3 * each, "{}", ended.last);
     });
 }

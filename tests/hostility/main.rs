@@ -24,3 +24,17 @@ mod short_lived;
 mod silent;
 mod sipping;
 mod vanishing;
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[
+        dribbling::ENGINE_TESTS,
+        flooding::ENGINE_TESTS,
+        never_reading::ENGINE_TESTS,
+        resetting::ENGINE_TESTS,
+        short_lived::TESTS,
+        short_lived::LONG_TESTS,
+        silent::ENGINE_TESTS,
+        sipping::ENGINE_TESTS,
+        vanishing::ENGINE_TESTS,
+    ])
+}

@@ -4,10 +4,14 @@
 use crate::peers::{attackers, dice, source};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
-use crate::support::{ENGINES, Server, pattern, reset, socket_from};
+use crate::support::{Server, pattern, reset, socket_from};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![echo_peers_that_reset_leave_nothing, http_peers_that_reset_leave_nothing];
 
 /// Threads of a storm.
 const THREADS: usize = 4;
@@ -70,24 +74,18 @@ fn besiege(attack: &'static str, server: Server, others: fn(SocketAddr) -> Other
     assert!(ended.count("accepted") >= attacks * count as u64, "{}", ended.last);
 }
 
-#[test]
-fn echo_peers_that_reset_leave_nothing() {
+fn echo_peers_that_reset_leave_nothing(engine: &str) {
     let text = pattern(3, 200_000);
-    for engine in ENGINES {
-        let server = Server::echo(engine, &["--stats", "1"]);
-        besiege("echo, resetting", server, Others::Echo, &text);
-    }
+    let server = Server::echo(engine, &["--stats", "1"]);
+    besiege("echo, resetting", server, Others::Echo, &text);
 }
 
-#[test]
-fn http_peers_that_reset_leave_nothing() {
+fn http_peers_that_reset_leave_nothing(engine: &str) {
     let site = Site::usual();
     // Answers from memory and from files, a body, and an error.
     let body = format!("Content-Length: 3000\r\n\r\n{}", "x".repeat(2998));
     let text = [get("/hello.txt", ""), get("/large.bin", ""), get("/", &body), get("/none", "")];
     let text = text.concat().repeat(3);
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &["--stats", "1"]);
-        besiege("http, resetting", server, Others::Http, text.as_bytes());
-    }
+    let server = Server::http(engine, site.path(), &["--stats", "1"]);
+    besiege("http, resetting", server, Others::Http, text.as_bytes());
 }

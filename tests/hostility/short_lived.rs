@@ -8,6 +8,16 @@ use crate::support::{ENGINES, Server, connect_from, ping, reset};
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
 use std::thread;
+use testing::{Test, long_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    thousands_of_short_connections_to_echo_leave_nothing,
+    thousands_of_short_connections_to_http_leave_nothing
+];
+pub(crate) const LONG_TESTS: &[Test] = long_tests![
+    a_million_short_connections_to_echo_leave_nothing,
+    a_million_short_connections_to_http_leave_nothing
+];
 
 /// Threads that connect.
 const THREADS: usize = 2;
@@ -68,25 +78,19 @@ fn http(count: usize) {
     }
 }
 
-#[test]
 fn thousands_of_short_connections_to_echo_leave_nothing() {
     echo(4_000);
 }
 
-#[test]
 fn thousands_of_short_connections_to_http_leave_nothing() {
     http(4_000);
 }
 
 /// Half a million twice.
-#[test]
-#[ignore = "minutes"]
 fn a_million_short_connections_to_echo_leave_nothing() {
     echo(500_000);
 }
 
-#[test]
-#[ignore = "minutes"]
 fn a_million_short_connections_to_http_leave_nothing() {
     http(500_000);
 }

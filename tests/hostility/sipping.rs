@@ -4,10 +4,16 @@
 use crate::peers::{Peer, attackers, source, write_until_stuck};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
-use crate::support::{ENGINES, Server, pattern, wait_until};
+use crate::support::{Server, pattern, wait_until};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing,
+    http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing
+];
 
 /// Bytes that each of them reads in an attack, and the pause after each.
 const SIPS: usize = 30;
@@ -37,45 +43,38 @@ fn sip(peers: &mut [Peer], expected: impl Fn(usize, usize) -> Option<u8>) {
     });
 }
 
-#[test]
-fn echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
+fn echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing(engine: &str) {
     let count = attackers();
-    for engine in ENGINES {
-        let server = Server::echo(engine, &["--stats", "1"]);
-        let address = server.address();
-        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
-        let siege = Siege::new("echo, reading bytes", server, Others::Echo, growth_bytes_max);
-        let texts: Vec<Arc<[u8]>> = (0..16).map(|text| Arc::from(pattern(text, 8 << 10))).collect();
-        siege.withstand(|_| {
-            let peer = |number: usize| {
-                let text = &texts[number % texts.len()];
-                Peer::narrow(source(number), address).saying(text, 64 << 10)
-            };
-            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut peers);
-            sip(&mut peers, |number, at| texts[number % texts.len()].get(at).copied());
-        });
-    }
+    let server = Server::echo(engine, &["--stats", "1"]);
+    let address = server.address();
+    let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+    let siege = Siege::new("echo, reading bytes", server, Others::Echo, growth_bytes_max);
+    let texts: Vec<Arc<[u8]>> = (0..16).map(|text| Arc::from(pattern(text, 8 << 10))).collect();
+    siege.withstand(|_| {
+        let peer = |number: usize| {
+            let text = &texts[number % texts.len()];
+            Peer::narrow(source(number), address).saying(text, 64 << 10)
+        };
+        let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+        write_until_stuck(&mut peers);
+        sip(&mut peers, |number, at| texts[number % texts.len()].get(at).copied());
+    });
 }
 
-#[test]
-fn http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
+fn http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing(engine: &str) {
     let count = attackers();
     let site = Site::usual();
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &["--stats", "1"]);
-        let address = server.address();
-        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
-        let siege = Siege::new("http, reading bytes", server, Others::Http, growth_bytes_max);
-        let request: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
-        let status = b"HTTP/1.1 200 OK\r\n";
-        siege.withstand(|_| {
-            let peer =
-                |number| Peer::narrow(source(number), address).saying(&request, request.len());
-            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut peers);
-            sip(&mut peers, |_, at| status.get(at).copied());
-        });
-    }
+    let server = Server::http(engine, site.path(), &["--stats", "1"]);
+    let address = server.address();
+    let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+    let siege = Siege::new("http, reading bytes", server, Others::Http, growth_bytes_max);
+    let request: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
+    let status = b"HTTP/1.1 200 OK\r\n";
+    siege.withstand(|_| {
+        let peer = |number| Peer::narrow(source(number), address).saying(&request, request.len());
+        let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+        write_until_stuck(&mut peers);
+        sip(&mut peers, |_, at| status.get(at).copied());
+    });
 }

@@ -5,11 +5,17 @@ use crate::peers::{Cuts, Peer, attackers};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::namespace::{Machine, in_a_namespace};
-use crate::support::{ENGINES, Server, pattern};
+use crate::support::{Server, pattern};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    echo_peers_that_vanish_are_closed_and_leave_nothing,
+    http_peers_that_vanish_are_closed_and_leave_nothing
+];
 
 /// As for those that never read.
 const EACH_BYTES_MAX: u64 = 448 << 10;
@@ -45,41 +51,35 @@ fn come_and_vanish(server: &Server, machine: &Machine, text: &Arc<[u8]>, cuts: &
     drop(peers);
 }
 
-#[test]
-fn echo_peers_that_vanish_are_closed_and_leave_nothing() {
+fn echo_peers_that_vanish_are_closed_and_leave_nothing(engine: &str) {
     in_a_namespace(|| {
         let machine = Machine::connected();
-        for engine in ENGINES {
-            let limits = ["--stats", "1", "--idle-timeout", IDLE, "--allow", "10.8.8.0/24"];
-            let server = Server::echo(engine, &[&LISTEN[..], &limits].concat());
-            let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
-            let siege = Siege::new("echo, vanishing", server, Others::Echo, growth_bytes_max);
-            let text = pattern(4, 32 << 10).into();
-            let cuts = Cuts::counted_by(&["idle_closed"]);
-            let (ended, attacks) =
-                siege.withstand(|server| come_and_vanish(server, &machine, &text, &cuts));
-            assert_eq!(ended.count("idle_closed"), attacks * attackers() as u64);
-        }
+        let limits = ["--stats", "1", "--idle-timeout", IDLE, "--allow", "10.8.8.0/24"];
+        let server = Server::echo(engine, &[&LISTEN[..], &limits].concat());
+        let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("echo, vanishing", server, Others::Echo, growth_bytes_max);
+        let text = pattern(4, 32 << 10).into();
+        let cuts = Cuts::counted_by(&["idle_closed"]);
+        let (ended, attacks) =
+            siege.withstand(|server| come_and_vanish(server, &machine, &text, &cuts));
+        assert_eq!(ended.count("idle_closed"), attacks * attackers() as u64);
     });
 }
 
-#[test]
-fn http_peers_that_vanish_are_closed_and_leave_nothing() {
+fn http_peers_that_vanish_are_closed_and_leave_nothing(engine: &str) {
     let site = Site::usual();
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
     in_a_namespace(move || {
         let machine = Machine::connected();
-        for engine in ENGINES {
-            let limits = ["--stats", "1", "--idle-timeout", IDLE, "--send-timeout", "1s"];
-            let server = Server::http(engine, site.path(), &[&LISTEN[..], &limits].concat());
-            let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
-            let siege = Siege::new("http, vanishing", server, Others::Http, growth_bytes_max);
-            let text = get("/huge.bin", "").into_bytes().into();
-            let cuts = Cuts::counted_by(&["idle_closed", "send_timeouts"]);
-            let (ended, attacks) =
-                siege.withstand(|server| come_and_vanish(server, &machine, &text, &cuts));
-            let closed = ["idle_closed", "send_timeouts"].map(|name| ended.count(name));
-            assert_eq!(closed.iter().sum::<u64>(), attacks * attackers() as u64, "{}", ended.last);
-        }
+        let limits = ["--stats", "1", "--idle-timeout", IDLE, "--send-timeout", "1s"];
+        let server = Server::http(engine, site.path(), &[&LISTEN[..], &limits].concat());
+        let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("http, vanishing", server, Others::Http, growth_bytes_max);
+        let text = get("/huge.bin", "").into_bytes().into();
+        let cuts = Cuts::counted_by(&["idle_closed", "send_timeouts"]);
+        let (ended, attacks) =
+            siege.withstand(|server| come_and_vanish(server, &machine, &text, &cuts));
+        let closed = ["idle_closed", "send_timeouts"].map(|name| ended.count(name));
+        assert_eq!(closed.iter().sum::<u64>(), attacks * attackers() as u64, "{}", ended.last);
     });
 }

@@ -2,12 +2,18 @@
 
 use crate::support::Server;
 use crate::support::http::Site;
-use crate::support::load::{Bounded, command, engines};
+use crate::support::load::{Bounded, command};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    one_that_is_not_told_a_moment_says_so,
+    two_load_generators_of_each_kind_begin_at_one_moment
+];
 
 /// A load generator that said that it is connected.
 struct Held {
@@ -47,62 +53,56 @@ fn next(lines: &mut impl BufRead) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
 }
 
-#[test]
-fn two_load_generators_of_each_kind_begin_at_one_moment() {
+fn two_load_generators_of_each_kind_begin_at_one_moment(engine: &str) {
     let site = Site::usual();
-    for engine in engines() {
-        let servers = [
-            ("tcp", Server::echo(engine, &[])),
-            ("http", Server::http(engine, site.path(), &[])),
-            ("udp", Server::udp(engine, &[])),
-        ];
-        for (kind, server) in servers {
-            let address = server.address();
-            let target = match kind {
-                "http" => format!("http://{address}/index.html"),
-                _ => address.to_string(),
-            };
-            let mut both = [(); 2].map(|()| Held::start(engine, kind, &target));
-            let begin_ns = twinring::monotonic_ns() + 100_000_000;
-            both.iter_mut().for_each(|held| held.tell(&format!("{begin_ns}\n")));
-            for held in both {
-                let (code, text, stderr) = held.end();
-                assert_eq!(code, 0, "{kind}: {text}{stderr}");
-                let start = next(&mut text.as_bytes());
-                assert_eq!(start["event"], "window_start");
-                assert_eq!(start["monotonic_ns"], begin_ns + 100_000_000, "{kind}: {text}");
-            }
-            assert_eq!(server.terminate().code, Some(0));
+    let servers = [
+        ("tcp", Server::echo(engine, &[])),
+        ("http", Server::http(engine, site.path(), &[])),
+        ("udp", Server::udp(engine, &[])),
+    ];
+    for (kind, server) in servers {
+        let address = server.address();
+        let target = match kind {
+            "http" => format!("http://{address}/index.html"),
+            _ => address.to_string(),
+        };
+        let mut both = [(); 2].map(|()| Held::start(engine, kind, &target));
+        let begin_ns = twinring::monotonic_ns() + 100_000_000;
+        both.iter_mut().for_each(|held| held.tell(&format!("{begin_ns}\n")));
+        for held in both {
+            let (code, text, stderr) = held.end();
+            assert_eq!(code, 0, "{kind}: {text}{stderr}");
+            let start = next(&mut text.as_bytes());
+            assert_eq!(start["event"], "window_start");
+            assert_eq!(start["monotonic_ns"], begin_ns + 100_000_000, "{kind}: {text}");
         }
+        assert_eq!(server.terminate().code, Some(0));
     }
 }
 
-#[test]
-fn one_that_is_not_told_a_moment_says_so() {
-    for engine in engines() {
-        for kind in ["tcp", "udp"] {
-            let server = match kind {
-                "tcp" => Server::echo(engine, &[]),
-                _ => Server::udp(engine, &[]),
-            };
-            let target = server.address().to_string();
-            for (line, why) in [
-                ("", "it ended"),
-                ("soon\n", "`soon`"),
-                ("18446744073709551615\n", "ahead"),
-                (&"9".repeat(100), "99`"),
-            ] {
-                let mut held = Held::start(engine, kind, &target);
-                held.tell(line);
-                let (code, text, stderr) = held.end();
-                assert_eq!((code, &*text), (1, ""), "{kind}: {stderr}");
-                assert!(stderr.contains(why) && stderr.contains("--hold"), "{kind}: {stderr}");
-            }
-            // It can be interrupted.
-            let held = Held::start(engine, kind, &target);
-            let pid = held.run.0.as_ref().unwrap().id();
-            kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
-            assert_eq!(held.end().0, 130, "{kind}");
+fn one_that_is_not_told_a_moment_says_so(engine: &str) {
+    for kind in ["tcp", "udp"] {
+        let server = match kind {
+            "tcp" => Server::echo(engine, &[]),
+            _ => Server::udp(engine, &[]),
+        };
+        let target = server.address().to_string();
+        for (line, why) in [
+            ("", "it ended"),
+            ("soon\n", "`soon`"),
+            ("18446744073709551615\n", "ahead"),
+            (&"9".repeat(100), "99`"),
+        ] {
+            let mut held = Held::start(engine, kind, &target);
+            held.tell(line);
+            let (code, text, stderr) = held.end();
+            assert_eq!((code, &*text), (1, ""), "{kind}: {stderr}");
+            assert!(stderr.contains(why) && stderr.contains("--hold"), "{kind}: {stderr}");
         }
+        // It can be interrupted.
+        let held = Held::start(engine, kind, &target);
+        let pid = held.run.0.as_ref().unwrap().id();
+        kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
+        assert_eq!(held.end().0, 130, "{kind}");
     }
 }

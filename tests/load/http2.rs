@@ -6,14 +6,29 @@ use crate::support::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM,
     SETTINGS, next_frame,
 };
-use crate::support::load::{Bounded, Outcome, answering, engines, ok, run_http, serve, sound};
-use crate::support::missing::missing;
+use crate::support::load::{Bounded, Outcome, answering, ok, run_http, serve, sound};
 use crate::support::tls::{self, Identity};
 use crate::support::{Server, pattern, run, wait_until};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    client_and_server_count_the_same,
+    nginx_is_asked_in_the_same_way,
+    no_more_streams_are_used_than_the_server_allows,
+    wrong_answers_are_counted_by_kind,
+    broken_connections_are_counted_by_kind_and_replaced,
+    a_server_may_end_connections_in_order,
+    answers_come_in_any_order,
+    bodies_are_sent_within_the_windows,
+    a_server_that_never_answers_is_a_timeout,
+    servers_that_do_not_speak_it_are_named
+];
+
+pub(crate) const TESTS: &[Test] = tests![the_table_says_which_protocol_it_was];
 
 const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
@@ -68,22 +83,19 @@ fn usual_site() -> Site {
     site
 }
 
-#[test]
-fn client_and_server_count_the_same() {
+fn client_and_server_count_the_same(engine: &str) {
     let (site, identity) = (usual_site(), Identity::new());
-    for engine in engines() {
-        let server = tls::serve(engine, site.path(), &identity, &[]);
-        let plain = format!("http://{}", server.address());
-        let secret = format!("https://{}", tls::encrypted(&server));
-        let requests = ask_everything(engine, &plain, site.path(), "")
-            + ask_everything(engine, &secret, site.path(), "--insecure");
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!(ended.count("requests"), requests);
-        assert_eq!(ended.count("tls_truncated"), 0, "{engine}");
-        assert!(ended.count("http2_connections") > 20, "{engine}");
-        println!("{engine}: {requests} requests on both sides");
-    }
+    let server = tls::serve(engine, site.path(), &identity, &[]);
+    let plain = format!("http://{}", server.address());
+    let secret = format!("https://{}", tls::encrypted(&server));
+    let requests = ask_everything(engine, &plain, site.path(), "")
+        + ask_everything(engine, &secret, site.path(), "--insecure");
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!(ended.count("requests"), requests);
+    assert_eq!(ended.count("tls_truncated"), 0, "{engine}");
+    assert!(ended.count("http2_connections") > 20, "{engine}");
+    println!("{engine}: {requests} requests on both sides");
 }
 
 /// A process that ends with the test.
@@ -117,42 +129,33 @@ fn nginx(site: &Path, identity: &Identity, directory: &Path) -> Option<(Running,
     command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
     let child = match command.stdout(Stdio::null()).spawn() {
         Ok(child) => child,
-        Err(error) => {
-            missing("nginx", error);
-            return None;
-        }
+        Err(error) => testing::needs("nginx", error),
     };
     let running = Running(child);
     wait_until("nginx accepts", || TcpStream::connect(secret).is_ok());
     Some((running, [plain, secret]))
 }
 
-#[test]
-fn nginx_is_asked_in_the_same_way() {
+fn nginx_is_asked_in_the_same_way(engine: &str) {
     let (site, identity) = (usual_site(), Identity::new());
     let directory = tempfile::tempdir().unwrap();
     let Some((_nginx, [plain, secret])) = nginx(site.path(), &identity, directory.path()) else {
         return;
     };
-    for engine in engines() {
-        ask_everything(engine, &format!("http://{plain}"), site.path(), "");
-        ask_everything(engine, &format!("https://{secret}"), site.path(), "--insecure");
-        let outcome = load(engine, &[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
-        assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
-    }
+    ask_everything(engine, &format!("http://{plain}"), site.path(), "");
+    ask_everything(engine, &format!("https://{secret}"), site.path(), "--insecure");
+    let outcome = load(engine, &[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
+    assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
 }
 
-#[test]
-fn no_more_streams_are_used_than_the_server_allows() {
+fn no_more_streams_are_used_than_the_server_allows(engine: &str) {
     let site = Site::usual();
-    for engine in engines() {
-        let server = Server::http(engine, site.path(), &["--http2-streams", "3"]);
-        let url = format!("http://{}/hello.txt", server.address());
-        let outcome = load(engine, &[url], "-c 2 -n 2000 --pipeline 64");
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/settings/streams_max"), 3);
-        assert_eq!(server.terminate().count("requests"), 2000, "{engine}");
-    }
+    let server = Server::http(engine, site.path(), &["--http2-streams", "3"]);
+    let url = format!("http://{}/hello.txt", server.address());
+    let outcome = load(engine, &[url], "-c 2 -n 2000 --pipeline 64");
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/settings/streams_max"), 3);
+    assert_eq!(server.terminate().count("requests"), 2000, "{engine}");
 }
 
 /// A server that answers frame by frame: it is given the number of the request on its connection
@@ -232,8 +235,7 @@ fn large_head(stream: u32) -> Vec<Frame> {
 }
 
 /// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
-#[test]
-fn wrong_answers_are_counted_by_kind() {
+fn wrong_answers_are_counted_by_kind(engine: &str) {
     const CANCEL: u8 = 8;
     const REFUSED_STREAM: u8 = 7;
     type Case = (&'static str, fn(u32) -> Vec<Frame>, &'static str, i32);
@@ -267,23 +269,20 @@ fn wrong_answers_are_counted_by_kind() {
             9 => put(stream, &wrong(id)),
             _ => put(stream, &answer(id, b"hello")),
         });
-        for engine in engines() {
-            let arguments = format!("-c 1 -n 200 --http2 {arguments}");
-            let outcome = run_http(engine, target, &arguments);
-            outcome.expect(code, &[(kind, 20)]);
-            assert_eq!(outcome.number("/whole_run/answered"), 180, "{kind}");
-            assert_eq!(outcome.number("/whole_run/failed"), 20, "{kind}");
-            assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
-            let first = outcome.result["first_error"].as_str().unwrap();
-            assert!(first.contains(&format!("{target}/x")), "{first}");
-        }
+        let arguments = format!("-c 1 -n 200 --http2 {arguments}");
+        let outcome = run_http(engine, target, &arguments);
+        outcome.expect(code, &[(kind, 20)]);
+        assert_eq!(outcome.number("/whole_run/answered"), 180, "{kind}");
+        assert_eq!(outcome.number("/whole_run/failed"), 20, "{kind}");
+        assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains(&format!("{target}/x")), "{first}");
     }
 }
 
 /// Every connection is broken in its own way at its fourth request: that one fails, and another
 /// connection takes its place.
-#[test]
-fn broken_connections_are_counted_by_kind_and_replaced() {
+fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
     type Case = (&'static str, fn(u32, &mut TcpStream) -> bool, i32);
     let cases: [Case; 6] = [
         // Not processed.
@@ -308,20 +307,17 @@ fn broken_connections_are_counted_by_kind_and_replaced() {
             end(stream);
             false
         });
-        for engine in engines() {
-            let outcome = run_http(engine, target, "-c 1 -n 40 --http2");
-            outcome.expect(code, &[(kind, 10)]);
-            assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
-            assert_eq!(outcome.number("/whole_run/failed"), 10);
-            assert!(outcome.number("/connections/reconnects") >= 9);
-            assert_eq!(outcome.number("/connections/lost"), 0);
-        }
+        let outcome = run_http(engine, target, "-c 1 -n 40 --http2");
+        outcome.expect(code, &[(kind, 10)]);
+        assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
+        assert_eq!(outcome.number("/whole_run/failed"), 10);
+        assert!(outcome.number("/connections/reconnects") >= 9);
+        assert_eq!(outcome.number("/connections/lost"), 0);
     }
 }
 
 /// GOAWAY without an error, with all requests before it answered, is how servers end connections.
-#[test]
-fn a_server_may_end_connections_in_order() {
+fn a_server_may_end_connections_in_order(engine: &str) {
     let target = serve_frames(b"", |number, id, stream| {
         if number < 4 {
             return put(stream, &answer(id, b"hello"));
@@ -331,31 +327,25 @@ fn a_server_may_end_connections_in_order() {
         end(stream);
         false
     });
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 2 -n 100 --http2");
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), 100);
-        assert!(outcome.number("/connections/reconnects") >= 18, "{}", outcome.result);
-    }
+    let outcome = run_http(engine, target, "-c 2 -n 100 --http2");
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/answered"), 100);
+    assert!(outcome.number("/connections/reconnects") >= 18, "{}", outcome.result);
 }
 
 /// Of five streams, the server answers the last first.
-#[test]
-fn answers_come_in_any_order() {
+fn answers_come_in_any_order(engine: &str) {
     let target = serve_frames(b"", |number, id, stream| {
         let all = (0..5).flat_map(|back| answer(id - 2 * back, b"hello"));
         number % 5 < 4 || put(stream, &all.collect::<Vec<_>>())
     });
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), 500);
-    }
+    let outcome = run_http(engine, target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/answered"), 500);
 }
 
 /// The body goes in parts, as far as the server's windows allow: 65,535 bytes at first.
-#[test]
-fn bodies_are_sent_within_the_windows() {
+fn bodies_are_sent_within_the_windows(engine: &str) {
     const BODY_BYTES: usize = 300_000;
     let body = pattern(3, BODY_BYTES);
     let expected = body.clone();
@@ -389,53 +379,44 @@ fn bodies_are_sent_within_the_windows() {
     });
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &body).unwrap();
-    for engine in engines() {
-        let arguments = format!("-c 2 -n 20 --http2 --body-file {}", file.path().display());
-        let outcome = run_http(engine, target, &arguments);
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), 20);
-    }
+    let arguments = format!("-c 2 -n 20 --http2 --body-file {}", file.path().display());
+    let outcome = run_http(engine, target, &arguments);
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/answered"), 20);
 }
 
-#[test]
-fn a_server_that_never_answers_is_a_timeout() {
+fn a_server_that_never_answers_is_a_timeout(engine: &str) {
     let target = serve_frames(b"", |_, _, _| true);
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
-        outcome.expect(1, &[("timeout", 4)]);
-        assert_eq!(outcome.number("/whole_run/failed"), 8);
-    }
+    let outcome = run_http(engine, target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
+    outcome.expect(1, &[("timeout", 4)]);
+    assert_eq!(outcome.number("/whole_run/failed"), 8);
 }
 
-#[test]
-fn servers_that_do_not_speak_it_are_named() {
+fn servers_that_do_not_speak_it_are_named(engine: &str) {
     let site = Site::usual();
     let identity = Identity::new();
     let of_1_1 = answering(|_| ok("hello"));
     let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
-    for engine in engines() {
-        let server = tls::serve(engine, site.path(), &identity, &["--http2", "off"]);
-        let cases = [
-            (format!("http://{of_1_1}/"), "prior knowledge"),
-            (format!("http://{}/", server.address()), "prior knowledge"),
-            (format!("https://{}/", tls::encrypted(&server)), "ALPN"),
-            (format!("http://{silent}/"), "not done within 300ms"),
-        ];
-        for (url, named) in cases {
-            let arguments = ["load", "http", &url, "-c", "1", "--http2", "--engine", engine];
-            let more = match named {
-                "ALPN" => &["--insecure"][..],
-                "prior knowledge" => &[],
-                _ => &["--connect-timeout", "300ms"],
-            };
-            let (code, _, stderr) = run(&[&arguments[..], more].concat());
-            assert_eq!(code, Some(1), "{url}: {stderr}");
-            assert!(stderr.contains(named), "{url}: {stderr}");
-        }
+    let server = tls::serve(engine, site.path(), &identity, &["--http2", "off"]);
+    let cases = [
+        (format!("http://{of_1_1}/"), "prior knowledge"),
+        (format!("http://{}/", server.address()), "prior knowledge"),
+        (format!("https://{}/", tls::encrypted(&server)), "ALPN"),
+        (format!("http://{silent}/"), "not done within 300ms"),
+    ];
+    for (url, named) in cases {
+        let arguments = ["load", "http", &url, "-c", "1", "--http2", "--engine", engine];
+        let more = match named {
+            "ALPN" => &["--insecure"][..],
+            "prior knowledge" => &[],
+            _ => &["--connect-timeout", "300ms"],
+        };
+        let (code, _, stderr) = run(&[&arguments[..], more].concat());
+        assert_eq!(code, Some(1), "{url}: {stderr}");
+        assert!(stderr.contains(named), "{url}: {stderr}");
     }
 }
 
-#[test]
 fn the_table_says_which_protocol_it_was() {
     let site = Site::usual();
     let server = Server::http("epoll", site.path(), &["--http2-streams", "4"]);

@@ -1,20 +1,31 @@
 //! `twinring load http` against faulty servers, on both engines: each fault must be detected and
 //! named, and the counts must always balance.
 
-use crate::support::load::{answer_each, answering, engines, ok, run_http, serve};
+use crate::support::load::{answer_each, answering, ok, run_http, serve};
 use socket2::SockRef;
 use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_closed_port_loses_the_connections,
+    wrong_answers_are_counted_by_kind,
+    broken_connections_are_counted_by_kind_and_replaced,
+    a_server_may_close_between_answers,
+    requests_behind_the_last_answer_of_a_connection_fail,
+    a_connection_that_the_server_keeps_open_is_reset,
+    a_server_that_never_answers_is_a_timeout,
+    gates_decide_about_the_exit_code
+];
 
 fn reset(stream: &TcpStream) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 /// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
-#[test]
-fn wrong_answers_are_counted_by_kind() {
+fn wrong_answers_are_counted_by_kind(engine: &str) {
     let corrupted = |wrong: fn() -> String| {
         answering(move |number| if number % 10 == 9 { wrong() } else { ok("hello") })
     };
@@ -28,25 +39,22 @@ fn wrong_answers_are_counted_by_kind() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "hello").unwrap();
     for (kind, wrong, arguments, code) in cases {
-        for engine in engines() {
-            let arguments = arguments.replace("FILE", &file.path().display().to_string());
-            let target = corrupted(wrong);
-            let outcome = run_http(engine, target, &format!("-c 1 -n 200 {arguments}"));
-            outcome.expect(code, &[(kind, 20)]);
-            assert_eq!(outcome.number("/whole_run/answered"), 180);
-            assert_eq!(outcome.number("/whole_run/failed"), 20);
-            assert_eq!(outcome.number("/urls/0/failed"), 20);
-            assert_eq!(outcome.number("/connections/reconnects"), 0);
-            let first = outcome.result["first_error"].as_str().unwrap();
-            assert!(first.contains(&format!("{target}/x")), "{first}");
-        }
+        let arguments = arguments.replace("FILE", &file.path().display().to_string());
+        let target = corrupted(wrong);
+        let outcome = run_http(engine, target, &format!("-c 1 -n 200 {arguments}"));
+        outcome.expect(code, &[(kind, 20)]);
+        assert_eq!(outcome.number("/whole_run/answered"), 180);
+        assert_eq!(outcome.number("/whole_run/failed"), 20);
+        assert_eq!(outcome.number("/urls/0/failed"), 20);
+        assert_eq!(outcome.number("/connections/reconnects"), 0);
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains(&format!("{target}/x")), "{first}");
     }
 }
 
 /// Every connection is broken in its own way at its fourth request: that one fails, and another
 /// connection takes its place.
-#[test]
-fn broken_connections_are_counted_by_kind_and_replaced() {
+fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
     type Breaks = fn(&mut TcpStream) -> std::io::Result<()>;
     let cases: [(&str, Breaks, i32); 6] = [
         ("closed_early", |_| Ok(()), 0),
@@ -90,19 +98,16 @@ fn broken_connections_are_counted_by_kind_and_replaced() {
                 _ => stream.write_all(ok("hello").as_bytes()).is_ok(),
             });
         });
-        for engine in engines() {
-            let outcome = run_http(engine, target, "-c 1 -n 40");
-            outcome.expect(code, &[(kind, 10)]);
-            assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
-            assert_eq!(outcome.number("/whole_run/failed"), 10);
-            assert!(outcome.number("/connections/reconnects") >= 9);
-            assert_eq!(outcome.number("/connections/lost"), 0);
-        }
+        let outcome = run_http(engine, target, "-c 1 -n 40");
+        outcome.expect(code, &[(kind, 10)]);
+        assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
+        assert_eq!(outcome.number("/whole_run/failed"), 10);
+        assert!(outcome.number("/connections/reconnects") >= 9);
+        assert_eq!(outcome.number("/connections/lost"), 0);
     }
 }
 
-#[test]
-fn a_server_may_close_between_answers() {
+fn a_server_may_close_between_answers(engine: &str) {
     let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     for (announces, last) in [(true, 4), (false, 1)] {
         let target = serve(move |_, stream| {
@@ -112,21 +117,18 @@ fn a_server_may_close_between_answers() {
                 stream.write_all(answer.as_bytes()).is_ok() && number < last
             });
         });
-        for engine in engines() {
-            // For a second after each answer nothing is in flight: the server may be slow to close.
-            let (arguments, requests, connections) =
-                if announces { ("-c 2 -n 100", 100_u64, 2) } else { ("-c 1 -n 3 --rate 1", 3, 1) };
-            let outcome = run_http(engine, target, arguments);
-            outcome.expect(0, &[]);
-            assert_eq!(outcome.number("/whole_run/answered"), requests);
-            let reconnects = requests.div_ceil(last as u64 + 1) - connections;
-            assert!(outcome.number("/connections/reconnects") >= reconnects, "{}", outcome.result);
-        }
+        // For a second after each answer nothing is in flight: the server may be slow to close.
+        let (arguments, requests, connections) =
+            if announces { ("-c 2 -n 100", 100_u64, 2) } else { ("-c 1 -n 3 --rate 1", 3, 1) };
+        let outcome = run_http(engine, target, arguments);
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), requests);
+        let reconnects = requests.div_ceil(last as u64 + 1) - connections;
+        assert!(outcome.number("/connections/reconnects") >= reconnects, "{}", outcome.result);
     }
 }
 
-#[test]
-fn requests_behind_the_last_answer_of_a_connection_fail() {
+fn requests_behind_the_last_answer_of_a_connection_fail(engine: &str) {
     let target = serve(|_, stream| {
         answer_each(stream, |number, _, stream| {
             let close = if number == 2 { "Connection: close\r\n" } else { "" };
@@ -139,77 +141,65 @@ fn requests_behind_the_last_answer_of_a_connection_fail() {
             sent
         });
     });
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 1 -n 100 --pipeline 10");
-        let failed = outcome.number("/whole_run/failed");
-        assert_eq!(outcome.number("/whole_run/sent"), 100);
-        assert!(failed > 50, "{}", outcome.result);
-        assert!(outcome.number("/errors/closed_early") > 5, "{}", outcome.result);
-        assert_eq!(outcome.code, 0);
-    }
+    let outcome = run_http(engine, target, "-c 1 -n 100 --pipeline 10");
+    let failed = outcome.number("/whole_run/failed");
+    assert_eq!(outcome.number("/whole_run/sent"), 100);
+    assert!(failed > 50, "{}", outcome.result);
+    assert!(outcome.number("/errors/closed_early") > 5, "{}", outcome.result);
+    assert_eq!(outcome.code, 0);
 }
 
-#[test]
-fn a_connection_that_the_server_keeps_open_is_reset() {
+fn a_connection_that_the_server_keeps_open_is_reset(engine: &str) {
     let target = answering(|_| ok("hello"));
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 2 -n 4 --no-keepalive");
-        outcome.expect(0, &[]);
-        // One more if an answer took as long as closing may.
-        let kept_open = outcome.number("/connections/kept_open");
-        assert!((2..=3).contains(&kept_open), "{}", outcome.result);
-    }
+    let outcome = run_http(engine, target, "-c 2 -n 4 --no-keepalive");
+    outcome.expect(0, &[]);
+    // One more if an answer took as long as closing may.
+    let kept_open = outcome.number("/connections/kept_open");
+    assert!((2..=3).contains(&kept_open), "{}", outcome.result);
 }
 
-#[test]
-fn a_server_that_never_answers_is_a_timeout() {
+fn a_server_that_never_answers_is_a_timeout(engine: &str) {
     let target = serve(|_, mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    for engine in engines() {
-        let outcome = run_http(engine, target, "-c 5 -n 10 --timeout 200ms");
-        outcome.expect(1, &[("timeout", 10)]);
-        assert_eq!(outcome.number("/whole_run/failed"), 10);
-        assert_eq!(outcome.number("/connections/served"), 0);
-        // The window ends before the timeout: no error is reported, and nothing is hidden.
-        let outcome = run_http(engine, target, "-c 5 -d 1200ms --warmup 0s");
-        outcome.expect(1, &[]);
-        assert_eq!(outcome.number("/whole_run/abandoned"), 5);
-        assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
-    }
+    let outcome = run_http(engine, target, "-c 5 -n 10 --timeout 200ms");
+    outcome.expect(1, &[("timeout", 10)]);
+    assert_eq!(outcome.number("/whole_run/failed"), 10);
+    assert_eq!(outcome.number("/connections/served"), 0);
+    // The window ends before the timeout: no error is reported, and nothing is hidden.
+    let outcome = run_http(engine, target, "-c 5 -d 1200ms --warmup 0s");
+    outcome.expect(1, &[]);
+    assert_eq!(outcome.number("/whole_run/abandoned"), 5);
+    assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
 }
 
-#[test]
-fn a_closed_port_loses_the_connections() {
-    for engine in engines() {
-        // An address of its own, or another test may get the port once it is closed.
-        let listener = std::net::TcpListener::bind("127.0.0.61:0").unwrap();
-        let target = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();
-            drop(listener);
-            let talks = streams.into_iter().map(|stream| {
-                thread::spawn(|| {
-                    answer_each(stream, |number, _, stream| {
-                        number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
-                    });
-                })
-            });
-            talks.collect::<Vec<_>>().into_iter().for_each(|talk| talk.join().unwrap());
+fn a_closed_port_loses_the_connections(engine: &str) {
+    // An address of its own, or another test may get the port once it is closed.
+    let listener = std::net::TcpListener::bind("127.0.0.61:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();
+        drop(listener);
+        let talks = streams.into_iter().map(|stream| {
+            thread::spawn(|| {
+                answer_each(stream, |number, _, stream| {
+                    number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
+                });
+            })
         });
-        let began = Instant::now();
-        let outcome = run_http(engine, target, "-c 2 -d 50s --warmup 0s");
-        outcome.expect(1, &[("closed_early", 2), ("connect", 20)]);
-        assert_eq!(outcome.number("/connections/lost"), 2);
-        assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
-        assert!(began.elapsed() < Duration::from_secs(50), "the window ends with its connections");
-        let first = outcome.result["first_error"].as_str().unwrap();
-        assert!(first.contains("closed before an answer"), "{first}");
-    }
+        talks.collect::<Vec<_>>().into_iter().for_each(|talk| talk.join().unwrap());
+    });
+    let began = Instant::now();
+    let outcome = run_http(engine, target, "-c 2 -d 50s --warmup 0s");
+    outcome.expect(1, &[("closed_early", 2), ("connect", 20)]);
+    assert_eq!(outcome.number("/connections/lost"), 2);
+    assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
+    assert!(began.elapsed() < Duration::from_secs(50), "the window ends with its connections");
+    let first = outcome.result["first_error"].as_str().unwrap();
+    assert!(first.contains("closed before an answer"), "{first}");
 }
 
-#[test]
-fn gates_decide_about_the_exit_code() {
+fn gates_decide_about_the_exit_code(engine: &str) {
     let target = answering(|number| match number % 10 {
         0 => "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_owned(),
         _ => {
@@ -217,18 +207,16 @@ fn gates_decide_about_the_exit_code() {
             ok("hello")
         }
     });
-    for engine in engines() {
-        for (gates, code, breached) in [
-            ("--max-error-rate 20% --slo-p99 10s", 0, [false, false]),
-            ("--max-error-rate 0.05 --slo-p99 10s", 3, [false, true]),
-            ("--max-error-rate 0.2 --slo-p99 1ms", 3, [true, false]),
-        ] {
-            let outcome = run_http(engine, target, &format!("-c 1 -n 100 {gates}"));
-            assert_eq!(outcome.code, code, "{gates}: {}", outcome.result);
-            for (at, expected) in breached.into_iter().enumerate() {
-                assert_eq!(outcome.result["gates"][at]["breached"], expected, "{gates}");
-            }
-            assert_eq!(outcome.stderr.contains("breached"), code == 3, "{}", outcome.stderr);
+    for (gates, code, breached) in [
+        ("--max-error-rate 20% --slo-p99 10s", 0, [false, false]),
+        ("--max-error-rate 0.05 --slo-p99 10s", 3, [false, true]),
+        ("--max-error-rate 0.2 --slo-p99 1ms", 3, [true, false]),
+    ] {
+        let outcome = run_http(engine, target, &format!("-c 1 -n 100 {gates}"));
+        assert_eq!(outcome.code, code, "{gates}: {}", outcome.result);
+        for (at, expected) in breached.into_iter().enumerate() {
+            assert_eq!(outcome.result["gates"][at]["breached"], expected, "{gates}");
         }
+        assert_eq!(outcome.stderr.contains("breached"), code == 3, "{}", outcome.stderr);
     }
 }

@@ -1,6 +1,6 @@
 //! `twinring load http` over TLS, against a small server on rustls.
 
-use crate::support::load::{Bounded, Outcome, engines, ok, serve, sound};
+use crate::support::load::{Bounded, Outcome, ok, serve, sound};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,6 +11,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![certificates_that_cannot_be_read_are_named];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    client_and_server_part_in_order,
+    answers_are_checked_through_tls,
+    a_large_request_goes_through_tls_as_a_whole,
+    sessions_are_resumed_unless_that_is_unwanted,
+    a_server_that_cannot_be_trusted_gets_no_request,
+    a_ca_certificate_is_reported_with_a_fix,
+    a_server_without_tls_is_named,
+    an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole
+];
 
 /// A certificate for some name, in a file, and a server that shows it.
 struct Secure {
@@ -88,33 +101,29 @@ fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
     sound(spawn(engine, target, arguments).output())
 }
 
-#[test]
-fn answers_are_checked_through_tls() {
+fn answers_are_checked_through_tls(engine: &str) {
     for (version, name) in [(&TLS13, "TLSv1.3"), (&TLS12, "TLSv1.2")] {
         let secure = Secure::new("127.0.0.1", version);
         for content in ["hello".to_owned(), "0123456789".repeat(30_000)] {
             let target = secure.serve(ok(&content), true);
-            for engine in engines() {
-                for case in ["-c 4 -t 2", "-c 2 --pipeline 8", "-c 3 --rate 500"] {
-                    let ca = secure.ca().display().to_string();
-                    let arguments = format!("{case} -n 200 --verify-body --tls-ca {ca}");
-                    let outcome = run(engine, target, &arguments);
-                    outcome.expect(0, &[]);
-                    assert_eq!(outcome.number("/whole_run/answered"), 200, "{case}");
-                    assert_eq!(outcome.number("/bytes/bodies"), 200 * content.len() as u64);
-                    let tls = &outcome.result["settings"]["tls"];
-                    assert_eq!((&tls["protocol"], &tls["ca"]), (&name.into(), &ca.into()));
-                    let connections = outcome.number("/settings/connections");
-                    assert_eq!(tls["handshakes"].as_u64(), Some(connections), "{case}");
-                }
+            for case in ["-c 4 -t 2", "-c 2 --pipeline 8", "-c 3 --rate 500"] {
+                let ca = secure.ca().display().to_string();
+                let arguments = format!("{case} -n 200 --verify-body --tls-ca {ca}");
+                let outcome = run(engine, target, &arguments);
+                outcome.expect(0, &[]);
+                assert_eq!(outcome.number("/whole_run/answered"), 200, "{case}");
+                assert_eq!(outcome.number("/bytes/bodies"), 200 * content.len() as u64);
+                let tls = &outcome.result["settings"]["tls"];
+                assert_eq!((&tls["protocol"], &tls["ca"]), (&name.into(), &ca.into()));
+                let connections = outcome.number("/settings/connections");
+                assert_eq!(tls["handshakes"].as_u64(), Some(connections), "{case}");
             }
         }
         println!("{name}: answers are as they should be");
     }
 }
 
-#[test]
-fn a_large_request_goes_through_tls_as_a_whole() {
+fn a_large_request_goes_through_tls_as_a_whole(engine: &str) {
     let secure = Secure::new("127.0.0.1", &TLS13);
     let config = Arc::clone(&secure.config);
     let body = crate::support::pattern(3, 900_000);
@@ -142,33 +151,27 @@ fn a_large_request_goes_through_tls_as_a_whole() {
     });
     let file = secure.directory.path().join("body");
     std::fs::write(&file, &body).unwrap();
-    for engine in engines() {
-        let arguments = format!("-c 2 -n 10 --insecure --body-file {}", file.display());
-        run(engine, target, &arguments).expect(0, &[]);
-    }
+    let arguments = format!("-c 2 -n 10 --insecure --body-file {}", file.display());
+    run(engine, target, &arguments).expect(0, &[]);
 }
 
-#[test]
-fn sessions_are_resumed_unless_that_is_unwanted() {
+fn sessions_are_resumed_unless_that_is_unwanted(engine: &str) {
     for version in [&TLS13, &TLS12] {
         let secure = Secure::new("127.0.0.1", version);
         let target = secure.serve(ok("hello"), true);
-        for engine in engines() {
-            let arguments = "-c 2 -n 60 --no-keepalive --insecure";
-            let outcome = run(engine, target, arguments);
-            outcome.expect(0, &[]);
-            assert!(outcome.number("/settings/tls/handshakes") >= 60);
-            assert!(outcome.number("/settings/tls/resumed") >= 40, "{}", outcome.result);
-            assert_eq!(outcome.number("/connections/kept_open"), 0);
-            let outcome = run(engine, target, &format!("{arguments} --tls-full-handshake"));
-            outcome.expect(0, &[]);
-            assert_eq!(outcome.number("/settings/tls/resumed"), 0);
-        }
+        let arguments = "-c 2 -n 60 --no-keepalive --insecure";
+        let outcome = run(engine, target, arguments);
+        outcome.expect(0, &[]);
+        assert!(outcome.number("/settings/tls/handshakes") >= 60);
+        assert!(outcome.number("/settings/tls/resumed") >= 40, "{}", outcome.result);
+        assert_eq!(outcome.number("/connections/kept_open"), 0);
+        let outcome = run(engine, target, &format!("{arguments} --tls-full-handshake"));
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/settings/tls/resumed"), 0);
     }
 }
 
-#[test]
-fn a_server_that_cannot_be_trusted_gets_no_request() {
+fn a_server_that_cannot_be_trusted_gets_no_request(engine: &str) {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
     let cases = [
@@ -177,80 +180,65 @@ fn a_server_that_cannot_be_trusted_gets_no_request() {
         (elsewhere.serve(ok("hello"), true), elsewhere.ca()),
     ];
     for (target, ca) in cases {
-        for engine in engines() {
-            let output = spawn(engine, target, &format!("-c 2 --tls-ca {}", ca.display())).output();
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{stderr}");
-            assert!(stderr.contains("TLS: invalid peer certificate"), "{stderr}");
-            run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
-        }
+        let output = spawn(engine, target, &format!("-c 2 --tls-ca {}", ca.display())).output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("TLS: invalid peer certificate"), "{stderr}");
+        run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
     }
 }
 
 /// It was `Other(OtherError(CaUsedAsEndEntity))`.
-#[test]
-fn a_ca_certificate_is_reported_with_a_fix() {
+fn a_ca_certificate_is_reported_with_a_fix(engine: &str) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let certificate = parameters.self_signed(&key).unwrap().pem();
     let secure = Secure::showing(&certificate, &key.serialize_pem(), &TLS13);
     let target = secure.serve(ok("hello"), true);
-    for engine in engines() {
-        let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
-        let output = spawn(engine, target, &arguments).output();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("TLS: the server shows a CA certificate (CA:TRUE)"), "{stderr}");
-        run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
-    }
+    let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
+    let output = spawn(engine, target, &arguments).output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("TLS: the server shows a CA certificate (CA:TRUE)"), "{stderr}");
+    run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
 }
 
-#[test]
-fn a_server_without_tls_is_named() {
+fn a_server_without_tls_is_named(engine: &str) {
     let target = serve(|_, mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         std::thread::sleep(Duration::from_secs(1));
     });
-    for engine in engines() {
-        let output = spawn(engine, target, "-c 2 --insecure").output();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("TLS: the server does not speak TLS on this port"), "{stderr}");
-    }
+    let output = spawn(engine, target, "-c 2 --insecure").output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("TLS: the server does not speak TLS on this port"), "{stderr}");
 }
 
-#[test]
-fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole() {
+fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole(engine: &str) {
     let secure = Secure::new("127.0.0.1", &TLS13);
     let answer = || "HTTP/1.1 200 OK\r\n\r\nall of it".to_owned();
-    for engine in engines() {
-        let whole = run(engine, secure.serve(answer(), true), "-c 1 -n 10 --insecure");
-        whole.expect(0, &[]);
-        let cut = run(engine, secure.serve(answer(), false), "-c 1 -n 3 --insecure");
-        cut.expect(1, &[("closed_early", 3)]);
-        assert_eq!(cut.number("/whole_run/failed"), 3);
-    }
+    let whole = run(engine, secure.serve(answer(), true), "-c 1 -n 10 --insecure");
+    whole.expect(0, &[]);
+    let cut = run(engine, secure.serve(answer(), false), "-c 1 -n 3 --insecure");
+    cut.expect(1, &[("closed_early", 3)]);
+    assert_eq!(cut.number("/whole_run/failed"), 3);
 }
 
 /// Our own server distinguishes an intended end from a cut, and finds no cut.
-#[test]
-fn client_and_server_part_in_order() {
-    for engine in engines() {
-        let (_site, _identity, server) = crate::support::tls::usual(engine, &[]);
-        let url = format!("https://{}/large.bin", crate::support::tls::encrypted(&server));
-        for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
-            let arguments = format!("-c 6 --insecure {arguments}");
-            let command = crate::support::load::command(engine, "http", &url, &arguments).spawn();
-            sound(Bounded(Some(command.unwrap())).output()).expect(0, &[]);
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.count("requests"), ended.count("responses_2xx")), (180, 180));
-        assert_eq!((ended.count("tls_truncated"), ended.count("reset")), (0, 0), "{engine}");
+fn client_and_server_part_in_order(engine: &str) {
+    let (_site, _identity, server) = crate::support::tls::usual(engine, &[]);
+    let url = format!("https://{}/large.bin", crate::support::tls::encrypted(&server));
+    for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
+        let arguments = format!("-c 6 --insecure {arguments}");
+        let command = crate::support::load::command(engine, "http", &url, &arguments).spawn();
+        sound(Bounded(Some(command.unwrap())).output()).expect(0, &[]);
     }
+    let ended = server.terminate();
+    assert_eq!((ended.count("requests"), ended.count("responses_2xx")), (180, 180));
+    assert_eq!((ended.count("tls_truncated"), ended.count("reset")), (0, 0), "{engine}");
 }
 
-#[test]
 fn certificates_that_cannot_be_read_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.pem");

@@ -12,3 +12,22 @@ mod http_serve;
 mod http_tls;
 mod tcp;
 mod udp;
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[
+        hold::ENGINE_TESTS,
+        http::TESTS,
+        http::ENGINE_TESTS,
+        http2::TESTS,
+        http2::ENGINE_TESTS,
+        http_faults::ENGINE_TESTS,
+        http_gates::ENGINE_TESTS,
+        http_serve::ENGINE_TESTS,
+        http_tls::TESTS,
+        http_tls::ENGINE_TESTS,
+        tcp::TESTS,
+        tcp::ENGINE_TESTS,
+        udp::TESTS,
+        udp::ENGINE_TESTS,
+    ])
+}

@@ -2,7 +2,7 @@
 //! detected and named, and the counts must always balance.
 
 use crate::support::load::{
-    Bounded, INTERRUPTS, Outcome, RUN_MAX, assert_refused, engines, interrupted, serve, sound,
+    Bounded, INTERRUPTS, Outcome, RUN_MAX, assert_refused, interrupted, serve, sound,
 };
 use socket2::SockRef;
 use std::io::{Read, Write};
@@ -12,7 +12,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests, tests};
 use twinring_load::schedule::{Arrivals, Schedule};
+
+pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_server_that_admits_only_64_connections_is_seen_through,
+    an_open_loop_counts_requests_delayed_by_a_stall,
+    a_number_of_messages_is_met_exactly,
+    one_corrupted_byte_is_found_and_named,
+    lost_bytes_and_surplus_bytes_are_mismatches,
+    connections_that_the_server_ends_are_counted_by_kind,
+    a_server_that_ends_every_connection_fails_the_run,
+    a_server_that_never_answers_is_a_timeout,
+    a_slow_answer_is_a_long_latency,
+    an_unreachable_rate_reports_unsent_requests,
+    requests_arrive_as_independently_as_asked_for,
+    a_slow_reader_gets_every_byte,
+    a_closed_port_names_the_address_and_a_fix,
+    a_correct_echo_has_no_mismatch_and_all_counts_balance,
+    an_interrupt_reports_the_result_so_far
+];
 
 /// Echoes; `corrupt` gets each chunk with its position in the stream and may change it.
 fn echo_with(mut stream: TcpStream, mut corrupt: impl FnMut(usize, &mut Vec<u8>)) {
@@ -40,8 +60,7 @@ fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
     sound(Bounded(Some(command(engine, target, arguments).spawn().unwrap())).output())
 }
 
-#[test]
-fn a_correct_echo_has_no_mismatch_and_all_counts_balance() {
+fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
     let target = serve(|_, stream| echo(stream));
     let cases = [
         "-c 8 -s 128 -t 2",
@@ -54,7 +73,7 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance() {
         "-c 6 -s 33 --local 127.0.0.2,127.0.0.3",
         "-c 2 -s 1000 --no-verify",
     ];
-    for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
+    for case in cases {
         // After a delay of 300 ms, a part of the window is left.
         let outcome = run(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
@@ -72,23 +91,19 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance() {
     }
 }
 
-#[test]
-fn a_number_of_messages_is_met_exactly() {
+fn a_number_of_messages_is_met_exactly(engine: &str) {
     let target = serve(|_, stream| echo(stream));
-    for engine in engines() {
-        for case in ["-n 1000 -c 7", "-n 3 -c 4 --depth 5", "-n 500 -c 4 -t 2 --rate 5000"] {
-            let outcome = run(engine, target, case);
-            outcome.expect(0, &[]);
-            let asked = outcome.number("/settings/messages");
-            for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
-                assert_eq!(outcome.number(path), asked, "{case} {path}");
-            }
+    for case in ["-n 1000 -c 7", "-n 3 -c 4 --depth 5", "-n 500 -c 4 -t 2 --rate 5000"] {
+        let outcome = run(engine, target, case);
+        outcome.expect(0, &[]);
+        let asked = outcome.number("/settings/messages");
+        for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
+            assert_eq!(outcome.number(path), asked, "{case} {path}");
         }
     }
 }
 
-#[test]
-fn one_corrupted_byte_is_found_and_named() {
+fn one_corrupted_byte_is_found_and_named(engine: &str) {
     let target = serve(|number, stream| {
         echo_with(stream, |position, chunk| {
             if number % 4 == 3
@@ -99,19 +114,16 @@ fn one_corrupted_byte_is_found_and_named() {
             }
         });
     });
-    for engine in engines() {
-        let outcome = run(engine, target, "-c 4 -s 128 -d 1200ms --warmup 0s");
-        outcome.expect(1, &[("mismatch", 1)]);
-        let first = outcome.result["first_error"].as_str().unwrap();
-        assert!(first.contains("byte 1000 of the stream differs"), "{first}");
-        assert!(outcome.number("/whole_run/failed") >= 1);
-        let unchecked = run(engine, target, "-c 4 -s 128 -n 1000 --no-verify");
-        unchecked.expect(0, &[]);
-    }
+    let outcome = run(engine, target, "-c 4 -s 128 -d 1200ms --warmup 0s");
+    outcome.expect(1, &[("mismatch", 1)]);
+    let first = outcome.result["first_error"].as_str().unwrap();
+    assert!(first.contains("byte 1000 of the stream differs"), "{first}");
+    assert!(outcome.number("/whole_run/failed") >= 1);
+    let unchecked = run(engine, target, "-c 4 -s 128 -n 1000 --no-verify");
+    unchecked.expect(0, &[]);
 }
 
-#[test]
-fn lost_bytes_and_surplus_bytes_are_mismatches() {
+fn lost_bytes_and_surplus_bytes_are_mismatches(engine: &str) {
     let lossy = serve(|_, stream| {
         echo_with(stream, |position, chunk| {
             if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < chunk.len()) {
@@ -126,17 +138,14 @@ fn lost_bytes_and_surplus_bytes_are_mismatches() {
             }
         });
     });
-    for engine in engines() {
-        for target in [lossy, chatty] {
-            // It ends when all three have failed.
-            let outcome = run(engine, target, "-c 3 -s 128 -d 20s --warmup 0s --depth 2");
-            outcome.expect(1, &[("mismatch", 3)]);
-        }
+    for target in [lossy, chatty] {
+        // It ends when all three have failed.
+        let outcome = run(engine, target, "-c 3 -s 128 -d 20s --warmup 0s --depth 2");
+        outcome.expect(1, &[("mismatch", 3)]);
     }
 }
 
-#[test]
-fn connections_that_the_server_ends_are_counted_by_kind() {
+fn connections_that_the_server_ends_are_counted_by_kind(engine: &str) {
     // The third of three messages is not answered.
     fn take_three(stream: &mut TcpStream) {
         let mut message = [0; 128];
@@ -159,169 +168,140 @@ fn connections_that_the_server_ends_are_counted_by_kind() {
         }
         _ => echo(stream),
     });
-    for engine in engines() {
-        for (target, kind) in [(closes, "closed_early"), (resets, "reset")] {
-            let outcome = run(engine, target, "-c 4 -s 128 -d 600ms --warmup 0s");
-            outcome.expect(0, &[(kind, 1)]);
-            assert_eq!(outcome.number("/whole_run/failed"), 1);
-            assert_eq!(outcome.number("/connections/min_answered"), 2);
-        }
+    for (target, kind) in [(closes, "closed_early"), (resets, "reset")] {
+        let outcome = run(engine, target, "-c 4 -s 128 -d 600ms --warmup 0s");
+        outcome.expect(0, &[(kind, 1)]);
+        assert_eq!(outcome.number("/whole_run/failed"), 1);
+        assert_eq!(outcome.number("/connections/min_answered"), 2);
     }
 }
 
-#[test]
-fn a_server_that_ends_every_connection_fails_the_run() {
+fn a_server_that_ends_every_connection_fails_the_run(engine: &str) {
     let target = serve(|_, mut stream| {
         let mut message = [0; 128];
         if stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {
             let _ = stream.read_exact(&mut message);
         }
     });
-    for engine in engines() {
-        let began = Instant::now();
-        let outcome = run(engine, target, "-c 3 -s 128 -d 40s --warmup 0s");
-        outcome.expect(1, &[("closed_early", 3)]);
-        assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
-        assert!(began.elapsed() < Duration::from_secs(40), "the window ends with its connections");
-    }
+    let began = Instant::now();
+    let outcome = run(engine, target, "-c 3 -s 128 -d 40s --warmup 0s");
+    outcome.expect(1, &[("closed_early", 3)]);
+    assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
+    assert!(began.elapsed() < Duration::from_secs(40), "the window ends with its connections");
 }
 
-#[test]
-fn a_server_that_never_answers_is_a_timeout() {
+fn a_server_that_never_answers_is_a_timeout(engine: &str) {
     let target = serve(|_, mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    for engine in engines() {
-        let outcome = run(engine, target, "-c 5 -d 30s --warmup 0s --timeout 200ms");
-        outcome.expect(1, &[("timeout", 5)]);
-        assert_eq!(outcome.number("/whole_run/failed"), 5);
-        assert_eq!(outcome.number("/connections/served"), 0);
-        // The window ends before the timeout: no error is reported, and nothing is hidden.
-        let outcome = run(engine, target, "-c 5 -d 1200ms --warmup 0s");
-        outcome.expect(1, &[]);
-        assert_eq!(outcome.number("/whole_run/abandoned"), 5);
-        assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
-    }
+    let outcome = run(engine, target, "-c 5 -d 30s --warmup 0s --timeout 200ms");
+    outcome.expect(1, &[("timeout", 5)]);
+    assert_eq!(outcome.number("/whole_run/failed"), 5);
+    assert_eq!(outcome.number("/connections/served"), 0);
+    // The window ends before the timeout: no error is reported, and nothing is hidden.
+    let outcome = run(engine, target, "-c 5 -d 1200ms --warmup 0s");
+    outcome.expect(1, &[]);
+    assert_eq!(outcome.number("/whole_run/abandoned"), 5);
+    assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
 }
 
-#[test]
-fn a_server_that_admits_only_64_connections_is_seen_through() {
-    for engine in engines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = listener.local_addr().unwrap();
-        // The others stay in the backlog: for them connecting succeeds.
-        thread::spawn(move || {
-            for stream in listener.incoming().take(64).flatten() {
-                thread::spawn(move || echo(stream));
-            }
-            thread::sleep(RUN_MAX);
-        });
-        let outcome = run(engine, target, "-c 80 -d 1200ms --warmup 100ms");
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/connections/established"), 80);
-        assert_eq!(outcome.number("/connections/served"), 64);
-        assert_eq!(outcome.number("/connections/served_at_once_max"), 64);
-        assert_eq!(outcome.number("/connections/min_answered"), 0);
-        assert_eq!(outcome.number("/whole_run/abandoned"), 16);
-    }
+fn a_server_that_admits_only_64_connections_is_seen_through(engine: &str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    // The others stay in the backlog: for them connecting succeeds.
+    thread::spawn(move || {
+        for stream in listener.incoming().take(64).flatten() {
+            thread::spawn(move || echo(stream));
+        }
+        thread::sleep(RUN_MAX);
+    });
+    let outcome = run(engine, target, "-c 80 -d 1200ms --warmup 100ms");
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/connections/established"), 80);
+    assert_eq!(outcome.number("/connections/served"), 64);
+    assert_eq!(outcome.number("/connections/served_at_once_max"), 64);
+    assert_eq!(outcome.number("/connections/min_answered"), 0);
+    assert_eq!(outcome.number("/whole_run/abandoned"), 16);
 }
 
-#[test]
-fn a_slow_answer_is_a_long_latency() {
+fn a_slow_answer_is_a_long_latency(engine: &str) {
     let target = serve(|_, stream| {
         echo_with(stream, |_, _| thread::sleep(Duration::from_millis(20)));
     });
-    for engine in engines() {
-        let outcome = run(engine, target, "-c 2 -d 1200ms --warmup 0s");
-        outcome.expect(0, &[]);
-        assert!(outcome.latency_us("min") >= 20_000.0, "{}", outcome.result);
-    }
+    let outcome = run(engine, target, "-c 2 -d 1200ms --warmup 0s");
+    outcome.expect(0, &[]);
+    assert!(outcome.latency_us("min") >= 20_000.0, "{}", outcome.result);
 }
 
 /// A server that stalls once for 200 ms. A closed loop sends nothing meanwhile, so one request in
 /// many is slow and the 90th percentile does not show it; the open loop charges the stall to every
 /// request that was due.
-#[test]
-fn an_open_loop_counts_requests_delayed_by_a_stall() {
-    for engine in engines() {
-        let target = serve(|_, stream| {
-            let began = Instant::now();
-            let mut stalled = false;
-            echo_with(stream, |_, _| {
-                if !stalled && began.elapsed() > Duration::from_millis(200) {
-                    stalled = true;
-                    thread::sleep(Duration::from_millis(200));
-                }
-            });
+fn an_open_loop_counts_requests_delayed_by_a_stall(engine: &str) {
+    let target = serve(|_, stream| {
+        let began = Instant::now();
+        let mut stalled = false;
+        echo_with(stream, |_, _| {
+            if !stalled && began.elapsed() > Duration::from_millis(200) {
+                stalled = true;
+                thread::sleep(Duration::from_millis(200));
+            }
         });
-        for depth in ["", "--depth 1"] {
-            // Long enough for the stall to end inside the window even with another stall.
-            let arguments = format!("-c 1 -d 900ms --warmup 0s --rate 1000 {depth}");
-            let outcome = run(engine, target, &arguments);
-            outcome.expect(0, &[]);
-            // 200 of 900 requests were held up, evenly between 0 and 200 ms.
-            assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
-            assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
-            assert_eq!(outcome.result["latency_from"], "intended");
-            let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
-            // With one request in flight the schedule cannot be kept, which is reported too.
-            assert!(depth.is_empty() || lag >= 180_000.0, "{}", outcome.result);
-            assert!(outcome.number("/whole_run/sent") <= 900);
-        }
+    });
+    for depth in ["", "--depth 1"] {
+        // Long enough for the stall to end inside the window even with another stall.
+        let arguments = format!("-c 1 -d 900ms --warmup 0s --rate 1000 {depth}");
+        let outcome = run(engine, target, &arguments);
+        outcome.expect(0, &[]);
+        // 200 of 900 requests were held up, evenly between 0 and 200 ms.
+        assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
+        assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
+        assert_eq!(outcome.result["latency_from"], "intended");
+        let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
+        // With one request in flight the schedule cannot be kept, which is reported too.
+        assert!(depth.is_empty() || lag >= 180_000.0, "{}", outcome.result);
+        assert!(outcome.number("/whole_run/sent") <= 900);
     }
 }
 
 /// More than can be sent: the generator reports unsent requests instead of sending without end.
-#[test]
-fn an_unreachable_rate_reports_unsent_requests() {
+fn an_unreachable_rate_reports_unsent_requests(engine: &str) {
     let target = serve(|_, stream| echo(stream));
-    for engine in engines() {
-        let outcome = run(engine, target, "-c 4 -d 500ms --warmup 0s --rate 100000000");
-        outcome.expect(0, &[]);
-        let sent = outcome.number("/whole_run/sent");
-        assert!(sent > 0);
-        assert_eq!(sent + outcome.number("/requests/unsent"), 50_000_000);
-        assert_eq!(outcome.number("/requests/due"), 50_000_000);
-    }
+    let outcome = run(engine, target, "-c 4 -d 500ms --warmup 0s --rate 100000000");
+    outcome.expect(0, &[]);
+    let sent = outcome.number("/whole_run/sent");
+    assert!(sent > 0);
+    assert_eq!(sent + outcome.number("/requests/unsent"), 50_000_000);
+    assert_eq!(outcome.number("/requests/due"), 50_000_000);
 }
 
 /// As many requests as a Poisson process has in that time, which is known: the schedule is the same in
 /// every run.
-#[test]
-fn requests_arrive_as_independently_as_asked_for() {
+fn requests_arrive_as_independently_as_asked_for(engine: &str) {
     let target = serve(|_, stream| echo(stream));
     let due = Schedule::new(0, 500, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
     let periodic = Schedule::new(0, 500, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
     assert_ne!(due, periodic);
-    for engine in engines() {
-        let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
-        let outcome = run(engine, target, arguments);
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
-        assert_eq!(outcome.number("/requests/due"), due);
-        assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
-    }
+    let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
+    let outcome = run(engine, target, arguments);
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
+    assert_eq!(outcome.number("/requests/due"), due);
+    assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
     let refused = command("epoll", target, "-c 1 --arrivals poisson").output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
 }
 
-#[test]
-fn a_slow_reader_gets_every_byte() {
+fn a_slow_reader_gets_every_byte(engine: &str) {
     let target = serve(|_, stream| echo(stream));
-    for engine in engines() {
-        // The server echoes at most what a connection's buffers hold, and the rest is drained.
-        let outcome = run(engine, target, "-c 2 -s 1000 -d 1300ms --warmup 0s --slow-reader");
-        outcome.expect(0, &[]);
-        assert!(outcome.number("/requests/answered") > 0);
-        assert!(outcome.number("/requests/in_flight_at_end") > 100, "{}", outcome.result);
-    }
+    // The server echoes at most what a connection's buffers hold, and the rest is drained.
+    let outcome = run(engine, target, "-c 2 -s 1000 -d 1300ms --warmup 0s --slow-reader");
+    outcome.expect(0, &[]);
+    assert!(outcome.number("/requests/answered") > 0);
+    assert!(outcome.number("/requests/in_flight_at_end") > 100, "{}", outcome.result);
 }
 
-#[test]
-fn an_interrupt_reports_the_result_so_far() {
-    for (engine, (signal, code)) in
-        engines().into_iter().flat_map(|e| INTERRUPTS.map(|case| (e, case)))
-    {
+fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
+    for (signal, code) in INTERRUPTS {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
         let target = serve(move |_, stream| {
@@ -337,25 +317,20 @@ fn an_interrupt_reports_the_result_so_far() {
     }
 }
 
-#[test]
-fn a_closed_port_names_the_address_and_a_fix() {
+fn a_closed_port_names_the_address_and_a_fix(engine: &str) {
     // Bound and not listening: connecting is refused, and no other program can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let target = socket.local_addr().unwrap().as_socket().unwrap();
-    for engine in engines() {
-        let run = Bounded(Some(command(engine, target, "-c 3").spawn().unwrap()));
-        let output = run.output();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        for part in [&target.to_string(), "Connection refused", "check that the server is running"]
-        {
-            assert!(stderr.contains(part), "{stderr}");
-        }
+    let run = Bounded(Some(command(engine, target, "-c 3").spawn().unwrap()));
+    let output = run.output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in [&target.to_string(), "Connection refused", "check that the server is running"] {
+        assert!(stderr.contains(part), "{stderr}");
     }
 }
 
-#[test]
 fn senseless_arguments_are_named_and_end_with_2() {
     // Arguments, and what the message names.
     let cases = [

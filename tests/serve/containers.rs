@@ -1,13 +1,21 @@
 //! Servers in containers: with the default profile, which forbids io_uring, and with the one that
 //! `twinring seccomp` prints.
 
-use crate::support::missing::{is_root, missing};
-use crate::support::{ENGINES, Server, connect, ping, rootfs, run};
+use crate::support::{Server, connect, ping, rootfs, run};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 use tempfile::TempDir;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    servers_run_in_containers_with_the_printed_profile,
+    the_probe_names_the_container_that_refuses_and_its_remedy
+];
+
+pub(crate) const TESTS: &[Test] =
+    tests![the_printed_profile_permits_no_process_and_no_other_socket];
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
@@ -22,14 +30,8 @@ struct Root(TempDir);
 impl Root {
     /// `None` if the test is skipped.
     fn new(program: &str) -> Option<Root> {
-        if !is_root() {
-            return None;
-        }
-        let found = Command::new(program).arg("--version").output();
-        if let Err(error) = found {
-            missing(program, error);
-            return None;
-        }
+        testing::needs_root("it makes containers");
+        testing::needs_program(program);
         let directory = rootfs::make();
         let path = directory.path();
         fs::create_dir(path.join("site")).expect("a directory");
@@ -88,42 +90,37 @@ fn assert_sandboxed(ready: &Value, outside: &Value) {
     }
 }
 
-#[test]
-fn servers_run_in_containers_with_the_printed_profile() {
+fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
     let Some(root) = Root::new("podman") else { return };
-    for engine in ENGINES {
-        let echo = ["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine];
-        let outside = Server::echo(engine, &[]).ready.clone();
-        for options in [&[][..], &["--security-opt=no-new-privileges"], &["--user=65534:65534"]] {
-            let mut command = root.with_the_profile(options, "/twinring");
-            command.args(echo).args(["--workers", "2", "--admin", "127.0.0.1:0"]);
-            let server = Server::spawn(command);
-            assert_eq!(server.ready["engine"], engine);
-            assert_sandboxed(&server.ready, &outside);
-            ping(&connect(server.address()), b"hello");
-            std::thread::sleep(ATTACHED);
-            let ended = server.terminate();
-            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-            assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
-        }
-        let http =
-            ["http", "--root", "/site", "--listen", "127.0.0.1:0", "--access-log", "/tmp/log"];
-        let udp = ["udp", "--listen", "127.0.0.1:0"];
-        for service in [&http[..], &udp] {
-            let mut command = root.with_the_profile(&[], "/twinring");
-            command.arg("serve").args(service).args(["--json", "--engine", engine]);
-            command.args(["--user", "nobody"]);
-            let server = Server::spawn(command);
-            assert_eq!(server.ready["engine"], engine);
-            assert_sandboxed(&server.ready, &outside);
-            std::thread::sleep(ATTACHED);
-            assert_eq!(server.terminate().code, Some(0));
-        }
-        println!("{engine}: echo as root, without privileges to gain, as nobody; http; udp");
+    let echo = ["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine];
+    let outside = Server::echo(engine, &[]).ready.clone();
+    for options in [&[][..], &["--security-opt=no-new-privileges"], &["--user=65534:65534"]] {
+        let mut command = root.with_the_profile(options, "/twinring");
+        command.args(echo).args(["--workers", "2", "--admin", "127.0.0.1:0"]);
+        let server = Server::spawn(command);
+        assert_eq!(server.ready["engine"], engine);
+        assert_sandboxed(&server.ready, &outside);
+        ping(&connect(server.address()), b"hello");
+        std::thread::sleep(ATTACHED);
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
     }
+    let http = ["http", "--root", "/site", "--listen", "127.0.0.1:0", "--access-log", "/tmp/log"];
+    let udp = ["udp", "--listen", "127.0.0.1:0"];
+    for service in [&http[..], &udp] {
+        let mut command = root.with_the_profile(&[], "/twinring");
+        command.arg("serve").args(service).args(["--json", "--engine", engine]);
+        command.args(["--user", "nobody"]);
+        let server = Server::spawn(command);
+        assert_eq!(server.ready["engine"], engine);
+        assert_sandboxed(&server.ready, &outside);
+        std::thread::sleep(ATTACHED);
+        assert_eq!(server.terminate().code, Some(0));
+    }
+    println!("{engine}: echo as root, without privileges to gain, as nobody; http; udp");
 }
 
-#[test]
 fn the_printed_profile_permits_no_process_and_no_other_socket() {
     let Some(root) = Root::new("podman") else { return };
     let mut shell = root.with_the_profile(&[], "/bin/sh");
@@ -139,8 +136,7 @@ fn the_printed_profile_permits_no_process_and_no_other_socket() {
     }
 }
 
-#[test]
-fn the_probe_names_the_container_that_refuses_and_its_remedy() {
+fn the_probe_names_the_container_that_refuses_and_its_remedy(engine: &str) {
     if let Some(root) = Root::new("podman") {
         let refused = probe(root.podman(&[], "/twinring"));
         assert_eq!(refused["environment"]["container"], "podman");
@@ -165,21 +161,11 @@ fn the_probe_names_the_container_that_refuses_and_its_remedy() {
         let lines = lines.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
         let allowed = lines.collect::<Vec<_>>().join(" ");
         assert_ne!(probe(root.nspawn(&allowed))["verdict"]["state"], "refused");
-        for engine in ENGINES {
-            let mut command = root.nspawn(&allowed);
-            command.args([
-                "serve",
-                "echo",
-                "--json",
-                "--listen",
-                "127.0.0.1:0",
-                "--engine",
-                engine,
-            ]);
-            let server = Server::spawn(command);
-            assert_eq!(server.ready["engine"], engine);
-            assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
-            ping(&connect(server.address()), b"hello");
-        }
+        let mut command = root.nspawn(&allowed);
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        let server = Server::spawn(command);
+        assert_eq!(server.ready["engine"], engine);
+        assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
+        ping(&connect(server.address()), b"hello");
     }
 }

@@ -4,6 +4,9 @@ use crate::support::*;
 use std::io::Write;
 use std::net::Shutdown;
 use std::process::Command;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![every_byte_is_read_and_none_is_answered];
 
 fn discard(engine: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
@@ -11,7 +14,6 @@ fn discard(engine: &str) -> Server {
     Server::spawn(command)
 }
 
-#[test]
 fn every_byte_is_read_and_none_is_answered() {
     const BYTES: [usize; 4] = [0, 1, 65_537, 3_000_017];
     for engine in ["io_uring", "epoll"] {

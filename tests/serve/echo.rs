@@ -7,6 +7,20 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    both_engines_answer_with_the_same_bytes_and_the_same_counts,
+    degraded_features_echo_the_same_bytes
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    half_close_delivers_everything_then_fin,
+    a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served,
+    many_slow_readers_are_bounded_too,
+    a_flooding_client_does_not_starve_fifty_others,
+    several_addresses_of_both_families_and_several_workers,
+    the_port_can_be_bound_again_at_once
+];
 
 /// The results of a fixed set of connections on one engine: every byte that came back, and the server's
 /// counters.
@@ -46,7 +60,6 @@ fn transcript(engine: &str) -> (Vec<Vec<u8>>, serde_json::Value) {
     (came_back, ended.last["service_counters"].clone())
 }
 
-#[test]
 fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
     let (ring, ring_counters) = transcript("io_uring");
     let (epoll, epoll_counters) = transcript("epoll");
@@ -59,128 +72,112 @@ fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
     println!("{} transcripts of {bytes} bytes are equal on both engines", ring.len());
 }
 
-#[test]
-fn half_close_delivers_everything_then_fin() {
-    for engine in ENGINES {
-        let server = Server::echo(engine, &[]);
-        for length in [5, 300_000, 8 << 20] {
-            let sent = pattern(length as u64, length);
-            let stream = connect(server.address());
-            let writer = write_and_finish(&stream, sent.clone());
-            let received = read_to_end(&stream).expect("a clean end");
-            assert_same(&received, &sent);
-            writer.join().unwrap().unwrap();
-        }
-        println!("{engine}: 3 half-closed connections got everything");
-    }
-}
-
-#[test]
-fn a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served() {
-    for engine in ENGINES {
-        let server = Server::echo(engine, &[]);
-        ping(&connect(server.address()), &pattern(1, 70_000));
-        let before = server.memory_bytes();
-        let sent = pattern(2, 48 << 20);
-        let slow = connect(server.address());
-        let written = write_until_stuck(&slow, &sent);
-        assert!(written < sent.len(), "the server takes without bound");
-        let growth = server.memory_bytes().saturating_sub(before);
-        let bound = ONCE_BYTES + (512 << 10) + server.pool_bytes();
-        assert!(growth < bound, "{engine}: one slow reader costs {growth} bytes");
-        for number in 0..20 {
-            ping(&connect(server.address()), &pattern(number, 10_000));
-        }
-        let writer = write_and_finish(&slow, sent[written..].to_vec());
-        assert_same(&read_to_end(&slow).expect("a clean end"), &sent);
+fn half_close_delivers_everything_then_fin(engine: &str) {
+    let server = Server::echo(engine, &[]);
+    for length in [5, 300_000, 8 << 20] {
+        let sent = pattern(length as u64, length);
+        let stream = connect(server.address());
+        let writer = write_and_finish(&stream, sent.clone());
+        let received = read_to_end(&stream).expect("a clean end");
+        assert_same(&received, &sent);
         writer.join().unwrap().unwrap();
-        println!("{engine}: stuck after {written} bytes, server memory grew by {growth}");
     }
+    println!("{engine}: 3 half-closed connections got everything");
 }
 
-#[test]
-fn many_slow_readers_are_bounded_too() {
-    for engine in ENGINES {
-        let server = Server::echo(engine, &[]);
-        let before = server.memory_bytes();
-        let sent = pattern(3, 24 << 20);
-        let slow: Vec<TcpStream> = (0..10).map(|_| connect(server.address())).collect();
-        std::thread::scope(|scope| {
-            for stream in &slow {
-                scope.spawn(|| assert!(write_until_stuck(stream, &sent) < sent.len()));
-            }
-        });
-        let growth = server.memory_bytes().saturating_sub(before);
-        // 256 KiB queued, 128 KiB unread and a buffer in hand, for each.
-        let bound = ONCE_BYTES + 10 * (512 << 10) + server.pool_bytes();
-        assert!(growth < bound, "{engine}: ten slow readers cost {growth} bytes");
-        ping(&connect(server.address()), &pattern(4, 100_000));
-        println!("{engine}: ten slow readers cost {growth} bytes");
+fn a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served(engine: &str) {
+    let server = Server::echo(engine, &[]);
+    ping(&connect(server.address()), &pattern(1, 70_000));
+    let before = server.memory_bytes();
+    let sent = pattern(2, 48 << 20);
+    let slow = connect(server.address());
+    let written = write_until_stuck(&slow, &sent);
+    assert!(written < sent.len(), "the server takes without bound");
+    let growth = server.memory_bytes().saturating_sub(before);
+    let bound = ONCE_BYTES + (512 << 10) + server.pool_bytes();
+    assert!(growth < bound, "{engine}: one slow reader costs {growth} bytes");
+    for number in 0..20 {
+        ping(&connect(server.address()), &pattern(number, 10_000));
     }
+    let writer = write_and_finish(&slow, sent[written..].to_vec());
+    assert_same(&read_to_end(&slow).expect("a clean end"), &sent);
+    writer.join().unwrap().unwrap();
+    println!("{engine}: stuck after {written} bytes, server memory grew by {growth}");
 }
 
-#[test]
-fn a_flooding_client_does_not_starve_fifty_others() {
-    for engine in ENGINES {
-        let server = Server::echo(engine, &[]);
-        let stop = Arc::new(AtomicBool::new(false));
-        let moved = Arc::new(AtomicU64::new(0));
-        let firehose = connect(server.address());
-        let (mut writer, reader) = (firehose.try_clone().unwrap(), firehose);
-        let stopping = Arc::clone(&stop);
-        let writing = std::thread::spawn(move || {
-            let block = pattern(5, 256 << 10);
-            while !stopping.load(Ordering::Relaxed) {
-                writer.write_all(&block).unwrap();
-            }
-            writer.shutdown(Shutdown::Write).unwrap();
-        });
-        let counting = Arc::clone(&moved);
-        let reading = std::thread::spawn(move || {
-            let mut block = vec![0; 256 << 10];
-            while let Ok(bytes @ 1..) = (&reader).read(&mut block) {
-                counting.fetch_add(bytes as u64, Ordering::Relaxed);
-            }
-        });
-        wait_until("the firehose flows", || moved.load(Ordering::Relaxed) > 1 << 20);
-        let others: Vec<TcpStream> = (0..50).map(|_| connect(server.address())).collect();
-        let at_start = moved.load(Ordering::Relaxed);
-        let stands_still = || moved.load(Ordering::Relaxed) == at_start;
-        let (began, mut round) = (Instant::now(), 0);
-        // Its threads may be kept from the CPU for longer than twenty rounds take.
-        while round < 20 || (stands_still() && began.elapsed() < PATIENCE) {
-            others.iter().for_each(|other| ping(other, &pattern(round, 64)));
-            round += 1;
+fn many_slow_readers_are_bounded_too(engine: &str) {
+    let server = Server::echo(engine, &[]);
+    let before = server.memory_bytes();
+    let sent = pattern(3, 24 << 20);
+    let slow: Vec<TcpStream> = (0..10).map(|_| connect(server.address())).collect();
+    std::thread::scope(|scope| {
+        for stream in &slow {
+            scope.spawn(|| assert!(write_until_stuck(stream, &sent) < sent.len()));
         }
-        let meanwhile = moved.load(Ordering::Relaxed) - at_start;
-        stop.store(true, Ordering::Relaxed);
-        writing.join().unwrap();
-        reading.join().unwrap();
-        assert!(meanwhile > 0, "the firehose stood still");
-        println!("{engine}: 50 x {round} round trips beside {meanwhile} bytes of firehose");
-    }
+    });
+    let growth = server.memory_bytes().saturating_sub(before);
+    // 256 KiB queued, 128 KiB unread and a buffer in hand, for each.
+    let bound = ONCE_BYTES + 10 * (512 << 10) + server.pool_bytes();
+    assert!(growth < bound, "{engine}: ten slow readers cost {growth} bytes");
+    ping(&connect(server.address()), &pattern(4, 100_000));
+    println!("{engine}: ten slow readers cost {growth} bytes");
 }
 
-#[test]
-fn several_addresses_of_both_families_and_several_workers() {
-    for engine in ENGINES {
-        let arguments = ["--listen", "[::1]:0", "--workers", "2", "--pin", "0-1"];
-        let server = Server::echo(engine, &arguments);
-        let addresses = server.ready["listen"].as_array().unwrap().clone();
-        assert_eq!(addresses.len(), 2);
-        assert_eq!(server.ready["workers"], 2);
-        for address in &addresses {
-            let address = address.as_str().unwrap().parse().unwrap();
-            let streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
-            streams.iter().for_each(|stream| ping(stream, b"to whichever worker"));
+fn a_flooding_client_does_not_starve_fifty_others(engine: &str) {
+    let server = Server::echo(engine, &[]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let moved = Arc::new(AtomicU64::new(0));
+    let firehose = connect(server.address());
+    let (mut writer, reader) = (firehose.try_clone().unwrap(), firehose);
+    let stopping = Arc::clone(&stop);
+    let writing = std::thread::spawn(move || {
+        let block = pattern(5, 256 << 10);
+        while !stopping.load(Ordering::Relaxed) {
+            writer.write_all(&block).unwrap();
         }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("accepted")), (Some(0), 40));
-        println!("{engine}: 40 connections over 2 workers and 2 addresses");
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let counting = Arc::clone(&moved);
+    let reading = std::thread::spawn(move || {
+        let mut block = vec![0; 256 << 10];
+        while let Ok(bytes @ 1..) = (&reader).read(&mut block) {
+            counting.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    });
+    wait_until("the firehose flows", || moved.load(Ordering::Relaxed) > 1 << 20);
+    let others: Vec<TcpStream> = (0..50).map(|_| connect(server.address())).collect();
+    let at_start = moved.load(Ordering::Relaxed);
+    let stands_still = || moved.load(Ordering::Relaxed) == at_start;
+    let (began, mut round) = (Instant::now(), 0);
+    // Its threads may be kept from the CPU for longer than twenty rounds take.
+    while round < 20 || (stands_still() && began.elapsed() < PATIENCE) {
+        others.iter().for_each(|other| ping(other, &pattern(round, 64)));
+        round += 1;
     }
+    let meanwhile = moved.load(Ordering::Relaxed) - at_start;
+    stop.store(true, Ordering::Relaxed);
+    writing.join().unwrap();
+    reading.join().unwrap();
+    assert!(meanwhile > 0, "the firehose stood still");
+    println!("{engine}: 50 x {round} round trips beside {meanwhile} bytes of firehose");
 }
 
-#[test]
+fn several_addresses_of_both_families_and_several_workers(engine: &str) {
+    let arguments = ["--listen", "[::1]:0", "--workers", "2", "--pin", "0-1"];
+    let server = Server::echo(engine, &arguments);
+    let addresses = server.ready["listen"].as_array().unwrap().clone();
+    assert_eq!(addresses.len(), 2);
+    assert_eq!(server.ready["workers"], 2);
+    for address in &addresses {
+        let address = address.as_str().unwrap().parse().unwrap();
+        let streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
+        streams.iter().for_each(|stream| ping(stream, b"to whichever worker"));
+    }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("accepted")), (Some(0), 40));
+    println!("{engine}: 40 connections over 2 workers and 2 addresses");
+}
+
 fn degraded_features_echo_the_same_bytes() {
     let degraded = [
         ["--uring", "multishot=off"],
@@ -208,22 +205,19 @@ fn degraded_features_echo_the_same_bytes() {
     }
 }
 
-#[test]
-fn the_port_can_be_bound_again_at_once() {
-    for engine in ENGINES {
-        // On an address of its own: no other program gets the port in between.
-        let first = Server::echo_on("127.0.0.9:0", engine, &[]);
-        let address = first.address();
-        let peers: Vec<TcpStream> = (0..10).map(|_| connect(address)).collect();
-        peers.iter().for_each(|peer| ping(peer, b"first"));
-        assert_eq!(first.terminate().code, Some(0));
-        let second = Server::echo_on(&address.to_string(), engine, &[]);
-        let peer = connect(address);
-        ping(&peer, b"second");
-        second.kill();
-        let third = Server::echo_on(&address.to_string(), engine, &["--workers", "2"]);
-        ping(&connect(address), b"third");
-        drop(third);
-        println!("{engine}: {address} was bound three times in a row");
-    }
+fn the_port_can_be_bound_again_at_once(engine: &str) {
+    // On an address of its own: no other program gets the port in between.
+    let first = Server::echo_on("127.0.0.9:0", engine, &[]);
+    let address = first.address();
+    let peers: Vec<TcpStream> = (0..10).map(|_| connect(address)).collect();
+    peers.iter().for_each(|peer| ping(peer, b"first"));
+    assert_eq!(first.terminate().code, Some(0));
+    let second = Server::echo_on(&address.to_string(), engine, &[]);
+    let peer = connect(address);
+    ping(&peer, b"second");
+    second.kill();
+    let third = Server::echo_on(&address.to_string(), engine, &["--workers", "2"]);
+    ping(&connect(address), b"third");
+    drop(third);
+    println!("{engine}: {address} was bound three times in a row");
 }

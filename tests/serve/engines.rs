@@ -5,6 +5,18 @@ use crate::support::load::{Bounded, command, sound};
 use crate::support::*;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpStream};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    moves_lose_no_connection_and_no_byte,
+    datagrams_are_reflected_by_both_and_adaptive_has_a_page,
+    comparisons_that_make_no_sense_are_refused
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    servers_without_a_comparison_have_no_page_and_no_field,
+    both_engines_serve_files_and_page_metrics_and_json_agree,
+    busy_time_of_pinned_cpus_is_shown_if_it_can_be_read
+];
 
 /// Slices short enough for a test to have some.
 const SLICE: [&str; 2] = ["--compare-slice", "100ms"];
@@ -34,8 +46,7 @@ fn sum(engines: &Value, field: &str) -> f64 {
     uring + epoll
 }
 
-#[test]
-fn both_engines_serve_files_and_page_metrics_and_json_agree() {
+fn both_engines_serve_files_and_page_metrics_and_json_agree(engine: &str) {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("log");
     let log = ["--access-log", log.to_str().expect("text")];
@@ -59,12 +70,10 @@ fn both_engines_serve_files_and_page_metrics_and_json_agree() {
     let latency = engines["epoll"]["latency_us_mean"].as_f64();
     assert!(latency.is_some_and(|us| us > 0.0), "{engines}");
     let metrics = page(admin, "/metrics").text();
-    for engine in ENGINES {
-        let units = &engines[engine]["units"];
-        let sample = format!("twinring_engine_units_total{{engine=\"{engine}\"}} {units}");
-        let sample = sample.strip_suffix(".0").unwrap_or(&sample);
-        assert!(metrics.lines().any(|line| line == sample), "{sample} in {metrics}");
-    }
+    let units = &engines[engine]["units"];
+    let sample = format!("twinring_engine_units_total{{engine=\"{engine}\"}} {units}");
+    let sample = sample.strip_suffix(".0").unwrap_or(&sample);
+    assert!(metrics.lines().any(|line| line == sample), "{sample} in {metrics}");
     let html = page(admin, "/engines");
     assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
     let row = format!("<td>units (request)</td><td>{}</td>", engines["io_uring"]["units"]);
@@ -80,7 +89,6 @@ fn both_engines_serve_files_and_page_metrics_and_json_agree() {
 
 /// With one worker the engines take turns: new connections move every 50 ms, while others are served
 /// and wait in accept queues.
-#[test]
 fn moves_lose_no_connection_and_no_byte() {
     for mode in ["both", "adaptive"] {
         let server = Server::echo(mode, &[&SLICE[..], &["--workers", "1"]].concat());
@@ -109,7 +117,6 @@ fn moves_lose_no_connection_and_no_byte() {
     }
 }
 
-#[test]
 fn datagrams_are_reflected_by_both_and_adaptive_has_a_page() {
     let server = Server::udp("adaptive", &[&SLICE[..], &ADMIN].concat());
     let admin = admin_of(&server);
@@ -141,36 +148,29 @@ fn datagrams_are_reflected_by_both_and_adaptive_has_a_page() {
 }
 
 /// Root may read the idle clocks, and the server has opened them before it gave up that right.
-#[test]
-fn busy_time_of_pinned_cpus_is_shown_if_it_can_be_read() {
+fn busy_time_of_pinned_cpus_is_shown_if_it_can_be_read(engine: &str) {
     let readable = std::fs::File::open("/proc/timer_list").is_ok();
     for (cpus, expected) in [("0,1", readable), ("0", false)] {
         let server = Server::echo("both", &[&SLICE[..], &ADMIN, &["--pin", cpus]].concat());
         let engines = engines_json(admin_of(&server));
-        for engine in ENGINES {
-            let busy_s = engines[engine]["cpu_busy_s"].as_f64();
-            assert_eq!(busy_s.is_some(), expected, "{cpus}: {engines}");
-        }
+        let busy_s = engines[engine]["cpu_busy_s"].as_f64();
+        assert_eq!(busy_s.is_some(), expected, "{cpus}: {engines}");
         assert_eq!(server.terminate().code, Some(0));
     }
 }
 
-#[test]
-fn servers_without_a_comparison_have_no_page_and_no_field() {
-    for engine in ENGINES {
-        let server = Server::echo(engine, &ADMIN);
-        let admin = admin_of(&server);
-        assert_eq!(page(admin, "/engines").status, 404);
-        assert_eq!(page(admin, "/engines.json").status, 404);
-        let metrics = page(admin, "/metrics").text();
-        assert!(metrics.contains("\ntwinring_echo_accepted_total 0\n"), "{metrics}");
-        assert!(!metrics.contains("twinring_engine_"), "{metrics}");
-        let ended = server.terminate();
-        assert_eq!(ended.last.get("engines"), None);
-    }
+fn servers_without_a_comparison_have_no_page_and_no_field(engine: &str) {
+    let server = Server::echo(engine, &ADMIN);
+    let admin = admin_of(&server);
+    assert_eq!(page(admin, "/engines").status, 404);
+    assert_eq!(page(admin, "/engines.json").status, 404);
+    let metrics = page(admin, "/metrics").text();
+    assert!(metrics.contains("\ntwinring_echo_accepted_total 0\n"), "{metrics}");
+    assert!(!metrics.contains("twinring_engine_"), "{metrics}");
+    let ended = server.terminate();
+    assert_eq!(ended.last.get("engines"), None);
 }
 
-#[test]
 fn comparisons_that_make_no_sense_are_refused() {
     let tried = [
         (&["udp", "--engine", "both", "--workers", "1"][..], 1, "use --workers 2"),

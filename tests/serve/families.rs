@@ -4,6 +4,13 @@ use crate::support::namespace::in_a_namespace;
 use crate::support::*;
 use std::collections::BTreeMap;
 use std::process::Command;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_kernel_without_ipv6_serves_the_addresses_of_ipv4,
+    a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4,
+    an_address_in_use_is_an_error
+];
 
 /// What the C library calls socket(2) and AF_INET6.
 const SOCKET: i64 = libc::SYS_socket;
@@ -38,7 +45,6 @@ fn both_families(refusal: &'static str) {
 }
 
 /// Neither address was served.
-#[test]
 fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
     // The filter is of this thread, and of the processes that it starts.
     let kernel = std::thread::spawn(|| {
@@ -55,7 +61,6 @@ fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
     kernel.join().expect("served");
 }
 
-#[test]
 fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
     in_a_namespace(|| {
         std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
@@ -64,7 +69,6 @@ fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
 }
 
 /// An address that this machine does not have is an error, as before.
-#[test]
 fn an_address_in_use_is_an_error() {
     let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--listen", "[2001:db8::1]:0"];
     let (code, _, told) = run(&[&arguments[..], &["--allow", "::/0"]].concat());

@@ -4,6 +4,25 @@
 use crate::support::http::*;
 use crate::support::*;
 use std::io::Write;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![several_workers_and_addresses_serve_alike];
+
+pub(crate) const TESTS: &[Test] = tests![
+    files_come_with_their_type_length_and_validators,
+    head_is_get_without_the_content_and_options_lists_methods,
+    other_methods_are_405_and_unknown_ones_501,
+    connections_stay_and_close_as_they_should,
+    connections_closed_on_request_free_their_place,
+    pipelined_requests_are_answered_in_order,
+    directories_have_an_index_a_redirect_or_a_listing,
+    fallback_and_not_found_pages,
+    precompressed_files_go_to_clients_that_accept_them,
+    operators_add_fields_by_path,
+    bodies_are_read_and_dropped_within_their_bound,
+    the_last_request_of_a_connection_closes_it,
+    a_failed_start_reports_the_reason
+];
 
 /// Both engines over the same files.
 fn pair(site: &Site, arguments: &[&str]) -> [Server; 2] {
@@ -37,7 +56,6 @@ pub(crate) fn answer(site: &Site, arguments: &[&str], request: String) -> Respon
     answers(site, arguments, &[request]).remove(0)
 }
 
-#[test]
 fn files_come_with_their_type_length_and_validators() {
     let site = Site::usual();
     let targets =
@@ -63,7 +81,6 @@ fn files_come_with_their_type_length_and_validators() {
     }
 }
 
-#[test]
 fn head_is_get_without_the_content_and_options_lists_methods() {
     let site = Site::usual();
     for target in ["/hello.txt", "/large.bin", "/nothing", "/sub"] {
@@ -81,7 +98,6 @@ fn head_is_get_without_the_content_and_options_lists_methods() {
     }
 }
 
-#[test]
 fn other_methods_are_405_and_unknown_ones_501() {
     let site = Site::usual();
     for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT"] {
@@ -92,7 +108,6 @@ fn other_methods_are_405_and_unknown_ones_501() {
     assert_eq!((answer.status, answer.field("connection")), (501, Some("close")));
 }
 
-#[test]
 fn connections_stay_and_close_as_they_should() {
     let site = Site::usual();
     for server in pair(&site, &[]) {
@@ -132,7 +147,6 @@ fn connections_stay_and_close_as_they_should() {
 }
 
 /// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
-#[test]
 fn connections_closed_on_request_free_their_place() {
     let site = Site::usual();
     for server in pair(&site, &["--max-connections", "1"]) {
@@ -150,7 +164,6 @@ fn connections_closed_on_request_free_their_place() {
     }
 }
 
-#[test]
 fn pipelined_requests_are_answered_in_order() {
     let site = Site::usual();
     let targets = ["/hello.txt", "/", "/large.bin", "/nothing", "/empty.txt", "/sub"];
@@ -178,7 +191,6 @@ fn pipelined_requests_are_answered_in_order() {
     println!("200 pipelined requests, {} bytes back, on both engines", streams[0].len());
 }
 
-#[test]
 fn directories_have_an_index_a_redirect_or_a_listing() {
     let site = Site::usual();
     let targets = [
@@ -218,7 +230,6 @@ fn directories_have_an_index_a_redirect_or_a_listing() {
     assert_eq!(second.text(), "<h1>sub</h1>\n");
 }
 
-#[test]
 fn fallback_and_not_found_pages() {
     let site = Site::usual();
     site.write("gone.html", b"<h1>gone</h1>\n");
@@ -236,7 +247,6 @@ fn fallback_and_not_found_pages() {
     assert_eq!((answers[1].field("etag"), answers[1].field("last-modified")), (None, None));
 }
 
-#[test]
 fn precompressed_files_go_to_clients_that_accept_them() {
     let site = Site::usual();
     site.write("app.js", b"plain script");
@@ -276,7 +286,6 @@ fn precompressed_files_go_to_clients_that_accept_them() {
     assert_eq!(part.field("content-encoding"), Some("br"));
 }
 
-#[test]
 fn operators_add_fields_by_path() {
     let site = Site::usual();
     let arguments = [
@@ -307,7 +316,6 @@ fn operators_add_fields_by_path() {
     }
 }
 
-#[test]
 fn bodies_are_read_and_dropped_within_their_bound() {
     let site = Site::usual();
     for server in pair(&site, &["--max-body-bytes", "100"]) {
@@ -346,7 +354,6 @@ fn bodies_are_read_and_dropped_within_their_bound() {
     }
 }
 
-#[test]
 fn the_last_request_of_a_connection_closes_it() {
     let site = Site::usual();
     for server in pair(&site, &["--max-requests", "3"]) {
@@ -358,7 +365,6 @@ fn the_last_request_of_a_connection_closes_it() {
     }
 }
 
-#[test]
 fn a_failed_start_reports_the_reason() {
     let site = Site::usual();
     let root = site.path().to_str().unwrap();
@@ -382,22 +388,19 @@ fn a_failed_start_reports_the_reason() {
     }
 }
 
-#[test]
-fn several_workers_and_addresses_serve_alike() {
+fn several_workers_and_addresses_serve_alike(engine: &str) {
     let site = Site::usual();
-    for engine in ENGINES {
-        let arguments = ["--workers", "2", "--listen", "[::1]:0"];
-        let server = Server::http(engine, site.path(), &arguments);
-        for address in server.addresses() {
-            for _ in 0..8 {
-                let mut stream = connect(address);
-                stream.write_all(get("/large.bin", "").as_bytes()).unwrap();
-                assert_same(&read_response(&mut stream, false).body, &pattern(7, 700_001));
-            }
+    let arguments = ["--workers", "2", "--listen", "[::1]:0"];
+    let server = Server::http(engine, site.path(), &arguments);
+    for address in server.addresses() {
+        for _ in 0..8 {
+            let mut stream = connect(address);
+            stream.write_all(get("/large.bin", "").as_bytes()).unwrap();
+            assert_same(&read_response(&mut stream, false).body, &pattern(7, 700_001));
         }
-        let ended = server.terminate();
-        // All but the last bytes of each, which are held back until the file was looked at.
-        let by_sendfile = 16 * (700_001 - 1024);
-        assert_eq!((ended.count("requests"), ended.count("sent_file_bytes")), (16, by_sendfile));
     }
+    let ended = server.terminate();
+    // All but the last bytes of each, which are held back until the file was looked at.
+    let by_sendfile = 16 * (700_001 - 1024);
+    assert_eq!((ended.count("requests"), ended.count("sent_file_bytes")), (16, by_sendfile));
 }

@@ -12,6 +12,25 @@ use h2::client::Builder;
 use rustls::ClientConfig;
 use std::io::Write;
 use std::sync::Arc;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    answers_are_the_same_as_in_http_1,
+    many_requests_are_answered_at_once,
+    a_client_that_stops_reading_is_cut_off,
+    bodies_are_skipped_within_their_limits,
+    a_flood_of_resets_ends_the_connection,
+    a_slow_flood_of_resets_ends_the_connection,
+    header_fields_are_bounded,
+    a_shutdown_lets_streams_finish_and_tells_the_client,
+    quiet_connections_are_ended_with_goaway,
+    the_last_request_is_followed_by_goaway,
+    bytes_cut_anywhere_are_put_together,
+    it_can_be_switched_off,
+    requests_are_logged_and_counted,
+    answers_to_requests_that_come_together_leave_together,
+    streams_that_are_not_read_are_bounded_and_lose_nothing
+];
 
 /// Status, sorted fields but for date and connection, and content.
 fn comparable(response: &Response) -> (u16, Vec<String>, &[u8]) {
@@ -46,427 +65,380 @@ fn requests() -> Vec<String> {
     [usual_requests(), more.to_vec()].concat()
 }
 
-#[test]
-fn answers_are_the_same_as_in_http_1() {
-    for engine in ENGINES {
-        let options = ["--autoindex", "html", "--precompressed", "gz", "--header", "*=X-A:b"];
-        let (site, identity, server) = usual(engine, &options);
-        site.write("page.html", b"<p>plain</p>");
-        site.write("page.html.gz", b"pretend gzip");
-        let trust: Arc<ClientConfig> = Arc::new(identity.trust(&VERSIONS));
-        let requests = requests();
-        for trust in [None, Some(&trust)] {
-            let address = server.addresses()[usize::from(trust.is_some())];
-            let answers = run_client(async {
-                let client = open(address, trust, &Builder::new()).await;
-                let mut answers = Vec::new();
-                for request in &requests {
-                    answers.push(http2::ask(&client, request).await);
-                }
-                answers
-            });
-            for (request, answer) in requests.iter().zip(&answers) {
-                let mut stream = connect(server.address());
-                let expected = ask_on(&mut stream, request);
-                assert_eq!(answer.field("connection"), None, "{request}");
-                assert!(
-                    comparable(answer) == comparable(&expected),
-                    "{engine} {request}: {} and {}",
-                    answer.head,
-                    expected.head
-                );
+fn answers_are_the_same_as_in_http_1(engine: &str) {
+    let options = ["--autoindex", "html", "--precompressed", "gz", "--header", "*=X-A:b"];
+    let (site, identity, server) = usual(engine, &options);
+    site.write("page.html", b"<p>plain</p>");
+    site.write("page.html.gz", b"pretend gzip");
+    let trust: Arc<ClientConfig> = Arc::new(identity.trust(&VERSIONS));
+    let requests = requests();
+    for trust in [None, Some(&trust)] {
+        let address = server.addresses()[usize::from(trust.is_some())];
+        let answers = run_client(async {
+            let client = open(address, trust, &Builder::new()).await;
+            let mut answers = Vec::new();
+            for request in &requests {
+                answers.push(http2::ask(&client, request).await);
             }
+            answers
+        });
+        for (request, answer) in requests.iter().zip(&answers) {
+            let mut stream = connect(server.address());
+            let expected = ask_on(&mut stream, request);
+            assert_eq!(answer.field("connection"), None, "{request}");
+            assert!(
+                comparable(answer) == comparable(&expected),
+                "{engine} {request}: {} and {}",
+                answer.head,
+                expected.head
+            );
         }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!(ended.count("http2_connections"), 2);
-        assert_eq!(ended.count("requests"), 4 * requests.len() as u64);
     }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!(ended.count("http2_connections"), 2);
+    assert_eq!(ended.count("requests"), 4 * requests.len() as u64);
 }
 
-#[test]
-fn many_requests_are_answered_at_once() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &["--http2-streams", "40"]);
-        let (small, large) = (b"0123456789abcdefghijklmnopqrstuvwxyz", pattern(7, 700_001));
-        run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            // Behind the server's settings, without which the client would open too many streams.
-            assert_eq!(http2::ask(&client, &get("/empty.txt", "")).await.status, 200);
-            let mut answers = Vec::new();
-            for number in 0..150 {
-                let path = if number % 3 == 0 { "/large.bin" } else { "/hello.txt" };
-                answers.push(twinring::spawn(receive(http2::send(&client, &get(path, "")).await)));
-            }
-            for (number, answer) in answers.into_iter().enumerate() {
-                let answer = answer.await.expect("no panic").expect("an answer");
-                let expected: &[u8] = if number % 3 == 0 { &large } else { small };
-                assert_same(&answer.body, expected);
-            }
-        });
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), 151), "{}", ended.stderr);
-        assert_eq!(ended.count("accepted"), 1);
-    }
+fn many_requests_are_answered_at_once(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &["--http2-streams", "40"]);
+    let (small, large) = (b"0123456789abcdefghijklmnopqrstuvwxyz", pattern(7, 700_001));
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        // Behind the server's settings, without which the client would open too many streams.
+        assert_eq!(http2::ask(&client, &get("/empty.txt", "")).await.status, 200);
+        let mut answers = Vec::new();
+        for number in 0..150 {
+            let path = if number % 3 == 0 { "/large.bin" } else { "/hello.txt" };
+            answers.push(twinring::spawn(receive(http2::send(&client, &get(path, "")).await)));
+        }
+        for (number, answer) in answers.into_iter().enumerate() {
+            let answer = answer.await.expect("no panic").expect("an answer");
+            let expected: &[u8] = if number % 3 == 0 { &large } else { small };
+            assert_same(&answer.body, expected);
+        }
+    });
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), 151), "{}", ended.stderr);
+    assert_eq!(ended.count("accepted"), 1);
 }
 
 /// The h2 crate writes each frame of content by itself.
-#[test]
-fn answers_to_requests_that_come_together_leave_together() {
+fn answers_to_requests_that_come_together_leave_together(engine: &str) {
     const REQUESTS: u32 = 40;
-    for engine in ENGINES {
-        let site = Site::usual();
-        site.write("small.txt", &pattern(3, 1000));
-        let server = Server::http(engine, site.path(), &[]);
-        let mut client = connect(server.address());
-        let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
-        let requests = (0..REQUESTS).flat_map(|n| Frame::get(2 * n + 1, "/small.txt").bytes());
-        let bytes = [PREFACE.to_vec(), settings, requests.collect()].concat();
-        client.write_all(&bytes).expect("the server reads");
-        let contents = std::iter::from_fn(|| next_frame(&mut client)).filter(|it| it.kind == DATA);
-        for content in contents.take(REQUESTS as usize) {
-            assert_same(&content.payload, &pattern(3, 1000));
-        }
-        drop(client);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), REQUESTS.into()));
-        // Of 16 KiB each, behind what the ends agree on.
-        let sends = ended.last["runtime_counters"]["sent"].as_u64().expect("a number");
-        assert!(sends <= 8, "{engine}: {sends} sends");
+    let site = Site::usual();
+    site.write("small.txt", &pattern(3, 1000));
+    let server = Server::http(engine, site.path(), &[]);
+    let mut client = connect(server.address());
+    let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
+    let requests = (0..REQUESTS).flat_map(|n| Frame::get(2 * n + 1, "/small.txt").bytes());
+    let bytes = [PREFACE.to_vec(), settings, requests.collect()].concat();
+    client.write_all(&bytes).expect("the server reads");
+    let contents = std::iter::from_fn(|| next_frame(&mut client)).filter(|it| it.kind == DATA);
+    for content in contents.take(REQUESTS as usize) {
+        assert_same(&content.payload, &pattern(3, 1000));
     }
+    drop(client);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), REQUESTS.into()));
+    // Of 16 KiB each, behind what the ends agree on.
+    let sends = ended.last["runtime_counters"]["sent"].as_u64().expect("a number");
+    assert!(sends <= 8, "{engine}: {sends} sends");
 }
 
 /// A client that takes nothing of many streams, and then everything.
-#[test]
-fn streams_that_are_not_read_are_bounded_and_lose_nothing() {
+fn streams_that_are_not_read_are_bounded_and_lose_nothing(engine: &str) {
     const BYTES: usize = 5_000_000;
     const STREAMS: usize = 100;
-    for engine in ENGINES {
-        let (site, identity, server) = usual(engine, &["--send-timeout", "60s"]);
-        let content = pattern(5, BYTES);
-        site.write("huge.bin", &content);
-        let trust = Arc::new(identity.trust(&VERSIONS));
-        for trust in [None, Some(&trust)] {
-            let address = server.addresses()[usize::from(trust.is_some())];
-            let before = server.memory_bytes();
-            run_client(async {
-                let mut builder = Builder::new();
-                builder.initial_window_size(50_000).initial_connection_window_size(1 << 30);
-                let client = open(address, trust, &builder).await;
-                let mut stalled = Vec::new();
-                for _ in 0..STREAMS - 1 {
-                    let response = http2::send(&client, &get("/huge.bin", "")).await;
-                    stalled.push(response.await.expect("an answer").into_body());
-                }
-                twinring::sleep(std::time::Duration::from_millis(300)).await;
-                let grown = server.memory_bytes().saturating_sub(before);
-                assert!(grown < (STREAMS as u64 * (48 << 10)) + (8 << 20), "{engine}: {grown}");
-                // Other streams go on.
-                let small = http2::ask(&client, &get("/hello.txt", "")).await;
-                assert_eq!(small.body.len(), 36);
-                let mut body = stalled.remove(0);
-                drop(stalled);
-                let received = http2::content(&mut body).await.expect("no reset");
-                assert_same(&received, &content);
-            });
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    let (site, identity, server) = usual(engine, &["--send-timeout", "60s"]);
+    let content = pattern(5, BYTES);
+    site.write("huge.bin", &content);
+    let trust = Arc::new(identity.trust(&VERSIONS));
+    for trust in [None, Some(&trust)] {
+        let address = server.addresses()[usize::from(trust.is_some())];
+        let before = server.memory_bytes();
+        run_client(async {
+            let mut builder = Builder::new();
+            builder.initial_window_size(50_000).initial_connection_window_size(1 << 30);
+            let client = open(address, trust, &builder).await;
+            let mut stalled = Vec::new();
+            for _ in 0..STREAMS - 1 {
+                let response = http2::send(&client, &get("/huge.bin", "")).await;
+                stalled.push(response.await.expect("an answer").into_body());
+            }
+            twinring::sleep(std::time::Duration::from_millis(300)).await;
+            let grown = server.memory_bytes().saturating_sub(before);
+            assert!(grown < (STREAMS as u64 * (48 << 10)) + (8 << 20), "{engine}: {grown}");
+            // Other streams go on.
+            let small = http2::ask(&client, &get("/hello.txt", "")).await;
+            assert_eq!(small.body.len(), 36);
+            let mut body = stalled.remove(0);
+            drop(stalled);
+            let received = http2::content(&mut body).await.expect("no reset");
+            assert_same(&received, &content);
+        });
     }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
 }
 
-#[test]
-fn a_client_that_stops_reading_is_cut_off() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        site.write("huge.bin", &pattern(5, 5_000_000));
-        let options = ["--send-timeout", "500ms", "--stats", "1"];
-        let server = Server::http(engine, site.path(), &options);
-        run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            let response = http2::send(&client, &get("/huge.bin", "")).await;
-            let mut body = response.await.expect("an answer").into_body();
-            let mut received = 0;
-            let cut = loop {
-                match body.data().await {
-                    Some(Ok(data)) => received += data.len(),
-                    other => break other,
-                }
-            };
-            assert!(matches!(cut, Some(Err(_))), "{engine}: an end after {received} bytes");
-            assert!(received <= 65_535, "{received}");
-        });
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert!(ended.count("send_timeouts") >= 1);
-    }
+fn a_client_that_stops_reading_is_cut_off(engine: &str) {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(5, 5_000_000));
+    let options = ["--send-timeout", "500ms", "--stats", "1"];
+    let server = Server::http(engine, site.path(), &options);
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        let response = http2::send(&client, &get("/huge.bin", "")).await;
+        let mut body = response.await.expect("an answer").into_body();
+        let mut received = 0;
+        let cut = loop {
+            match body.data().await {
+                Some(Ok(data)) => received += data.len(),
+                other => break other,
+            }
+        };
+        assert!(matches!(cut, Some(Err(_))), "{engine}: an end after {received} bytes");
+        assert!(received <= 65_535, "{received}");
+    });
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert!(ended.count("send_timeouts") >= 1);
 }
 
-#[test]
-fn bodies_are_skipped_within_their_limits() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let options = ["--max-body-bytes", "100000", "--body-timeout", "1s"];
-        let server = Server::http(engine, site.path(), &options);
-        let body = "x".repeat(100_000);
-        run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            let fits = http2::ask(&client, &(get("/hello.txt", "") + &body)).await;
-            assert_eq!((fits.status, fits.body.len()), (200, 36));
-            let expects = get("/hello.txt", "Expect: 100-continue\r\n") + &body;
-            assert_eq!(http2::ask(&client, &expects).await.status, 200);
-            let too_long = http2::ask(&client, &(get("/hello.txt", "") + &body + "x")).await;
-            assert_eq!(too_long.status, 413);
-            // Announced, and not sent.
-            let mut ready = client.clone().ready().await.expect("the connection stays");
-            let request =
-                ::http::Request::get("http://test/hello.txt").body(()).expect("a request");
-            let (response, _body) = ready.send_request(request, false).expect("room");
-            assert_eq!(receive(response).await.expect("an answer").status, 408);
-            assert_eq!(http2::ask(&client, &get("/hello.txt", "")).await.status, 200);
-        });
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("body_timeouts")), (Some(0), 1), "{}", ended.stderr);
-    }
+fn bodies_are_skipped_within_their_limits(engine: &str) {
+    let site = Site::usual();
+    let options = ["--max-body-bytes", "100000", "--body-timeout", "1s"];
+    let server = Server::http(engine, site.path(), &options);
+    let body = "x".repeat(100_000);
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        let fits = http2::ask(&client, &(get("/hello.txt", "") + &body)).await;
+        assert_eq!((fits.status, fits.body.len()), (200, 36));
+        let expects = get("/hello.txt", "Expect: 100-continue\r\n") + &body;
+        assert_eq!(http2::ask(&client, &expects).await.status, 200);
+        let too_long = http2::ask(&client, &(get("/hello.txt", "") + &body + "x")).await;
+        assert_eq!(too_long.status, 413);
+        // Announced, and not sent.
+        let mut ready = client.clone().ready().await.expect("the connection stays");
+        let request = ::http::Request::get("http://test/hello.txt").body(()).expect("a request");
+        let (response, _body) = ready.send_request(request, false).expect("room");
+        assert_eq!(receive(response).await.expect("an answer").status, 408);
+        assert_eq!(http2::ask(&client, &get("/hello.txt", "")).await.status, 200);
+    });
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("body_timeouts")), (Some(0), 1), "{}", ended.stderr);
 }
 
 /// CVE-2023-44487.
-#[test]
-fn a_flood_of_resets_ends_the_connection() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &[]);
-        let mut client = raw(server.address());
-        let mut flood = Vec::new();
-        for number in 0..500 {
-            let stream = 2 * number + 1;
-            flood.extend(Frame::get(stream, "/large.bin").bytes());
-            flood.extend(Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, 8]).bytes());
-        }
-        // The server may end before it has read all.
-        let _sent = client.write_all(&flood);
-        let frames = frames(&mut client);
-        let told = frames.iter().find_map(Frame::goaway);
-        assert_eq!(told, Some(ENHANCE_YOUR_CALM), "{engine}: {frames:?}");
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("http2_floods")), (Some(0), 1), "{}", ended.stderr);
-        assert!(ended.count("requests") < 200);
+fn a_flood_of_resets_ends_the_connection(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    let mut client = raw(server.address());
+    let mut flood = Vec::new();
+    for number in 0..500 {
+        let stream = 2 * number + 1;
+        flood.extend(Frame::get(stream, "/large.bin").bytes());
+        flood.extend(Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, 8]).bytes());
     }
+    // The server may end before it has read all.
+    let _sent = client.write_all(&flood);
+    let frames = frames(&mut client);
+    let told = frames.iter().find_map(Frame::goaway);
+    assert_eq!(told, Some(ENHANCE_YOUR_CALM), "{engine}: {frames:?}");
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("http2_floods")), (Some(0), 1), "{}", ended.stderr);
+    assert!(ended.count("requests") < 200);
 }
 
 /// The same at a pace at which each request is looked at before it is reset: with a body that never
 /// comes, none is answered.
-#[test]
-fn a_slow_flood_of_resets_ends_the_connection() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &[]);
-        let mut client = raw(server.address());
-        let mut told = None;
-        for number in 0..1000 {
-            let stream = 2 * number + 1;
-            let begin = Frame::new(HEADERS, END_HEADERS, stream, &fields("/hello.txt")).bytes();
-            // The answer to PING shows that the server has seen the request.
-            let ping = Frame::new(PING, 0, 0, &[0; 8]).bytes();
-            if client.write_all(&[begin, ping].concat()).is_err() {
-                break;
-            }
-            while let Some(frame) = next_frame(&mut client) {
-                told = told.or(frame.goaway());
-                if frame.kind == PING || told.is_some() {
-                    break;
-                }
-            }
-            let reset = Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, 8]).bytes();
-            if told.is_some() || client.write_all(&reset).is_err() {
+fn a_slow_flood_of_resets_ends_the_connection(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    let mut client = raw(server.address());
+    let mut told = None;
+    for number in 0..1000 {
+        let stream = 2 * number + 1;
+        let begin = Frame::new(HEADERS, END_HEADERS, stream, &fields("/hello.txt")).bytes();
+        // The answer to PING shows that the server has seen the request.
+        let ping = Frame::new(PING, 0, 0, &[0; 8]).bytes();
+        if client.write_all(&[begin, ping].concat()).is_err() {
+            break;
+        }
+        while let Some(frame) = next_frame(&mut client) {
+            told = told.or(frame.goaway());
+            if frame.kind == PING || told.is_some() {
                 break;
             }
         }
-        let told = told.or_else(|| frames(&mut client).iter().find_map(Frame::goaway));
-        assert_eq!(told, Some(ENHANCE_YOUR_CALM), "{engine}");
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("http2_floods")), (Some(0), 1), "{}", ended.stderr);
-    }
-}
-
-#[test]
-fn header_fields_are_bounded() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &["--max-header-bytes", "4096"]);
-        // More than the limit, in a few frames: 431, and the connection stays.
-        run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            let large = get("/hello.txt", &format!("X-Large: {}\r\n", "x".repeat(5000)));
-            assert_eq!(http2::ask(&client, &large).await.status, 431);
-            assert_eq!(http2::ask(&client, &get("/hello.txt", "")).await.status, 200);
-        });
-        // Without an end.
-        let before = server.memory_bytes();
-        let mut client = raw(server.address());
-        let begin = Frame::new(HEADERS, 0, 1, &fields("/hello.txt")).bytes();
-        client.write_all(&begin).expect("the server reads");
-        let name = [&[0x00, 1, b'x', 0x7f, 0x80, 0x7f][..], &[b'y'; 16_000]].concat();
-        let more = Frame::new(CONTINUATION, 0, 1, &name[..16_000]).bytes();
-        // The server may end before it has read all.
-        let _sent = client.write_all(&more.repeat(100));
-        let told = frames(&mut client).iter().find_map(Frame::goaway);
-        assert!(matches!(told, Some(PROTOCOL_ERROR | ENHANCE_YOUR_CALM)), "{engine}: {told:?}");
-        let grown = server.memory_bytes().saturating_sub(before);
-        assert!(grown < 8 << 20, "{engine}: {grown} bytes");
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        assert_eq!(server.terminate().code, Some(0));
-    }
-}
-
-#[test]
-fn a_shutdown_lets_streams_finish_and_tells_the_client() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--drain-timeout", "20s"]);
-        let trust = Arc::new(identity.trust(&VERSIONS));
-        let content = pattern(7, 700_001);
-        for trust in [None, Some(&trust)] {
-            let address = server.addresses()[usize::from(trust.is_some())];
-            run_client(async {
-                let client = open(address, trust, &Builder::new()).await;
-                let response = http2::send(&client, &get("/large.bin", "")).await;
-                let mut body = response.await.expect("an answer").into_body();
-                let idle = open(address, trust, &Builder::new()).await;
-                assert_eq!(http2::ask(&idle, &get("/hello.txt", "")).await.status, 200);
-                if trust.is_some() {
-                    server.signal(Signal::SIGTERM);
-                    // The idle connection ends at once, in order.
-                    let error = http2::ended(idle).await.expect_err("an end");
-                    assert!(error.is_go_away() || error.is_io(), "{error:?}");
-                }
-                let received = http2::content(&mut body).await.expect("no reset");
-                assert_same(&received, &content);
-            });
+        let reset = Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, 8]).bytes();
+        if told.is_some() || client.write_all(&reset).is_err() {
+            break;
         }
-        let ended = server.wait();
-        assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!(ended.count("open"), 0);
     }
+    let told = told.or_else(|| frames(&mut client).iter().find_map(Frame::goaway));
+    assert_eq!(told, Some(ENHANCE_YOUR_CALM), "{engine}");
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("http2_floods")), (Some(0), 1), "{}", ended.stderr);
 }
 
-#[test]
-fn quiet_connections_are_ended_with_goaway() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let options = ["--idle-timeout", "700ms", "--header-timeout", "300ms"];
-        let server = Server::http(engine, site.path(), &options);
-        // Without a request.
-        let mut silent = raw(server.address());
-        // Behind one.
-        let mut idle = raw(server.address());
-        idle.write_all(&Frame::get(1, "/hello.txt").bytes()).expect("the server reads");
-        // In the middle of one.
-        let mut dawdler = raw(server.address());
-        let begin = Frame::new(HEADERS, END_STREAM, 1, &fields("/hello.txt")).bytes();
-        dawdler.write_all(&begin).expect("the server reads");
-        for (name, client) in
-            [("silent", &mut silent), ("idle", &mut idle), ("dawdler", &mut dawdler)]
-        {
-            let frames = frames(client);
-            let told = frames.iter().find_map(Frame::goaway);
-            assert_eq!(told, Some(NO_ERROR), "{engine} {name}: {frames:?}");
-            let answered = frames.iter().any(|frame| frame.kind == DATA);
-            assert_eq!(answered, name == "idle", "{engine} {name}: {frames:?}");
-        }
-        // In the middle of the preface.
-        let mut slow = connect(server.address());
-        slow.write_all(&PREFACE[..10]).expect("the server reads");
-        assert_eq!(read_response(&mut slow, false).status, 408);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("idle_closed")), (Some(0), 2), "{}", ended.stderr);
-        assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (2, 0));
-    }
+fn header_fields_are_bounded(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &["--max-header-bytes", "4096"]);
+    // More than the limit, in a few frames: 431, and the connection stays.
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        let large = get("/hello.txt", &format!("X-Large: {}\r\n", "x".repeat(5000)));
+        assert_eq!(http2::ask(&client, &large).await.status, 431);
+        assert_eq!(http2::ask(&client, &get("/hello.txt", "")).await.status, 200);
+    });
+    // Without an end.
+    let before = server.memory_bytes();
+    let mut client = raw(server.address());
+    let begin = Frame::new(HEADERS, 0, 1, &fields("/hello.txt")).bytes();
+    client.write_all(&begin).expect("the server reads");
+    let name = [&[0x00, 1, b'x', 0x7f, 0x80, 0x7f][..], &[b'y'; 16_000]].concat();
+    let more = Frame::new(CONTINUATION, 0, 1, &name[..16_000]).bytes();
+    // The server may end before it has read all.
+    let _sent = client.write_all(&more.repeat(100));
+    let told = frames(&mut client).iter().find_map(Frame::goaway);
+    assert!(matches!(told, Some(PROTOCOL_ERROR | ENHANCE_YOUR_CALM)), "{engine}: {told:?}");
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "{engine}: {grown} bytes");
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
-fn the_last_request_is_followed_by_goaway() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &["--max-requests", "3"]);
+fn a_shutdown_lets_streams_finish_and_tells_the_client(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--drain-timeout", "20s"]);
+    let trust = Arc::new(identity.trust(&VERSIONS));
+    let content = pattern(7, 700_001);
+    for trust in [None, Some(&trust)] {
+        let address = server.addresses()[usize::from(trust.is_some())];
         run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            for _ in 0..3 {
-                assert_eq!(http2::ask(&client, &get("/large.bin", "")).await.status, 200);
+            let client = open(address, trust, &Builder::new()).await;
+            let response = http2::send(&client, &get("/large.bin", "")).await;
+            let mut body = response.await.expect("an answer").into_body();
+            let idle = open(address, trust, &Builder::new()).await;
+            assert_eq!(http2::ask(&idle, &get("/hello.txt", "")).await.status, 200);
+            if trust.is_some() {
+                server.signal(Signal::SIGTERM);
+                // The idle connection ends at once, in order.
+                let error = http2::ended(idle).await.expect_err("an end");
+                assert!(error.is_go_away() || error.is_io(), "{error:?}");
             }
-            let error = http2::ended(client).await.expect_err("an end");
-            assert!(error.is_go_away() || error.is_io(), "{engine}: {error:?}");
+            let received = http2::content(&mut body).await.expect("no reset");
+            assert_same(&received, &content);
         });
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), 3), "{}", ended.stderr);
     }
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!(ended.count("open"), 0);
 }
 
-#[test]
-fn bytes_cut_anywhere_are_put_together() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &[]);
-        let mut client = connect(server.address());
-        let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
-        let bytes = [PREFACE.to_vec(), settings, Frame::get(1, "/hello.txt").bytes()].concat();
-        for byte in bytes.chunks(1) {
-            client.write_all(byte).expect("the server reads");
-            std::thread::sleep(std::time::Duration::from_micros(200));
+fn quiet_connections_are_ended_with_goaway(engine: &str) {
+    let site = Site::usual();
+    let options = ["--idle-timeout", "700ms", "--header-timeout", "300ms"];
+    let server = Server::http(engine, site.path(), &options);
+    // Without a request.
+    let mut silent = raw(server.address());
+    // Behind one.
+    let mut idle = raw(server.address());
+    idle.write_all(&Frame::get(1, "/hello.txt").bytes()).expect("the server reads");
+    // In the middle of one.
+    let mut dawdler = raw(server.address());
+    let begin = Frame::new(HEADERS, END_STREAM, 1, &fields("/hello.txt")).bytes();
+    dawdler.write_all(&begin).expect("the server reads");
+    for (name, client) in [("silent", &mut silent), ("idle", &mut idle), ("dawdler", &mut dawdler)]
+    {
+        let frames = frames(client);
+        let told = frames.iter().find_map(Frame::goaway);
+        assert_eq!(told, Some(NO_ERROR), "{engine} {name}: {frames:?}");
+        let answered = frames.iter().any(|frame| frame.kind == DATA);
+        assert_eq!(answered, name == "idle", "{engine} {name}: {frames:?}");
+    }
+    // In the middle of the preface.
+    let mut slow = connect(server.address());
+    slow.write_all(&PREFACE[..10]).expect("the server reads");
+    assert_eq!(read_response(&mut slow, false).status, 408);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("idle_closed")), (Some(0), 2), "{}", ended.stderr);
+    assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (2, 0));
+}
+
+fn the_last_request_is_followed_by_goaway(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &["--max-requests", "3"]);
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        for _ in 0..3 {
+            assert_eq!(http2::ask(&client, &get("/large.bin", "")).await.status, 200);
         }
-        let data = std::iter::from_fn(|| next_frame(&mut client)).find(|frame| frame.kind == DATA);
-        assert_eq!(data.expect("an answer").payload, b"0123456789abcdefghijklmnopqrstuvwxyz");
-        // What begins like the preface and is none is HTTP/1.1.
-        let answer = talk_until_closed(server.address(), b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n");
-        assert!(answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 1));
-    }
+        let error = http2::ended(client).await.expect_err("an end");
+        assert!(error.is_go_away() || error.is_io(), "{engine}: {error:?}");
+    });
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), 3), "{}", ended.stderr);
 }
 
-#[test]
-fn it_can_be_switched_off() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--http2", "off"]);
-        let answer = talk_until_closed(server.address(), PREFACE);
-        assert!(answer.starts_with(b"HTTP/1.1 505 "), "{}", String::from_utf8_lossy(&answer));
-        let mut config = identity.trust(&VERSIONS);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let client = secure(encrypted(&server), &Arc::new(config)).expect("a handshake");
-        assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 0));
+fn bytes_cut_anywhere_are_put_together(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    let mut client = connect(server.address());
+    let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
+    let bytes = [PREFACE.to_vec(), settings, Frame::get(1, "/hello.txt").bytes()].concat();
+    for byte in bytes.chunks(1) {
+        client.write_all(byte).expect("the server reads");
+        std::thread::sleep(std::time::Duration::from_micros(200));
     }
+    let data = std::iter::from_fn(|| next_frame(&mut client)).find(|frame| frame.kind == DATA);
+    assert_eq!(data.expect("an answer").payload, b"0123456789abcdefghijklmnopqrstuvwxyz");
+    // What begins like the preface and is none is HTTP/1.1.
+    let answer = talk_until_closed(server.address(), b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 1));
 }
 
-#[test]
-fn requests_are_logged_and_counted() {
-    for engine in ENGINES {
-        let (site, directory) = (Site::usual(), Site::new());
-        let log = directory.path().join("access.log");
-        let path = log.to_str().expect("UTF-8");
-        let options = ["--access-log", path, "--access-log-format", "json"];
-        let server = Server::http(engine, site.path(), &options);
-        run_client(async {
-            let client = open(server.address(), None, &Builder::new()).await;
-            let fields = "User-Agent: test/1\r\n";
-            assert_eq!(http2::ask(&client, &get("/hello.txt?x", fields)).await.status, 200);
-            assert_eq!(http2::ask(&client, &get("/nothing", fields)).await.status, 404);
-        });
-        assert_eq!(server.terminate().code, Some(0));
-        let text = std::fs::read_to_string(&log).expect("a log");
-        let lines: Vec<serde_json::Value> =
-            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        assert_eq!(lines.len(), 2, "{text}");
-        for (line, (target, status, body)) in
-            lines.iter().zip([("/hello.txt?x", 200, 36), ("/nothing", 404, 14)])
-        {
-            assert_eq!((&line["method"], &line["target"]), (&"GET".into(), &target.into()));
-            assert_eq!(line["protocol"], "HTTP/2.0");
-            assert_eq!((&line["host"], &line["user_agent"]), (&"test".into(), &"test/1".into()));
-            assert_eq!((&line["status"], &line["body_bytes"]), (&status.into(), &body.into()));
-            assert_eq!((&line["complete"], &line["connection"]), (&true.into(), &"stays".into()));
-        }
+fn it_can_be_switched_off(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--http2", "off"]);
+    let answer = talk_until_closed(server.address(), PREFACE);
+    assert!(answer.starts_with(b"HTTP/1.1 505 "), "{}", String::from_utf8_lossy(&answer));
+    let mut config = identity.trust(&VERSIONS);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let client = secure(encrypted(&server), &Arc::new(config)).expect("a handshake");
+    assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 0));
+}
+
+fn requests_are_logged_and_counted(engine: &str) {
+    let (site, directory) = (Site::usual(), Site::new());
+    let log = directory.path().join("access.log");
+    let path = log.to_str().expect("UTF-8");
+    let options = ["--access-log", path, "--access-log-format", "json"];
+    let server = Server::http(engine, site.path(), &options);
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        let fields = "User-Agent: test/1\r\n";
+        assert_eq!(http2::ask(&client, &get("/hello.txt?x", fields)).await.status, 200);
+        assert_eq!(http2::ask(&client, &get("/nothing", fields)).await.status, 404);
+    });
+    assert_eq!(server.terminate().code, Some(0));
+    let text = std::fs::read_to_string(&log).expect("a log");
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for (line, (target, status, body)) in
+        lines.iter().zip([("/hello.txt?x", 200, 36), ("/nothing", 404, 14)])
+    {
+        assert_eq!((&line["method"], &line["target"]), (&"GET".into(), &target.into()));
+        assert_eq!(line["protocol"], "HTTP/2.0");
+        assert_eq!((&line["host"], &line["user_agent"]), (&"test".into(), &"test/1".into()));
+        assert_eq!((&line["status"], &line["body_bytes"]), (&status.into(), &body.into()));
+        assert_eq!((&line["complete"], &line["connection"]), (&true.into(), &"stays".into()));
     }
 }

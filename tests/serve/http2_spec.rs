@@ -1,20 +1,18 @@
 //! `serve http` against the cases of h2spec: <https://github.com/summerwind/h2spec>.
 
-use crate::support::missing::missing;
 use crate::support::tls::{encrypted, usual};
 use crate::support::*;
 use std::process::Command;
+use testing::{Test, long_tests};
+
+pub(crate) const LONG_TESTS: &[Test] = long_tests![h2spec_passes];
 
 /// Fails without TLS: what does not begin like HTTP/2 is answered as HTTP/1.1, with 400.
 const FAILS_WITHOUT_TLS: &str = "Sends invalid connection preface";
 
-#[test]
-#[ignore = "needs h2spec; .ci/long installs it"]
 fn h2spec_passes() {
-    if let Err(error) = Command::new("h2spec").arg("--version").output() {
-        let how = "go install github.com/summerwind/h2spec/cmd/h2spec@latest";
-        return missing("h2spec", format_args!("{error}; {how}"));
-    }
+    // go install github.com/summerwind/h2spec/cmd/h2spec@latest
+    testing::needs_program("h2spec");
     for engine in ENGINES {
         let (_site, _identity, server) = usual(engine, &[]);
         for tls in [false, true] {

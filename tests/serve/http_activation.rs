@@ -7,6 +7,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_passed_socket_may_stand_beside_an_address,
+    missing_sockets_are_an_error_that_says_what_to_do
+];
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![a_passed_socket_is_served_by_all_workers_and_outlives_the_server];
 
 /// A server with this socket as the first passed descriptor. No other process of the tests gets it:
 /// it is standard input until the server starts.
@@ -25,31 +33,27 @@ fn passed() -> (TcpListener, SocketAddr) {
     (socket, address)
 }
 
-#[test]
-fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let (socket, address) = passed();
-        for listen in ["systemd", "fd:http"] {
-            // Nothing is refused before the start, nor between two servers.
-            let mut early = connect(address);
-            early.write_all(get("/hello.txt", "").as_bytes()).expect("the kernel queues it");
-            let arguments = ["--engine", engine, "--workers", "2", "--listen", listen];
-            let server = serve_on(&socket, "http", site.path(), &arguments);
-            assert_eq!(server.address(), address, "{engine}");
-            assert_eq!(read_response(&mut early, false).status, 200, "{engine}");
-            for _ in 0..50 {
-                assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200, "{engine}");
-            }
-            drop(early);
-            let ended = server.terminate();
-            assert_eq!((ended.code, ended.count("accepted")), (Some(0), 51), "{}", ended.stderr);
+fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server(engine: &str) {
+    let site = Site::usual();
+    let (socket, address) = passed();
+    for listen in ["systemd", "fd:http"] {
+        // Nothing is refused before the start, nor between two servers.
+        let mut early = connect(address);
+        early.write_all(get("/hello.txt", "").as_bytes()).expect("the kernel queues it");
+        let arguments = ["--engine", engine, "--workers", "2", "--listen", listen];
+        let server = serve_on(&socket, "http", site.path(), &arguments);
+        assert_eq!(server.address(), address, "{engine}");
+        assert_eq!(read_response(&mut early, false).status, 200, "{engine}");
+        for _ in 0..50 {
+            assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200, "{engine}");
         }
-        drop(connect(address));
+        drop(early);
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("accepted")), (Some(0), 51), "{}", ended.stderr);
     }
+    drop(connect(address));
 }
 
-#[test]
 fn a_passed_socket_may_stand_beside_an_address() {
     let site = Site::usual();
     let (socket, address) = passed();
@@ -62,7 +66,6 @@ fn a_passed_socket_may_stand_beside_an_address() {
     assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
 fn missing_sockets_are_an_error_that_says_what_to_do() {
     let site = Site::usual();
     let root = site.path().to_str().expect("UTF-8");

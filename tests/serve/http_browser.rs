@@ -12,6 +12,9 @@ use std::process::Command;
 mod browser;
 
 use browser::{BROWSERS, Browser};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![a_browser_shows_the_same_page_on_both_engines];
 
 /// As tests/data/browser/make.py has them: bytes of padding in the video, and bytes behind it.
 const VIDEO_PAD: usize = 24 << 20;
@@ -101,17 +104,12 @@ fn check_log(engine: &str, log: &Path) {
     );
 }
 
-#[test]
 fn a_browser_shows_the_same_page_on_both_engines() {
     let site = site();
     let mut pixels = Vec::new();
     for engine in ENGINES {
         let Some(mut browser) = Browser::start() else {
-            crate::support::missing::missing(
-                "chromium",
-                format!("none at {}", BROWSERS.join(" or ")),
-            );
-            return;
+            testing::needs("chromium", format_args!("none at {}", BROWSERS.join(" or ")));
         };
         let logs = tempfile::tempdir().expect("a directory for temporary files");
         let log = logs.path().join("access.log");

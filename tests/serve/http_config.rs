@@ -1,12 +1,26 @@
 //! `twinring serve http` by configuration file, its `--check`, and the rights it gives up.
 
 use crate::support::http::*;
-use crate::support::missing::is_root;
 use crate::support::tls::Identity;
 use crate::support::*;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    all_errors_are_reported_with_their_lines,
+    faults_without_a_price_are_reported_too,
+    check_finds_the_errors_of_a_start_or_prints_ok,
+    the_first_problems_are_printed_and_the_others_counted,
+    the_example_is_complete_and_right,
+    missing_rights_of_the_user_are_reported_at_the_start,
+    root_without_a_user_is_warned_once_and_wrong_users_are_refused
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    the_command_line_overrides_the_file,
+    all_threads_become_the_user_and_go_on_serving
+];
 
 const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
 
@@ -37,40 +51,36 @@ fn serve(path: &Path, arguments: &[&str]) -> Server {
     Server::spawn(command)
 }
 
-#[test]
-fn the_command_line_overrides_the_file() {
-    for engine in ENGINES {
-        let text = r#"
-            listen = "127.0.0.1:0"
-            root = "ROOT"
-            workers = 0x2
-            index = ["no.html", "hello.txt"]
-            max-header-bytes = 1_000
-            header = ["*=X-One: 1", "*.txt=X-Two: 2"]
-            engine = "epoll"
-            json = false
-        "#;
-        let (_site, _etc, path) = configured(text);
-        let server = serve(&path, &["--engine", engine]);
-        assert_eq!(server.ready["engine"], engine);
-        assert_eq!(server.ready["workers"], 2);
-        let answer = ask(&server, &get("/", ""));
-        assert_eq!(answer.body, b"0123456789abcdefghijklmnopqrstuvwxyz");
-        assert_eq!((answer.field("x-one"), answer.field("x-two")), (Some("1"), Some("2")));
-        let long = get("/", &format!("X: {}\r\n", "x".repeat(1000)));
-        assert_eq!(ask(&server, &long).status, 431);
-        assert_eq!(server.terminate().code, Some(0));
-        // A list on the command line takes the place of the one in the file.
-        let server = serve(&path, &["--header", "*=X-Three:3", "--index", "large.bin"]);
-        let answer = ask(&server, &get("/hello.txt", ""));
-        assert_eq!((answer.field("x-one"), answer.field("x-three")), (None, Some("3")));
-        assert_eq!(ask(&server, &get("/", "")).body.len(), 700_001);
-        assert_eq!(server.ready["engine"], "epoll");
-        assert_eq!(server.terminate().code, Some(0));
-    }
+fn the_command_line_overrides_the_file(engine: &str) {
+    let text = r#"
+        listen = "127.0.0.1:0"
+        root = "ROOT"
+        workers = 0x2
+        index = ["no.html", "hello.txt"]
+        max-header-bytes = 1_000
+        header = ["*=X-One: 1", "*.txt=X-Two: 2"]
+        engine = "epoll"
+        json = false
+    "#;
+    let (_site, _etc, path) = configured(text);
+    let server = serve(&path, &["--engine", engine]);
+    assert_eq!(server.ready["engine"], engine);
+    assert_eq!(server.ready["workers"], 2);
+    let answer = ask(&server, &get("/", ""));
+    assert_eq!(answer.body, b"0123456789abcdefghijklmnopqrstuvwxyz");
+    assert_eq!((answer.field("x-one"), answer.field("x-two")), (Some("1"), Some("2")));
+    let long = get("/", &format!("X: {}\r\n", "x".repeat(1000)));
+    assert_eq!(ask(&server, &long).status, 431);
+    assert_eq!(server.terminate().code, Some(0));
+    // A list on the command line takes the place of the one in the file.
+    let server = serve(&path, &["--header", "*=X-Three:3", "--index", "large.bin"]);
+    let answer = ask(&server, &get("/hello.txt", ""));
+    assert_eq!((answer.field("x-one"), answer.field("x-three")), (None, Some("3")));
+    assert_eq!(ask(&server, &get("/", "")).body.len(), 700_001);
+    assert_eq!(server.ready["engine"], "epoll");
+    assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
 fn all_errors_are_reported_with_their_lines() {
     let text = r#"listn = "127.0.0.1:0"
 root = "/no/such/directory"
@@ -127,7 +137,6 @@ root = "/no/such/host"
     println!("{} faults of one file were told at once", told.len());
 }
 
-#[test]
 fn faults_without_a_price_are_reported_too() {
     for (text, words) in [
         ("root = \"x\"\nroot = \"y\"\n", ":2: duplicate key"),
@@ -160,7 +169,6 @@ fn faults_without_a_price_are_reported_too() {
     assert!(code == Some(2) && told.contains("is larger than 1048576 bytes"), "{told}");
 }
 
-#[test]
 fn check_finds_the_errors_of_a_start_or_prints_ok() {
     let (site, etc, path) = configured("root = \"ROOT\"\n");
     let (code, stdout, stderr) = check(&path, &[]);
@@ -200,7 +208,6 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
 }
 
 /// A file of another program may have thousands of lines of errors.
-#[test]
 fn the_first_problems_are_printed_and_the_others_counted() {
     let text: String = (0..1000).map(|number| format!("unknown_{number} = 1\n")).collect();
     let (_site, _etc, path) = configured(&text);
@@ -227,7 +234,6 @@ fn whole_example(etc: &Path) -> String {
         .fold(text, |text, name| text.replace(name, &format!("{}{name}", etc.display())))
 }
 
-#[test]
 fn the_example_is_complete_and_right() {
     let etc = Site::new();
     for name in ["default", "example.org", "wildcard"] {
@@ -307,53 +313,45 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
 }
 
-#[test]
-fn all_threads_become_the_user_and_go_on_serving() {
-    if !is_root() {
-        return;
-    }
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        site.write("private.txt", b"secret");
-        set_mode(&site.path().join("private.txt"), 0o600);
-        set_mode(site.path(), 0o755);
-        set_mode(logs.path(), 0o755);
-        let directory = logs.path().join("log");
-        std::fs::create_dir(&directory).expect("a directory");
-        std::os::unix::fs::chown(&directory, Some(65_534), Some(65_533)).expect("root may");
-        let log = directory.join("access.log");
-        let log_name = log.to_str().expect("text");
-        let arguments = ["--user", "65534", "--group", "65533", "--workers", "2"];
-        let more = ["--access-log", log_name, "--admin", "127.0.0.1:0"];
-        let server = Server::http(engine, site.path(), &[&arguments[..], &more].concat());
-        assert_eq!(ask(&server, &get("/large.bin", "")).status, 200);
-        assert_eq!(ask(&server, &get("/private.txt", "")).status, 403, "the rights are gone");
-        // A kernel thread of a ring that was only tried out may still be about to end.
-        let mut found = HashSet::new();
-        wait_until("all threads have the same identity", || {
-            found = identities(&server);
-            found.len() == 1
-        });
-        let [user, group, groups] = found.into_iter().next().expect("one");
-        assert_eq!(user, "65534 65534 65534 65534");
-        assert_eq!(group, "65533 65533 65533 65533");
-        assert!(!groups.split(' ').any(|group| group == "0"), "{groups}");
-        std::fs::rename(&log, directory.join("old")).expect("a log");
-        server.signal(Signal::SIGUSR1);
-        wait_until("the new log is there", || log.exists());
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "nothing to complain of");
-        assert_eq!(ended.count("log_lines"), 3);
-        println!("{engine}: every thread is 65534:65533, and the log was reopened");
-    }
+fn all_threads_become_the_user_and_go_on_serving(engine: &str) {
+    testing::needs_root("it changes users, mounts or networks");
+    let (site, logs) = (Site::usual(), Site::new());
+    site.write("private.txt", b"secret");
+    set_mode(&site.path().join("private.txt"), 0o600);
+    set_mode(site.path(), 0o755);
+    set_mode(logs.path(), 0o755);
+    let directory = logs.path().join("log");
+    std::fs::create_dir(&directory).expect("a directory");
+    std::os::unix::fs::chown(&directory, Some(65_534), Some(65_533)).expect("root may");
+    let log = directory.join("access.log");
+    let log_name = log.to_str().expect("text");
+    let arguments = ["--user", "65534", "--group", "65533", "--workers", "2"];
+    let more = ["--access-log", log_name, "--admin", "127.0.0.1:0"];
+    let server = Server::http(engine, site.path(), &[&arguments[..], &more].concat());
+    assert_eq!(ask(&server, &get("/large.bin", "")).status, 200);
+    assert_eq!(ask(&server, &get("/private.txt", "")).status, 403, "the rights are gone");
+    // A kernel thread of a ring that was only tried out may still be about to end.
+    let mut found = HashSet::new();
+    wait_until("all threads have the same identity", || {
+        found = identities(&server);
+        found.len() == 1
+    });
+    let [user, group, groups] = found.into_iter().next().expect("one");
+    assert_eq!(user, "65534 65534 65534 65534");
+    assert_eq!(group, "65533 65533 65533 65533");
+    assert!(!groups.split(' ').any(|group| group == "0"), "{groups}");
+    std::fs::rename(&log, directory.join("old")).expect("a log");
+    server.signal(Signal::SIGUSR1);
+    wait_until("the new log is there", || log.exists());
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "nothing to complain of");
+    assert_eq!(ended.count("log_lines"), 3);
+    println!("{engine}: every thread is 65534:65533, and the log was reopened");
 }
 
-#[test]
 fn missing_rights_of_the_user_are_reported_at_the_start() {
-    if !is_root() {
-        return;
-    }
+    testing::needs_root("it changes users, mounts or networks");
     // Nothing can be served.
     let site = Site::usual();
     set_mode(site.path(), 0o700);
@@ -406,7 +404,6 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
     assert_eq!((ended.count("log_lines"), old.lines().count()), (1, 1));
 }
 
-#[test]
 fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
     let site = Site::usual();
     let root = site.path().to_str().expect("text");
@@ -419,9 +416,8 @@ fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
         let (code, told) = refused(&[&base[..], &arguments].concat());
         assert!(code == Some(1) && told.contains(words), "{told}");
     }
-    if is_root() {
-        let server = Server::http("epoll", site.path(), &[]);
-        let ended = server.terminate();
-        assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
-    }
+    testing::needs_root("it is warned of");
+    let server = Server::http("epoll", site.path(), &[]);
+    let ended = server.terminate();
+    assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
 }

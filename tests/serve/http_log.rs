@@ -13,6 +13,21 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![signals_that_come_early_end_nothing];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    each_request_has_a_line_with_its_outcome,
+    broken_answers_are_logged_with_the_bytes_sent,
+    rotation_under_load_loses_no_line,
+    a_slow_log_blocks_no_request_and_counts_dropped_lines,
+    a_few_lines_take_no_more_of_the_buffer_than_their_bytes,
+    standard_output_takes_lines_between_those_of_the_command,
+    reopen_signals_without_a_log_end_no_server,
+    requests_over_tls_are_logged_decrypted,
+    a_log_that_cannot_be_reopened_stays_open,
+    unread_output_blocks_no_server
+];
 
 /// A server with an access log in `log`.
 pub(crate) fn logged(engine: &str, site: &Site, log: &Path, arguments: &[&str]) -> Server {
@@ -46,109 +61,102 @@ fn fields(line: &str) -> [String; 6] {
     [request, numbers[0], numbers[1], referer, agent, end[1]].map(str::to_owned)
 }
 
-#[test]
-fn each_request_has_a_line_with_its_outcome() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let log = logs.path().join("access.log");
-        let server = logged(engine, &site, &log, &[]);
-        let address = server.address();
-        let agent = "User-Agent: a \"quoted\\agent\r\nReferer: http://x/ü\r\n";
-        ask(&server, &get("/hello.txt?q=\\", agent));
-        ask(&server, &get("/large.bin", ""));
-        ask(&server, &get("/hello.txt", "Range: bytes=0-9\r\n"));
-        let mut stream = connect(address);
-        ask_on(&mut stream, "HEAD /hello.txt HTTP/1.1\r\nHost: h\r\n\r\n");
-        // Pipelined: a cached one, an open file, one that is neither, an error, and a malformed one.
-        let pipelined = [
-            get("/hello.txt", ""),
-            get("/large.bin", ""),
-            get("/sub/", ""),
-            get("/none", ""),
-            "DELETE / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
-            "GET /\x1b[31m HTTP/9.9\r\n\r\n".to_owned(),
-        ];
-        stream.write_all(pipelined.concat().as_bytes()).expect("the server reads");
-        let answers = responses(&read_to_end(&stream).expect("a clean end"));
-        assert_eq!(answers.len(), 6);
-        talk(address, b"GET /hello.txt HTTP/1.0\r\n\r\n");
-        talk(address, b"nonsense \"\n\n");
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        let expected = [
-            [
-                "GET /hello.txt?q=\\x5C HTTP/1.1",
-                "200",
-                "36",
-                "http://x/\\xC3\\xBC",
-                "a \\x22quoted\\x5Cagent",
-                "+",
-            ],
-            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
-            ["GET /hello.txt HTTP/1.1", "206", "10", "-", "-", "+"],
-            ["HEAD /hello.txt HTTP/1.1", "200", "0", "-", "-", "+"],
-            ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
-            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
-            ["GET /sub/ HTTP/1.1", "200", "13", "-", "-", "+"],
-            ["GET /none HTTP/1.1", "404", "14", "-", "-", "+"],
-            ["DELETE / HTTP/1.1", "405", "23", "-", "-", "+"],
-            ["GET /\\x1B[31m HTTP/9.9", "400", "16", "-", "-", "-"],
-            ["GET /hello.txt HTTP/1.0", "200", "36", "-", "-", "-"],
-            ["nonsense \\x22", "400", "16", "-", "-", "-"],
-        ];
-        let written = lines(&log);
-        let found: Vec<_> = written.iter().map(|line| fields(line)).collect();
-        assert_eq!(found, expected, "{engine}");
-        assert_eq!((ended.count("requests"), ended.count("log_lines")), (12, 12));
-        assert_eq!(ended.count("log_dropped"), 0);
-        println!("{engine}: {} lines as expected", found.len());
-    }
+fn each_request_has_a_line_with_its_outcome(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let log = logs.path().join("access.log");
+    let server = logged(engine, &site, &log, &[]);
+    let address = server.address();
+    let agent = "User-Agent: a \"quoted\\agent\r\nReferer: http://x/ü\r\n";
+    ask(&server, &get("/hello.txt?q=\\", agent));
+    ask(&server, &get("/large.bin", ""));
+    ask(&server, &get("/hello.txt", "Range: bytes=0-9\r\n"));
+    let mut stream = connect(address);
+    ask_on(&mut stream, "HEAD /hello.txt HTTP/1.1\r\nHost: h\r\n\r\n");
+    // Pipelined: a cached one, an open file, one that is neither, an error, and a malformed one.
+    let pipelined = [
+        get("/hello.txt", ""),
+        get("/large.bin", ""),
+        get("/sub/", ""),
+        get("/none", ""),
+        "DELETE / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /\x1b[31m HTTP/9.9\r\n\r\n".to_owned(),
+    ];
+    stream.write_all(pipelined.concat().as_bytes()).expect("the server reads");
+    let answers = responses(&read_to_end(&stream).expect("a clean end"));
+    assert_eq!(answers.len(), 6);
+    talk(address, b"GET /hello.txt HTTP/1.0\r\n\r\n");
+    talk(address, b"nonsense \"\n\n");
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let expected = [
+        [
+            "GET /hello.txt?q=\\x5C HTTP/1.1",
+            "200",
+            "36",
+            "http://x/\\xC3\\xBC",
+            "a \\x22quoted\\x5Cagent",
+            "+",
+        ],
+        ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
+        ["GET /hello.txt HTTP/1.1", "206", "10", "-", "-", "+"],
+        ["HEAD /hello.txt HTTP/1.1", "200", "0", "-", "-", "+"],
+        ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
+        ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
+        ["GET /sub/ HTTP/1.1", "200", "13", "-", "-", "+"],
+        ["GET /none HTTP/1.1", "404", "14", "-", "-", "+"],
+        ["DELETE / HTTP/1.1", "405", "23", "-", "-", "+"],
+        ["GET /\\x1B[31m HTTP/9.9", "400", "16", "-", "-", "-"],
+        ["GET /hello.txt HTTP/1.0", "200", "36", "-", "-", "-"],
+        ["nonsense \\x22", "400", "16", "-", "-", "-"],
+    ];
+    let written = lines(&log);
+    let found: Vec<_> = written.iter().map(|line| fields(line)).collect();
+    assert_eq!(found, expected, "{engine}");
+    assert_eq!((ended.count("requests"), ended.count("log_lines")), (12, 12));
+    assert_eq!(ended.count("log_dropped"), 0);
+    println!("{engine}: {} lines as expected", found.len());
 }
 
-#[test]
-fn broken_answers_are_logged_with_the_bytes_sent() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let log = logs.path().join("access.log");
-        let length = 64 << 20;
-        site.write("huge.bin", &vec![b'x'; length]);
-        let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
-        // Longer than the one that breaks off in a body may be kept from the CPU.
-        let timeouts = [&timeouts[..], &["--body-timeout", "1500ms"]].concat();
-        let server = logged(engine, &site, &log, &timeouts);
-        let address = server.address();
-        // Answers are broken off by a peer that goes away.
-        let mut stream = connect(address);
-        stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
-        stream.read_exact(&mut [0; 100_000]).expect("the beginning");
-        drop(stream);
-        // A body that breaks off, and one that does not come; a head that does not.
-        let mut stream = connect(address);
-        let expecting = get("/hello.txt", "Expect: 100-continue\r\nContent-Length: 5\r\n");
-        // The head has been read: a reset that comes before would leave no request.
-        assert_eq!(ask_on(&mut stream, &expecting).status, 100);
-        stream.write_all(b"ab").expect("the server reads");
-        reset(stream);
-        let post = "GET /hello.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab";
-        let late =
-            [talk_until_closed(address, post.as_bytes()), talk_until_closed(address, b"GET")];
-        assert!(late.iter().all(|answer| answer.starts_with(b"HTTP/1.1 408")));
-        let ended = server.terminate();
-        let mut entries = json_lines(&log);
-        entries.sort_by_key(|entry| entry["status"].as_u64());
-        let statuses: Vec<_> = entries.iter().map(|entry| entry["status"].clone()).collect();
-        assert_eq!(statuses, [200, 408, 408, 499], "{engine}: {entries:?}");
-        let broken = &entries[0];
-        assert_eq!((&broken["complete"], &broken["target"]), (&false.into(), &"/huge.bin".into()));
-        let handed_over = broken["bytes"].as_u64().expect("a number");
-        assert!((100_000..length as u64).contains(&handed_over), "{handed_over}");
-        assert_eq!(entries[1]["complete"], true);
-        assert_eq!((&entries[3]["complete"], &entries[3]["bytes"]), (&false.into(), &0.into()));
-        assert_eq!(entries[3]["target"], "/hello.txt");
-        assert!(entries[1]["duration_s"].as_f64() >= Some(1.0), "{}", entries[1]);
-        assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 4));
-        println!("{engine}: {handed_over} of {length} bytes were handed over, and logged");
-    }
+fn broken_answers_are_logged_with_the_bytes_sent(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let log = logs.path().join("access.log");
+    let length = 64 << 20;
+    site.write("huge.bin", &vec![b'x'; length]);
+    let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
+    // Longer than the one that breaks off in a body may be kept from the CPU.
+    let timeouts = [&timeouts[..], &["--body-timeout", "1500ms"]].concat();
+    let server = logged(engine, &site, &log, &timeouts);
+    let address = server.address();
+    // Answers are broken off by a peer that goes away.
+    let mut stream = connect(address);
+    stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+    stream.read_exact(&mut [0; 100_000]).expect("the beginning");
+    drop(stream);
+    // A body that breaks off, and one that does not come; a head that does not.
+    let mut stream = connect(address);
+    let expecting = get("/hello.txt", "Expect: 100-continue\r\nContent-Length: 5\r\n");
+    // The head has been read: a reset that comes before would leave no request.
+    assert_eq!(ask_on(&mut stream, &expecting).status, 100);
+    stream.write_all(b"ab").expect("the server reads");
+    reset(stream);
+    let post = "GET /hello.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab";
+    let late = [talk_until_closed(address, post.as_bytes()), talk_until_closed(address, b"GET")];
+    assert!(late.iter().all(|answer| answer.starts_with(b"HTTP/1.1 408")));
+    let ended = server.terminate();
+    let mut entries = json_lines(&log);
+    entries.sort_by_key(|entry| entry["status"].as_u64());
+    let statuses: Vec<_> = entries.iter().map(|entry| entry["status"].clone()).collect();
+    assert_eq!(statuses, [200, 408, 408, 499], "{engine}: {entries:?}");
+    let broken = &entries[0];
+    assert_eq!((&broken["complete"], &broken["target"]), (&false.into(), &"/huge.bin".into()));
+    let handed_over = broken["bytes"].as_u64().expect("a number");
+    assert!((100_000..length as u64).contains(&handed_over), "{handed_over}");
+    assert_eq!(entries[1]["complete"], true);
+    assert_eq!((&entries[3]["complete"], &entries[3]["bytes"]), (&false.into(), &0.into()));
+    assert_eq!(entries[3]["target"], "/hello.txt");
+    assert!(entries[1]["duration_s"].as_f64() >= Some(1.0), "{}", entries[1]);
+    assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 4));
+    println!("{engine}: {handed_over} of {length} bytes were handed over, and logged");
 }
 
 /// Asks for a small file on several connections until `done`; returns how many answers there were.
@@ -169,132 +177,115 @@ fn ask_until(address: SocketAddr, done: &AtomicBool) -> u64 {
     asked.into_inner()
 }
 
-#[test]
-fn rotation_under_load_loses_no_line() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let log = logs.path().join("access.log");
-        let server = logged(engine, &site, &log, &["--workers", "2"]);
-        let (address, done) = (server.address(), AtomicBool::new(false));
-        let rotated = |number: u32| logs.path().join(format!("access.log.{number}"));
-        let rotations = 20;
-        let asked = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| ask_until(address, &done));
-            for number in 0..rotations {
-                std::thread::sleep(Duration::from_millis(60));
-                // Later, if clients or server are kept from the CPU.
-                wait_until("there are lines", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
-                fs::rename(&log, rotated(number)).expect("a log");
-                server.signal([Signal::SIGHUP, Signal::SIGUSR1][number as usize % 2]);
-                wait_until("the new file is there", || log.exists());
-            }
-            done.store(true, Ordering::Relaxed);
-            asked.join().expect("all are answered")
-        });
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        let mut found = 0;
-        let mut used = 0;
-        for path in (0..rotations).map(rotated).chain([log]) {
-            let lines = lines(&path);
-            lines.iter().for_each(|line| assert_eq!(fields(line)[4], "load"));
-            used += u32::from(!lines.is_empty());
-            found += lines.len() as u64;
+fn rotation_under_load_loses_no_line(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let log = logs.path().join("access.log");
+    let server = logged(engine, &site, &log, &["--workers", "2"]);
+    let (address, done) = (server.address(), AtomicBool::new(false));
+    let rotated = |number: u32| logs.path().join(format!("access.log.{number}"));
+    let rotations = 20;
+    let asked = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| ask_until(address, &done));
+        for number in 0..rotations {
+            std::thread::sleep(Duration::from_millis(60));
+            // Later, if clients or server are kept from the CPU.
+            wait_until("there are lines", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
+            fs::rename(&log, rotated(number)).expect("a log");
+            server.signal([Signal::SIGHUP, Signal::SIGUSR1][number as usize % 2]);
+            wait_until("the new file is there", || log.exists());
         }
-        assert_eq!(
-            (found, ended.count("requests"), ended.count("log_lines")),
-            (asked, asked, asked)
-        );
-        assert!(used >= rotations, "only {used} files have lines");
-        println!(
-            "{engine}: {rotations} rotations, {asked} requests, {found} lines in {used} files"
-        );
+        done.store(true, Ordering::Relaxed);
+        asked.join().expect("all are answered")
+    });
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let mut found = 0;
+    let mut used = 0;
+    for path in (0..rotations).map(rotated).chain([log]) {
+        let lines = lines(&path);
+        lines.iter().for_each(|line| assert_eq!(fields(line)[4], "load"));
+        used += u32::from(!lines.is_empty());
+        found += lines.len() as u64;
     }
+    assert_eq!((found, ended.count("requests"), ended.count("log_lines")), (asked, asked, asked));
+    assert!(used >= rotations, "only {used} files have lines");
+    println!("{engine}: {rotations} rotations, {asked} requests, {found} lines in {used} files");
 }
 
-#[test]
-fn a_slow_log_blocks_no_request_and_counts_dropped_lines() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        // A pipe without a reader is a disk that does not write.
-        let fifo = logs.path().join("fifo");
-        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
-        let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-        let server = logged(engine, &site, &fifo, &["--access-log-buffer", "65536"]);
-        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
-        let requests = 2000;
-        let mut stream = connect(server.address());
-        for _ in 0..requests {
-            let answer = ask_on(&mut stream, &get("/hello.txt", &agent));
-            assert_eq!(answer.status, 200);
-        }
-        // Now it is read, and the rest comes through.
-        let read = std::thread::spawn(move || {
-            let lines = BufReader::new(reader).lines().map_while(Result::ok);
-            lines.take_while(|line| line != "end").count() as u64
-        });
-        let ended = server.terminate();
-        File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
-        let read = read.join().expect("lines");
-        let dropped = ended.count("log_dropped");
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!((ended.count("requests"), ended.count("log_lines")), (requests, read));
-        assert!(dropped > 0 && read + dropped == requests, "{read} read, {dropped} dropped");
-        assert!(ended.stderr.contains("lines were dropped"), "{}", ended.stderr);
-        println!("{engine}: of {requests} lines {read} were read and {dropped} dropped");
+fn a_slow_log_blocks_no_request_and_counts_dropped_lines(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    // A pipe without a reader is a disk that does not write.
+    let fifo = logs.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+    let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
+    let server = logged(engine, &site, &fifo, &["--access-log-buffer", "65536"]);
+    let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+    let requests = 2000;
+    let mut stream = connect(server.address());
+    for _ in 0..requests {
+        let answer = ask_on(&mut stream, &get("/hello.txt", &agent));
+        assert_eq!(answer.status, 200);
     }
+    // Now it is read, and the rest comes through.
+    let read = std::thread::spawn(move || {
+        let lines = BufReader::new(reader).lines().map_while(Result::ok);
+        lines.take_while(|line| line != "end").count() as u64
+    });
+    let ended = server.terminate();
+    File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
+    let read = read.join().expect("lines");
+    let dropped = ended.count("log_dropped");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!((ended.count("requests"), ended.count("log_lines")), (requests, read));
+    assert!(dropped > 0 && read + dropped == requests, "{read} read, {dropped} dropped");
+    assert!(ended.stderr.contains("lines were dropped"), "{}", ended.stderr);
+    println!("{engine}: of {requests} lines {read} were read and {dropped} dropped");
 }
 
 /// A batch that was handed over because it was old took as much of the buffer as a full one.
-#[test]
-fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let fifo = logs.path().join("fifo");
-        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
-        let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-        let server = logged(engine, &site, &fifo, &["--access-log-buffer", "393216"]);
-        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
-        let mut stream = connect(server.address());
-        let mut ask = |count: u64| {
-            for _ in 0..count {
-                assert_eq!(ask_on(&mut stream, &get("/hello.txt", &agent)).status, 200);
-            }
-        };
-        // The pipe is full, and the thread waits.
-        ask(130);
-        for _ in 0..8 {
-            std::thread::sleep(Duration::from_millis(120));
-            ask(1);
+fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let fifo = logs.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+    let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
+    let server = logged(engine, &site, &fifo, &["--access-log-buffer", "393216"]);
+    let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+    let mut stream = connect(server.address());
+    let mut ask = |count: u64| {
+        for _ in 0..count {
+            assert_eq!(ask_on(&mut stream, &get("/hello.txt", &agent)).status, 200);
         }
-        ask(250);
-        let read = std::thread::spawn(move || {
-            let lines = BufReader::new(reader).lines().map_while(Result::ok);
-            lines.take_while(|line| line != "end").count() as u64
-        });
-        let ended = server.terminate();
-        File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
-        assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0), "{engine}");
+    };
+    // The pipe is full, and the thread waits.
+    ask(130);
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(120));
+        ask(1);
     }
+    ask(250);
+    let read = std::thread::spawn(move || {
+        let lines = BufReader::new(reader).lines().map_while(Result::ok);
+        lines.take_while(|line| line != "end").count() as u64
+    });
+    let ended = server.terminate();
+    File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
+    assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0), "{engine}");
 }
 
-#[test]
-fn a_log_that_cannot_be_reopened_stays_open() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let directory = logs.path().join("inner");
-        fs::create_dir(&directory).expect("a directory");
-        let log = directory.join("access.log");
-        let server = logged(engine, &site, &log, &[]);
-        let moved = logs.path().join("moved");
-        fs::rename(&directory, &moved).expect("a directory");
-        server.signal(Signal::SIGHUP);
-        wait_until("it is told", || server.stderr().contains("the old file stays open"));
-        ask(&server, &get("/hello.txt", ""));
-        let ended = server.terminate();
-        assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
-        println!("{engine}: the old file stays open");
-    }
+fn a_log_that_cannot_be_reopened_stays_open(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let directory = logs.path().join("inner");
+    fs::create_dir(&directory).expect("a directory");
+    let log = directory.join("access.log");
+    let server = logged(engine, &site, &log, &[]);
+    let moved = logs.path().join("moved");
+    fs::rename(&directory, &moved).expect("a directory");
+    server.signal(Signal::SIGHUP);
+    wait_until("it is told", || server.stderr().contains("the old file stays open"));
+    ask(&server, &get("/hello.txt", ""));
+    let ended = server.terminate();
+    assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
+    println!("{engine}: the old file stays open");
     let site = Site::usual();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
     command.args(["serve", "http", "--listen", "127.0.0.1:0", "--access-log", "/nowhere/x"]);
@@ -313,40 +304,33 @@ fn a_log_that_cannot_be_reopened_stays_open() {
     }
 }
 
-#[test]
-fn standard_output_takes_lines_between_those_of_the_command() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let arguments = ["--access-log", "-", "--access-log-format", "json"];
-        let server = Server::http(engine, site.path(), &arguments);
-        ask(&server, &get("/hello.txt", "Host2: x\r\n"));
-        let line = server.next_line();
-        assert_eq!((&line["target"], &line["status"]), (&"/hello.txt".into(), &200.into()));
-        assert_eq!((&line["host"], &line["protocol"]), (&"test".into(), &"HTTP/1.1".into()));
-        server.signal(Signal::SIGHUP);
-        ask(&server, &get("/none", ""));
-        assert_eq!(server.next_line()["status"], 404);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 2));
-    }
+fn standard_output_takes_lines_between_those_of_the_command(engine: &str) {
+    let site = Site::usual();
+    let arguments = ["--access-log", "-", "--access-log-format", "json"];
+    let server = Server::http(engine, site.path(), &arguments);
+    ask(&server, &get("/hello.txt", "Host2: x\r\n"));
+    let line = server.next_line();
+    assert_eq!((&line["target"], &line["status"]), (&"/hello.txt".into(), &200.into()));
+    assert_eq!((&line["host"], &line["protocol"]), (&"test".into(), &"HTTP/1.1".into()));
+    server.signal(Signal::SIGHUP);
+    ask(&server, &get("/none", ""));
+    assert_eq!(server.next_line()["status"], 404);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 2));
 }
 
-#[test]
-fn reopen_signals_without_a_log_end_no_server() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &[]);
-        for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
-            server.signal(signal);
-            assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 0), "{}", ended.stderr);
+fn reopen_signals_without_a_log_end_no_server(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
+        server.signal(signal);
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 0), "{}", ended.stderr);
 }
 
 /// A reload right behind the start ended the process.
-#[test]
 fn signals_that_come_early_end_nothing() {
     let (site, etc) = (Site::usual(), Site::new());
     // Reading so many comments takes a while.
@@ -376,66 +360,60 @@ fn signals_that_come_early_end_nothing() {
     assert_eq!(child.wait().expect("a child").code(), Some(0));
 }
 
-#[test]
-fn requests_over_tls_are_logged_decrypted() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
-        let tls = identity.arguments();
-        let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
-        let server = logged(engine, &site, &log, &tls);
-        let address = server.addresses()[1];
-        let config = std::sync::Arc::new(identity.trust(&tls::VERSIONS));
-        for target in ["/hello.txt", "/large.bin"] {
-            let answer = tls::talk_secure(address, &config, get(target, "").as_bytes());
-            assert_eq!(responses(&answer.expect("an orderly end"))[0].status, 200);
-        }
-        let answer = talk_until_closed(address, get("/hello.txt", "").as_bytes());
-        assert!(answer.starts_with(b"HTTP/1.1 400"));
-        let ended = server.terminate();
-        let found: Vec<_> = lines(&log).iter().map(|line| fields(line)).collect();
-        let expected = [
-            ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
-            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
-            ["-", "400", "16", "-", "-", "-"],
-        ];
-        assert_eq!(found, expected, "{engine}");
-        assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 3));
+fn requests_over_tls_are_logged_decrypted(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
+    let tls = identity.arguments();
+    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    let server = logged(engine, &site, &log, &tls);
+    let address = server.addresses()[1];
+    let config = std::sync::Arc::new(identity.trust(&tls::VERSIONS));
+    for target in ["/hello.txt", "/large.bin"] {
+        let answer = tls::talk_secure(address, &config, get(target, "").as_bytes());
+        assert_eq!(responses(&answer.expect("an orderly end"))[0].status, 200);
     }
+    let answer = talk_until_closed(address, get("/hello.txt", "").as_bytes());
+    assert!(answer.starts_with(b"HTTP/1.1 400"));
+    let ended = server.terminate();
+    let found: Vec<_> = lines(&log).iter().map(|line| fields(line)).collect();
+    let expected = [
+        ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
+        ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
+        ["-", "400", "16", "-", "-", "-"],
+    ];
+    assert_eq!(found, expected, "{engine}");
+    assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 3));
 }
 
 /// If standard error is not read, neither the signal thread nor the end of the process waits for
 /// it.
-#[test]
-fn unread_output_blocks_no_server() {
+fn unread_output_blocks_no_server(engine: &str) {
     const PIPE_BYTES: usize = 4096;
-    for engine in ENGINES {
-        let (site, identity) = (Site::usual(), crate::support::tls::Identity::new());
-        let (reader, mut writer) = std::io::pipe().expect("a pipe");
-        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        command.args(["--access-log", "-"]).args(identity.arguments()).arg("--root");
-        command.arg(site.path()).stdin(Stdio::null());
-        command.stderr(writer.try_clone().expect("a descriptor"));
-        command.stdout(writer.try_clone().expect("a descriptor"));
-        let mut child = command.spawn().expect("the command starts");
-        let mut lines = BufReader::new(reader).lines();
-        let ready = lines.find_map(|line| {
-            let line = line.expect("readable");
-            line.starts_with('{').then_some(line)
-        });
-        let ready: Value = serde_json::from_str(&ready.expect("a ready line")).expect("JSON");
-        let address = ready["listen"][0].as_str().expect("an address").parse().expect("an address");
-        writer.write_all(&[b' '; PIPE_BYTES]).expect("an empty pipe");
-        // A line for the log, and a notice of the thread that takes the signals.
-        assert_eq!(responses(&talk(address, get("/hello.txt", "").as_bytes()))[0].status, 200);
-        let process = Pid::from_raw(child.id() as i32);
-        for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGTERM] {
-            nix::sys::signal::kill(process, signal).expect("a process");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        wait_until("it ended", || child.try_wait().expect("a child").is_some());
-        assert_eq!(child.wait().expect("a child").code(), Some(0), "{engine}");
+    let (site, identity) = (Site::usual(), crate::support::tls::Identity::new());
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+    command.args(["--access-log", "-"]).args(identity.arguments()).arg("--root");
+    command.arg(site.path()).stdin(Stdio::null());
+    command.stderr(writer.try_clone().expect("a descriptor"));
+    command.stdout(writer.try_clone().expect("a descriptor"));
+    let mut child = command.spawn().expect("the command starts");
+    let mut lines = BufReader::new(reader).lines();
+    let ready = lines.find_map(|line| {
+        let line = line.expect("readable");
+        line.starts_with('{').then_some(line)
+    });
+    let ready: Value = serde_json::from_str(&ready.expect("a ready line")).expect("JSON");
+    let address = ready["listen"][0].as_str().expect("an address").parse().expect("an address");
+    writer.write_all(&[b' '; PIPE_BYTES]).expect("an empty pipe");
+    // A line for the log, and a notice of the thread that takes the signals.
+    assert_eq!(responses(&talk(address, get("/hello.txt", "").as_bytes()))[0].status, 200);
+    let process = Pid::from_raw(child.id() as i32);
+    for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGTERM] {
+        nix::sys::signal::kill(process, signal).expect("a process");
+        std::thread::sleep(Duration::from_millis(100));
     }
+    wait_until("it ended", || child.try_wait().expect("a child").is_some());
+    assert_eq!(child.wait().expect("a child").code(), Some(0), "{engine}");
 }

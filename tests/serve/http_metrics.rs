@@ -5,6 +5,20 @@ use crate::support::*;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    dashboard_and_alerts_use_metrics_that_exist,
+    the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else,
+    slow_clients_block_neither_service,
+    a_taken_admin_port_is_named
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    metrics_are_in_the_text_format_and_match_events,
+    durations_are_counted_by_configured_host_and_class_also_across_a_reload,
+    server_timing_is_sent_on_request_and_not_by_default,
+    readiness_ends_with_the_drain_and_liveness_stays
+];
 
 fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
     // On an address of its own: no other program gets the port when it is free again.
@@ -86,51 +100,48 @@ fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
     of_family.map(|(_, value)| value).sum()
 }
 
-#[test]
-fn metrics_are_in_the_text_format_and_match_events() {
-    for engine in ENGINES {
-        let (site, logs) = (Site::usual(), Site::new());
-        let log = logs.path().join("log");
-        let arguments = ["--workers", "2", "--access-log", log.to_str().expect("text")];
-        let (server, admin) = with_admin(engine, &site, &arguments);
-        for target in ["/hello.txt", "/hello.txt", "/none", "/sub", "/large.bin"] {
-            ask(&server, &get(target, ""));
-        }
-        let stream = connect(server.address());
-        let mut samples = Samples::new();
-        wait_until("what was counted is told", || {
-            let answer = ask_admin(admin, &get("/metrics", ""));
-            let content_type = answer.field("content-type");
-            assert_eq!(content_type, Some("text/plain; version=0.0.4; charset=utf-8"));
-            samples = parse(&answer.text());
-            sum(&samples, "access_log_lines_total", "written") == 5.0
-                && sum(&samples, "connections_open", "") == 1.0
-        });
-        for (name, label, expected) in [
-            ("ready", "", 1.0),
-            ("connections_accepted_total", "", 6.0),
-            ("responses_total", "class=\"2xx\"", 3.0),
-            ("responses_total", "class=\"3xx\"", 1.0),
-            ("responses_total", "class=\"4xx\"", 1.0),
-            ("connections_ended_early_total", "", 0.0),
-            ("access_log_lines_total", "dropped", 0.0),
-        ] {
-            assert_eq!(sum(&samples, name, label), expected, "{engine}: {name} {label}");
-        }
-        assert!(sum(&samples, "sent_bytes_total", "worker=\"0\"") < 701_500.0);
-        assert!(sum(&samples, "sent_bytes_total", "") > 700_000.0);
-        let engine_name = format!("engine=\"{engine}\"");
-        assert!(samples.keys().any(|series| {
-            series.starts_with("twinring_build_info") && series.contains(&engine_name)
-        }));
-        for name in ["twinring_runtime_syscalls_total", "process_resident_memory_bytes"] {
-            assert!(samples[name] > 0.0, "{name}");
-        }
-        assert!(samples["process_open_fds"] < samples["process_max_fds"]);
-        drop(stream);
-        assert_eq!(server.terminate().code, Some(0));
-        println!("{engine}: {} samples", samples.len());
+fn metrics_are_in_the_text_format_and_match_events(engine: &str) {
+    let (site, logs) = (Site::usual(), Site::new());
+    let log = logs.path().join("log");
+    let arguments = ["--workers", "2", "--access-log", log.to_str().expect("text")];
+    let (server, admin) = with_admin(engine, &site, &arguments);
+    for target in ["/hello.txt", "/hello.txt", "/none", "/sub", "/large.bin"] {
+        ask(&server, &get(target, ""));
     }
+    let stream = connect(server.address());
+    let mut samples = Samples::new();
+    wait_until("what was counted is told", || {
+        let answer = ask_admin(admin, &get("/metrics", ""));
+        let content_type = answer.field("content-type");
+        assert_eq!(content_type, Some("text/plain; version=0.0.4; charset=utf-8"));
+        samples = parse(&answer.text());
+        sum(&samples, "access_log_lines_total", "written") == 5.0
+            && sum(&samples, "connections_open", "") == 1.0
+    });
+    for (name, label, expected) in [
+        ("ready", "", 1.0),
+        ("connections_accepted_total", "", 6.0),
+        ("responses_total", "class=\"2xx\"", 3.0),
+        ("responses_total", "class=\"3xx\"", 1.0),
+        ("responses_total", "class=\"4xx\"", 1.0),
+        ("connections_ended_early_total", "", 0.0),
+        ("access_log_lines_total", "dropped", 0.0),
+    ] {
+        assert_eq!(sum(&samples, name, label), expected, "{engine}: {name} {label}");
+    }
+    assert!(sum(&samples, "sent_bytes_total", "worker=\"0\"") < 701_500.0);
+    assert!(sum(&samples, "sent_bytes_total", "") > 700_000.0);
+    let engine_name = format!("engine=\"{engine}\"");
+    assert!(samples.keys().any(|series| {
+        series.starts_with("twinring_build_info") && series.contains(&engine_name)
+    }));
+    for name in ["twinring_runtime_syscalls_total", "process_resident_memory_bytes"] {
+        assert!(samples[name] > 0.0, "{name}");
+    }
+    assert!(samples["process_open_fds"] < samples["process_max_fds"]);
+    drop(stream);
+    assert_eq!(server.terminate().code, Some(0));
+    println!("{engine}: {} samples", samples.len());
 }
 
 const DURATION: &str = "twinring_http_request_duration_seconds";
@@ -150,95 +161,86 @@ fn buckets(text: &str, labels: &str) -> Vec<u64> {
     counts
 }
 
-#[test]
-fn durations_are_counted_by_configured_host_and_class_also_across_a_reload() {
-    for engine in ENGINES {
-        let (site, etc) = (Site::usual(), Site::new());
-        let root = site.path().display();
-        let host = |name: &str| {
-            format!("[[host]]\nnames = [\"{name}\", \"www.{name}\"]\nroot = \"{root}\"\n")
-        };
-        let first = format!(
-            "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\nworkers = 2\nroot = \"{root}\"\n\
-             redirect = \"/moved=/\"\n"
-        );
-        let path = etc.write("twinring.toml", format!("{first}{}", host("a.org")).as_bytes());
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(&path);
-        let server = Server::spawn(command);
-        let admin = server.ready["admin"].as_str().expect("an address").parse().expect("one");
-        let of =
-            |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        let ask_all = || {
-            for (host, target) in [
-                ("a.org", "/hello.txt"),
-                ("www.a.org", "/large.bin"),
-                ("a.org", "/moved"),
-                ("a.org", "/none"),
-                ("unlisted.example", "/hello.txt"),
-            ] {
-                ask(&server, &of(host, target));
-            }
-            let pipelined = of("a.org", "/hello.txt").repeat(3);
-            assert_eq!(responses(&talk(server.address(), pipelined.as_bytes())).len(), 3);
-            assert_eq!(responses(&talk(server.address(), b"GET\r\n\r\n"))[0].status, 400);
-        };
-        let count = |labels: &str, expected: u64| {
-            let mut text = String::new();
-            wait_until(labels, || {
-                text = ask_admin(admin, &get("/metrics", "")).text();
-                buckets(&text, labels).last() == Some(&expected)
-            });
-            let samples = parse(&text);
-            assert_eq!(samples[&format!("{DURATION}_count{{{labels}}}")], expected as f64);
-            assert!(samples[&format!("{DURATION}_sum{{{labels}}}")] < 600.0);
-            text
-        };
-        ask_all();
-        let a_2xx = "host=\"a.org\",class=\"2xx\"";
-        count(a_2xx, 5);
-        for class in ["3xx", "4xx"] {
-            count(&format!("host=\"a.org\",class=\"{class}\""), 1);
+fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engine: &str) {
+    let (site, etc) = (Site::usual(), Site::new());
+    let root = site.path().display();
+    let host =
+        |name: &str| format!("[[host]]\nnames = [\"{name}\", \"www.{name}\"]\nroot = \"{root}\"\n");
+    let first = format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\nworkers = 2\nroot = \"{root}\"\n\
+         redirect = \"/moved=/\"\n"
+    );
+    let path = etc.write("twinring.toml", format!("{first}{}", host("a.org")).as_bytes());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(&path);
+    let server = Server::spawn(command);
+    let admin = server.ready["admin"].as_str().expect("an address").parse().expect("one");
+    let of = |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let ask_all = || {
+        for (host, target) in [
+            ("a.org", "/hello.txt"),
+            ("www.a.org", "/large.bin"),
+            ("a.org", "/moved"),
+            ("a.org", "/none"),
+            ("unlisted.example", "/hello.txt"),
+        ] {
+            ask(&server, &of(host, target));
         }
-        count("host=\"*\",class=\"2xx\"", 1);
-        let text = count("host=\"\",class=\"4xx\"", 1);
-        // Names of requests are no labels.
-        assert!(!text.contains("unlisted") && !text.contains("www."), "{engine}: {text}");
-        std::fs::write(&path, format!("{first}{}{}", host("b.org"), host("a.org")))
-            .expect("a file");
-        server.signal(Signal::SIGHUP);
-        wait_until("it was reloaded", || server.stderr().contains("were reloaded"));
-        ask_all();
-        ask(&server, &of("b.org", "/hello.txt"));
-        count(a_2xx, 10);
-        count("host=\"b.org\",class=\"2xx\"", 1);
-        assert_eq!(server.terminate().code, Some(0));
+        let pipelined = of("a.org", "/hello.txt").repeat(3);
+        assert_eq!(responses(&talk(server.address(), pipelined.as_bytes())).len(), 3);
+        assert_eq!(responses(&talk(server.address(), b"GET\r\n\r\n"))[0].status, 400);
+    };
+    let count = |labels: &str, expected: u64| {
+        let mut text = String::new();
+        wait_until(labels, || {
+            text = ask_admin(admin, &get("/metrics", "")).text();
+            buckets(&text, labels).last() == Some(&expected)
+        });
+        let samples = parse(&text);
+        assert_eq!(samples[&format!("{DURATION}_count{{{labels}}}")], expected as f64);
+        assert!(samples[&format!("{DURATION}_sum{{{labels}}}")] < 600.0);
+        text
+    };
+    ask_all();
+    let a_2xx = "host=\"a.org\",class=\"2xx\"";
+    count(a_2xx, 5);
+    for class in ["3xx", "4xx"] {
+        count(&format!("host=\"a.org\",class=\"{class}\""), 1);
     }
+    count("host=\"*\",class=\"2xx\"", 1);
+    let text = count("host=\"\",class=\"4xx\"", 1);
+    // Names of requests are no labels.
+    assert!(!text.contains("unlisted") && !text.contains("www."), "{engine}: {text}");
+    std::fs::write(&path, format!("{first}{}{}", host("b.org"), host("a.org"))).expect("a file");
+    server.signal(Signal::SIGHUP);
+    wait_until("it was reloaded", || server.stderr().contains("were reloaded"));
+    ask_all();
+    ask(&server, &of("b.org", "/hello.txt"));
+    count(a_2xx, 10);
+    count("host=\"b.org\",class=\"2xx\"", 1);
+    assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
-fn server_timing_is_sent_on_request_and_not_by_default() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let server = Server::http(engine, site.path(), &[]);
-        assert_eq!(ask(&server, &get("/hello.txt", "")).field("server-timing"), None);
-        assert_eq!(server.terminate().code, Some(0));
-        let server = Server::http(engine, site.path(), &["--server-timing"]);
-        // Twice, so that the second answers come from the cache.
-        for target in ["/hello.txt", "/hello.txt", "/large.bin", "/large.bin", "/none", "/sub"] {
-            for method in ["GET", "HEAD"] {
-                let mut stream = connect(server.address());
-                let request = get(target, "").replacen("GET", method, 1);
-                let answer = ask_on(&mut stream, &request);
-                let timing = answer.field("server-timing").expect(target);
-                let ms = timing.strip_prefix("total;dur=").expect("a duration");
-                assert!(ms.parse::<f64>().is_ok_and(|ms| ms >= 0.0), "{timing}");
-                assert!(method == "HEAD" || answer.status != 200 || !answer.body.is_empty());
-            }
+fn server_timing_is_sent_on_request_and_not_by_default(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    assert_eq!(ask(&server, &get("/hello.txt", "")).field("server-timing"), None);
+    assert_eq!(server.terminate().code, Some(0));
+    let server = Server::http(engine, site.path(), &["--server-timing"]);
+    // Twice, so that the second answers come from the cache.
+    for target in ["/hello.txt", "/hello.txt", "/large.bin", "/large.bin", "/none", "/sub"] {
+        for method in ["GET", "HEAD"] {
+            let mut stream = connect(server.address());
+            let request = get(target, "").replacen("GET", method, 1);
+            let answer = ask_on(&mut stream, &request);
+            let timing = answer.field("server-timing").expect(target);
+            let ms = timing.strip_prefix("total;dur=").expect("a duration");
+            assert!(ms.parse::<f64>().is_ok_and(|ms| ms >= 0.0), "{timing}");
+            assert!(method == "HEAD" || answer.status != 200 || !answer.body.is_empty());
         }
-        assert_eq!(ask(&server, &get("/hello.txt", "")).text().len(), 36);
-        assert_eq!(server.terminate().code, Some(0));
     }
+    assert_eq!(ask(&server, &get("/hello.txt", "")).text().len(), 36);
+    assert_eq!(server.terminate().code, Some(0));
 }
 
 /// The names of metrics in a text: those that begin with one of our prefixes.
@@ -247,7 +249,6 @@ fn names_in(text: &str) -> HashSet<&str> {
     words.filter(|word| word.starts_with("twinring_") || word.starts_with("process_")).collect()
 }
 
-#[test]
 fn dashboard_and_alerts_use_metrics_that_exist() {
     let (site, logs, identity) = (Site::usual(), Site::new(), tls::Identity::new());
     let log = logs.path().join("log");
@@ -281,38 +282,32 @@ fn dashboard_and_alerts_use_metrics_that_exist() {
     assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
-fn readiness_ends_with_the_drain_and_liveness_stays() {
-    for engine in ENGINES {
-        let site = Site::usual();
-        let (server, admin) = with_admin(engine, &site, &[]);
-        assert_eq!(ask_admin(admin, &get("/healthz", "")).text(), "ok\n");
-        assert_eq!(ask_admin(admin, &get("/readyz", "")).text(), "ready\n");
-        // A request that is under way keeps the drain waiting.
-        let mut stream = connect(server.address());
-        let request = get("/hello.txt", "");
-        let (begin, end) = request.split_at(20);
-        stream.write_all(begin.as_bytes()).expect("the server reads");
-        ask(&server, &get("/hello.txt", ""));
-        server.signal(Signal::SIGTERM);
-        wait_until("it is not ready any more", || {
-            let answer = ask_admin(admin, &get("/readyz", ""));
-            answer.status == 503 && answer.text() == "draining\n"
-        });
-        assert_eq!(ask_admin(admin, &get("/healthz", "")).status, 200);
-        assert!(
-            ask_admin(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n")
-        );
-        stream.write_all(end.as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut stream, false).status, 200);
-        drop(stream);
-        let ended = server.wait();
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
-        assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
-    }
+fn readiness_ends_with_the_drain_and_liveness_stays(engine: &str) {
+    let site = Site::usual();
+    let (server, admin) = with_admin(engine, &site, &[]);
+    assert_eq!(ask_admin(admin, &get("/healthz", "")).text(), "ok\n");
+    assert_eq!(ask_admin(admin, &get("/readyz", "")).text(), "ready\n");
+    // A request that is under way keeps the drain waiting.
+    let mut stream = connect(server.address());
+    let request = get("/hello.txt", "");
+    let (begin, end) = request.split_at(20);
+    stream.write_all(begin.as_bytes()).expect("the server reads");
+    ask(&server, &get("/hello.txt", ""));
+    server.signal(Signal::SIGTERM);
+    wait_until("it is not ready any more", || {
+        let answer = ask_admin(admin, &get("/readyz", ""));
+        answer.status == 503 && answer.text() == "draining\n"
+    });
+    assert_eq!(ask_admin(admin, &get("/healthz", "")).status, 200);
+    assert!(ask_admin(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n"));
+    stream.write_all(end.as_bytes()).expect("the server reads");
+    assert_eq!(read_response(&mut stream, false).status, 200);
+    drop(stream);
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
+    assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
 }
 
-#[test]
 fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     let site = Site::usual();
     let (server, admin) = with_admin("epoll", &site, &[]);
@@ -339,7 +334,6 @@ fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     assert_eq!(server.terminate().count("requests"), 1);
 }
 
-#[test]
 fn slow_clients_block_neither_service() {
     let site = Site::usual();
     let (server, admin) = with_admin("epoll", &site, &[]);
@@ -362,7 +356,6 @@ fn slow_clients_block_neither_service() {
     assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
 fn a_taken_admin_port_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();

@@ -3,8 +3,14 @@
 use crate::http::{answer, answers};
 use crate::support::http::*;
 use crate::support::*;
+use testing::{Test, tests};
 
-#[test]
+pub(crate) const TESTS: &[Test] = tests![
+    conditions_are_evaluated_in_the_order_of_the_standard,
+    ranges_select_parts_of_small_and_of_large_files,
+    several_ranges_come_in_parts_and_never_amplify
+];
+
 fn conditions_are_evaluated_in_the_order_of_the_standard() {
     let site = Site::usual();
     let tag = answer(&site, &[], get("/hello.txt", "")).field("etag").unwrap().to_owned();
@@ -36,7 +42,6 @@ fn conditions_are_evaluated_in_the_order_of_the_standard() {
     }
 }
 
-#[test]
 fn ranges_select_parts_of_small_and_of_large_files() {
     let site = Site::usual();
     for (target, content) in [
@@ -80,7 +85,6 @@ fn ranges_select_parts_of_small_and_of_large_files() {
     }
 }
 
-#[test]
 fn several_ranges_come_in_parts_and_never_amplify() {
     let site = Site::usual();
     for (target, content) in [

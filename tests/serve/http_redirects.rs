@@ -8,6 +8,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![check_finds_loops_and_rules_that_are_wrong];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    http_is_redirected_to_https_and_https_is_not,
+    a_server_may_only_redirect_and_a_reload_replaces_the_rules,
+    paths_and_hosts_are_redirected_before_files_are_looked_for
+];
 
 /// Files with a configuration beside them, in which `ROOT` stands for the directory of the files.
 fn configured(text: &str) -> (Site, Site, PathBuf) {
@@ -50,132 +58,114 @@ const RULES: &str = r#"
     names = "example.org"
 "#;
 
-#[test]
-fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
-    let mut answers = Vec::new();
-    for engine in ENGINES {
-        let (_site, _etc, path) = configured(RULES);
-        let server = serve_by(&path, engine);
-        let mut stream = connect(server.address());
-        for (host, target, status, expected) in [
-            ("x", "/hello.txt", 301, "/moved.txt"),
-            ("x", "/%68ello.txt?q=1&r", 301, "/moved.txt?q=1&r"),
-            ("x", "/old/", 302, "/new/"),
-            (
-                "x",
-                "/old/a%20b/%0d%0aSet-Cookie:x?%0d%0a",
-                302,
-                "/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a",
-            ),
-            ("x", "/old//evil.example/%2e%2e", 302, "/new/"),
-            ("x", "/old/here.txt", 307, "https://example.org:8443/there?a=b"),
-            ("x", "/old/here.txt?c", 307, "https://example.org:8443/there?a=b&c"),
-            ("x", "/all/of/it", 308, "http://other.example/"),
-            ("WWW.example.org:80", "/a/b?c", 308, "https://example.org/a/b?c"),
-            // Inherited.
-            ("example.org", "/hello.txt", 301, "/moved.txt"),
-        ] {
-            let (found, location) = location(&mut stream, &of_host(host, target));
-            assert_eq!((found, location.as_deref()), (status, Some(expected)), "{engine} {target}");
-        }
-        // Not of a rule.
-        for (target, status) in
-            [("/old", 404), ("/index.html", 200), ("/old/%2fx", 404), ("/old/../..", 400)]
-        {
-            let found = location(&mut stream, &of_host("x", target));
-            assert_eq!(found, (status, None), "{engine} {target}");
-        }
-        let answer = ask_on(&mut stream, &of_host("x", "/all/"));
-        assert_eq!(answer.text(), "308 Permanent Redirect\n");
-        assert_eq!(answer.field("x-rule"), Some("yes"));
-        let head = ask_on(&mut stream, "HEAD /old/x HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!((head.status, head.field("location")), (302, Some("/new/x")));
-        let body = "GET /old/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab";
-        assert_eq!(location(&mut stream, body), (302, Some("/new/x".to_owned())));
-        let options = ask_on(&mut stream, "OPTIONS /old/x HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(options.status, 204);
-        // Many at once, between files.
-        let pipelined = [
-            of_host("x", "/old/1"),
-            of_host("x", "/large.bin"),
-            of_host("x", "/old/2"),
-            of_host("www.example.org", "/3"),
-        ];
-        let bytes = undated(&talk(server.address(), pipelined.concat().as_bytes()));
-        let status: Vec<u16> = responses(&bytes).iter().map(|answer| answer.status).collect();
-        assert_eq!(status, [302, 200, 302, 308], "{engine}");
-        answers.push(bytes);
-        drop(stream);
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(ended.count("responses_3xx"), 16);
+fn paths_and_hosts_are_redirected_before_files_are_looked_for(engine: &str) {
+    let (_site, _etc, path) = configured(RULES);
+    let server = serve_by(&path, engine);
+    let mut stream = connect(server.address());
+    for (host, target, status, expected) in [
+        ("x", "/hello.txt", 301, "/moved.txt"),
+        ("x", "/%68ello.txt?q=1&r", 301, "/moved.txt?q=1&r"),
+        ("x", "/old/", 302, "/new/"),
+        ("x", "/old/a%20b/%0d%0aSet-Cookie:x?%0d%0a", 302, "/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a"),
+        ("x", "/old//evil.example/%2e%2e", 302, "/new/"),
+        ("x", "/old/here.txt", 307, "https://example.org:8443/there?a=b"),
+        ("x", "/old/here.txt?c", 307, "https://example.org:8443/there?a=b&c"),
+        ("x", "/all/of/it", 308, "http://other.example/"),
+        ("WWW.example.org:80", "/a/b?c", 308, "https://example.org/a/b?c"),
+        // Inherited.
+        ("example.org", "/hello.txt", 301, "/moved.txt"),
+    ] {
+        let (found, location) = location(&mut stream, &of_host(host, target));
+        assert_eq!((found, location.as_deref()), (status, Some(expected)), "{engine} {target}");
     }
-    assert_eq!(answers[0], answers[1], "both engines answer alike");
+    // Not of a rule.
+    for (target, status) in
+        [("/old", 404), ("/index.html", 200), ("/old/%2fx", 404), ("/old/../..", 400)]
+    {
+        let found = location(&mut stream, &of_host("x", target));
+        assert_eq!(found, (status, None), "{engine} {target}");
+    }
+    let answer = ask_on(&mut stream, &of_host("x", "/all/"));
+    assert_eq!(answer.text(), "308 Permanent Redirect\n");
+    assert_eq!(answer.field("x-rule"), Some("yes"));
+    let head = ask_on(&mut stream, "HEAD /old/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!((head.status, head.field("location")), (302, Some("/new/x")));
+    let body = "GET /old/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab";
+    assert_eq!(location(&mut stream, body), (302, Some("/new/x".to_owned())));
+    let options = ask_on(&mut stream, "OPTIONS /old/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(options.status, 204);
+    // Many at once, between files.
+    let pipelined = [
+        of_host("x", "/old/1"),
+        of_host("x", "/large.bin"),
+        of_host("x", "/old/2"),
+        of_host("www.example.org", "/3"),
+    ];
+    let bytes = undated(&talk(server.address(), pipelined.concat().as_bytes()));
+    let status: Vec<u16> = responses(&bytes).iter().map(|answer| answer.status).collect();
+    assert_eq!(status, [302, 200, 302, 308], "{engine}");
+    drop(stream);
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.count("responses_3xx"), 16);
 }
 
-#[test]
-fn http_is_redirected_to_https_and_https_is_not() {
-    for engine in ENGINES {
-        let (site, identity) = (Site::usual(), Identity::new());
-        let more = ["--redirect-to-https", "--redirect", "/old/*=/new/*"];
-        let server = serve(engine, site.path(), &identity, &more);
-        let mut stream = connect(server.address());
-        for (host, target, expected) in [
-            ("a.example:8080", "/hello.txt?x=%0d%0a", "https://a.example/hello.txt?x=%0d%0a"),
-            ("[::1]:80", "/old/x", "https://[::1]/old/x"),
-            ("a", "//evil.example/..", "https://a//evil.example/.."),
-        ] {
-            let found = location(&mut stream, &of_host(host, target));
-            assert_eq!(found, (301, Some(expected.to_owned())), "{engine}");
-        }
-        // A location needs the host.
-        assert_eq!(location(&mut stream, &of_host("", "/")), (400, None));
-        let http_1_0 = talk(server.address(), b"GET / HTTP/1.0\r\n\r\n");
-        assert_eq!(responses(&http_1_0)[0].status, 400);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        for (target, status) in [("/hello.txt", 200), ("/old/x", 301)] {
-            client.write_all(get(target, "").as_bytes()).expect("the server reads");
-            assert_eq!(read_response(&mut client, false).status, status, "{engine}");
-        }
-        drop((stream, client));
-        assert_eq!(server.terminate().code, Some(0));
-        let more = ["--redirect-to-https=b.example:8443"];
-        let server = serve(engine, site.path(), &identity, &more);
-        let answer = ask(&server, &of_host("a", "/x"));
-        assert_eq!(answer.field("location"), Some("https://b.example:8443/x"));
-        assert_eq!(server.terminate().code, Some(0));
+fn http_is_redirected_to_https_and_https_is_not(engine: &str) {
+    let (site, identity) = (Site::usual(), Identity::new());
+    let more = ["--redirect-to-https", "--redirect", "/old/*=/new/*"];
+    let server = serve(engine, site.path(), &identity, &more);
+    let mut stream = connect(server.address());
+    for (host, target, expected) in [
+        ("a.example:8080", "/hello.txt?x=%0d%0a", "https://a.example/hello.txt?x=%0d%0a"),
+        ("[::1]:80", "/old/x", "https://[::1]/old/x"),
+        ("a", "//evil.example/..", "https://a//evil.example/.."),
+    ] {
+        let found = location(&mut stream, &of_host(host, target));
+        assert_eq!(found, (301, Some(expected.to_owned())), "{engine}");
     }
+    // A location needs the host.
+    assert_eq!(location(&mut stream, &of_host("", "/")), (400, None));
+    let http_1_0 = talk(server.address(), b"GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(responses(&http_1_0)[0].status, 400);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    for (target, status) in [("/hello.txt", 200), ("/old/x", 301)] {
+        client.write_all(get(target, "").as_bytes()).expect("the server reads");
+        assert_eq!(read_response(&mut client, false).status, status, "{engine}");
+    }
+    drop((stream, client));
+    assert_eq!(server.terminate().code, Some(0));
+    let more = ["--redirect-to-https=b.example:8443"];
+    let server = serve(engine, site.path(), &identity, &more);
+    let answer = ask(&server, &of_host("a", "/x"));
+    assert_eq!(answer.field("location"), Some("https://b.example:8443/x"));
+    assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
-fn a_server_may_only_redirect_and_a_reload_replaces_the_rules() {
-    for engine in ENGINES {
-        let (_site, etc, path) = configured("listen = \"127.0.0.1:0\"\nredirect-to-https = true\n");
-        let server = serve_by(&path, engine);
-        let mut stream = connect(server.address());
-        let found = location(&mut stream, &of_host("a", "/x"));
-        assert_eq!(found, (301, Some("https://a/x".to_owned())), "{engine}");
-        let reload = |text: &str, words: &str| {
-            let text = format!("listen = \"127.0.0.1:0\"\n{text}");
-            std::fs::write(etc.path().join("twinring.toml"), text).expect("a file");
-            let before = server.stderr().matches(words).count();
-            server.signal(Signal::SIGHUP);
-            wait_until(words, || server.stderr().matches(words).count() > before);
-        };
-        reload("redirect = [\"/a=/b\", \"/b=/a\"]\n", "redirects without an end: /a -> /b -> /a");
-        let found = location(&mut stream, &of_host("a", "/x"));
-        assert_eq!(found, (301, Some("https://a/x".to_owned())), "{engine}");
-        reload("redirect-to-https = false\nredirect = \"/x=302:/y\"\n", "were reloaded");
-        let found = location(&mut stream, &of_host("a", "/x"));
-        assert_eq!(found, (302, Some("/y".to_owned())), "{engine}");
-        assert_eq!(location(&mut stream, &of_host("a", "/z")), (404, None), "{engine}");
-        drop(stream);
-        assert_eq!(server.terminate().code, Some(0));
-    }
+fn a_server_may_only_redirect_and_a_reload_replaces_the_rules(engine: &str) {
+    let (_site, etc, path) = configured("listen = \"127.0.0.1:0\"\nredirect-to-https = true\n");
+    let server = serve_by(&path, engine);
+    let mut stream = connect(server.address());
+    let found = location(&mut stream, &of_host("a", "/x"));
+    assert_eq!(found, (301, Some("https://a/x".to_owned())), "{engine}");
+    let reload = |text: &str, words: &str| {
+        let text = format!("listen = \"127.0.0.1:0\"\n{text}");
+        std::fs::write(etc.path().join("twinring.toml"), text).expect("a file");
+        let before = server.stderr().matches(words).count();
+        server.signal(Signal::SIGHUP);
+        wait_until(words, || server.stderr().matches(words).count() > before);
+    };
+    reload("redirect = [\"/a=/b\", \"/b=/a\"]\n", "redirects without an end: /a -> /b -> /a");
+    let found = location(&mut stream, &of_host("a", "/x"));
+    assert_eq!(found, (301, Some("https://a/x".to_owned())), "{engine}");
+    reload("redirect-to-https = false\nredirect = \"/x=302:/y\"\n", "were reloaded");
+    let found = location(&mut stream, &of_host("a", "/x"));
+    assert_eq!(found, (302, Some("/y".to_owned())), "{engine}");
+    assert_eq!(location(&mut stream, &of_host("a", "/z")), (404, None), "{engine}");
+    drop(stream);
+    assert_eq!(server.terminate().code, Some(0));
 }
 
-#[test]
 fn check_finds_loops_and_rules_that_are_wrong() {
     for (text, words) in [
         ("redirect = \"/*=/*\"\n", "redirects without an end: / -> / "),

@@ -7,6 +7,19 @@ use crate::support::*;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_drain_ends_in_time_despite_a_blocked_file,
+    a_second_signal_ends_the_server_while_a_file_does_not_come
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_worker_in_a_system_call_keeps_no_server_alive,
+    a_fifo_in_place_of_the_certificate_is_reported_and_ignored,
+    a_blocked_certificate_delays_no_signal,
+    a_second_signal_ends_the_server_while_a_certificate_does_not_come,
+    a_second_signal_does_not_wait_for_a_blocked_log
+];
 
 /// A server with one request that waits for ever, and its connection.
 fn stuck(engine: &str, drain_timeout: &str) -> (DeadMount, Server, std::net::TcpStream) {
@@ -19,7 +32,6 @@ fn stuck(engine: &str, drain_timeout: &str) -> (DeadMount, Server, std::net::Tcp
 }
 
 /// The drain waited for the request as long as the filesystem did: for ever.
-#[test]
 fn a_drain_ends_in_time_despite_a_blocked_file() {
     for engine in ENGINES {
         let (_mount, server, _client) = stuck(engine, "300ms");
@@ -38,7 +50,6 @@ fn start_to_drain(server: &Server) {
 }
 
 /// The end of a ring waited 10 s for what cannot be cancelled.
-#[test]
 fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
     for engine in ENGINES {
         let (_mount, server, _client) = stuck(engine, "300s");
@@ -53,46 +64,40 @@ fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
 }
 
 /// A mount beneath the root is opened on the worker's time. A worker in that system call sees no signal.
-#[test]
-fn a_worker_in_a_system_call_keeps_no_server_alive() {
-    for engine in ENGINES {
-        // Of signals that come before the first was taken, only one counts; here nothing shows when it was.
-        // The deadline of the first, which comes at about the same time, ended the process with 1.
-        for (signals, code) in [(1, 1), (8, 143)] {
-            let site = Site::new();
-            let beneath = site.path().join("dead");
-            std::fs::create_dir(&beneath).expect("a directory");
-            let mut mount = DeadMount::beneath(beneath);
-            let server = Server::http(engine, site.path(), &["--drain-timeout", "100ms"]);
-            let mut client = connect(server.address());
-            let request = get(&format!("/dead/{FILE}"), "");
-            client.write_all(request.as_bytes()).expect("the server reads");
-            mount.wait_for_a_reader();
-            for _ in 0..signals {
-                server.signal(Signal::SIGTERM);
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            let ended = server.wait();
-            assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);
-            assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
+fn a_worker_in_a_system_call_keeps_no_server_alive(engine: &str) {
+    // Of signals that come before the first was taken, only one counts; here nothing shows when it was.
+    // The deadline of the first, which comes at about the same time, ended the process with 1.
+    for (signals, code) in [(1, 1), (8, 143)] {
+        let site = Site::new();
+        let beneath = site.path().join("dead");
+        std::fs::create_dir(&beneath).expect("a directory");
+        let mut mount = DeadMount::beneath(beneath);
+        let server = Server::http(engine, site.path(), &["--drain-timeout", "100ms"]);
+        let mut client = connect(server.address());
+        let request = get(&format!("/dead/{FILE}"), "");
+        client.write_all(request.as_bytes()).expect("the server reads");
+        mount.wait_for_a_reader();
+        for _ in 0..signals {
+            server.signal(Signal::SIGTERM);
+            std::thread::sleep(Duration::from_millis(100));
         }
+        let ended = server.wait();
+        assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);
+        assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
     }
 }
 
 /// It was read on the signal thread, which then handled no further signal.
-#[test]
-fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
-    for engine in ENGINES {
-        let (_site, identity, server) = tls::usual(engine, &[]);
-        std::fs::remove_file(identity.certificate()).expect("a file");
-        let mode = nix::sys::stat::Mode::S_IRWXU;
-        nix::unistd::mkfifo(&identity.certificate(), mode).expect("a pipe");
-        server.signal(Signal::SIGHUP);
-        let told = "is a FIFO, not a regular file";
-        wait_until(told, || server.stderr().contains(told));
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        assert_eq!(server.terminate().code, Some(0));
-    }
+fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored(engine: &str) {
+    let (_site, identity, server) = tls::usual(engine, &[]);
+    std::fs::remove_file(identity.certificate()).expect("a file");
+    let mode = nix::sys::stat::Mode::S_IRWXU;
+    nix::unistd::mkfifo(&identity.certificate(), mode).expect("a pipe");
+    server.signal(Signal::SIGHUP);
+    let told = "is a FIFO, not a regular file";
+    wait_until(told, || server.stderr().contains(told));
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    assert_eq!(server.terminate().code, Some(0));
 }
 
 /// A server that has been reading its certificate since a SIGHUP, without end.
@@ -121,58 +126,49 @@ fn reloading(engine: &str, site: &Site, etc: &Path, drain_timeout: &str) -> (Dea
 }
 
 /// No signal was taken any more, SIGTERM neither.
-#[test]
-fn a_blocked_certificate_delays_no_signal() {
-    for engine in ENGINES {
-        let (site, etc) = (Site::usual(), Site::new());
-        let (_mount, server) = reloading(engine, &site, etc.path(), "300ms");
-        // Two more of them are one that waits. The log does not wait for the certificate.
-        let (log, old) = (etc.path().join("access.log"), etc.path().join("old.log"));
-        for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGUSR1] {
-            std::fs::rename(&log, &old).expect("a log");
-            server.signal(signal);
-            wait_until("the log is reopened", || log.exists());
-        }
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        let mut unfinished = connect(server.address());
-        unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{engine}: {}", ended.stderr);
-        println!("{engine}: ended");
+fn a_blocked_certificate_delays_no_signal(engine: &str) {
+    let (site, etc) = (Site::usual(), Site::new());
+    let (_mount, server) = reloading(engine, &site, etc.path(), "300ms");
+    // Two more of them are one that waits. The log does not wait for the certificate.
+    let (log, old) = (etc.path().join("access.log"), etc.path().join("old.log"));
+    for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGUSR1] {
+        std::fs::rename(&log, &old).expect("a log");
+        server.signal(signal);
+        wait_until("the log is reopened", || log.exists());
     }
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    let mut unfinished = connect(server.address());
+    unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{engine}: {}", ended.stderr);
+    println!("{engine}: ended");
 }
 
-#[test]
-fn a_second_signal_ends_the_server_while_a_certificate_does_not_come() {
-    for engine in ENGINES {
-        let (site, etc) = (Site::usual(), Site::new());
-        let (_mount, server) = reloading(engine, &site, etc.path(), "300s");
-        let mut unfinished = connect(server.address());
-        unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
-        start_to_drain(&server);
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
-    }
+fn a_second_signal_ends_the_server_while_a_certificate_does_not_come(engine: &str) {
+    let (site, etc) = (Site::usual(), Site::new());
+    let (_mount, server) = reloading(engine, &site, etc.path(), "300s");
+    let mut unfinished = connect(server.address());
+    unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
+    start_to_drain(&server);
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
 }
 
 /// The end waited for the log as long as without the second signal.
-#[test]
-fn a_second_signal_does_not_wait_for_a_blocked_log() {
-    for engine in ENGINES {
-        let (site, etc) = (Site::usual(), Site::new());
-        let live = etc.path().join("live");
-        std::fs::create_dir(&live).expect("a directory");
-        let log = live.join(FILE);
-        // Landlock does not let it reach what is mounted over a directory later.
-        let arguments = ["--access-log", log.to_str().expect("UTF-8"), "--sandbox", "ring,seccomp"];
-        let server = Server::http(engine, site.path(), &arguments);
-        let mut mount = DeadMount::over(&live);
-        server.signal(Signal::SIGUSR1);
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        mount.wait_for_a_reader();
-        start_to_drain(&server);
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
-        assert!(!ended.stderr.contains("not all lines"), "{engine}: {}", ended.stderr);
-    }
+fn a_second_signal_does_not_wait_for_a_blocked_log(engine: &str) {
+    let (site, etc) = (Site::usual(), Site::new());
+    let live = etc.path().join("live");
+    std::fs::create_dir(&live).expect("a directory");
+    let log = live.join(FILE);
+    // Landlock does not let it reach what is mounted over a directory later.
+    let arguments = ["--access-log", log.to_str().expect("UTF-8"), "--sandbox", "ring,seccomp"];
+    let server = Server::http(engine, site.path(), &arguments);
+    let mut mount = DeadMount::over(&live);
+    server.signal(Signal::SIGUSR1);
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    mount.wait_for_a_reader();
+    start_to_drain(&server);
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
+    assert!(!ended.stderr.contains("not all lines"), "{engine}: {}", ended.stderr);
 }

@@ -5,9 +5,18 @@ use crate::support::http::*;
 use crate::support::*;
 use std::io::Write;
 use std::net::Shutdown;
+use testing::{Test, engine_tests};
 
-#[test]
-fn ambiguous_requests_are_refused_and_the_connection_closed() {
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    ambiguous_requests_are_refused_and_the_connection_closed,
+    chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered,
+    limits_have_their_own_status_and_close,
+    the_answer_does_not_depend_on_how_a_request_is_cut,
+    no_path_leads_out_of_the_root_or_to_hidden_files,
+    unreadable_files_are_403_and_do_not_stop_anything
+];
+
+fn ambiguous_requests_are_refused_and_the_connection_closed(engine: &str) {
     let site = Site::usual();
     let host = "GET / HTTP/1.1\r\nHost: h\r\n";
     let requests = [
@@ -43,46 +52,40 @@ fn ambiguous_requests_are_refused_and_the_connection_closed() {
         "\r\n\r\n\r\n".to_owned(),
         "\x16\x03\x01\x02\x00\x01".to_owned(),
     ];
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &[]);
-        for request in &requests {
-            // A hidden request behind it must not be answered.
-            let hidden = format!("{request}{}", get("/hello.txt", ""));
-            let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
-            assert_eq!(answers.len(), 1, "{request:?}: {answers:?}");
-            assert_eq!(answers[0].status, 400, "{request:?}");
-            assert_eq!(answers[0].field("connection"), Some("close"), "{request:?}");
-        }
-        let ended = server.terminate();
-        assert_eq!(ended.count("responses_4xx"), requests.len() as u64);
-        println!("{engine}: {} malformed requests refused", requests.len());
+    let server = Server::http(engine, site.path(), &[]);
+    for request in &requests {
+        // A hidden request behind it must not be answered.
+        let hidden = format!("{request}{}", get("/hello.txt", ""));
+        let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
+        assert_eq!(answers.len(), 1, "{request:?}: {answers:?}");
+        assert_eq!(answers[0].status, 400, "{request:?}");
+        assert_eq!(answers[0].field("connection"), Some("close"), "{request:?}");
     }
+    let ended = server.terminate();
+    assert_eq!(ended.count("responses_4xx"), requests.len() as u64);
+    println!("{engine}: {} malformed requests refused", requests.len());
 }
 
 /// Data behind such a body was answered, although recipients disagree on where the body ends.
-#[test]
-fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered() {
+fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered(engine: &str) {
     let site = Site::usual();
     let wrong = ["5 ", "5\t", "5;", "5; ", "5;a ", "5;a@b", "5;a=", "5;a=b c", "5;a=\"b", "5;;a"];
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &[]);
-        let sizes = wrong.iter().map(|size| (*size, 400)).chain([("5 ; a = \"b;\" ;c", 200)]);
-        for (size, status) in sizes {
-            let body = format!("{size}\r\nhello\r\n0\r\n\r\n");
-            let request = get("/", "Transfer-Encoding: chunked\r\n") + &body;
-            let hidden = request + &get("/hello.txt", "Connection: close\r\n");
-            let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
-            let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
-            let expected = if status == 400 { vec![400] } else { vec![200, 200] };
-            assert_eq!(statuses, expected, "{size:?}");
-            assert_eq!(answers.last().unwrap().field("connection"), Some("close"), "{size:?}");
-        }
-        println!("{engine}: {} sizes refused", wrong.len());
+    let server = Server::http(engine, site.path(), &[]);
+    let sizes = wrong.iter().map(|size| (*size, 400)).chain([("5 ; a = \"b;\" ;c", 200)]);
+    for (size, status) in sizes {
+        let body = format!("{size}\r\nhello\r\n0\r\n\r\n");
+        let request = get("/", "Transfer-Encoding: chunked\r\n") + &body;
+        let hidden = request + &get("/hello.txt", "Connection: close\r\n");
+        let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
+        let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+        let expected = if status == 400 { vec![400] } else { vec![200, 200] };
+        assert_eq!(statuses, expected, "{size:?}");
+        assert_eq!(answers.last().unwrap().field("connection"), Some("close"), "{size:?}");
     }
+    println!("{engine}: {} sizes refused", wrong.len());
 }
 
-#[test]
-fn limits_have_their_own_status_and_close() {
+fn limits_have_their_own_status_and_close(engine: &str) {
     let site = Site::usual();
     let long = "x".repeat(5000);
     let cases = [
@@ -98,29 +101,23 @@ fn limits_have_their_own_status_and_close() {
         (get("/", "Expect: nothing\r\n"), 417),
         (get("/", "Content-Length: 65537\r\n"), 413),
     ];
-    for engine in ENGINES {
-        let arguments = ["--max-uri-bytes", "2000", "--max-header-bytes", "4096"];
-        let server = Server::http(engine, site.path(), &arguments);
-        for (request, status) in &cases {
-            let answers = responses(&talk_until_closed(server.address(), request.as_bytes()));
-            assert_eq!(answers.len(), 1);
-            assert_eq!(answers[0].status, *status, "{}", &request[..60.min(request.len())]);
-            assert_eq!(answers[0].field("connection"), Some("close"));
-        }
-        // Just inside the bounds.
-        let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
-        assert_eq!(ask(&server, &later).status, 200);
-        let target = format!("/hello.txt?{}", "x".repeat(1980));
-        assert_eq!(
-            ask(&server, &get(&target, &format!("X: {}\r\n", "x".repeat(2000)))).status,
-            200
-        );
-        println!("{engine}: {} limits kept", cases.len());
+    let arguments = ["--max-uri-bytes", "2000", "--max-header-bytes", "4096"];
+    let server = Server::http(engine, site.path(), &arguments);
+    for (request, status) in &cases {
+        let answers = responses(&talk_until_closed(server.address(), request.as_bytes()));
+        assert_eq!(answers.len(), 1);
+        assert_eq!(answers[0].status, *status, "{}", &request[..60.min(request.len())]);
+        assert_eq!(answers[0].field("connection"), Some("close"));
     }
+    // Just inside the bounds.
+    let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
+    assert_eq!(ask(&server, &later).status, 200);
+    let target = format!("/hello.txt?{}", "x".repeat(1980));
+    assert_eq!(ask(&server, &get(&target, &format!("X: {}\r\n", "x".repeat(2000)))).status, 200);
+    println!("{engine}: {} limits kept", cases.len());
 }
 
-#[test]
-fn the_answer_does_not_depend_on_how_a_request_is_cut() {
+fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
     let site = Site::usual();
     let requests = [
         get("/hello.txt", "Range: bytes=1-3\r\n"),
@@ -131,46 +128,43 @@ fn the_answer_does_not_depend_on_how_a_request_is_cut() {
         get("/no", "") + &get("/hello.txt", "Connection: close\r\n"),
     ];
     let mut whole_of_first = Vec::new();
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &[]);
-        let mut cuts = 0;
-        for (number, request) in requests.iter().enumerate() {
-            let request = request.as_bytes();
-            let whole = undated(&talk(server.address(), request));
-            assert!(!whole.is_empty());
-            if whole_of_first.len() <= number {
-                whole_of_first.push(whole.clone());
-            }
-            assert!(whole == whole_of_first[number], "the engines differ");
-            for cut in 1..request.len() {
-                let mut stream = connect(server.address());
-                stream.write_all(&request[..cut]).unwrap();
-                std::thread::yield_now();
-                stream.write_all(&request[cut..]).unwrap();
-                stream.shutdown(Shutdown::Write).unwrap();
-                let answer = undated(&read_to_end(&stream).expect("a clean end"));
-                assert!(answer == whole, "{engine}: request {number} cut at {cut}");
-                cuts += 1;
-            }
-            // Every byte on its own.
-            let mut stream = connect(server.address());
-            for byte in request {
-                // After a refusal the server may have closed already.
-                if stream.write_all(&[*byte]).is_err() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_micros(200));
-            }
-            let _closed_already = stream.shutdown(Shutdown::Write);
-            assert!(undated(&read_to_end(&stream).expect("a clean end")) == whole);
+    let server = Server::http(engine, site.path(), &[]);
+    let mut cuts = 0;
+    for (number, request) in requests.iter().enumerate() {
+        let request = request.as_bytes();
+        let whole = undated(&talk(server.address(), request));
+        assert!(!whole.is_empty());
+        if whole_of_first.len() <= number {
+            whole_of_first.push(whole.clone());
         }
-        assert_eq!(server.terminate().count("reset"), 0);
-        println!("{engine}: {} requests, {cuts} cuts, always the same answer", requests.len());
+        assert!(whole == whole_of_first[number], "the engines differ");
+        for cut in 1..request.len() {
+            let mut stream = connect(server.address());
+            stream.write_all(&request[..cut]).unwrap();
+            std::thread::yield_now();
+            stream.write_all(&request[cut..]).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let answer = undated(&read_to_end(&stream).expect("a clean end"));
+            assert!(answer == whole, "{engine}: request {number} cut at {cut}");
+            cuts += 1;
+        }
+        // Every byte on its own.
+        let mut stream = connect(server.address());
+        for byte in request {
+            // After a refusal the server may have closed already.
+            if stream.write_all(&[*byte]).is_err() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        let _closed_already = stream.shutdown(Shutdown::Write);
+        assert!(undated(&read_to_end(&stream).expect("a clean end")) == whole);
     }
+    assert_eq!(server.terminate().count("reset"), 0);
+    println!("{engine}: {} requests, {cuts} cuts, always the same answer", requests.len());
 }
 
-#[test]
-fn no_path_leads_out_of_the_root_or_to_hidden_files() {
+fn no_path_leads_out_of_the_root_or_to_hidden_files(engine: &str) {
     let outside = Site::new();
     outside.write("passwd", b"root:secret");
     outside.write("www/index.html", b"inside");
@@ -245,33 +239,25 @@ fn no_path_leads_out_of_the_root_or_to_hidden_files() {
         "/up/www/index.html",
         "/file:///etc/passwd",
     ];
-    let mut told = Vec::new();
-    for engine in ENGINES {
-        for policy in ["beneath", "refuse"] {
-            let server =
-                Server::http(engine, &root, &["--symlinks", policy, "--autoindex", "html"]);
-            for target in targets {
-                let answer = ask(&server, &get(target, ""));
-                assert!([400, 404].contains(&answer.status), "{target}: {answer:?}");
-                assert!(!answer.text().contains("secret"), "{target}: {answer:?}");
-                told.push((policy, target, answer.status));
-            }
-            let followed = ask(&server, &get("/in.txt", "")).status;
-            assert_eq!(followed, if policy == "beneath" { 200 } else { 404 });
-            assert_eq!(ask(&server, &get("/sub/../index.html", "")).status, 200);
-            let listing = ask(&server, &get("/sub/", "")).text();
-            assert!(listing.contains("x.txt") && !listing.contains("passwd"));
-            let ended = server.terminate();
-            assert_eq!((ended.code, ended.count("responses_5xx")), (Some(0), 0));
+    for policy in ["beneath", "refuse"] {
+        let server = Server::http(engine, &root, &["--symlinks", policy, "--autoindex", "html"]);
+        for target in targets {
+            let answer = ask(&server, &get(target, ""));
+            assert!([400, 404].contains(&answer.status), "{target}: {answer:?}");
+            assert!(!answer.text().contains("secret"), "{target}: {answer:?}");
         }
-        println!("{engine}: {} targets refused under both policies", targets.len());
+        let followed = ask(&server, &get("/in.txt", "")).status;
+        assert_eq!(followed, if policy == "beneath" { 200 } else { 404 });
+        assert_eq!(ask(&server, &get("/sub/../index.html", "")).status, 200);
+        let listing = ask(&server, &get("/sub/", "")).text();
+        assert!(listing.contains("x.txt") && !listing.contains("passwd"));
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("responses_5xx")), (Some(0), 0));
     }
-    let (ring, epoll) = told.split_at(told.len() / 2);
-    assert_eq!(ring, epoll, "the engines differ");
+    println!("{engine}: {} targets refused under both policies", targets.len());
 }
 
-#[test]
-fn unreadable_files_are_403_and_do_not_stop_anything() {
+fn unreadable_files_are_403_and_do_not_stop_anything(engine: &str) {
     if nix::unistd::geteuid().is_root() {
         println!("root reads everything: nothing to see");
         return;
@@ -280,9 +266,7 @@ fn unreadable_files_are_403_and_do_not_stop_anything() {
     let site = Site::usual();
     let locked = site.write("locked.txt", b"secret");
     std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &[]);
-        assert_eq!(ask(&server, &get("/locked.txt", "")).status, 403);
-        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-    }
+    let server = Server::http(engine, site.path(), &[]);
+    assert_eq!(ask(&server, &get("/locked.txt", "")).status, 403);
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
 }

@@ -13,359 +13,337 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{Test, engine_tests, tests};
 
-#[test]
-fn answers_are_the_same_with_tls_and_without() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--autoindex", "html"]);
-        let stays = usual_requests();
-        let closes = ["GET /hello.txt HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"];
-        let requests = [stays.clone(), closes.map(str::to_owned).to_vec()].concat();
-        for versions in [&VERSIONS[..1], &VERSIONS[1..]] {
-            let config = Arc::new(identity.trust(versions));
-            for request in &requests {
-                let (plain, secret) = both_ways(&server, &config, request.as_bytes());
-                assert_same(&secret, &plain);
-            }
-            let (plain, secret) = both_ways(&server, &config, stays.concat().as_bytes());
+pub(crate) const TESTS: &[Test] = tests![certificates_that_cannot_be_used_end_the_start];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    answers_are_the_same_with_tls_and_without,
+    versions_and_protocols_are_agreed_on,
+    sessions_are_resumed,
+    an_end_differs_from_a_cut,
+    invalid_handshakes_are_refused,
+    records_cut_anywhere_are_put_together,
+    certificates_are_replaced_under_load,
+    a_drain_sends_close_notify,
+    connections_that_vanish_leave_nothing_behind,
+    a_slow_reader_is_bounded_and_loses_nothing,
+    memory_that_is_free_stays_for_the_next_answer
+];
+
+fn answers_are_the_same_with_tls_and_without(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--autoindex", "html"]);
+    let stays = usual_requests();
+    let closes = ["GET /hello.txt HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"];
+    let requests = [stays.clone(), closes.map(str::to_owned).to_vec()].concat();
+    for versions in [&VERSIONS[..1], &VERSIONS[1..]] {
+        let config = Arc::new(identity.trust(versions));
+        for request in &requests {
+            let (plain, secret) = both_ways(&server, &config, request.as_bytes());
             assert_same(&secret, &plain);
         }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!(ended.count("tls_handshakes"), 2 * (requests.len() as u64 + 1));
-        assert_eq!((ended.count("tls_failures"), ended.count("tls_truncated")), (0, 0));
-        assert_eq!(ended.count("reset"), 0, "{engine}");
+        let (plain, secret) = both_ways(&server, &config, stays.concat().as_bytes());
+        assert_same(&secret, &plain);
     }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!(ended.count("tls_handshakes"), 2 * (requests.len() as u64 + 1));
+    assert_eq!((ended.count("tls_failures"), ended.count("tls_truncated")), (0, 0));
+    assert_eq!(ended.count("reset"), 0, "{engine}");
 }
 
-#[test]
-fn versions_and_protocols_are_agreed_on() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--http2", "off"]);
-        for (version, name) in VERSIONS.iter().zip(["TLSv1_3", "TLSv1_2"]) {
-            let config = Arc::new(identity.trust(&[version]));
+fn versions_and_protocols_are_agreed_on(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--http2", "off"]);
+    for (version, name) in VERSIONS.iter().zip(["TLSv1_3", "TLSv1_2"]) {
+        let config = Arc::new(identity.trust(&[version]));
+        let mut client = secure(encrypted(&server), &config).expect("a handshake");
+        assert_eq!(format!("{:?}", client.conn.protocol_version().expect("agreed on")), name);
+        assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+        client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
+        assert_eq!(read_response(&mut client, false).body.len(), 36);
+    }
+    for (protocols, agreed) in [(vec![], true), (vec!["h2", "http/1.1"], true), (vec!["h2"], false)]
+    {
+        let mut config = identity.trust(&VERSIONS);
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let client = secure(encrypted(&server), &Arc::new(config));
+        assert_eq!(client.is_ok(), agreed, "{protocols:?}");
+    }
+    let ended = server.terminate();
+    assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (4, 1));
+
+    let (_site, identity, server) = usual(engine, &["--tls-min-version", "1.3"]);
+    secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS13]))).expect("a handshake");
+    let refused = secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS12])));
+    let refused = refused.expect_err("too old").to_string();
+    assert!(refused.contains("ProtocolVersion"), "{refused}");
+}
+
+fn sessions_are_resumed(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--workers", "2"]);
+    for version in VERSIONS {
+        let mut config = identity.trust(&[version]);
+        config.resumption = Resumption::in_memory_sessions(8);
+        let config = Arc::new(config);
+        for round in 0..6 {
             let mut client = secure(encrypted(&server), &config).expect("a handshake");
-            assert_eq!(format!("{:?}", client.conn.protocol_version().expect("agreed on")), name);
-            assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+            let resumed = client.conn.handshake_kind() == Some(HandshakeKind::Resumed);
+            assert_eq!(resumed, round > 0, "{engine}, {version:?}, {round}");
+            // Tickets come with the first answer at the latest.
             client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-            assert_eq!(read_response(&mut client, false).body.len(), 36);
+            assert_eq!(read_response(&mut client, false).status, 200);
+            end(&mut client);
+            client.read_to_end(&mut Vec::new()).expect("an orderly end");
         }
-        for (protocols, agreed) in
-            [(vec![], true), (vec!["h2", "http/1.1"], true), (vec!["h2"], false)]
-        {
-            let mut config = identity.trust(&VERSIONS);
-            config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-            let client = secure(encrypted(&server), &Arc::new(config));
-            assert_eq!(client.is_ok(), agreed, "{protocols:?}");
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (4, 1));
-
-        let (_site, identity, server) = usual(engine, &["--tls-min-version", "1.3"]);
-        secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS13]))).expect("a handshake");
-        let refused = secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS12])));
-        let refused = refused.expect_err("too old").to_string();
-        assert!(refused.contains("ProtocolVersion"), "{refused}");
     }
+    let ended = server.terminate();
+    assert_eq!((ended.count("tls_handshakes"), ended.count("tls_resumed")), (12, 10));
 }
 
-#[test]
-fn sessions_are_resumed() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--workers", "2"]);
-        for version in VERSIONS {
-            let mut config = identity.trust(&[version]);
-            config.resumption = Resumption::in_memory_sessions(8);
-            let config = Arc::new(config);
-            for round in 0..6 {
-                let mut client = secure(encrypted(&server), &config).expect("a handshake");
-                let resumed = client.conn.handshake_kind() == Some(HandshakeKind::Resumed);
-                assert_eq!(resumed, round > 0, "{engine}, {version:?}, {round}");
-                // Tickets come with the first answer at the latest.
-                client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-                assert_eq!(read_response(&mut client, false).status, 200);
-                end(&mut client);
-                client.read_to_end(&mut Vec::new()).expect("an orderly end");
+fn an_end_differs_from_a_cut(engine: &str) {
+    let (site, identity, server) = usual(engine, &["--cache-valid", "20ms"]);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    // The server ends first, with close_notify; later data of the client is not awaited.
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    let request = get("/large.bin", "Connection: close\r\n");
+    client.write_all(request.as_bytes()).expect("the server reads");
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).expect("an orderly end");
+    assert_same(&responses(&answer)[0].body, &pattern(7, 700_001));
+    // The client ends without saying so: what it asked for in full it gets, to the end.
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    client.write_all(get("/large.bin", "").repeat(3).as_bytes()).expect("the server reads");
+    client.write_all(b"GET /half HTTP/1.1\r\n").expect("the server reads");
+    client.sock.shutdown(Shutdown::Write).expect("the server reads");
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).expect("an orderly end");
+    assert_eq!(responses(&answers).len(), 3);
+    // The server cannot complete an answer: there is no end that could be taken for one.
+    site.write("shrinks.bin", &pattern(3, 9_000_000));
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    client.write_all(get("/shrinks.bin", "").as_bytes()).expect("the server reads");
+    client.read_exact(&mut [0; 1000]).expect("a beginning");
+    std::fs::File::create(site.path().join("shrinks.bin")).expect("a file to empty");
+    let cut = client.read_to_end(&mut Vec::new()).expect_err("a cut");
+    assert!([ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof].contains(&cut.kind()), "{cut}");
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!((ended.count("tls_truncated"), ended.count("broken_off")), (1, 1));
+}
+
+fn invalid_handshakes_are_refused(engine: &str) {
+    // Longer than clients that complete the handshake may be kept from the CPU.
+    let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
+    let (_site, identity, server) = usual(engine, &options);
+    let address = encrypted(&server);
+    // A client that uses http instead of https gets a message.
+    let answer = talk_until_closed(address, get("/", "").as_bytes());
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
+    // A fatal alert, and the end.
+    for garbage in
+        [&b"\x16\x03\x01\xff\xffgarbage"[..], &[22; 5000], b"\x16\x03\x01\x00\x05\x01\x00\x00\x01h"]
+    {
+        let answer = talk_until_closed(address, garbage);
+        assert_eq!(answer.get(..2), Some(&[21, 3][..]), "an alert to {:?}", &garbage[..8]);
+    }
+    assert_eq!(talk_until_closed(address, &[0; 100]), b"");
+    // Nothing at all, a part and then the end, or a part and then nothing.
+    assert_eq!(talk(address, b""), b"");
+    assert_eq!(talk(address, b"\x16\x03\x01"), b"");
+    let mut dawdler = connect(address);
+    dawdler.write_all(b"\x16\x03\x01\x02").expect("the server reads");
+    let mut silent = connect(address);
+    for stream in [&mut dawdler, &mut silent] {
+        assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
+    }
+    // A record that was tampered with, after the handshake.
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let mut client = secure(address, &config).expect("a handshake");
+    client.sock.write_all(b"\x17\x03\x03\x00\x20tampered with, and 32 bytes long.").unwrap();
+    let told = client.read_to_end(&mut Vec::new()).expect_err("an alert").to_string();
+    assert!(told.contains("BadRecordMac"), "{told}");
+    // All other clients are served.
+    let fine = talk_secure(address, &config, get("/hello.txt", "").as_bytes());
+    assert_eq!(responses(&fine.expect("an orderly end"))[0].status, 200);
+    wait_for_count(&server, "handshake_timeouts", 2);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (2, 7));
+}
+
+fn records_cut_anywhere_are_put_together(engine: &str) {
+    let (_site, identity, server) = usual(engine, &[]);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    for step in [1, 7, 100] {
+        let mut client = secure(encrypted(&server), &config).expect("a handshake");
+        let request = get("/hello.txt", "").repeat(3);
+        client.conn.writer().write_all(request.as_bytes()).expect("room");
+        client.conn.send_close_notify();
+        let mut records = Vec::new();
+        while client.conn.wants_write() {
+            client.conn.write_tls(&mut records).expect("memory");
+        }
+        for chunk in records.chunks(step) {
+            client.sock.write_all(chunk).expect("the server reads");
+            if step == 1 {
+                std::thread::sleep(Duration::from_micros(200));
             }
         }
-        let ended = server.terminate();
-        assert_eq!((ended.count("tls_handshakes"), ended.count("tls_resumed")), (12, 10));
-    }
-}
-
-#[test]
-fn an_end_differs_from_a_cut() {
-    for engine in ENGINES {
-        let (site, identity, server) = usual(engine, &["--cache-valid", "20ms"]);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        // The server ends first, with close_notify; later data of the client is not awaited.
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        let request = get("/large.bin", "Connection: close\r\n");
-        client.write_all(request.as_bytes()).expect("the server reads");
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).expect("an orderly end");
-        assert_same(&responses(&answer)[0].body, &pattern(7, 700_001));
-        // The client ends without saying so: what it asked for in full it gets, to the end.
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        client.write_all(get("/large.bin", "").repeat(3).as_bytes()).expect("the server reads");
-        client.write_all(b"GET /half HTTP/1.1\r\n").expect("the server reads");
-        client.sock.shutdown(Shutdown::Write).expect("the server reads");
         let mut answers = Vec::new();
         client.read_to_end(&mut answers).expect("an orderly end");
-        assert_eq!(responses(&answers).len(), 3);
-        // The server cannot complete an answer: there is no end that could be taken for one.
-        site.write("shrinks.bin", &pattern(3, 9_000_000));
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        client.write_all(get("/shrinks.bin", "").as_bytes()).expect("the server reads");
-        client.read_exact(&mut [0; 1000]).expect("a beginning");
-        std::fs::File::create(site.path().join("shrinks.bin")).expect("a file to empty");
-        let cut = client.read_to_end(&mut Vec::new()).expect_err("a cut");
-        assert!(
-            [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof].contains(&cut.kind()),
-            "{cut}"
-        );
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!((ended.count("tls_truncated"), ended.count("broken_off")), (1, 1));
+        let answers = responses(&answers);
+        assert_eq!(answers.len(), 3);
+        assert!(answers.iter().all(|answer| answer.body.len() == 36));
     }
 }
 
-#[test]
-fn invalid_handshakes_are_refused() {
-    for engine in ENGINES {
-        // Longer than clients that complete the handshake may be kept from the CPU.
-        let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
-        let (_site, identity, server) = usual(engine, &options);
-        let address = encrypted(&server);
-        // A client that uses http instead of https gets a message.
-        let answer = talk_until_closed(address, get("/", "").as_bytes());
-        assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
-        // A fatal alert, and the end.
-        for garbage in [
-            &b"\x16\x03\x01\xff\xffgarbage"[..],
-            &[22; 5000],
-            b"\x16\x03\x01\x00\x05\x01\x00\x00\x01h",
-        ] {
-            let answer = talk_until_closed(address, garbage);
-            assert_eq!(answer.get(..2), Some(&[21, 3][..]), "an alert to {:?}", &garbage[..8]);
-        }
-        assert_eq!(talk_until_closed(address, &[0; 100]), b"");
-        // Nothing at all, a part and then the end, or a part and then nothing.
-        assert_eq!(talk(address, b""), b"");
-        assert_eq!(talk(address, b"\x16\x03\x01"), b"");
-        let mut dawdler = connect(address);
-        dawdler.write_all(b"\x16\x03\x01\x02").expect("the server reads");
-        let mut silent = connect(address);
-        for stream in [&mut dawdler, &mut silent] {
-            assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
-        }
-        // A record that was tampered with, after the handshake.
-        let config = Arc::new(identity.trust(&VERSIONS));
-        let mut client = secure(address, &config).expect("a handshake");
-        client.sock.write_all(b"\x17\x03\x03\x00\x20tampered with, and 32 bytes long.").unwrap();
-        let told = client.read_to_end(&mut Vec::new()).expect_err("an alert").to_string();
-        assert!(told.contains("BadRecordMac"), "{told}");
-        // All other clients are served.
-        let fine = talk_secure(address, &config, get("/hello.txt", "").as_bytes());
-        assert_eq!(responses(&fine.expect("an orderly end"))[0].status, 200);
-        wait_for_count(&server, "handshake_timeouts", 2);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (2, 7));
-    }
-}
-
-#[test]
-fn records_cut_anywhere_are_put_together() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &[]);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        for step in [1, 7, 100] {
-            let mut client = secure(encrypted(&server), &config).expect("a handshake");
-            let request = get("/hello.txt", "").repeat(3);
-            client.conn.writer().write_all(request.as_bytes()).expect("room");
-            client.conn.send_close_notify();
-            let mut records = Vec::new();
-            while client.conn.wants_write() {
-                client.conn.write_tls(&mut records).expect("memory");
-            }
-            for chunk in records.chunks(step) {
-                client.sock.write_all(chunk).expect("the server reads");
-                if step == 1 {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-            }
-            let mut answers = Vec::new();
-            client.read_to_end(&mut answers).expect("an orderly end");
-            let answers = responses(&answers);
-            assert_eq!(answers.len(), 3);
-            assert!(answers.iter().all(|answer| answer.body.len() == 36));
-        }
-    }
-}
-
-#[test]
-fn a_slow_reader_is_bounded_and_loses_nothing() {
+fn a_slow_reader_is_bounded_and_loses_nothing(engine: &str) {
     const BYTES: usize = 30_000_000;
     const READERS: usize = 8;
-    for engine in ENGINES {
-        let (site, identity, server) = usual(engine, &["--send-timeout", "30s"]);
-        let content = pattern(5, BYTES);
-        site.write("huge.bin", &content);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        let before = server.memory_bytes();
-        let mut readers: Vec<Client> = (0..READERS)
-            .map(|_| {
-                let mut client = secure(encrypted(&server), &config).expect("a handshake");
-                client.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
-                client
+    let (site, identity, server) = usual(engine, &["--send-timeout", "30s"]);
+    let content = pattern(5, BYTES);
+    site.write("huge.bin", &content);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let before = server.memory_bytes();
+    let mut readers: Vec<Client> = (0..READERS)
+        .map(|_| {
+            let mut client = secure(encrypted(&server), &config).expect("a handshake");
+            client.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < READERS as u64 * (1 << 20) + (8 << 20), "{grown} bytes for {READERS}");
+    // Other clients are served meanwhile.
+    let small = talk_secure(encrypted(&server), &config, get("/hello.txt", "").as_bytes());
+    assert_eq!(responses(&small.expect("an orderly end"))[0].body.len(), 36);
+    let first = readers.remove(0);
+    drop(readers);
+    let mut first = first;
+    let mut body = Vec::new();
+    let mut chunk = vec![0; 1 << 20];
+    let head = loop {
+        let read = first.read(&mut chunk).expect("no reset");
+        assert!(read > 0, "an early end");
+        body.extend_from_slice(&chunk[..read]);
+        if let Some(end) = memmem::find(&body, b"\r\n\r\n") {
+            break body.drain(..end + 4).collect::<Vec<u8>>();
+        }
+    };
+    assert!(head.starts_with(b"HTTP/1.1 200"));
+    while body.len() < BYTES {
+        let read = first.read(&mut chunk).expect("no reset");
+        assert!(read > 0, "an early end");
+        body.extend_from_slice(&chunk[..read]);
+    }
+    assert_same(&body, &content);
+}
+
+fn certificates_are_replaced_under_load(engine: &str) {
+    let (_site, identity, server) = usual(engine, &["--workers", "2"]);
+    let address = encrypted(&server);
+    let old = Arc::new(identity.trust(&VERSIONS));
+    let mut stays = secure(address, &old).expect("a handshake");
+    let done = AtomicBool::new(false);
+    let told = |text: &str| wait_until(text, || server.stderr().contains(text));
+    std::thread::scope(|scope| {
+        let clients: Vec<Client> =
+            (0..3).map(|_| secure(address, &old).expect("a handshake")).collect();
+        let load: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut served = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        client.write_all(get("/large.bin", "").as_bytes()).expect("no reset");
+                        assert_eq!(read_response(&mut client, false).body.len(), 700_001);
+                        served += 1;
+                    }
+                    served
+                })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(500));
-        let grown = server.memory_bytes().saturating_sub(before);
-        assert!(grown < READERS as u64 * (1 << 20) + (8 << 20), "{grown} bytes for {READERS}");
-        // Other clients are served meanwhile.
-        let small = talk_secure(encrypted(&server), &config, get("/hello.txt", "").as_bytes());
-        assert_eq!(responses(&small.expect("an orderly end"))[0].body.len(), 36);
-        let first = readers.remove(0);
-        drop(readers);
-        let mut first = first;
-        let mut body = Vec::new();
-        let mut chunk = vec![0; 1 << 20];
-        let head = loop {
-            let read = first.read(&mut chunk).expect("no reset");
-            assert!(read > 0, "an early end");
-            body.extend_from_slice(&chunk[..read]);
-            if let Some(end) = memmem::find(&body, b"\r\n\r\n") {
-                break body.drain(..end + 4).collect::<Vec<u8>>();
+        // One that is of no use, and one whose key is another's.
+        let kept = std::fs::read(identity.certificate()).expect("a file");
+        std::fs::write(identity.certificate(), "nonsense").expect("a file");
+        server.signal(Signal::SIGHUP);
+        told("the file has none in PEM format");
+        std::fs::write(identity.certificate(), &kept).expect("a file");
+        let other = Identity::new();
+        std::fs::copy(other.key(), identity.key()).expect("a file");
+        server.signal(Signal::SIGHUP);
+        told("it is not that of the certificate");
+        secure(address, &old).expect("the certificate in use");
+        identity.renew();
+        server.signal(Signal::SIGHUP);
+        told("sites, certificates, limits and timeouts were reloaded");
+        let new = Arc::new(identity.trust(&VERSIONS));
+        secure(address, &new).expect("the new certificate");
+        secure(address, &old).expect_err("the old one is not shown any more");
+        done.store(true, Ordering::Relaxed);
+        let served: usize = load.into_iter().map(|client| client.join().expect("served")).sum();
+        println!("{engine}: {served} answers while certificates were replaced");
+    });
+    stays.write_all(get("/hello.txt", "").as_bytes()).expect("no reset");
+    assert_eq!(read_response(&mut stays, false).status, 200);
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+}
+
+fn a_drain_sends_close_notify(engine: &str) {
+    let (_site, identity, server) = usual(engine, &[]);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let mut idle = secure(encrypted(&server), &config).expect("a handshake");
+    idle.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
+    assert_eq!(read_response(&mut idle, false).status, 200);
+    let mut busy = secure(encrypted(&server), &config).expect("a handshake");
+    busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
+    // A silent connection has nothing to finish.
+    let silent = connect(encrypted(&server));
+    // There is a second listener.
+    server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + 3);
+    server.signal(Signal::SIGTERM);
+    read_to_end(&silent).expect("an orderly end");
+    assert_eq!(idle.read_to_end(&mut Vec::new()).expect("an orderly end"), 0);
+    busy.write_all(b"\r\n\r\n").expect("the server reads");
+    let answer = read_response(&mut busy, false);
+    assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
+    busy.read_to_end(&mut Vec::new()).expect("an orderly end");
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+}
+
+fn connections_that_vanish_leave_nothing_behind(engine: &str) {
+    let (_site, identity, server) = usual(engine, &[]);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let before = server.descriptors();
+    for round in 0..60 {
+        let stream: TcpStream = match round % 3 {
+            0 => {
+                let mut stream = connect(encrypted(&server));
+                stream.write_all(b"\x16\x03\x01\x00").expect("the server reads");
+                stream
+            }
+            1 => secure(encrypted(&server), &config).expect("a handshake").sock,
+            _ => {
+                let mut client = secure(encrypted(&server), &config).expect("a handshake");
+                client.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
+                client.read_exact(&mut [0; 100]).expect("an answer");
+                client.sock
             }
         };
-        assert!(head.starts_with(b"HTTP/1.1 200"));
-        while body.len() < BYTES {
-            let read = first.read(&mut chunk).expect("no reset");
-            assert!(read > 0, "an early end");
-            body.extend_from_slice(&chunk[..read]);
+        if round % 2 == 0 {
+            reset(stream);
         }
-        assert_same(&body, &content);
     }
+    wait_until("all are closed", || {
+        server.descriptors() <= before + 1 && server.sockets() <= SOCKETS_WITHOUT_CONNECTIONS + 1
+    });
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
 }
 
-#[test]
-fn certificates_are_replaced_under_load() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &["--workers", "2"]);
-        let address = encrypted(&server);
-        let old = Arc::new(identity.trust(&VERSIONS));
-        let mut stays = secure(address, &old).expect("a handshake");
-        let done = AtomicBool::new(false);
-        let told = |text: &str| wait_until(text, || server.stderr().contains(text));
-        std::thread::scope(|scope| {
-            let clients: Vec<Client> =
-                (0..3).map(|_| secure(address, &old).expect("a handshake")).collect();
-            let load: Vec<_> = clients
-                .into_iter()
-                .map(|mut client| {
-                    let done = &done;
-                    scope.spawn(move || {
-                        let mut served = 0;
-                        while !done.load(Ordering::Relaxed) {
-                            client.write_all(get("/large.bin", "").as_bytes()).expect("no reset");
-                            assert_eq!(read_response(&mut client, false).body.len(), 700_001);
-                            served += 1;
-                        }
-                        served
-                    })
-                })
-                .collect();
-            // One that is of no use, and one whose key is another's.
-            let kept = std::fs::read(identity.certificate()).expect("a file");
-            std::fs::write(identity.certificate(), "nonsense").expect("a file");
-            server.signal(Signal::SIGHUP);
-            told("the file has none in PEM format");
-            std::fs::write(identity.certificate(), &kept).expect("a file");
-            let other = Identity::new();
-            std::fs::copy(other.key(), identity.key()).expect("a file");
-            server.signal(Signal::SIGHUP);
-            told("it is not that of the certificate");
-            secure(address, &old).expect("the certificate in use");
-            identity.renew();
-            server.signal(Signal::SIGHUP);
-            told("sites, certificates, limits and timeouts were reloaded");
-            let new = Arc::new(identity.trust(&VERSIONS));
-            secure(address, &new).expect("the new certificate");
-            secure(address, &old).expect_err("the old one is not shown any more");
-            done.store(true, Ordering::Relaxed);
-            let served: usize = load.into_iter().map(|client| client.join().expect("served")).sum();
-            println!("{engine}: {served} answers while certificates were replaced");
-        });
-        stays.write_all(get("/hello.txt", "").as_bytes()).expect("no reset");
-        assert_eq!(read_response(&mut stays, false).status, 200);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-    }
-}
-
-#[test]
-fn a_drain_sends_close_notify() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &[]);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        let mut idle = secure(encrypted(&server), &config).expect("a handshake");
-        idle.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut idle, false).status, 200);
-        let mut busy = secure(encrypted(&server), &config).expect("a handshake");
-        busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
-        // A silent connection has nothing to finish.
-        let silent = connect(encrypted(&server));
-        // There is a second listener.
-        server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + 3);
-        server.signal(Signal::SIGTERM);
-        read_to_end(&silent).expect("an orderly end");
-        assert_eq!(idle.read_to_end(&mut Vec::new()).expect("an orderly end"), 0);
-        busy.write_all(b"\r\n\r\n").expect("the server reads");
-        let answer = read_response(&mut busy, false);
-        assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
-        busy.read_to_end(&mut Vec::new()).expect("an orderly end");
-        let ended = server.wait();
-        assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
-    }
-}
-
-#[test]
-fn connections_that_vanish_leave_nothing_behind() {
-    for engine in ENGINES {
-        let (_site, identity, server) = usual(engine, &[]);
-        let config = Arc::new(identity.trust(&VERSIONS));
-        let before = server.descriptors();
-        for round in 0..60 {
-            let stream: TcpStream = match round % 3 {
-                0 => {
-                    let mut stream = connect(encrypted(&server));
-                    stream.write_all(b"\x16\x03\x01\x00").expect("the server reads");
-                    stream
-                }
-                1 => secure(encrypted(&server), &config).expect("a handshake").sock,
-                _ => {
-                    let mut client = secure(encrypted(&server), &config).expect("a handshake");
-                    client.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
-                    client.read_exact(&mut [0; 100]).expect("an answer");
-                    client.sock
-                }
-            };
-            if round % 2 == 0 {
-                reset(stream);
-            }
-        }
-        wait_until("all are closed", || {
-            server.descriptors() <= before + 1
-                && server.sockets() <= SOCKETS_WITHOUT_CONNECTIONS + 1
-        });
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-    }
-}
-
-#[test]
 fn certificates_that_cannot_be_used_end_the_start() {
     let (site, identity, other) = (Site::usual(), Identity::new(), Identity::new());
     let root = site.path().to_str().expect("UTF-8");
@@ -410,24 +388,21 @@ fn certificates_that_cannot_be_used_end_the_start() {
 
 /// The buffers of an enter are freed together, and glibc returned them and allocated them again: 31
 /// faults for each answer on io_uring, and twice the CPU.
-#[test]
 #[cfg_attr(not(target_env = "gnu"), ignore = "only glibc is told to keep memory")]
-fn memory_that_is_free_stays_for_the_next_answer() {
+fn memory_that_is_free_stays_for_the_next_answer(engine: &str) {
     let site = Site::usual();
     site.write("100k.bin", &pattern(1, 100 << 10));
-    for engine in ENGINES {
-        let identity = Identity::new();
-        let server = serve(engine, site.path(), &identity, &[]);
-        let url = format!("https://localhost:{}/100k.bin", encrypted(&server).port());
-        let ca = identity.certificate();
-        let ask = |answers: &str| {
-            let ca = ca.to_str().expect("UTF-8");
-            let told = run(&["load", "http", &url, "-c", "100", "-n", answers, "--tls-ca", ca]);
-            assert_eq!(told.0, Some(0), "{told:?}");
-            server.page_faults()
-        };
-        let before = ask("1000");
-        let faults = ask("3000") - before;
-        assert!(faults < 3000 * 8, "{faults} page faults for 3000 answers on {engine}");
-    }
+    let identity = Identity::new();
+    let server = serve(engine, site.path(), &identity, &[]);
+    let url = format!("https://localhost:{}/100k.bin", encrypted(&server).port());
+    let ca = identity.certificate();
+    let ask = |answers: &str| {
+        let ca = ca.to_str().expect("UTF-8");
+        let told = run(&["load", "http", &url, "-c", "100", "-n", answers, "--tls-ca", ca]);
+        assert_eq!(told.0, Some(0), "{told:?}");
+        server.page_faults()
+    };
+    let before = ask("1000");
+    let faults = ask("3000") - before;
+    assert!(faults < 3000 * 8, "{faults} page faults for 3000 answers on {engine}");
 }

@@ -6,6 +6,9 @@ use crate::support::tls::Identity;
 use crate::support::*;
 use std::net::TcpStream;
 use std::time::Duration;
+use testing::{Test, engine_tests};
+
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![a_server_without_traffic_sleeps];
 
 /// What happened last has its echoes: a worker ticks for a moment, idle sockets are checked once for a lost
 /// reset, and once for what their peers took.
@@ -29,8 +32,7 @@ fn runs(server: &Server) -> u64 {
 
 /// `serve udp` woke 1,000 times a second for its ticks, `serve http` once a second to sweep over its
 /// connections, also without any.
-#[test]
-fn a_server_without_traffic_sleeps() {
+fn a_server_without_traffic_sleeps(engine: &str) {
     let site = Site::usual();
     let log = site.path().join("access.log");
     let log = log.to_str().expect("a path of this test");
@@ -40,30 +42,28 @@ fn a_server_without_traffic_sleeps() {
     let all: Vec<&str> = all.into_iter().chain(tls.iter().map(String::as_str)).collect();
     let mut servers = Vec::new();
     let mut connections: Vec<TcpStream> = Vec::new();
-    for engine in ENGINES {
-        for workers in ["1", "2"] {
-            let workers = ["--workers", workers];
-            servers.push((engine, "udp", Server::udp(engine, &workers)));
-            servers.push((engine, "echo", Server::echo(engine, &workers)));
-            servers.push((engine, "http", Server::http(engine, site.path(), &workers)));
-        }
-        let timed = ["--idle-timeout", "1s"];
-        servers.push((engine, "echo with a timeout", Server::echo(engine, &timed)));
-        servers.push((engine, "http with all", Server::http(engine, site.path(), &all)));
-        let loaded = Server::echo(engine, &[]);
-        for _ in 0..CONNECTIONS {
-            connections.push(connect(loaded.address()));
-            ping(&connections[connections.len() - 1], b"once");
-        }
-        servers.push((engine, "echo with connections", loaded));
-        let loaded = Server::http(engine, site.path(), &all);
-        for _ in 0..CONNECTIONS {
-            let mut connection = connect(loaded.address());
-            assert_eq!(ask_on(&mut connection, &get("/", "")).status, 200);
-            connections.push(connection);
-        }
-        servers.push((engine, "http with connections", loaded));
+    for workers in ["1", "2"] {
+        let workers = ["--workers", workers];
+        servers.push((engine, "udp", Server::udp(engine, &workers)));
+        servers.push((engine, "echo", Server::echo(engine, &workers)));
+        servers.push((engine, "http", Server::http(engine, site.path(), &workers)));
     }
+    let timed = ["--idle-timeout", "1s"];
+    servers.push((engine, "echo with a timeout", Server::echo(engine, &timed)));
+    servers.push((engine, "http with all", Server::http(engine, site.path(), &all)));
+    let loaded = Server::echo(engine, &[]);
+    for _ in 0..CONNECTIONS {
+        connections.push(connect(loaded.address()));
+        ping(&connections[connections.len() - 1], b"once");
+    }
+    servers.push((engine, "echo with connections", loaded));
+    let loaded = Server::http(engine, site.path(), &all);
+    for _ in 0..CONNECTIONS {
+        let mut connection = connect(loaded.address());
+        assert_eq!(ask_on(&mut connection, &get("/", "")).status, 200);
+        connections.push(connection);
+    }
+    servers.push((engine, "http with connections", loaded));
     for (_, service, server) in &servers {
         if *service == "udp" {
             reflected(&client(server.address()), b"once");

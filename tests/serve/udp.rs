@@ -5,7 +5,22 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
 use std::net::{SocketAddr, UdpSocket};
+use testing::{Test, engine_tests, tests};
 use twinring::{Datagram, Ecn, UdpOptions};
+
+pub(crate) const TESTS: &[Test] =
+    tests![both_engines_answer_with_the_same_bytes_and_the_same_counts];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    senders_that_are_gone_do_not_disturb_the_others,
+    longer_datagrams_than_agreed_are_dropped_and_counted,
+    answers_come_from_the_address_of_the_request_on_every_listener,
+    datagrams_claiming_to_come_from_the_reflector_are_not_answered,
+    datagrams_claiming_another_address_of_the_reflector_are_not_answered,
+    answers_carry_the_configured_dscp_and_ecn_only_on_request,
+    the_order_of_each_of_many_sources_is_kept_under_load,
+    a_burst_larger_than_the_buffer_is_answered_or_counted,
+    segmented_flows_come_back_whole
+];
 
 /// Ways of receiving and sending that all keep the same promises. What belongs to the other engine
 /// changes nothing.
@@ -49,7 +64,6 @@ fn transcript(engine: &str, way: &[&str]) -> (Vec<Vec<u8>>, serde_json::Value) {
     (came_back, ended.last["service_counters"].clone())
 }
 
-#[test]
 fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
     for way in WAYS {
         let (ring, ring_counters) = transcript("io_uring", way);
@@ -62,224 +76,195 @@ fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
     }
 }
 
-#[test]
-fn the_order_of_each_of_many_sources_is_kept_under_load() {
+fn the_order_of_each_of_many_sources_is_kept_under_load(engine: &str) {
     const SOURCES: usize = 200;
     const ROUNDS: u32 = 10;
     const IN_FLIGHT: u32 = 20;
-    for engine in ENGINES {
-        for way in [&[][..], &["--workers", "2"], &["--gro", "on"]] {
-            let server = Server::udp(engine, way);
-            let clients: Vec<UdpSocket> = (0..SOURCES).map(|_| client(server.address())).collect();
-            for round in 0..ROUNDS {
-                for number in 0..IN_FLIGHT {
-                    for (source, client) in clients.iter().enumerate() {
-                        let number = round * IN_FLIGHT + number;
-                        client.send(&numbered(source as u64, number, 100)).expect("room");
-                    }
-                }
+    for way in [&[][..], &["--workers", "2"], &["--gro", "on"]] {
+        let server = Server::udp(engine, way);
+        let clients: Vec<UdpSocket> = (0..SOURCES).map(|_| client(server.address())).collect();
+        for round in 0..ROUNDS {
+            for number in 0..IN_FLIGHT {
                 for (source, client) in clients.iter().enumerate() {
-                    for number in 0..IN_FLIGHT {
-                        let came = number_of(source as u64, &next(client));
-                        assert_eq!(came, round * IN_FLIGHT + number, "{engine} {way:?}");
-                    }
+                    let number = round * IN_FLIGHT + number;
+                    client.send(&numbered(source as u64, number, 100)).expect("room");
                 }
             }
-            let ended = server.terminate();
-            assert_eq!(assert_balanced(&ended), SOURCES as u64 * u64::from(ROUNDS * IN_FLIGHT));
-            println!("{engine} {way:?}: {} in order", ended.count("sent"));
+            for (source, client) in clients.iter().enumerate() {
+                for number in 0..IN_FLIGHT {
+                    let came = number_of(source as u64, &next(client));
+                    assert_eq!(came, round * IN_FLIGHT + number, "{engine} {way:?}");
+                }
+            }
         }
+        let ended = server.terminate();
+        assert_eq!(assert_balanced(&ended), SOURCES as u64 * u64::from(ROUNDS * IN_FLIGHT));
+        println!("{engine} {way:?}: {} in order", ended.count("sent"));
     }
 }
 
-#[test]
-fn a_burst_larger_than_the_buffer_is_answered_or_counted() {
+fn a_burst_larger_than_the_buffer_is_answered_or_counted(engine: &str) {
     const SENT: u64 = 20_000;
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--rcvbuf", "20000"]);
-        assert_eq!(server.ready["udp"]["granted"]["recv_buffer_bytes"], 40_000);
+    let server = Server::udp(engine, &["--rcvbuf", "20000"]);
+    assert_eq!(server.ready["udp"]["granted"]["recv_buffer_bytes"], 40_000);
+    let client = client(server.address());
+    // While it stands still, it cannot keep up.
+    server.signal(Signal::SIGSTOP);
+    for number in 0..SENT {
+        client.send(&numbered(1, number as u32, 300)).expect("room");
+    }
+    server.signal(Signal::SIGCONT);
+    let ended = server.terminate();
+    let drops = ended.count("kernel_drops");
+    assert!(drops > 0, "{}", ended.last);
+    assert_eq!(ended.count("received") + drops, SENT);
+    assert_eq!(assert_balanced(&ended), ended.count("received"));
+    println!("{engine}: {} answered and {drops} dropped, of {SENT}", ended.count("sent"));
+}
+
+fn senders_that_are_gone_do_not_disturb_the_others(engine: &str) {
+    let server = Server::udp(engine, &[]);
+    let stays = client(server.address());
+    for number in 0..200 {
+        let gone = client(server.address());
+        (0..3).for_each(|_| drop(gone.send(b"this socket is closed before the answer")));
+        drop(gone);
+        reflected(&stays, &numbered(2, number, 200));
+    }
+    let ended = server.terminate();
+    assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), 800));
+    println!("{engine}: 200 senders had gone");
+}
+
+fn longer_datagrams_than_agreed_are_dropped_and_counted(engine: &str) {
+    for way in [&[][..], &["--pending", "4"], &["--batch", "off"]] {
+        let server = Server::udp(engine, &[&["--max-datagram", "1000"], way].concat());
         let client = client(server.address());
-        // While it stands still, it cannot keep up.
-        server.signal(Signal::SIGSTOP);
-        for number in 0..SENT {
-            client.send(&numbered(1, number as u32, 300)).expect("room");
-        }
-        server.signal(Signal::SIGCONT);
-        let ended = server.terminate();
-        let drops = ended.count("kernel_drops");
-        assert!(drops > 0, "{}", ended.last);
-        assert_eq!(ended.count("received") + drops, SENT);
-        assert_eq!(assert_balanced(&ended), ended.count("received"));
-        println!("{engine}: {} answered and {drops} dropped, of {SENT}", ended.count("sent"));
-    }
-}
-
-#[test]
-fn senders_that_are_gone_do_not_disturb_the_others() {
-    for engine in ENGINES {
-        let server = Server::udp(engine, &[]);
-        let stays = client(server.address());
-        for number in 0..200 {
-            let gone = client(server.address());
-            (0..3).for_each(|_| drop(gone.send(b"this socket is closed before the answer")));
-            drop(gone);
-            reflected(&stays, &numbered(2, number, 200));
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), 800));
-        println!("{engine}: 200 senders had gone");
-    }
-}
-
-#[test]
-fn longer_datagrams_than_agreed_are_dropped_and_counted() {
-    for engine in ENGINES {
-        for way in [&[][..], &["--pending", "4"], &["--batch", "off"]] {
-            let server = Server::udp(engine, &[&["--max-datagram", "1000"], way].concat());
-            let client = client(server.address());
-            for (number, size) in [999, 1000, 1001, 65_507, 1000, 0].into_iter().enumerate() {
-                let bytes = pattern(number as u64, size);
-                if size > 1000 {
-                    client.send(&bytes).expect("room");
-                } else {
-                    reflected(&client, &bytes);
-                }
+        for (number, size) in [999, 1000, 1001, 65_507, 1000, 0].into_iter().enumerate() {
+            let bytes = pattern(number as u64, size);
+            if size > 1000 {
+                client.send(&bytes).expect("room");
+            } else {
+                reflected(&client, &bytes);
             }
-            let ended = server.terminate();
-            assert_eq!((ended.count("truncated"), assert_balanced(&ended)), (2, 4));
-            println!("{engine} {way:?}: 2 of 6 were too long");
         }
+        let ended = server.terminate();
+        assert_eq!((ended.count("truncated"), assert_balanced(&ended)), (2, 4));
+        println!("{engine} {way:?}: 2 of 6 were too long");
     }
 }
 
-#[test]
-fn answers_come_from_the_address_of_the_request_on_every_listener() {
-    for engine in ENGINES {
-        let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
-        let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
-        let server =
-            Server::udp(engine, &[&listen[..], &["--workers", "2", "--allow", "any"]].concat());
-        let asked: Vec<SocketAddr> = server.addresses();
-        assert_eq!(asked.len(), 4);
-        let mut targets = asked[2..].to_vec();
-        targets.push(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], asked[1].port())));
-        targets.extend((1..=3).map(|n| SocketAddr::from(([127, 0, 0, n], asked[0].port()))));
-        for (number, target) in targets.iter().enumerate() {
-            // Connected: an answer from another address would not be heard.
-            let client = client(*target);
-            (0..10).for_each(|more| reflected(&client, &numbered(number as u64, more, 50)));
-        }
-        let ended = server.terminate();
-        assert_eq!(assert_balanced(&ended), 10 * targets.len() as u64);
-        println!("{engine}: {} addresses answered", targets.len());
+fn answers_come_from_the_address_of_the_request_on_every_listener(engine: &str) {
+    let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
+    let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
+    let server =
+        Server::udp(engine, &[&listen[..], &["--workers", "2", "--allow", "any"]].concat());
+    let asked: Vec<SocketAddr> = server.addresses();
+    assert_eq!(asked.len(), 4);
+    let mut targets = asked[2..].to_vec();
+    targets.push(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], asked[1].port())));
+    targets.extend((1..=3).map(|n| SocketAddr::from(([127, 0, 0, n], asked[0].port()))));
+    for (number, target) in targets.iter().enumerate() {
+        // Connected: an answer from another address would not be heard.
+        let client = client(*target);
+        (0..10).for_each(|more| reflected(&client, &numbered(number as u64, more, 50)));
     }
+    let ended = server.terminate();
+    assert_eq!(assert_balanced(&ended), 10 * targets.len() as u64);
+    println!("{engine}: {} addresses answered", targets.len());
 }
 
 /// A datagram whose sender is the reflector itself would loop for ever.
-#[test]
-fn datagrams_claiming_to_come_from_the_reflector_are_not_answered() {
-    for engine in ENGINES {
-        // Two workers share a port, and any process of the same user may join them.
-        let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
-        let server = Server::udp(engine, &listen);
-        let [mine, asked] = server.addresses()[..] else { panic!("two addresses") };
-        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
-        impostor.set_reuse_port(true).expect("a socket");
-        impostor.bind(&mine.into()).expect("a shared port");
-        for _ in 0..10 {
-            impostor.send_to(b"to myself", &asked.into()).expect("room");
-        }
-        let ended = server.terminate();
-        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
-        println!("{engine}: 10 were not answered");
+fn datagrams_claiming_to_come_from_the_reflector_are_not_answered(engine: &str) {
+    // Two workers share a port, and any process of the same user may join them.
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
+    let server = Server::udp(engine, &listen);
+    let [mine, asked] = server.addresses()[..] else { panic!("two addresses") };
+    let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+    impostor.set_reuse_port(true).expect("a socket");
+    impostor.bind(&mine.into()).expect("a shared port");
+    for _ in 0..10 {
+        impostor.send_to(b"to myself", &asked.into()).expect("room");
     }
+    let ended = server.terminate();
+    assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
+    println!("{engine}: 10 were not answered");
 }
 
 /// With a socket on all addresses the answer came back from another one of them, and was answered.
-#[test]
-fn datagrams_claiming_another_address_of_the_reflector_are_not_answered() {
-    for engine in ENGINES {
-        let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
-        let server = Server::udp(engine, &listen);
-        let port = server.address().port();
-        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
-        impostor.set_reuse_port(true).expect("a socket");
-        impostor.bind(&SocketAddr::from(([127, 0, 0, 2], port)).into()).expect("a shared port");
-        let asked = SocketAddr::from(([127, 0, 0, 1], port));
-        for _ in 0..10 {
-            impostor.send_to(b"to myself", &asked.into()).expect("room");
-        }
-        drop(impostor);
-        let ended = server.terminate();
-        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
+fn datagrams_claiming_another_address_of_the_reflector_are_not_answered(engine: &str) {
+    let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
+    let server = Server::udp(engine, &listen);
+    let port = server.address().port();
+    let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+    impostor.set_reuse_port(true).expect("a socket");
+    impostor.bind(&SocketAddr::from(([127, 0, 0, 2], port)).into()).expect("a shared port");
+    let asked = SocketAddr::from(([127, 0, 0, 1], port));
+    for _ in 0..10 {
+        impostor.send_to(b"to myself", &asked.into()).expect("room");
     }
+    drop(impostor);
+    let ended = server.terminate();
+    assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
 }
 
 /// Segments sent in one buffer come back each for itself, coalesced on the way or not.
-#[test]
-fn segmented_flows_come_back_whole() {
+fn segmented_flows_come_back_whole(engine: &str) {
     const BUFFERS: usize = 40;
-    for engine in ENGINES {
-        for gro in ["on", "off"] {
-            let server = Server::udp(engine, &["--gro", gro]);
-            let target = server.address();
-            let sent: Vec<Vec<u8>> = (0..BUFFERS).map(|n| pattern(n as u64, 9000)).collect();
-            let expected = sent.clone();
-            let runtime = twinring::Runtime::builder().build().expect("an engine");
-            let came = runtime.block_on(async move {
-                let options = UdpOptions { buffer_bytes: 2048, ..UdpOptions::default() };
-                let bound = options.connect(None, target).expect("a route");
-                let client = twinring::UdpSocket::from_bound(bound).expect("room");
-                let mut came = Vec::new();
-                for data in sent {
-                    let segment_bytes = Some(700);
-                    let datagram = Datagram { segment_bytes, ..Datagram::new(data) };
-                    client.send_batch(&mut vec![datagram]).await.expect("room");
-                    let mut bytes = Vec::new();
-                    while bytes.len() < 9000 {
-                        let answer = client.recv_from().await.expect("an answer");
-                        assert!([700, 9000 % 700].contains(&answer.data.len()));
-                        bytes.extend_from_slice(&answer.data);
-                    }
-                    came.push(bytes);
+    for gro in ["on", "off"] {
+        let server = Server::udp(engine, &["--gro", gro]);
+        let target = server.address();
+        let sent: Vec<Vec<u8>> = (0..BUFFERS).map(|n| pattern(n as u64, 9000)).collect();
+        let expected = sent.clone();
+        let runtime = twinring::Runtime::builder().build().expect("an engine");
+        let came = runtime.block_on(async move {
+            let options = UdpOptions { buffer_bytes: 2048, ..UdpOptions::default() };
+            let bound = options.connect(None, target).expect("a route");
+            let client = twinring::UdpSocket::from_bound(bound).expect("room");
+            let mut came = Vec::new();
+            for data in sent {
+                let segment_bytes = Some(700);
+                let datagram = Datagram { segment_bytes, ..Datagram::new(data) };
+                client.send_batch(&mut vec![datagram]).await.expect("room");
+                let mut bytes = Vec::new();
+                while bytes.len() < 9000 {
+                    let answer = client.recv_from().await.expect("an answer");
+                    assert!([700, 9000 % 700].contains(&answer.data.len()));
+                    bytes.extend_from_slice(&answer.data);
                 }
-                came
-            });
-            assert!(came.expect("the engine works") == expected);
-            let ended = server.terminate();
-            assert_eq!(assert_balanced(&ended), (BUFFERS * 9000usize.div_ceil(700)) as u64);
-            println!("{engine}, gro {gro}: {} segments", ended.count("sent"));
-        }
+                came.push(bytes);
+            }
+            came
+        });
+        assert!(came.expect("the engine works") == expected);
+        let ended = server.terminate();
+        assert_eq!(assert_balanced(&ended), (BUFFERS * 9000usize.div_ceil(700)) as u64);
+        println!("{engine}, gro {gro}: {} segments", ended.count("sent"));
     }
 }
 
-#[test]
-fn answers_carry_the_configured_dscp_and_ecn_only_on_request() {
-    for engine in ENGINES {
-        for (way, echoed) in
-            [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)]
-        {
-            for address in ["127.0.0.1:0", "[::1]:0"] {
-                let server = Server::udp(engine, &[way, &["--listen", address]].concat());
-                let target = server.address();
-                let runtime = twinring::Runtime::builder().build().expect("an engine");
-                runtime
-                    .block_on(async move {
-                        let options =
-                            UdpOptions { traffic_class: true, dscp: 10, ..UdpOptions::default() };
-                        let bound = options.connect(None, target).expect("a route");
-                        let client = twinring::UdpSocket::from_bound(bound).expect("room");
-                        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
-                            let datagram = Datagram { ecn: Some(ecn), ..Datagram::new("marked") };
-                            client.send_batch(&mut vec![datagram]).await.expect("room");
-                            let answer = client.recv_from().await.expect("an answer");
-                            let expected = if echoed { ecn } else { Ecn::NotEct };
-                            assert_eq!((answer.dscp(), answer.ecn()), (Some(46), Some(expected)));
-                        }
-                    })
-                    .expect("the engine works");
-                println!("{engine} {way:?} {address}: 4 codepoints");
-            }
+fn answers_carry_the_configured_dscp_and_ecn_only_on_request(engine: &str) {
+    for (way, echoed) in [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)] {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let server = Server::udp(engine, &[way, &["--listen", address]].concat());
+            let target = server.address();
+            let runtime = twinring::Runtime::builder().build().expect("an engine");
+            runtime
+                .block_on(async move {
+                    let options =
+                        UdpOptions { traffic_class: true, dscp: 10, ..UdpOptions::default() };
+                    let bound = options.connect(None, target).expect("a route");
+                    let client = twinring::UdpSocket::from_bound(bound).expect("room");
+                    for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+                        let datagram = Datagram { ecn: Some(ecn), ..Datagram::new("marked") };
+                        client.send_batch(&mut vec![datagram]).await.expect("room");
+                        let answer = client.recv_from().await.expect("an answer");
+                        let expected = if echoed { ecn } else { Ecn::NotEct };
+                        assert_eq!((answer.dscp(), answer.ecn()), (Some(46), Some(expected)));
+                    }
+                })
+                .expect("the engine works");
+            println!("{engine} {way:?} {address}: 4 codepoints");
         }
     }
 }

@@ -4,7 +4,17 @@ use crate::support::datagrams::*;
 use crate::support::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use testing::{Test, engine_tests, tests};
 use twinring_services::udp::SWAP_PATIENCE;
+
+pub(crate) const TESTS: &[Test] = tests![a_seed_determines_the_impairments_on_both_engines];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    loss_duplicates_and_swaps_match_the_server_counts,
+    no_answer_comes_before_its_delay,
+    everything_and_nothing_are_shares_too,
+    a_successor_that_never_comes_is_not_waited_for,
+    a_drain_answers_or_counts_delayed_datagrams
+];
 
 /// The observations of a client.
 #[derive(Debug, PartialEq)]
@@ -58,31 +68,27 @@ fn outcome(engine: &str, arguments: &[&str]) -> Found {
     found
 }
 
-#[test]
-fn loss_duplicates_and_swaps_match_the_server_counts() {
-    for engine in ENGINES {
-        for arguments in [
-            &["--loss", "10"][..],
-            &["--duplicate", "10%"],
-            &["--swap", "10"],
-            &["--swap", "100"],
-            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--delay", "5ms:3ms"],
-            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--gro", "on"],
-        ] {
-            let found = outcome(engine, arguments);
-            let (lost, duplicated) = (found.lost.len(), found.duplicated.len());
-            assert!(lost > 0 || !arguments.contains(&"--loss"));
-            assert!(duplicated > 0 || !arguments.contains(&"--duplicate"));
-            assert!(found.exchanged > 0 || !arguments.contains(&"--swap"));
-            println!(
-                "{engine} {arguments:?}: {lost} lost, {duplicated} twice, {} exchanged, of {BURST}",
-                found.exchanged
-            );
-        }
+fn loss_duplicates_and_swaps_match_the_server_counts(engine: &str) {
+    for arguments in [
+        &["--loss", "10"][..],
+        &["--duplicate", "10%"],
+        &["--swap", "10"],
+        &["--swap", "100"],
+        &["--loss", "5", "--duplicate", "5", "--swap", "20", "--delay", "5ms:3ms"],
+        &["--loss", "5", "--duplicate", "5", "--swap", "20", "--gro", "on"],
+    ] {
+        let found = outcome(engine, arguments);
+        let (lost, duplicated) = (found.lost.len(), found.duplicated.len());
+        assert!(lost > 0 || !arguments.contains(&"--loss"));
+        assert!(duplicated > 0 || !arguments.contains(&"--duplicate"));
+        assert!(found.exchanged > 0 || !arguments.contains(&"--swap"));
+        println!(
+            "{engine} {arguments:?}: {lost} lost, {duplicated} twice, {} exchanged, of {BURST}",
+            found.exchanged
+        );
     }
 }
 
-#[test]
 fn a_seed_determines_the_impairments_on_both_engines() {
     let lost_and_duplicated = |engine: &str, seed: &str, more: &[&str]| {
         let arguments = ["--loss", "10", "--duplicate", "10", "--seed", seed];
@@ -102,77 +108,65 @@ fn a_seed_determines_the_impairments_on_both_engines() {
     println!("the same {} lost and {} twice in four runs", first.0.len(), first.1.len());
 }
 
-#[test]
-fn no_answer_comes_before_its_delay() {
-    for engine in ENGINES {
-        for (delay, earliest) in [("30ms", 30), ("30ms:10ms", 20)] {
-            let server = Server::udp(engine, &["--delay", delay]);
-            let client = roomy_client(server.address());
-            let left = burst(&client);
-            for (expected, left) in (0..).zip(&left) {
-                let number = number_of(1, &next(&client));
-                let waited = Instant::now() - *left;
-                assert_eq!(number, expected);
-                assert!(waited >= Duration::from_millis(earliest), "{number}: {waited:?}");
-            }
-            let ended = server.terminate();
-            assert_eq!(ended.count("impaired_delayed"), assert_balanced(&ended));
-            println!("{engine} {delay}: all {BURST} were delayed, none came early");
+fn no_answer_comes_before_its_delay(engine: &str) {
+    for (delay, earliest) in [("30ms", 30), ("30ms:10ms", 20)] {
+        let server = Server::udp(engine, &["--delay", delay]);
+        let client = roomy_client(server.address());
+        let left = burst(&client);
+        for (expected, left) in (0..).zip(&left) {
+            let number = number_of(1, &next(&client));
+            let waited = Instant::now() - *left;
+            assert_eq!(number, expected);
+            assert!(waited >= Duration::from_millis(earliest), "{number}: {waited:?}");
         }
+        let ended = server.terminate();
+        assert_eq!(ended.count("impaired_delayed"), assert_balanced(&ended));
+        println!("{engine} {delay}: all {BURST} were delayed, none came early");
     }
 }
 
-#[test]
-fn everything_and_nothing_are_shares_too() {
-    for engine in ENGINES {
-        assert_eq!(outcome(engine, &["--loss", "100"]).lost.len() as u32, BURST);
-        assert_eq!(outcome(engine, &["--duplicate", "100"]).duplicated.len() as u32, BURST);
-        let nothing = Found { lost: vec![], duplicated: vec![], exchanged: 0 };
-        assert!(outcome(engine, &["--loss", "0", "--swap", "0", "--delay", "0s"]) == nothing);
-        println!("{engine}: all lost, all twice, and nothing at all");
-    }
+fn everything_and_nothing_are_shares_too(engine: &str) {
+    assert_eq!(outcome(engine, &["--loss", "100"]).lost.len() as u32, BURST);
+    assert_eq!(outcome(engine, &["--duplicate", "100"]).duplicated.len() as u32, BURST);
+    let nothing = Found { lost: vec![], duplicated: vec![], exchanged: 0 };
+    assert!(outcome(engine, &["--loss", "0", "--swap", "0", "--delay", "0s"]) == nothing);
+    println!("{engine}: all lost, all twice, and nothing at all");
 }
 
 /// Two sources swap only their own datagrams, and a lone one does not wait for ever.
-#[test]
-fn a_successor_that_never_comes_is_not_waited_for() {
-    for engine in ENGINES {
-        let server = Server::udp(engine, &["--swap", "100"]);
-        let (one, other) = (client(server.address()), client(server.address()));
-        one.send(b"alone").expect("room");
-        let mut pairs = 0;
-        // A sender that is kept from the CPU for that long has no successor, either.
-        wait_until("an exchange", || {
-            pairs += 1;
-            let began = Instant::now();
-            other.send(b"first").expect("room");
-            other.send(b"second").expect("room");
-            let came = [next(&other), next(&other)];
-            let is_exchange = came == [&b"second"[..], b"first"];
-            assert!(is_exchange || began.elapsed() >= SWAP_PATIENCE, "{engine}: no exchange");
-            assert!(is_exchange || came == [&b"first"[..], b"second"], "{engine}: {came:?}");
-            is_exchange
-        });
-        assert_eq!(next(&one), b"alone");
-        let ended = server.terminate();
-        assert_eq!((ended.count("impaired_swapped"), assert_balanced(&ended)), (1, 1 + 2 * pairs));
-        println!("{engine}: one exchange, and one that went alone");
-    }
+fn a_successor_that_never_comes_is_not_waited_for(engine: &str) {
+    let server = Server::udp(engine, &["--swap", "100"]);
+    let (one, other) = (client(server.address()), client(server.address()));
+    one.send(b"alone").expect("room");
+    let mut pairs = 0;
+    // A sender that is kept from the CPU for that long has no successor, either.
+    wait_until("an exchange", || {
+        pairs += 1;
+        let began = Instant::now();
+        other.send(b"first").expect("room");
+        other.send(b"second").expect("room");
+        let came = [next(&other), next(&other)];
+        let is_exchange = came == [&b"second"[..], b"first"];
+        assert!(is_exchange || began.elapsed() >= SWAP_PATIENCE, "{engine}: no exchange");
+        assert!(is_exchange || came == [&b"first"[..], b"second"], "{engine}: {came:?}");
+        is_exchange
+    });
+    assert_eq!(next(&one), b"alone");
+    let ended = server.terminate();
+    assert_eq!((ended.count("impaired_swapped"), assert_balanced(&ended)), (1, 1 + 2 * pairs));
+    println!("{engine}: one exchange, and one that went alone");
 }
 
-#[test]
-fn a_drain_answers_or_counts_delayed_datagrams() {
-    for engine in ENGINES {
-        for (timeout, answered) in [("60s", BURST), ("100ms", 0)] {
-            let server = Server::udp(engine, &["--delay", "2s", "--drain-timeout", timeout]);
-            let client = roomy_client(server.address());
-            burst(&client);
-            let ended = server.terminate();
-            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-            assert_eq!(assert_balanced(&ended), u64::from(answered));
-            assert_eq!(ended.count("waiting"), u64::from(BURST - answered));
-            assert_eq!(numbers(&client), (0..answered).collect::<Vec<_>>());
-            println!("{engine}: {answered} of {BURST} were answered within {timeout}");
-        }
+fn a_drain_answers_or_counts_delayed_datagrams(engine: &str) {
+    for (timeout, answered) in [("60s", BURST), ("100ms", 0)] {
+        let server = Server::udp(engine, &["--delay", "2s", "--drain-timeout", timeout]);
+        let client = roomy_client(server.address());
+        burst(&client);
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(assert_balanced(&ended), u64::from(answered));
+        assert_eq!(ended.count("waiting"), u64::from(BURST - answered));
+        assert_eq!(numbers(&client), (0..answered).collect::<Vec<_>>());
+        println!("{engine}: {answered} of {BURST} were answered within {timeout}");
     }
 }

@@ -6,64 +6,63 @@ use nix::sys::signal::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{Test, engine_tests, tests};
 
-#[test]
-fn sigterm_answers_all_that_was_received_while_more_arrives() {
-    for engine in ENGINES {
-        for way in [&[][..], &["--workers", "2"]] {
-            let server = Server::udp(engine, way);
-            let client = client(server.address());
-            let ended = Arc::<AtomicBool>::default();
-            let (sender, stop) = (client.try_clone().expect("a descriptor"), Arc::clone(&ended));
-            let sending = std::thread::spawn(move || {
-                // Refused once the socket is closed.
-                let mut sent = 0u64;
-                while !stop.load(Ordering::Acquire) {
-                    sent += u64::from(sender.send(&numbered(1, sent as u32, 100)).is_ok());
-                }
-                sent
-            });
-            (0..500).for_each(|_| drop(next(&client)));
-            let last = server.terminate();
-            ended.store(true, Ordering::Release);
-            let sent = sending.join().expect("no panic");
-            assert_eq!(last.code, Some(0), "{}", last.stderr);
-            assert_eq!(last.last["reason"], "SIGTERM");
-            assert_eq!(
-                (assert_balanced(&last), last.count("waiting")),
-                (last.count("received"), 0)
-            );
-            // Those beyond came when the socket was closed.
-            assert!(last.count("received") + last.count("kernel_drops") <= sent);
-            println!("{engine} {way:?}: {} of {sent} received, and answered", last.count("sent"));
-        }
+pub(crate) const TESTS: &[Test] =
+    tests![failures_state_the_cause_and_a_fix, a_smaller_buffer_than_requested_is_reported];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    sigterm_answers_all_that_was_received_while_more_arrives,
+    datagrams_in_the_kernel_at_sigterm_are_answered,
+    the_address_is_free_as_soon_as_the_server_has_ended,
+    a_second_signal_stops_at_once_and_counts_cut_connections,
+    ready_statistics_and_final_lines_keep_the_contract
+];
+
+fn sigterm_answers_all_that_was_received_while_more_arrives(engine: &str) {
+    for way in [&[][..], &["--workers", "2"]] {
+        let server = Server::udp(engine, way);
+        let client = client(server.address());
+        let ended = Arc::<AtomicBool>::default();
+        let (sender, stop) = (client.try_clone().expect("a descriptor"), Arc::clone(&ended));
+        let sending = std::thread::spawn(move || {
+            // Refused once the socket is closed.
+            let mut sent = 0u64;
+            while !stop.load(Ordering::Acquire) {
+                sent += u64::from(sender.send(&numbered(1, sent as u32, 100)).is_ok());
+            }
+            sent
+        });
+        (0..500).for_each(|_| drop(next(&client)));
+        let last = server.terminate();
+        ended.store(true, Ordering::Release);
+        let sent = sending.join().expect("no panic");
+        assert_eq!(last.code, Some(0), "{}", last.stderr);
+        assert_eq!(last.last["reason"], "SIGTERM");
+        assert_eq!((assert_balanced(&last), last.count("waiting")), (last.count("received"), 0));
+        // Those beyond came when the socket was closed.
+        assert!(last.count("received") + last.count("kernel_drops") <= sent);
+        println!("{engine} {way:?}: {} of {sent} received, and answered", last.count("sent"));
     }
 }
 
 /// In the kernel when the signal comes, and nothing after it: all are answered.
-#[test]
-fn datagrams_in_the_kernel_at_sigterm_are_answered() {
-    for engine in ENGINES {
-        let server = Server::udp(engine, &[]);
-        let client = roomy_client(server.address());
-        server.signal(Signal::SIGSTOP);
-        burst(&client);
-        server.signal(Signal::SIGTERM);
-        server.signal(Signal::SIGCONT);
-        let ended = server.terminate();
-        assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), BURST.into()));
-        assert_eq!(numbers(&client), (0..BURST).collect::<Vec<_>>());
-        println!("{engine}: {BURST} were answered after the signal");
-    }
+fn datagrams_in_the_kernel_at_sigterm_are_answered(engine: &str) {
+    let server = Server::udp(engine, &[]);
+    let client = roomy_client(server.address());
+    server.signal(Signal::SIGSTOP);
+    burst(&client);
+    server.signal(Signal::SIGTERM);
+    server.signal(Signal::SIGCONT);
+    let ended = server.terminate();
+    assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), BURST.into()));
+    assert_eq!(numbers(&client), (0..BURST).collect::<Vec<_>>());
+    println!("{engine}: {BURST} were answered after the signal");
 }
 
-#[test]
-fn a_second_signal_stops_at_once_and_counts_cut_connections() {
+fn a_second_signal_stops_at_once_and_counts_cut_connections(engine: &str) {
     // Most of it is waiting.
     std::thread::scope(|scope| {
-        for engine in ENGINES {
-            scope.spawn(move || stop_at_once(engine));
-        }
+        scope.spawn(move || stop_at_once(engine));
     });
 }
 
@@ -88,68 +87,58 @@ fn stop_at_once(engine: &str) {
     }
 }
 
-#[test]
-fn the_address_is_free_as_soon_as_the_server_has_ended() {
-    for engine in ENGINES {
-        // On an address of its own: no other program gets the port in between.
-        let first = Server::udp(engine, &["--listen", "127.0.0.9:0"]);
-        let address = first.address();
-        reflected(&client(address), b"first");
-        assert_eq!(first.terminate().code, Some(0));
-        let second = Server::udp(engine, &["--listen", &address.to_string()]);
-        reflected(&client(address), b"second");
-        second.kill();
-        let third = Server::udp(engine, &["--listen", &address.to_string(), "--workers", "2"]);
-        reflected(&client(address), b"third");
-        drop(third);
-        println!("{engine}: {address} was bound three times in a row");
-    }
+fn the_address_is_free_as_soon_as_the_server_has_ended(engine: &str) {
+    // On an address of its own: no other program gets the port in between.
+    let first = Server::udp(engine, &["--listen", "127.0.0.9:0"]);
+    let address = first.address();
+    reflected(&client(address), b"first");
+    assert_eq!(first.terminate().code, Some(0));
+    let second = Server::udp(engine, &["--listen", &address.to_string()]);
+    reflected(&client(address), b"second");
+    second.kill();
+    let third = Server::udp(engine, &["--listen", &address.to_string(), "--workers", "2"]);
+    reflected(&client(address), b"third");
+    drop(third);
+    println!("{engine}: {address} was bound three times in a row");
 }
 
-#[test]
-fn ready_statistics_and_final_lines_keep_the_contract() {
-    for engine in ENGINES {
-        let arguments = ["--stats", "1", "--workers", "2", "--loss", "1.5", "--delay", "2ms:1ms"];
-        let server = Server::udp(engine, &arguments);
-        assert_eq!(server.ready["schema"], "twinring.serve/1");
-        assert_eq!(server.ready["service"], "udp");
-        assert_eq!(server.ready["engine"], engine);
-        assert_eq!(server.ready["workers"], 2);
-        let udp = &server.ready["udp"];
-        assert_eq!(udp["max_datagram_bytes"], 65_535);
-        assert!(udp["granted"]["recv_buffer_bytes"].as_u64().unwrap() > 0);
-        assert!(udp["granted"]["send_buffer_bytes"].as_u64().unwrap() > 0);
-        let impaired = serde_json::json!({
-            "delay_us": 2000, "jitter_us": 1000, "loss": 0.015, "duplicate": 0.0, "swap": 0.0,
-            "seed": 1,
-        });
-        assert_eq!(udp["impairments"], impaired);
-        burst(&client(server.address()));
-        let mut stats = serde_json::Value::Null;
-        wait_until("all are in the statistics", || {
-            stats = server.next_line();
-            stats["service_counters"]["received"] == BURST
-        });
-        assert_eq!(stats["event"], "stats");
-        assert_eq!(stats["service_counters"]["received_bytes"], 64 * BURST);
-        let ended = server.terminate();
-        for group in ["service_counters", "runtime_counters"] {
-            let names = |line: &serde_json::Value| -> Vec<String> {
-                line[group].as_object().expect("an object").keys().cloned().collect()
-            };
-            assert_eq!(names(&stats), names(&ended.last));
-        }
-        assert_eq!(assert_balanced(&ended), u64::from(BURST) - ended.count("impaired_lost"));
-        println!(
-            "{engine}: {} counters",
-            ended.last["service_counters"].as_object().unwrap().len()
-        );
+fn ready_statistics_and_final_lines_keep_the_contract(engine: &str) {
+    let arguments = ["--stats", "1", "--workers", "2", "--loss", "1.5", "--delay", "2ms:1ms"];
+    let server = Server::udp(engine, &arguments);
+    assert_eq!(server.ready["schema"], "twinring.serve/1");
+    assert_eq!(server.ready["service"], "udp");
+    assert_eq!(server.ready["engine"], engine);
+    assert_eq!(server.ready["workers"], 2);
+    let udp = &server.ready["udp"];
+    assert_eq!(udp["max_datagram_bytes"], 65_535);
+    assert!(udp["granted"]["recv_buffer_bytes"].as_u64().unwrap() > 0);
+    assert!(udp["granted"]["send_buffer_bytes"].as_u64().unwrap() > 0);
+    let impaired = serde_json::json!({
+        "delay_us": 2000, "jitter_us": 1000, "loss": 0.015, "duplicate": 0.0, "swap": 0.0,
+        "seed": 1,
+    });
+    assert_eq!(udp["impairments"], impaired);
+    burst(&client(server.address()));
+    let mut stats = serde_json::Value::Null;
+    wait_until("all are in the statistics", || {
+        stats = server.next_line();
+        stats["service_counters"]["received"] == BURST
+    });
+    assert_eq!(stats["event"], "stats");
+    assert_eq!(stats["service_counters"]["received_bytes"], 64 * BURST);
+    let ended = server.terminate();
+    for group in ["service_counters", "runtime_counters"] {
+        let names = |line: &serde_json::Value| -> Vec<String> {
+            line[group].as_object().expect("an object").keys().cloned().collect()
+        };
+        assert_eq!(names(&stats), names(&ended.last));
     }
+    assert_eq!(assert_balanced(&ended), u64::from(BURST) - ended.count("impaired_lost"));
+    println!("{engine}: {} counters", ended.last["service_counters"].as_object().unwrap().len());
     let server = Server::udp("auto", &[]);
     assert!(server.ready["udp"]["impairments"].is_null());
 }
 
-#[test]
 fn failures_state_the_cause_and_a_fix() {
     let server = Server::udp("epoll", &[]);
     let taken = server.address().to_string();
@@ -193,7 +182,6 @@ fn failures_state_the_cause_and_a_fix() {
 }
 
 /// Asked for more than the limit allows without the right to exceed it.
-#[test]
 fn a_smaller_buffer_than_requested_is_reported() {
     let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").expect("a limit");
     let limit: u64 = limit.trim().parse().expect("a number");

@@ -10,33 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use twinring::{EngineChoice, Runtime};
 use twinring_wire::udp::Stream;
 use twinring_wire::{LoadResult, RequestResult, UdpResult};
 
 /// Longest that any run may take.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
-
-/// The engines that this machine allows.
-pub(crate) fn engines() -> Vec<&'static str> {
-    match Runtime::builder().engine(EngineChoice::IoUring).build() {
-        Ok(_) => vec!["io_uring", "epoll"],
-        Err(why) => {
-            super::missing::missing("io_uring", why);
-            vec!["epoll"]
-        }
-    }
-}
-
-/// Tests the engines at once: load generators that keep a schedule wait most of the time.
-pub(crate) fn each_engine(test: impl Fn(&'static str) + Sync) {
-    std::thread::scope(|scope| {
-        for engine in engines() {
-            let test = &test;
-            scope.spawn(move || test(engine));
-        }
-    });
-}
 
 /// A server with one thread per connection, each given its number and its stream. It ends with
 /// the test process.
@@ -55,6 +33,7 @@ pub(crate) fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
 
 /// `twinring load KIND TARGET --json` with these arguments.
 pub(crate) fn command(engine: &str, kind: &str, target: &str, arguments: &str) -> Command {
+    super::needs(engine);
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
     command.args(["load", kind, target, "--json", "--engine", engine]);
     command.args(arguments.split_whitespace());

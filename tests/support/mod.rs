@@ -37,6 +37,13 @@ pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
 /// What a worker takes once for its first connections with much to do, besides its receive buffers.
 pub(crate) const ONCE_BYTES: u64 = 1 << 20;
 
+/// Ends the test if this machine does not have the engine.
+pub(crate) fn needs(engine: &str) {
+    if engine == "io_uring" {
+        testing::needs_io_uring();
+    }
+}
+
 /// A running `twinring serve`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -68,6 +75,7 @@ impl Server {
     }
 
     pub(crate) fn echo_on(address: &str, engine: &str, arguments: &[&str]) -> Server {
+        needs(engine);
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
         command.args(["serve", "echo", "--json", "--listen", address, "--engine", engine]);
         command.args(arguments);
@@ -76,6 +84,7 @@ impl Server {
 
     /// `twinring serve http --json` on a free port of 127.0.0.1, with these arguments added.
     pub(crate) fn http(engine: &str, root: &std::path::Path, arguments: &[&str]) -> Server {
+        needs(engine);
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
         command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
         command.arg("--root").arg(root).args(arguments);
@@ -84,6 +93,7 @@ impl Server {
 
     /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments specify one.
     pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+        needs(engine);
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
         command.args(["serve", "udp", "--json", "--engine", engine]).args(arguments);
         if !arguments.contains(&"--listen") {
@@ -94,6 +104,7 @@ impl Server {
 
     /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
     pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
+        needs(engine);
         let mut command = limited(&format!("-n {limit}"));
         command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
         Server::spawn(command)
@@ -105,6 +116,7 @@ impl Server {
         root: &std::path::Path,
         limit: u32,
     ) -> Server {
+        needs(engine);
         let mut command = limited(&format!("-n {limit}"));
         command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
         command.arg("--root").arg(root);

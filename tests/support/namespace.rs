@@ -13,23 +13,21 @@ fn ip(arguments: &str) -> bool {
 }
 
 /// Runs a test in a separate network namespace, whose loopback interface also has 10.9.9.1 to
-/// 10.9.9.3: addresses that are not loopback, and reach no other machine. False if that is not
-/// possible.
-pub(crate) fn in_a_namespace(test: impl FnOnce() + Send + 'static) -> bool {
-    // The namespace is that of the thread, and of the threads and processes that it starts.
-    let thread = thread::spawn(move || {
-        let made = unshare(CloneFlags::CLONE_NEWNET).is_ok()
-            && ip("link set lo up")
-            && (1..=3).all(|last| ip(&format!("address add 10.9.9.{last}/32 dev lo")));
-        if made {
+/// 10.9.9.3: addresses that are not loopback, and reach no other machine. An ordinary user is root of a user
+/// namespace there, where the kernel allows that.
+pub(crate) fn in_a_namespace(test: impl FnOnce() + Send) {
+    testing::needs_program("ip");
+    testing::as_root_of_a_namespace(|| {
+        // The namespace is that of the thread, and of the threads and processes that it starts.
+        let in_it = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("root may do that");
+            assert!(ip("link set lo up"));
+            assert!((1..=3).all(|last| ip(&format!("address add 10.9.9.{last}/32 dev lo"))));
             test();
-        } else {
-            let what = if nix::unistd::geteuid().is_root() { "iproute2" } else { "root" };
-            super::missing::missing(what, "no network namespace, or no ip(8)");
-        }
-        made
+        };
+        thread::scope(|scope| scope.spawn(in_it).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 type Job = Box<dyn FnOnce() + Send>;

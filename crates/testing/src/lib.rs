@@ -18,12 +18,13 @@
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -160,19 +161,21 @@ fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
     let noted = name.clone();
     let run = move || {
         let since = Instant::now();
+        CURRENT.set(noted.clone());
         match catch_unwind(AssertUnwindSafe(body)) {
             Ok(()) => Ok(Completion::Completed),
             Err(panic) => match panic.downcast::<Lack>() {
                 Ok(lack) => (*lack).conclude(&noted, &left_out),
-                Err(panic) => Err(Failed::from(report(&*panic, since))),
+                Err(panic) => Err(Failed::from(report(&*panic, &noted, since))),
             },
         }
     };
     Trial::ignorable_test(name, run).with_ignored_flag(long)
 }
 
-/// The last panics of this process: when, and what the standard library would have printed.
-static PANICS: Mutex<VecDeque<(Instant, String)>> = Mutex::new(VecDeque::new());
+/// The last panics of this process: when, in which test if that is known, and what the standard library would have
+/// printed.
+static PANICS: Mutex<VecDeque<(Instant, String, String)>> = Mutex::new(VecDeque::new());
 
 /// How many panics a report shows.
 const PANICS_MAX: usize = 20;
@@ -184,19 +187,23 @@ fn keep_panics() {
         if panics.len() == PANICS_MAX {
             panics.pop_front();
         }
-        let thread = std::thread::current();
-        panics.push_back((Instant::now(), format!("thread {:?} {panic}", thread.name())));
+        let test = CURRENT.try_with(|current| current.borrow().clone()).unwrap_or_default();
+        panics.push_back((Instant::now(), test, panic.to_string()));
     }));
 }
 
-/// The panic that ended a test, after all those since it began: the cause may be on another thread.
-fn report(panic: &(dyn Any + Send), since: Instant) -> String {
+/// The panic that ended a test, after those of other threads since it began: one of them may be the cause.
+fn report(panic: &(dyn Any + Send), name: &str, since: Instant) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text =
-        text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    let text = text.or(panic.downcast_ref::<&str>().copied());
     let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-    let meanwhile = panics.iter().filter(|(when, _)| *when >= since).map(|(_, panic)| &**panic);
-    format!("{}\n{text}", meanwhile.collect::<Vec<_>>().join("\n"))
+    let meanwhile =
+        panics.iter().filter(|(when, test, _)| *when >= since && (test.is_empty() || test == name));
+    let mut lines: Vec<&str> = meanwhile.map(|(_, _, panic)| &**panic).collect();
+    if let Some(text) = text.filter(|text| !lines.iter().any(|line| line.contains(text))) {
+        lines.push(text);
+    }
+    lines.join("\n")
 }
 
 /// What a test needs and the machine lacks; the payload with which it ends.
@@ -320,19 +327,44 @@ pub fn needs_descriptors(count: u64) {
     }
 }
 
-/// Ends the test unless this user may make a network namespace, as root or in a user namespace.
-pub fn needs_namespaces() {
-    static REFUSAL: LazyLock<Option<String>> = LazyLock::new(|| {
-        let mut unshare = std::process::Command::new("unshare");
-        let tried =
-            unshare.args(["--user", "--map-root-user", "--net", "--mount", "true"]).output();
-        match tried {
+/// Runs the rest of a test as root: at once if this is root, and otherwise in a process of its own, in a user namespace
+/// in which it is root. Ends the test where the kernel refuses that.
+pub fn as_root_of_a_namespace(test: impl FnOnce()) {
+    if rustix::process::geteuid().is_root() {
+        return test();
+    }
+    static REFUSAL: LazyLock<Option<String>> =
+        LazyLock::new(|| match namespace().arg("true").output() {
             Ok(output) if output.status.success() => None,
             Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
             Err(error) => Some(format!("unshare: {error}")),
-        }
-    });
+        });
     if let Some(refusal) = &*REFUSAL {
-        needs("namespaces", refusal);
+        needs("root or user namespaces", refusal);
     }
+    let name = CURRENT.with_borrow(String::clone);
+    let output = namespace()
+        .arg(std::env::current_exe().expect("/proc is mounted"))
+        .args(["--exact", &name, "--include-ignored"])
+        .output()
+        .expect("it was tried before");
+    let said = String::from_utf8_lossy(&output.stdout);
+    if let Some((_, why)) = said.split_once("needs ") {
+        needs(why.lines().next().unwrap_or_default(), "in a user namespace");
+    }
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}, as root of a namespace:\n{said}\n{complained}");
+    assert!(said.contains("1 passed"), "{name} did not run:\n{said}");
+}
+
+/// A command that is root of namespaces of its own.
+fn namespace() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--"]).env_remove(VARIABLE);
+    command
+}
+
+thread_local! {
+    /// The test that this thread runs.
+    static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
