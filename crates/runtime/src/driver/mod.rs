@@ -103,7 +103,7 @@ operations! {
     fn poll_accept(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<OwnedFd>>;
 
     /// Takes over an accepted socket.
-    fn add_stream(socket: OwnedFd) -> Key;
+    fn add_stream(socket: OwnedFd, unix: bool) -> Key;
 
     /// Takes over a fresh socket and starts to connect it.
     fn connect(socket: OwnedFd, address: &SockAddr) -> io::Result<Key>;

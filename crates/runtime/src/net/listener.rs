@@ -22,6 +22,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+/// Connections in a row that cannot be accepted for a reason of their own, before accepting pauses.
+const BROKEN_MAX: u32 = 16;
+
 /// How long accepting pauses when the process is out of descriptors or memory. A descriptor closed
 /// by this worker ends the pause early; one closed elsewhere is noticed after this time.
 const STALL: Duration = Duration::from_millis(100);
@@ -157,6 +160,9 @@ pub struct TcpListener {
 pub(super) struct Acceptor {
     worker: Rc<Worker>,
     key: Key,
+    unix: bool,
+    /// Connections in a row that could not be accepted.
+    broken: Cell<u32>,
     /// Connections that may be accepted before the next check of the memory.
     accepts_left: Cell<u32>,
     told_of_descriptors: Cell<bool>,
@@ -193,7 +199,7 @@ impl TcpListener {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_bound(bound: BoundListener) -> io::Result<TcpListener> {
-        let acceptor = Acceptor::new(OwnedFd::from(bound.socket))?;
+        let acceptor = Acceptor::new(OwnedFd::from(bound.socket), false)?;
         Ok(TcpListener { acceptor, address: bound.address })
     }
 
@@ -208,7 +214,7 @@ impl TcpListener {
     /// Outside a twinring runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         let address = listener.local_addr()?;
-        Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener))?, address })
+        Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener), false)?, address })
     }
 
     /// Gives the socket to the standard library, in blocking mode, with the connections that were
@@ -268,13 +274,15 @@ impl AsFd for Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Acceptor> {
+    pub(super) fn new(socket: OwnedFd, unix: bool) -> io::Result<Acceptor> {
         let worker = current();
         let key = worker.driver.borrow_mut().add_listener(socket)?;
         Ok(Acceptor {
             worker,
             key,
+            unix,
             accepts_left: Cell::new(0),
+            broken: Cell::new(0),
             told_of_descriptors: Cell::new(false),
             told_of_memory: Cell::new(false),
         })
@@ -318,7 +326,8 @@ impl Acceptor {
             });
             match accepted.await {
                 Ok(socket) => {
-                    let key = self.worker.driver.borrow_mut().add_stream(socket);
+                    self.broken.set(0);
+                    let key = self.worker.driver.borrow_mut().add_stream(socket, self.unix);
                     return Ok(TcpStream::new(Rc::clone(&self.worker), key));
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
@@ -327,7 +336,14 @@ impl Acceptor {
                 Err(error) if is_exhaustion(&error) => {
                     self.wait_for_memory(&error.to_string()).await;
                 }
-                Err(error) if is_broken_connection(&error) => {}
+                Err(error) if is_broken_connection(&error) => {
+                    // A filter or a firewall may refuse every connection.
+                    self.broken.set(self.broken.get() + 1);
+                    if self.broken.get() >= BROKEN_MAX {
+                        self.broken.set(0);
+                        self.wait_for_descriptors(&error.to_string()).await;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }

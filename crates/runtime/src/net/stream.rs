@@ -62,13 +62,13 @@ impl TcpStream {
         }
     }
 
-    /// Connects to `address`, with TCP_NODELAY set.
+    /// Connects to `address`, with TCP_NODELAY set, when the future is first polled.
     ///
     /// # Errors
-    /// Those of connect(2), when the future is awaited.
+    /// Those of connect(2).
     ///
     /// # Panics
-    /// Outside a twinring runtime.
+    /// When polled outside a twinring runtime.
     pub fn connect(address: SocketAddr) -> Connect {
         TcpStream::connect_from(None, address)
     }
@@ -87,13 +87,13 @@ impl TcpStream {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
-        TcpStream::from_fd(OwnedFd::from(stream))
+        TcpStream::from_fd(OwnedFd::from(stream), false)
     }
 
-    pub(super) fn from_fd(socket: OwnedFd) -> io::Result<TcpStream> {
+    pub(super) fn from_fd(socket: OwnedFd, unix: bool) -> io::Result<TcpStream> {
         SockRef::from(&socket).set_nonblocking(true)?;
         let worker = current();
-        let key = worker.driver.borrow_mut().add_stream(socket);
+        let key = worker.driver.borrow_mut().add_stream(socket, unix);
         Ok(TcpStream::new(worker, key))
     }
 

@@ -70,7 +70,7 @@ impl UnixListener {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)?;
-        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket))? })
+        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket), true)? })
     }
 
     /// Adds a listening socket of the standard library to the current worker.
@@ -81,7 +81,7 @@ impl UnixListener {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
-        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(listener))? })
+        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(listener), true)? })
     }
 
     /// As [`TcpListener::into_std`](super::TcpListener::into_std).
@@ -184,7 +184,7 @@ impl UnixStream {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
-        Ok(UnixStream { stream: TcpStream::from_fd(OwnedFd::from(stream))? })
+        Ok(UnixStream { stream: TcpStream::from_fd(OwnedFd::from(stream), true)? })
     }
 
     /// As [`TcpStream::into_std`].

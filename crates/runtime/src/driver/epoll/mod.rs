@@ -122,8 +122,8 @@ impl EpollDriver {
     }
 
     /// Takes over an accepted socket. It is registered before the next wait, if it is open then.
-    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
-        let stream = Stream::new(socket, Sending::default(), Own::default());
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd, unix: bool) -> Key {
+        let stream = Stream::new(socket, Sending::default(), Own::new(unix));
         let key = self.entries.insert(Entry::Stream(stream));
         self.engine.unregistered.push(key);
         key
@@ -136,7 +136,7 @@ impl EpollDriver {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        let stream = Stream::new(socket, Sending::connecting(), Own::default());
+        let stream = Stream::new(socket, Sending::connecting(), Own::new(address.is_unix()));
         let key = self.entries.insert(Entry::Stream(stream));
         // Registered after connect(2): an unconnected socket reports EPOLLHUP.
         self.register(fd, stream::INTEREST, key)
@@ -226,7 +226,7 @@ impl EpollDriver {
         let (stream, engine) = entry!(self, key, Stream);
         stream.sending.check()?;
         stream.sending.accept(buf.len());
-        let sent = stream.send(buf, more, &engine.shared);
+        let sent = stream.send(buf, more, &engine.shared, &mut engine.woken);
         Poll::Ready(sent)
     }
 

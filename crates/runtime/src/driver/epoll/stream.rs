@@ -31,9 +31,10 @@ pub(crate) struct Own {
     read_on: bool,
 }
 
-impl Default for Own {
-    fn default() -> Own {
-        Own { readable: true, read_on: false }
+impl Own {
+    /// On a Unix socket a receive ends behind a message with descriptors, although data may follow.
+    pub(super) fn new(unix: bool) -> Own {
+        Own { readable: true, read_on: unix }
     }
 }
 
@@ -126,10 +127,15 @@ impl Stream {
     }
 
     /// Sends or queues a buffer that was accepted; nothing of this stream is gathered.
-    pub(super) fn send(&mut self, mut buf: SendBuf, more: bool, shared: &Shared) -> io::Result<()> {
+    pub(super) fn send(
+        &mut self,
+        mut buf: SendBuf,
+        more: bool,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
         if !self.sending.is_queued() {
-            // With an empty queue there are no other waiters to inform of a failure.
-            self.send_part(&mut buf, more, shared, &mut Vec::new());
+            self.send_part(&mut buf, more, shared, wakes);
         }
         self.sending.check()?;
         if !buf.is_empty() {

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::Waker;
 
 impl UringDriver {
-    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd, _unix: bool) -> Key {
         let stream = Stream::new(socket, Sending::default(), Own::default());
         self.entries.insert(Entry::Stream(stream))
     }

@@ -58,7 +58,7 @@ const SPLIT_BYTES_MIN: usize = 128 * 1024;
 
 /// How long teardown waits for cancelled operations on sockets; one that takes longer would be a
 /// fault of the kernel.
-const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
+const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(5);
 
 type Entry = socket::Entry<Uring>;
 
@@ -98,6 +98,8 @@ pub(crate) struct Uring {
     held_up: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
+    /// Wakers to call because of what happened outside of a turn.
+    woken: Vec<Waker>,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
     /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of
@@ -134,6 +136,7 @@ impl UringDriver {
             turn: 0,
             held_up: false,
             signalled: false,
+            woken: Vec::new(),
             fed: Vec::new(),
             pressure: false,
             lost_events: LostEvents::default(),
@@ -157,6 +160,7 @@ impl UringDriver {
     ) -> io::Result<()> {
         self.engine.signalled = false;
         self.engine.turn = self.engine.turn.wrapping_add(1);
+        wakes.append(&mut self.engine.woken);
         if self.engine.arrived.is_empty() {
             self.return_buffers();
             if self.engine.should_split() {

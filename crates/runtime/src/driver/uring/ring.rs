@@ -4,6 +4,7 @@ use crate::calls::Call;
 use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
+use crate::sys;
 use crate::sys::ring::{self, Setup, Uring, Wait};
 use io_uring::cqueue;
 use io_uring::squeue::{Entry, Flags};
@@ -23,6 +24,9 @@ const BURST_MIN: usize = 20;
 /// Completions that are taken beyond those of a wait. More would leave the cache before they are
 /// answered: 256 gained as much with 100 connections and lost 7 % with 1,000.
 const BURST_MAX: u32 = 64;
+
+/// How long an enter that the kernel refuses for lack of memory is not repeated.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Ring {
     uring: Uring,
@@ -191,12 +195,28 @@ impl Ring {
         let enter = || self.uring.enter(to_submit, flags, wait);
         match self.counters.calls.timed(call, enter) {
             Ok(_) => Ok(()),
-            // EBUSY: the completion queue overflowed and has to be emptied first. EAGAIN: no
-            // memory for a request just now. The entries stay queued for the next enter.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
+            Err(error) => self.refused(error),
+        }
+    }
+
+    /// An enter has failed. The entries stay queued for the next one.
+    #[cold]
+    fn refused(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            // The completion queue overflowed and has to be emptied first; or there is no memory for a
+            // request just now, which time may change.
+            Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
+                if self.uring.arrived() == 0 {
+                    // Fails only for a wrong descriptor, and none is asked about.
+                    let _slept = sys::poll::wait_readable(-1, REFUSED_PAUSE);
+                }
                 Ok(())
             }
-            Err(error) => Err(error),
+            Some(libc::EBADR) => {
+                let what = "the kernel had no memory for completions, and has lost some (EBADR)";
+                Err(io::Error::other(what))
+            }
+            _ => Err(error),
         }
     }
 

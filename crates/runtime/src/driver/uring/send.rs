@@ -157,8 +157,7 @@ impl Uring {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
             Err(error) => {
-                // With an empty queue there are no other waiters.
-                stream.send_failed(errno(&error), &mut Vec::new());
+                stream.send_failed(errno(&error), &mut self.woken);
                 return Err(error);
             }
         }

@@ -14,30 +14,51 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The future of [`TcpStream::connect`]. Dropping it abandons the attempt.
+/// The future of [`TcpStream::connect`], which connects when it is first polled. Dropping it abandons
+/// the attempt.
 #[derive(Debug)]
 pub struct Connect {
-    /// The stream until it is ready; or why it could not start, until that was reported.
-    started: Result<TcpStream, Option<io::Error>>,
+    attempt: Attempt,
     /// It need not be returned: dropping this closes the socket.
     token: WaitToken,
+}
+
+#[derive(Debug)]
+enum Attempt {
+    /// From a local address, to an address.
+    Internet(Option<SocketAddr>, SocketAddr),
+    /// With this socket.
+    Socket(Socket, SockAddr),
+    Started(TcpStream),
+    Over,
 }
 
 impl Connect {
     /// Connects a new socket.
     pub(super) fn from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
-        match socket_for(local, address) {
-            Ok(socket) => Connect::socket(socket, &address.into()),
-            Err(error) => Connect { started: Err(Some(error)), token: WaitToken::default() },
-        }
+        let attempt = Attempt::Internet(local, address);
+        Connect { attempt, token: WaitToken::default() }
     }
 
     /// Connects this socket.
     pub(in crate::net) fn socket(socket: Socket, address: &SockAddr) -> Connect {
+        let attempt = Attempt::Socket(socket, address.clone());
+        Connect { attempt, token: WaitToken::default() }
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let (socket, address) = match std::mem::replace(&mut self.attempt, Attempt::Over) {
+            Attempt::Internet(local, address) => (socket_for(local, address)?, address.into()),
+            Attempt::Socket(socket, address) => (socket, address),
+            other => {
+                self.attempt = other;
+                return Ok(());
+            }
+        };
         let worker = current();
-        let started = worker.driver.borrow_mut().connect(OwnedFd::from(socket), address);
-        let started = started.map(|key| TcpStream::new(worker, key)).map_err(Some);
-        Connect { started, token: WaitToken::default() }
+        let key = worker.driver.borrow_mut().connect(OwnedFd::from(socket), &address)?;
+        self.attempt = Attempt::Started(TcpStream::new(worker, key));
+        Ok(())
     }
 }
 
@@ -45,15 +66,14 @@ impl Future for Connect {
     type Output = io::Result<TcpStream>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Connect { started, token } = &mut *self;
+        self.start()?;
+        let Connect { attempt, token } = &mut *self;
         let mut waiter = Waiter::new(cx, token);
-        let connected = match started {
-            Ok(stream) => stream.worker.driver.borrow_mut().poll_connected(stream.key, &mut waiter),
-            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(polled_again))),
-        };
-        connected.map(|connected| {
-            let stream = std::mem::replace(started, Err(None));
-            connected.and_then(|()| stream.map_err(|error| error.unwrap_or_else(polled_again)))
+        let Attempt::Started(stream) = attempt else { return Poll::Ready(Err(polled_again())) };
+        let polled = stream.worker.driver.borrow_mut().poll_connected(stream.key, &mut waiter);
+        polled.map(|connected| match std::mem::replace(attempt, Attempt::Over) {
+            Attempt::Started(stream) => connected.map(|()| stream),
+            _ => Err(polled_again()),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
 
 use super::retry_eintr;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -11,6 +12,8 @@ pub(crate) type Event = libc::epoll_event;
 /// An epoll set.
 pub(crate) struct Epoll {
     fd: OwnedFd,
+    /// epoll_pwait2(2) was refused: older kernels lack it, and so do older seccomp profiles.
+    in_milliseconds: Cell<bool>,
 }
 
 impl AsRawFd for Epoll {
@@ -24,7 +27,8 @@ impl Epoll {
         // SAFETY: no memory is passed.
         let fd = retry_eintr(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) as isize })?;
         // SAFETY: epoll_create1 returned a new descriptor that has no other owner.
-        Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        Ok(Epoll { fd, in_milliseconds: Cell::new(false) })
     }
 
     /// Registers `target` for `interest`; events carry `data`.
@@ -63,13 +67,18 @@ impl Epoll {
     ) -> io::Result<()> {
         events.clear();
         let room = events.capacity().min(i32::MAX as usize) as i32;
-        let count = match self.wait_ns(events.as_mut_ptr(), room, timeout) {
-            // EPERM: the response of older seccomp profiles to an unknown call.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                self.wait_ms(events.as_mut_ptr(), room, timeout)
-            }
-            other => other,
+        let events_at = events.as_mut_ptr();
+        let mut count = match self.in_milliseconds.get() {
+            true => self.wait_ms(events_at, room, timeout),
+            false => self.wait_ns(events_at, room, timeout),
         };
+        if !self.in_milliseconds.get()
+            && let Err(error) = &count
+            && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+        {
+            self.in_milliseconds.set(true);
+            count = self.wait_ms(events_at, room, timeout);
+        }
         match count {
             // SAFETY: the kernel initialised `count` events, and `count <= room <= capacity`.
             Ok(count) => unsafe { events.set_len(count) },

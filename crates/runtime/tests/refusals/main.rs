@@ -1,0 +1,277 @@
+//! Errors injected into each system call of the engines, by a seccomp filter on the worker's thread:
+//! each ends in an error, a notice or a pause, never in a future that waits for ever or in a busy loop.
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use std::cell::Cell;
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream as Peer, UdpSocket as UdpPeer};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+use testing::{Test, tests};
+use twinring::{
+    EngineChoice, Handle, Runtime, RuntimeError, TcpListener, TcpStream, UdpSocket, UnixStream,
+    sleep, spawn,
+};
+
+const TESTS: &[Test] = tests![
+    a_send_that_fails_wakes_the_receiver,
+    a_receive_that_fails_is_reported,
+    refused_accepts_pause_with_a_notice,
+    refused_enters_pause,
+    enters_that_lose_completions_end_the_worker,
+    datagrams_that_cannot_be_sent_are_counted,
+    waits_in_milliseconds_serve_as_well,
+    data_behind_descriptors_is_received,
+];
+
+fn main() -> ExitCode {
+    testing::run(&[TESTS])
+}
+
+/// How long what counts as hung may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// System calls within [`WATCHED`] that are no busy loop: those made hundreds of thousands.
+const CALLS_MAX: u64 = 5_000;
+const WATCHED: Duration = Duration::from_millis(300);
+
+/// From now on, `call` answers `errno` on this thread.
+fn refuse(call: libc::c_long, errno: i32) {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture");
+    let rules = [(call, Vec::new())].into_iter().collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).expect("a filter");
+    let program: BpfProgram = filter.try_into().expect("a program");
+    // Also sets no_new_privs, for this thread alone.
+    seccompiler::apply_filter(&program).expect("allowed");
+}
+
+/// Runs a program on a worker of its own thread, which ends in time; also the notices that came.
+fn on_worker<F>(
+    engine: EngineChoice,
+    program: impl FnOnce(Handle) -> F + Send + 'static,
+) -> (Result<(), RuntimeError>, u32)
+where
+    F: Future<Output = ()> + 'static,
+{
+    if engine == EngineChoice::IoUring {
+        testing::needs_io_uring();
+    }
+    let (done, ended) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        let notices = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&notices);
+        let builder = Runtime::builder().engine(engine).stop_on_panic(true);
+        let builder = builder.linger(Duration::ZERO).on_notice(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let runtime = builder.build().expect("an engine");
+        let handle = runtime.handle();
+        let outcome = runtime.block_on(program(handle));
+        done.send(()).expect("the test waits");
+        (outcome, notices.load(Ordering::Relaxed))
+    });
+    let hung = ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
+    assert!(!hung, "{engine:?} hangs");
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+async fn pair() -> (TcpStream, Peer) {
+    let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+    (listener.accept().await.expect("a connection"), peer)
+}
+
+fn errno<T>(result: &io::Result<T>) -> i32 {
+    result.as_ref().err().and_then(io::Error::raw_os_error).unwrap_or(0)
+}
+
+/// Does not return for good while something keeps the worker busy.
+async fn assert_calm(handle: &Handle, what: &str) {
+    let before = handle.counters();
+    sleep(WATCHED).await;
+    let calls = handle.counters().syscalls - before.syscalls;
+    assert!(calls < CALLS_MAX, "{what}: {calls} system calls in {WATCHED:?}");
+}
+
+/// The receiver was put into a list of wakers that was dropped, and waited for ever.
+fn a_send_that_fails_wakes_the_receiver() {
+    for (engine, more) in
+        [(EngineChoice::Epoll, false), (EngineChoice::Epoll, true), (EngineChoice::IoUring, true)]
+    {
+        for refused in [libc::ENOBUFS, libc::ENOMEM] {
+            let (outcome, _) = on_worker(engine, move |_| async move {
+                let (stream, _peer) = pair().await;
+                let stream = Rc::new(stream);
+                let receiver = Rc::clone(&stream);
+                let receiving = spawn(async move { receiver.recv().await });
+                sleep(Duration::from_millis(5)).await;
+                refuse(libc::SYS_sendto, refused);
+                let _reported_here_or_later = match more {
+                    true => stream.send_more("lost").await,
+                    false => stream.send("lost").await,
+                };
+                let received = receiving.await.expect("not aborted");
+                assert_eq!(errno(&received), refused);
+                assert_eq!(errno(&stream.send("more").await), refused);
+            });
+            outcome.expect("the worker ends by itself");
+        }
+    }
+}
+
+fn a_receive_that_fails_is_reported() {
+    for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::EBADR] {
+        let (outcome, _) = on_worker(EngineChoice::Epoll, move |handle| async move {
+            let (stream, mut peer) = pair().await;
+            refuse(libc::SYS_recvfrom, refused);
+            peer.write_all(b"unread").expect("room");
+            assert_eq!(errno(&stream.recv().await), refused);
+            assert_calm(&handle, "a receive that failed").await;
+        });
+        outcome.expect("the worker ends by itself");
+    }
+    // A full socket that the kernel calls empty is no reason to ask again and again.
+    let (outcome, _) = on_worker(EngineChoice::Epoll, |handle| async move {
+        let (stream, mut peer) = pair().await;
+        refuse(libc::SYS_recvfrom, libc::EAGAIN);
+        peer.write_all(b"unread").expect("room");
+        let receiving = spawn(async move { stream.recv().await });
+        assert_calm(&handle, "EAGAIN").await;
+        receiving.abort();
+    });
+    outcome.expect("the worker ends by itself");
+}
+
+/// accept4 was called 644,000 times a second, without a word.
+fn refused_accepts_pause_with_a_notice() {
+    for refused in [libc::EPERM, libc::ENOPROTOOPT, libc::ENOBUFS, libc::EMFILE] {
+        let (outcome, notices) = on_worker(EngineChoice::Epoll, move |handle| async move {
+            let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address"));
+            let listener = listener.expect("a port");
+            let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+            refuse(libc::SYS_accept4, refused);
+            let accepting = spawn(async move { listener.accept().await.map(drop) });
+            assert_calm(&handle, "accept4").await;
+            assert!(!accepting.is_finished());
+            accepting.abort();
+        });
+        outcome.expect("the worker ends by itself");
+        assert_eq!(notices, 1, "errno {refused}");
+    }
+}
+
+/// Waits that the kernel refused were repeated 223,000 times a second, or ended the worker.
+fn refused_enters_pause() {
+    testing::needs_io_uring();
+    // Beside each other: each runtime ends after its patience with a kernel that does not answer.
+    thread::scope(|scope| {
+        for refused in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+            scope.spawn(move || {
+                let (outcome, _) = on_worker(EngineChoice::IoUring, move |handle| async move {
+                    let (stream, _peer) = pair().await;
+                    refuse(libc::SYS_io_uring_enter, refused);
+                    let receiving = spawn(async move { stream.recv().await });
+                    assert_calm(&handle, "io_uring_enter").await;
+                    receiving.abort();
+                });
+                outcome.expect("the worker ends by itself");
+            });
+        }
+    });
+}
+
+fn enters_that_lose_completions_end_the_worker() {
+    for refused in [libc::EBADR, libc::EPERM] {
+        let (outcome, _) = on_worker(EngineChoice::IoUring, move |_| async move {
+            let (stream, _peer) = pair().await;
+            refuse(libc::SYS_io_uring_enter, refused);
+            let _never = stream.recv().await;
+        });
+        let error = outcome.expect_err("the engine is unusable").to_string();
+        assert!(error.contains("engine failed"), "{error}");
+    }
+}
+
+fn datagrams_that_cannot_be_sent_are_counted() {
+    for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM] {
+        let (outcome, _) = on_worker(EngineChoice::Epoll, move |handle| async move {
+            let peer = UdpPeer::bind("127.0.0.1:0").expect("a port");
+            let socket = UdpSocket::bind("127.0.0.1:0".parse().expect("an address"));
+            let socket = socket.expect("a port");
+            refuse(libc::SYS_sendmsg, refused);
+            let to = peer.local_addr().expect("bound");
+            socket.send_to("lost", to).await.expect("taken");
+            socket.flush().await.expect("settled");
+            assert_eq!(socket.counted().send_errors.total(), 1);
+            assert_calm(&handle, "sendmsg").await;
+        });
+        outcome.expect("the worker ends by itself");
+    }
+}
+
+/// epoll_pwait2 was tried again in every wait.
+fn waits_in_milliseconds_serve_as_well() {
+    for refused in [libc::ENOSYS, libc::EPERM] {
+        let (outcome, _) = on_worker(EngineChoice::Epoll, move |_| async move {
+            let (stream, mut peer) = pair().await;
+            refuse(libc::SYS_epoll_pwait2, refused);
+            let ticks = Rc::new(Cell::new(0));
+            let count = Rc::clone(&ticks);
+            let ticking = spawn(async move {
+                loop {
+                    sleep(Duration::from_millis(2)).await;
+                    count.set(count.get() + 1);
+                }
+            });
+            while ticks.get() < 5 {
+                peer.write_all(b"n").expect("room");
+                assert!(!stream.recv().await.expect("received").is_empty());
+            }
+            ticking.abort();
+        });
+        outcome.expect("the worker ends by itself");
+    }
+}
+
+/// The receive of a message with descriptors ends behind it. That was taken for an empty socket, and
+/// the bytes behind it waited for a third message.
+fn data_behind_descriptors_is_received() {
+    for engine in [EngineChoice::Epoll, EngineChoice::IoUring] {
+        let (outcome, _) = on_worker(engine, |_| async move {
+            let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            let stream = UnixStream::from_std(ours).expect("a socket");
+            let receiving = spawn(async move {
+                let mut received = Vec::new();
+                while received.len() < 2 {
+                    received.extend_from_slice(&stream.recv().await.expect("received"));
+                }
+                received
+            });
+            sleep(Duration::from_millis(5)).await;
+            let sent = send_with_a_descriptor(&theirs, b"A");
+            assert_eq!(sent.expect("room"), 1);
+            theirs.write_all(b"B").expect("room");
+            assert_eq!(receiving.await.expect("not aborted"), b"AB");
+            theirs.shutdown(Shutdown::Both).expect("open");
+        });
+        outcome.expect("the worker ends by itself");
+    }
+}
+
+fn send_with_a_descriptor(
+    socket: &std::os::unix::net::UnixStream,
+    bytes: &[u8],
+) -> rustix::io::Result<usize> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let descriptors = [socket.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty())
+}
