@@ -112,15 +112,14 @@ fn bytes_followed_at_once_by_the_end_arrive(configuration: Configuration) {
         let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
         let address = listener.local_addr().expect("bound");
         for round in 0..40 {
-            let connecting = TcpStream::connect(address);
-            if !configuration.is_epoll() {
-                // Epoll has begun to connect; io_uring begins with the next turn.
-                yield_now().await;
-            }
+            let connecting = twinring::spawn(TcpStream::connect(address));
+            // Epoll begins to connect with the first poll, io_uring with the turn behind it.
+            yield_now().await;
+            yield_now().await;
             let (mut peer, _) = listener.accept().expect("a connection");
             peer.write_all(&pattern(round, 0..33)).expect("room");
             drop(peer);
-            let stream = connecting.await.expect("a connection");
+            let stream = connecting.await.expect("not aborted").expect("a connection");
             assert_pattern(round, 0, &recv_to_end(&stream).await.expect("no reset"));
         }
     });
