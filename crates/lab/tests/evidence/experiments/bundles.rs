@@ -104,7 +104,7 @@ fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
 #[test]
 fn bundles_of_earlier_versions_are_verified_by_their_figures_and_rendered_again() {
     let old =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-frevib");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-joakimthun");
     let out = tempfile::tempdir().unwrap();
     for name in files(&old) {
         fs::copy(old.join(&name), out.path().join(&name)).unwrap();
