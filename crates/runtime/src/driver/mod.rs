@@ -61,7 +61,7 @@ use crate::slots::Key;
 use crate::sys::socket::SockAddr;
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -196,20 +196,6 @@ operations! {
     /// Collects the wakers of all waiters of this socket.
     fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
 
-    /// The descriptor of a socket, for code outside of the runtime: it stays open until the program gives
-    /// the socket up, even beyond the end of the runtime, and may be duplicated.
-    fn lend_fd(key: Key) -> Option<RawFd>;
-
-    /// Takes the descriptor of a flushed stream out of the driver, with what was received and not
-    /// taken, if no receive is with the kernel; otherwise ends that.
-    fn release(key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>>;
-
-    /// Likewise a listener, with the connections that it has accepted.
-    fn release_listener(key: Key) -> Option<io::Result<(OwnedFd, Vec<OwnedFd>)>>;
-
-    /// Likewise a datagram socket, with the datagrams that it has received.
-    fn release_datagrams(key: Key) -> Option<io::Result<(OwnedFd, Vec<Received>)>>;
-
     /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
     /// futures that were leaked.
     fn close(key: Key, wakes: &mut Vec<Waker>);
@@ -274,18 +260,6 @@ impl Driver {
     pub(crate) fn fd(&self, key: Key) -> Option<BorrowedFd<'_>> {
         let fd = dispatch!(self, driver => driver.fd(key))?;
         // SAFETY: the driver owns the descriptor, and closes none while it is borrowed.
-        Some(unsafe { BorrowedFd::borrow_raw(fd) })
-    }
-
-    /// The descriptor of a socket that `owner` closes when it is dropped, and not before.
-    pub(crate) fn lend<'a, Owner>(
-        &mut self,
-        _owner: &'a Owner,
-        key: Key,
-    ) -> Option<BorrowedFd<'a>> {
-        let fd = self.lend_fd(key)?;
-        // SAFETY: the owner lives as long as the reference, so the program does not close the socket
-        // meanwhile; the end of the runtime does not close a descriptor that was lent (`leak_lent`).
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 

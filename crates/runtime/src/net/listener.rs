@@ -1,7 +1,7 @@
 //! Listening and accepting.
 
 use super::{
-    Operation, Steering, TcpStream, close, internet_address, lend, patiently, with_socket,
+    Operation, Steering, TcpStream, close, internet_address, patiently, with_fd, with_socket,
 };
 use crate::driver::Side;
 use crate::notice::Notice;
@@ -9,7 +9,7 @@ use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
-use crate::task::{WaitToken, Waiter, yield_now};
+use crate::task::{WaitToken, Waiter};
 use crate::time::sleep;
 use crate::{Either, race};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -217,16 +217,6 @@ impl TcpListener {
         Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener), false)?, address })
     }
 
-    /// Gives the socket to the standard library, in blocking mode, with the connections that were
-    /// accepted and not taken by [`accept`](Self::accept).
-    ///
-    /// # Errors
-    /// Those of fcntl(2).
-    pub async fn into_std(self) -> io::Result<(std::net::TcpListener, Vec<std::net::TcpStream>)> {
-        let (listener, accepted) = self.acceptor.into_fd().await?;
-        Ok((listener.into(), accepted.into_iter().map(Into::into).collect()))
-    }
-
     /// The address it is bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -245,6 +235,15 @@ impl TcpListener {
         self.acceptor.accept().await
     }
 
+    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
+    /// the socket and writes to it: do neither through the descriptor.
+    ///
+    /// # Panics
+    /// After the end of the runtime.
+    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        with_fd(&self.acceptor.worker, self.acceptor.key, f)
+    }
+
     /// The sizes of receive and send buffer that the kernel gave the listener, which accepted
     /// connections inherit.
     ///
@@ -254,22 +253,6 @@ impl TcpListener {
         with_socket(&self.acceptor.worker, self.acceptor.key, |socket| {
             Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
         })
-    }
-}
-
-impl AsFd for TcpListener {
-    /// For socket options; see [`TcpStream`]'s.
-    ///
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.acceptor.as_fd()
-    }
-}
-
-impl AsFd for Acceptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        lend(self, &self.worker, self.key)
     }
 }
 
@@ -293,21 +276,6 @@ impl Acceptor {
         ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
     ) -> io::Result<R> {
         with_socket(&self.worker, self.key, ask)
-    }
-
-    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
-        let (listener, accepted) = loop {
-            let released = self.worker.driver.borrow_mut().release_listener(self.key);
-            match released {
-                Some(released) => break released?,
-                // Its accept ends within the next turns of the engine.
-                None => yield_now().await,
-            }
-        };
-        for socket in accepted.iter().chain([&listener]) {
-            SockRef::from(socket).set_nonblocking(false)?;
-        }
-        Ok((listener, accepted))
     }
 
     pub(super) async fn accept(&self) -> io::Result<TcpStream> {

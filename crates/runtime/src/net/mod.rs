@@ -110,16 +110,13 @@ fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Wa
     worker.wake_descriptor_waiters();
 }
 
-/// The descriptor of a socket that `owner` closes when it is dropped.
-///
-/// # Panics
-/// After the end of the runtime, which is a mistake in the program and not in its input.
-fn lend<'a, Owner>(owner: &'a Owner, worker: &Worker, key: Key) -> BorrowedFd<'a> {
-    let fd = worker.driver.borrow_mut().lend(owner, key);
-    fd.expect("a socket has no descriptor after the end of its runtime")
+/// Calls `f` with the descriptor of a socket of the driver.
+/// Calls `f` with the descriptor of a socket, which stays the engine's.
+fn with_fd<R>(worker: &Worker, key: Key, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+    let driver = worker.driver.borrow();
+    f(driver.fd(key).expect("a socket has no descriptor after the end of its runtime"))
 }
 
-/// Calls `f` with the descriptor of a socket of the driver.
 fn with_socket<R>(
     worker: &Rc<Worker>,
     key: Key,

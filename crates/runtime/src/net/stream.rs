@@ -8,20 +8,20 @@ mod send_file;
 pub use futures::{Connect, Recv, Send, SendVectored};
 pub use options::Keepalive;
 
-use super::{Operation, close, internet_address, lend, with_socket};
+use super::{Operation, close, internet_address, with_fd, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{SockAddr, SockRef};
-use crate::task::{WaitToken, Waiter, yield_now};
+use crate::task::{WaitToken, Waiter};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -95,32 +95,6 @@ impl TcpStream {
         let worker = current();
         let key = worker.driver.borrow_mut().add_stream(socket, unix);
         Ok(TcpStream::new(worker, key))
-    }
-
-    /// Sends queued data, and gives the socket to the standard library, in blocking mode, with the
-    /// bytes that were received and not taken by [`recv`](Self::recv).
-    ///
-    /// # Errors
-    /// The error that broke the connection.
-    pub async fn into_std(self) -> io::Result<(std::net::TcpStream, Vec<u8>)> {
-        let (socket, unread) = self.into_fd().await?;
-        Ok((std::net::TcpStream::from(socket), unread))
-    }
-
-    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
-        // No other task waits: a receive that is waited for would begin again when it ends.
-        self.cancel();
-        self.flush().await?;
-        let (socket, unread) = loop {
-            let released = self.worker.driver.borrow_mut().release(self.key);
-            match released {
-                Some(released) => break released?,
-                // Its receive ends within the next turns of the engine.
-                None => yield_now().await,
-            }
-        };
-        SockRef::from(&socket).set_nonblocking(false)?;
-        Ok((socket, unread.iter().flat_map(|chunk| chunk.iter()).copied().collect()))
     }
 
     /// The next received bytes, in order; empty at the end of the stream, for ever after.
@@ -349,6 +323,15 @@ impl TcpStream {
         with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
     }
 
+    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
+    /// the socket and writes to it: do neither through the descriptor.
+    ///
+    /// # Panics
+    /// After the end of the runtime.
+    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        with_fd(&self.worker, self.key, f)
+    }
+
     /// The address of the other end.
     ///
     /// # Errors
@@ -399,25 +382,6 @@ impl TcpStream {
             cx.waker().wake_by_ref();
         }
         allowed
-    }
-}
-
-impl AsFd for TcpStream {
-    /// For socket options that have no method here. The engine reads from the socket and writes to
-    /// it: do neither through the descriptor. With the `socket2` crate:
-    ///
-    /// ```ignore
-    /// SockRef::from(&stream).set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
-    /// ```
-    ///
-    /// Do not set SO_LINGER to a time: the kernel then blocks the worker in the close. Queued data
-    /// is sent after the drop anyway (see [`Builder::linger`](crate::Builder::linger)), and
-    /// [`set_reset_on_close`](TcpStream::set_reset_on_close) is the other use of it.
-    ///
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        lend(self, &self.worker, self.key)
     }
 }
 

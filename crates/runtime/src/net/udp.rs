@@ -1,6 +1,6 @@
 //! UDP sockets.
 
-use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, lend, with_socket};
+use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, with_fd, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::Side;
@@ -10,7 +10,7 @@ use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{SockFilter, SockRef};
-use crate::task::{WaitToken, Waiter, yield_now};
+use crate::task::{WaitToken, Waiter};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
@@ -116,32 +116,6 @@ impl UdpSocket {
     /// Outside a twinring runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         UdpSocket::from_bound(UdpOptions::default().from_std(socket)?)
-    }
-
-    /// Sends queued datagrams, and gives the socket to the standard library, in blocking mode, with the
-    /// datagrams that were received and not taken. Its options stay as they are.
-    ///
-    /// # Errors
-    /// Those of fcntl(2).
-    pub async fn into_std(self) -> io::Result<(std::net::UdpSocket, Vec<Received>)> {
-        let (socket, unread) = self.into_fd().await?;
-        Ok((socket.into(), unread))
-    }
-
-    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<Received>)> {
-        // No other task waits.
-        self.cancel();
-        self.flush().await?;
-        let (socket, unread) = loop {
-            let released = self.worker.driver.borrow_mut().release_datagrams(self.key);
-            match released {
-                Some(released) => break released?,
-                // Its receives end within the next turns of the engine.
-                None => yield_now().await,
-            }
-        };
-        SockRef::from(&socket).set_nonblocking(false)?;
-        Ok((socket, unread))
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -309,6 +283,15 @@ impl UdpSocket {
         Ok(stats)
     }
 
+    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
+    /// the socket and writes to it: do neither through the descriptor.
+    ///
+    /// # Panics
+    /// After the end of the runtime.
+    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        with_fd(&self.worker, self.key, f)
+    }
+
     /// The counts of the socket itself: like [`stats`](Self::stats) without a system call, and with
     /// 0 for the drops of the kernel.
     pub fn counted(&self) -> UdpStats {
@@ -360,17 +343,6 @@ impl UdpSocket {
         } else {
             Err(io::Error::from_raw_os_error(libc::ECANCELED))
         }
-    }
-}
-
-impl AsFd for UdpSocket {
-    /// For socket options that [`UdpOptions`] lacks, such as multicast groups. The engine reads from
-    /// the socket and writes to it: do neither through the descriptor.
-    ///
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        lend(self, &self.worker, self.key)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 use std::task::{Context, Poll};
@@ -84,17 +84,6 @@ impl UnixListener {
         Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(listener), true)? })
     }
 
-    /// As [`TcpListener::into_std`](super::TcpListener::into_std).
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn into_std(
-        self,
-    ) -> io::Result<(std::os::unix::net::UnixListener, Vec<std::os::unix::net::UnixStream>)> {
-        let (listener, accepted) = self.acceptor.into_fd().await?;
-        Ok((listener.into(), accepted.into_iter().map(Into::into).collect()))
-    }
-
     /// The address it is bound to.
     ///
     /// # Errors
@@ -109,14 +98,6 @@ impl UnixListener {
     /// When the listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         Ok(UnixStream { stream: self.acceptor.accept().await? })
-    }
-}
-
-impl AsFd for UnixListener {
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.acceptor.as_fd()
     }
 }
 
@@ -185,15 +166,6 @@ impl UnixStream {
     /// Outside a twinring runtime.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
         Ok(UnixStream { stream: TcpStream::from_fd(OwnedFd::from(stream), true)? })
-    }
-
-    /// As [`TcpStream::into_std`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn into_std(self) -> io::Result<(std::os::unix::net::UnixStream, Vec<u8>)> {
-        let (socket, unread) = self.stream.into_fd().await?;
-        Ok((std::os::unix::net::UnixStream::from(socket), unread))
     }
 
     /// As [`TcpStream::recv`].
@@ -338,15 +310,5 @@ impl UnixStream {
     /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.socket_address(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
-    }
-}
-
-impl AsFd for UnixStream {
-    /// As for [`TcpStream`]: for socket options, or the credentials of the peer.
-    ///
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
     }
 }

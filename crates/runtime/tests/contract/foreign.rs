@@ -5,7 +5,6 @@ use crate::support::*;
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener as StdListener};
-use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::Duration;
 use twinring::net::resolve;
@@ -13,12 +12,9 @@ use twinring::{Keepalive, ListenOptions, Notice, TcpListener, TcpStream, spawn, 
 
 pub(crate) const RULES: &[Rule] = rules![
     sockets_come_from_the_standard_library,
-    a_stream_goes_to_the_standard_library_with_all_bytes,
-    a_listener_goes_to_the_standard_library_with_all_connections,
     options_are_set_through_the_descriptor,
     options_have_methods,
     a_duplicate_keeps_the_connection_and_no_events,
-    a_descriptor_that_was_lent_outlives_the_runtime,
     names_are_resolved_without_blocking,
     halves_end_one_after_the_other,
     ready_to_send_means_that_the_send_is_taken,
@@ -42,86 +38,20 @@ fn sockets_come_from_the_standard_library(configuration: Configuration) {
     });
 }
 
-fn a_stream_goes_to_the_standard_library_with_all_bytes(configuration: Configuration) {
-    configuration.run(async {
-        for (armed, unread) in [(false, 0), (true, 0), (true, 100_000)] {
-            let (stream, mut peer) = pair().await;
-            if armed {
-                assert!(poll_once(stream.recv()).await.is_none());
-            }
-            peer.write_all(&pattern(1, 0..unread)).expect("room");
-            settle().await;
-            stream.send(pattern(2, 0..200_000)).await.expect("room");
-            let theirs = on_thread(move || {
-                peer.write_all(&pattern(1, unread..unread + 50_000)).expect("room");
-                finish(&peer);
-                read_to_end(&mut peer).expect("no reset")
-            });
-            let (mut stream, mut received) = stream.into_std().await.expect("no error");
-            let ours = on_thread(move || {
-                // Blocking calls work, and what was queued before is in front.
-                stream.read_to_end(&mut received).expect("no reset");
-                stream.write_all(b"the end").expect("room");
-                received
-            });
-            let received = ours.await;
-            assert_eq!(received.len(), unread + 50_000);
-            assert_pattern(1, 0, &received);
-            let theirs = theirs.await;
-            assert_pattern(2, 0, &theirs[..200_000]);
-            assert_eq!(&theirs[200_000..], b"the end");
-        }
-    });
-}
-
-fn a_listener_goes_to_the_standard_library_with_all_connections(configuration: Configuration) {
-    configuration.run(async {
-        for accepts in [false, true] {
-            let listener = listen();
-            let address = listener.local_addr();
-            let mut peers = Vec::new();
-            let mut connect = || peers.push(Peer::connect(address).expect("the backlog has room"));
-            connect();
-            if accepts {
-                drop(listener.accept().await.expect("a connection"));
-                assert!(poll_once(listener.accept()).await.is_none());
-            }
-            (0..5).for_each(|_| connect());
-            settle().await;
-            let (listener, mut accepted) = listener.into_std().await.expect("a socket");
-            connect();
-            let expected = peers.len() - usize::from(accepts);
-            let accepted = on_thread(move || {
-                while accepted.len() < expected {
-                    accepted.push(listener.accept().expect("a connection").0);
-                }
-                // Blocking calls work on all of them.
-                for connection in &mut accepted {
-                    connection.write_all(b"hello").expect("room");
-                }
-                accepted
-            });
-            let accepted = accepted.await;
-            for peer in &mut peers[usize::from(accepts)..] {
-                peer.read_exact(&mut [0; 5]).expect("its connection was accepted");
-            }
-            drop(accepted);
-            Peer::connect(address).expect_err("the listener was closed with its last descriptor");
-        }
-    });
-}
-
 fn options_are_set_through_the_descriptor(configuration: Configuration) {
     configuration.run(async {
         let listener = listen();
-        SockRef::from(&listener).set_keepalive(true).expect("SO_KEEPALIVE");
+        listener.with_fd(|fd| SockRef::from(&fd).set_keepalive(true)).expect("SO_KEEPALIVE");
         let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
         let stream = listener.accept().await.expect("a connection");
-        assert!(SockRef::from(&stream).keepalive().expect("inherited"));
+        assert!(stream.with_fd(|fd| SockRef::from(&fd).keepalive()).expect("inherited"));
         let minute = Duration::from_secs(60);
         let keepalive = TcpKeepalive::new().with_time(minute);
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive).expect("TCP_KEEPIDLE");
-        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().expect("set"), minute);
+        stream
+            .with_fd(|fd| SockRef::from(&fd).set_tcp_keepalive(&keepalive))
+            .expect("TCP_KEEPIDLE");
+        let time = stream.with_fd(|fd| SockRef::from(&fd).tcp_keepalive_time());
+        assert_eq!(time.expect("set"), minute);
     });
 }
 
@@ -137,13 +67,15 @@ fn options_have_methods(configuration: Configuration) {
             probes: 3,
         };
         stream.set_keepalive(Some(wanted)).expect("SO_KEEPALIVE");
-        let socket = SockRef::from(&stream);
-        assert!(socket.keepalive().expect("a socket"));
-        assert_eq!(socket.tcp_keepalive_time().expect("set"), wanted.idle);
-        assert_eq!(socket.tcp_keepalive_interval().expect("set"), wanted.interval);
-        assert_eq!(socket.tcp_keepalive_retries().expect("set"), 3);
+        stream.with_fd(|fd| {
+            let socket = SockRef::from(&fd);
+            assert!(socket.keepalive().expect("a socket"));
+            assert_eq!(socket.tcp_keepalive_time().expect("set"), wanted.idle);
+            assert_eq!(socket.tcp_keepalive_interval().expect("set"), wanted.interval);
+            assert_eq!(socket.tcp_keepalive_retries().expect("set"), 3);
+        });
         stream.set_keepalive(None).expect("SO_KEEPALIVE");
-        assert!(!SockRef::from(&stream).keepalive().expect("a socket"));
+        assert!(!stream.with_fd(|fd| SockRef::from(&fd).keepalive()).expect("a socket"));
         stream.set_ttl(7).expect("IP_TTL");
         assert_eq!(stream.ttl().expect("set"), 7);
         assert!(stream.set_ttl(0).is_err());
@@ -170,7 +102,7 @@ fn options_have_methods(configuration: Configuration) {
 fn a_duplicate_keeps_the_connection_and_no_events(configuration: Configuration) {
     configuration.run_with_handle(|handle| async move {
         let (stream, mut peer) = pair().await;
-        let duplicate = stream.as_fd().try_clone_to_owned().expect("a descriptor");
+        let duplicate = stream.with_fd(|fd| fd.try_clone_to_owned()).expect("a descriptor");
         assert!(poll_once(stream.recv()).await.is_none());
         settle().await;
         drop(stream);
@@ -189,20 +121,6 @@ fn a_duplicate_keeps_the_connection_and_no_events(configuration: Configuration) 
         });
         assert_eq!(&read.await.expect("connected"), b"for the duplicate");
     });
-}
-
-/// Its number must not become that of another file while somebody may still use it.
-fn a_descriptor_that_was_lent_outlives_the_runtime(configuration: Configuration) {
-    let (stream, mut peer) = configuration.run(async {
-        let (stream, peer) = pair().await;
-        stream.send("goodbye").await.expect("room");
-        stream.flush().await.expect("connected");
-        let _lent = stream.as_fd();
-        (stream, peer)
-    });
-    // The connection is closed all the same.
-    assert_eq!(read_to_end(&mut peer).expect("no reset"), b"goodbye");
-    drop(stream);
 }
 
 fn names_are_resolved_without_blocking(configuration: Configuration) {

@@ -15,7 +15,6 @@ pub(crate) const RULES: &[Rule] = rules![
     connecting_waits_while_the_backlog_is_full,
     errors_name_the_path,
     a_peer_that_goes_away_is_an_error,
-    sockets_come_and_go_from_the_standard_library,
     names_may_be_abstract,
     buffers_are_sent_together,
 ];
@@ -235,41 +234,5 @@ fn buffers_are_sent_together(configuration: Configuration) {
         };
         let (received, ()) = both(recv_to_end(&other), send).await;
         assert!(received == sent);
-    });
-}
-
-fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
-    configuration.run(async {
-        let directory = directory();
-        let path = directory.path().join("socket");
-        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
-        let listener = UnixListener::from_std(listener).expect("a socket");
-        let (one, other) = UnixStream::pair().expect("a pair");
-        let mut client = Peer::connect(&path).expect("a listener");
-        let served = listener.accept().await.expect("a connection");
-        assert!(served.peer_addr().expect("connected").is_unnamed());
-        assert!(poll_once(served.recv()).await.is_none());
-        one.send("between two of ours").await.expect("room");
-        one.shutdown_write().await.expect("connected");
-        assert_eq!(recv_to_end(&other).await, b"between two of ours");
-        client.write_all(b"before").expect("room");
-        settle().await;
-        let (mut served, mut unread) = served.into_std().await.expect("no error");
-        client.write_all(b" and after").expect("room");
-        client.shutdown(std::net::Shutdown::Write).expect("connected");
-        let all = on_thread(move || {
-            served.read_to_end(&mut unread).expect("no reset");
-            unread
-        });
-        assert_eq!(all.await, b"before and after");
-        assert_eq!(listener.local_addr().expect("bound").as_pathname(), Some(&*path));
-        assert!(poll_once(listener.accept()).await.is_none());
-        let _early = Peer::connect(&path).expect("a listener");
-        settle().await;
-        let (listener, mut accepted) = listener.into_std().await.expect("a socket");
-        let _late = Peer::connect(&path).expect("a listener");
-        while accepted.len() < 2 {
-            accepted.push(listener.accept().expect("a connection").0);
-        }
     });
 }

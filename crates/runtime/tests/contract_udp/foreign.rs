@@ -4,16 +4,11 @@ use crate::peers::*;
 use crate::support::*;
 use socket2::SockRef;
 use std::net::UdpSocket as StdUdp;
-use std::os::fd::AsFd;
 use std::time::Duration;
 use twinring::{UdpOptions, UdpSocket};
 
-pub(crate) const RULES: &[Rule] = rules![
-    sockets_come_from_the_standard_library,
-    sockets_go_back_with_what_was_not_read,
-    a_duplicate_gets_what_comes_after_the_drop,
-    a_descriptor_that_was_lent_outlives_the_runtime,
-];
+pub(crate) const RULES: &[Rule] =
+    rules![sockets_come_from_the_standard_library, a_duplicate_gets_what_comes_after_the_drop,];
 
 fn sockets_come_from_the_standard_library(configuration: Configuration) {
     configuration.run(async {
@@ -50,48 +45,12 @@ fn sockets_come_from_the_standard_library(configuration: Configuration) {
     assert!(refused.to_string().contains("not bound"), "{refused}");
 }
 
-/// In every way of receiving, armed or not, with datagrams on both sides of the change.
-fn sockets_go_back_with_what_was_not_read(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        for waits in [false, true] {
-            let (peer, socket) = (peer(), bind(&options));
-            let address = socket.local_addr();
-            if waits {
-                assert!(poll_once(socket.recv_from()).await.is_none());
-            }
-            for number in 0..20 {
-                peer.send_to(&numbered(7, number, 100), address).expect("room");
-            }
-            settle().await;
-            socket.send_to("queued", address_of(&peer)).await.expect("room");
-            let (socket, unread) = socket.into_std().await.expect("a socket");
-            assert_eq!(socket.local_addr().expect("bound"), address);
-            assert_eq!(next(&peer), b"queued");
-            socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-            for number in 20..40 {
-                peer.send_to(&numbered(7, number, 100), address).expect("room");
-            }
-            let mut all: Vec<Vec<u8>> = unread.iter().map(|one| one.data.to_vec()).collect();
-            while all.len() < 40 {
-                all.push(next(&socket));
-            }
-            let mut numbers: Vec<usize> =
-                all.iter().map(|datagram| assert_numbered(7, datagram)).collect();
-            if options.pending > 0 {
-                // Receives in flight side by side may complete out of order.
-                numbers.sort_unstable();
-            }
-            assert!(numbers.into_iter().eq(0..40), "lost or out of order");
-        }
-    });
-}
-
 fn a_duplicate_gets_what_comes_after_the_drop(configuration: Configuration) {
     configuration.run_with_handle(|handle| async move {
         let socket = bind(&UdpOptions::default());
-        SockRef::from(&socket).set_broadcast(true).expect("SO_BROADCAST");
+        socket.with_fd(|fd| SockRef::from(&fd).set_broadcast(true)).expect("SO_BROADCAST");
         let address = socket.local_addr();
-        let duplicate = socket.as_fd().try_clone_to_owned().expect("a descriptor");
+        let duplicate = socket.with_fd(|fd| fd.try_clone_to_owned()).expect("a descriptor");
         assert!(poll_once(socket.recv_from()).await.is_none());
         settle().await;
         drop(socket);
@@ -110,15 +69,4 @@ fn a_duplicate_gets_what_comes_after_the_drop(configuration: Configuration) {
         assert_eq!(duplicate.recv(&mut bytes).expect("a datagram"), 17);
         assert_eq!(&bytes[..17], b"for the duplicate");
     });
-}
-
-/// Its number must not become that of another file while somebody may still use it.
-fn a_descriptor_that_was_lent_outlives_the_runtime(configuration: Configuration) {
-    let socket = configuration.run(async {
-        let socket = bind(&UdpOptions::default());
-        let _lent = socket.as_fd();
-        assert!(poll_once(socket.recv_from()).await.is_none());
-        socket
-    });
-    drop(socket);
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram as Peer};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::net::{UnixDatagramOptions, UnixReceived};
+use twinring::net::UnixDatagramOptions;
 use twinring::{UnixDatagram, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -20,7 +20,6 @@ pub(crate) const RULES: &[Rule] = rules![
     a_connected_sender_waits_for_a_full_receiver,
     a_refusal_is_reported_to_its_sender,
     a_dropped_receive_loses_nothing,
-    sockets_come_and_go_from_the_standard_library,
 ];
 
 fn directory() -> tempfile::TempDir {
@@ -276,37 +275,5 @@ fn a_dropped_receive_loses_nothing(configuration: Configuration) {
         assert_eq!(errno(&waiting.await.expect("no panic")), libc::ECANCELED);
         theirs.send(b"afterwards").expect("room");
         assert_eq!(&socket.recv().await.expect("a datagram")[..], b"afterwards");
-    });
-}
-
-fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
-    configuration.run(async {
-        for waits in [false, true] {
-            let (ours, theirs) = Peer::pair().expect("a pair");
-            theirs.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-            let socket = UnixDatagram::from_std(ours).expect("a socket");
-            if waits {
-                assert!(poll_once(socket.recv()).await.is_none());
-            }
-            socket.send("there").await.expect("room");
-            assert_eq!(next_of(&theirs), b"there");
-            for number in 0..10 {
-                theirs.send(&numbered(5, number, 50)).expect("room");
-            }
-            settle().await;
-            let (socket, unread) = socket.into_std().await.expect("a socket");
-            socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-            for number in 10..20 {
-                theirs.send(&numbered(5, number, 50)).expect("room");
-            }
-            let unread = unread.into_iter().map(|UnixReceived { data, .. }| data.to_vec());
-            let mut all: Vec<Vec<u8>> = unread.collect();
-            while all.len() < 20 {
-                all.push(next_of(&socket));
-            }
-            for (number, datagram) in all.iter().enumerate() {
-                assert_eq!(assert_numbered(5, datagram), number);
-            }
-        }
     });
 }

@@ -318,15 +318,6 @@ impl EpollDriver {
     }
 }
 
-impl Epoll {
-    /// Takes a descriptor that lives on out of the set.
-    fn forget_descriptor(&self, fd: RawFd) {
-        self.shared.counters.syscalls.add(1);
-        // Fails if it was closed before it was registered.
-        let _not_there = self.epoll.remove(fd);
-    }
-}
-
 impl Engine for Epoll {
     type Wake = ();
     type Listener = Accepting;
@@ -348,16 +339,6 @@ impl Engine for Epoll {
             }
             other => Some(other),
         }
-    }
-
-    fn end_accept(&mut self, _key: Key, listener: &mut Listener) -> Option<Vec<OwnedFd>> {
-        listener.socket.iter().for_each(|socket| self.forget_descriptor(socket.as_raw_fd()));
-        Some(Vec::new())
-    }
-
-    fn end_receive(&mut self, _key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
-        stream.fd().into_iter().for_each(|fd| self.forget_descriptor(fd));
-        Some(Vec::new())
     }
 
     #[inline]
@@ -420,26 +401,12 @@ impl Engine for Epoll {
         udp.update_interest(&self.epoll, key, &self.shared)
     }
 
-    fn end_datagrams(&mut self, _key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
-        self.forget_descriptor(udp.fd());
-        Some(Vec::new())
-    }
-
     fn udp_fd(udp: &Udp) -> Option<RawFd> {
         Some(udp.fd())
     }
 
-    fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
-        udp.take_socket()
-    }
-
     /// Closing the descriptor removes it from the epoll set, unless the program has duplicated it.
     fn close(sockets: &mut Sockets<Epoll>, key: Key) {
-        if sockets.end_loan(key)
-            && let Some(fd) = sockets.fd(key)
-        {
-            sockets.engine.forget_descriptor(fd);
-        }
         if sockets.entries.remove(key).is_some() {
             sockets.engine.shared.counters.syscalls.add(1);
         }

@@ -22,8 +22,7 @@ pub(super) type Udp = socket::Udp<Epoll>;
 
 /// The state of a datagram socket on epoll, beside the common state.
 pub(crate) struct Own {
-    /// Empty once it was leaked, at the end of the runtime.
-    socket: Option<OwnedFd>,
+    socket: OwnedFd,
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
     reading: Reading,
@@ -36,18 +35,13 @@ pub(crate) struct Own {
 impl Own {
     pub(super) fn new(socket: OwnedFd, group: usize) -> Own {
         let reading = Reading::new(true);
-        Own { socket: Some(socket), group, reading, blocked: false, watches_room: false }
+        Own { socket, group, reading, blocked: false, watches_room: false }
     }
 }
 
 impl Udp {
-    /// The descriptor, which is open as long as the runtime.
     pub(super) fn fd(&self) -> RawFd {
-        self.own.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-
-    pub(super) fn take_socket(&mut self) -> Option<OwnedFd> {
-        self.own.socket.take()
+        self.own.socket.as_raw_fd()
     }
 
     pub(super) fn receive_batch(

@@ -3,13 +3,11 @@
 use super::{Engine, Entry, Sockets, entry};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::common::closed;
 use crate::driver::datagrams::{Outbox, UdpSetup};
 use crate::driver::unix_attempt::UnixAttempt;
 use crate::slots::Key;
 use crate::task::{WaitQueue, Waiter};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -122,18 +120,5 @@ impl<E: Engine> Sockets<E> {
         let polled = udp.outbox.poll_settled(waiter);
         engine.await_datagrams_sent(key, udp)?;
         polled.map(Ok)
-    }
-
-    pub(crate) fn release_datagrams(
-        &mut self,
-        key: Key,
-    ) -> Option<io::Result<(OwnedFd, Vec<Received>)>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
-            return Some(Err(closed()));
-        };
-        let unread = self.engine.end_datagrams(key, udp)?;
-        let socket = E::take_udp(udp);
-        self.end_loan(key);
-        Some(socket.ok_or_else(closed).map(|socket| (socket, unread)))
     }
 }

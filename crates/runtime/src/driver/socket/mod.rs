@@ -17,14 +17,11 @@ use self::stream::{End, Receiving, Sending};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::counters::Counters;
 use crate::datagram::Received;
-use crate::driver::common::{Side, closed, reset_on_close};
+use crate::driver::common::{Side, reset_on_close};
 use crate::slots::{Key, Slots};
 use crate::sys;
-use crate::sys::socket::SockRef;
 use crate::task::{WaitQueue, Waiter};
-use std::collections::HashSet;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -56,14 +53,6 @@ pub(crate) trait Engine: Sized {
 
     /// A task waits for a connection.
     fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
-
-    /// The connections that were accepted and not taken, if the kernel accepts no more and reports no
-    /// events of the listener; otherwise ends the accept.
-    fn end_accept(&mut self, key: Key, listener: &mut Listener<Self>) -> Option<Vec<OwnedFd>>;
-
-    /// What was received and not taken, if the kernel has no receive of the stream and reports no
-    /// events of it; otherwise ends the receive.
-    fn end_receive(&mut self, key: Key, stream: &mut Stream<Self>) -> Option<Vec<RecvBuf>>;
 
     /// Bytes that have already arrived. The end is noted in the state.
     fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
@@ -112,15 +101,8 @@ pub(crate) trait Engine: Sized {
     /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
     fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp<Self>) -> io::Result<()>;
 
-    /// The datagrams that were received and not taken, if the kernel has no operation of the socket and
-    /// reports no events of it; otherwise ends its receives.
-    fn end_datagrams(&mut self, key: Key, udp: &mut Udp<Self>) -> Option<Vec<Received>>;
-
     /// The descriptor of a datagram socket that is open.
     fn udp_fd(udp: &Udp<Self>) -> Option<RawFd>;
-
-    /// Takes the descriptor of a datagram socket, at the end of the runtime or of its receives.
-    fn take_udp(udp: &mut Udp<Self>) -> Option<OwnedFd>;
 
     /// Cancels the operations of the socket and closes it.
     fn close(sockets: &mut Sockets<Self>, key: Key);
@@ -210,14 +192,11 @@ pub(crate) struct Sockets<E: Engine> {
     pub(crate) engine: E,
     pub(crate) entries: Slots<Entry<E>>,
     pub(crate) lingering: Lingering,
-    /// Sockets whose descriptor the program has seen, until they are closed.
-    lent: HashSet<Key>,
 }
 
 impl<E: Engine> Sockets<E> {
     pub(crate) fn with(engine: E, linger: Duration) -> Sockets<E> {
-        let (entries, lent) = (Slots::new(), HashSet::new());
-        Sockets { engine, entries, lingering: Lingering::new(linger), lent }
+        Sockets { engine, entries: Slots::new(), lingering: Lingering::new(linger) }
     }
 
     /// The next connection of a listener.
@@ -233,19 +212,6 @@ impl<E: Engine> Sockets<E> {
         listener.waiters.add(waiter);
         engine.await_connection(key, listener);
         Poll::Pending
-    }
-
-    pub(crate) fn release_listener(
-        &mut self,
-        key: Key,
-    ) -> Option<io::Result<(OwnedFd, Vec<OwnedFd>)>> {
-        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
-            return Some(Err(closed()));
-        };
-        let accepted = self.engine.end_accept(key, listener)?;
-        let socket = listener.socket.take();
-        self.end_loan(key);
-        Some(socket.ok_or_else(closed).map(|socket| (socket, accepted)))
     }
 
     pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
@@ -273,40 +239,6 @@ impl<E: Engine> Sockets<E> {
             Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Udp(udp) => E::udp_fd(udp),
             Entry::Wake(_) => None,
-        }
-    }
-
-    pub(crate) fn lend_fd(&mut self, key: Key) -> Option<RawFd> {
-        let fd = self.fd(key)?;
-        self.lent.insert(key);
-        Some(fd)
-    }
-
-    /// A socket is about to be closed. True if the program may have duplicated its descriptor, so that
-    /// this does not end what the kernel does with it.
-    pub(crate) fn end_loan(&mut self, key: Key) -> bool {
-        !self.lent.is_empty() && self.lent.remove(&key)
-    }
-
-    /// At the end of the runtime: a number that the program may still use as a descriptor must not
-    /// become that of another file. Such sockets are shut down, and their descriptors are leaked. They
-    /// are few: the program has to have leaked them too, or moved them out of the runtime.
-    fn leak_lent(&mut self) {
-        for key in std::mem::take(&mut self.lent) {
-            let socket = match self.entries.get_mut(key) {
-                Some(Entry::Stream(stream)) if !stream.sending.is_closing() => {
-                    stream.cut_off();
-                    stream.socket.take()
-                }
-                Some(Entry::Listener(listener)) => listener.socket.take(),
-                Some(Entry::Udp(udp)) if !udp.outbox.closing => E::take_udp(udp),
-                _ => None,
-            };
-            if let Some(socket) = socket {
-                // Fails if the connection is gone.
-                let _shut_down = SockRef::from(&socket).shutdown(Shutdown::Both);
-                std::mem::forget(socket);
-            }
         }
     }
 
@@ -359,7 +291,6 @@ impl<E: Engine> Sockets<E> {
     }
 
     pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
-        self.leak_lent();
         E::teardown(self, patience, wakes);
     }
 }

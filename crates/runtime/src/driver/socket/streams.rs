@@ -9,7 +9,6 @@ use crate::driver::pieces::Piece;
 use crate::slots::Key;
 use crate::task::Waiter;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::task::{Poll, Waker};
 
 impl<E: Engine> Sockets<E> {
@@ -94,18 +93,6 @@ impl<E: Engine> Sockets<E> {
         let polled = stream.sending.poll_flushed(waiter);
         engine.await_sent(key, stream);
         polled
-    }
-
-    pub(crate) fn release(&mut self, key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Some(Err(closed()));
-        };
-        let unread = self.engine.end_receive(key, stream)?;
-        self.end_loan(key);
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return None };
-        let put_back = std::iter::from_fn(|| stream.receiving.take_put_back());
-        let unread = put_back.chain(unread).collect();
-        Some(stream.socket.take().ok_or_else(closed).map(|socket| (socket, unread)))
     }
 
     pub(crate) fn finish(&mut self, key: Key) {

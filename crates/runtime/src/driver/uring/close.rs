@@ -13,7 +13,6 @@ impl UringDriver {
     /// Cancels what is with the kernel and then closes the descriptor, in one submission. The
     /// order matters: an armed receive holds the file, and close(2) alone would send no FIN.
     pub(super) fn abandon(&mut self, key: Key) {
-        self.end_loan(key);
         match self.entries.get(key) {
             Some(Entry::Udp(_)) => return self.abandon_udp(key),
             Some(Entry::Listener(_)) => return self.close_listener(key),

@@ -36,23 +36,6 @@ impl Engine for Uring {
         self.arm_accept(key, listener);
     }
 
-    fn end_accept(&mut self, key: Key, listener: &mut Listener) -> Option<Vec<OwnedFd>> {
-        if listener.own.armed {
-            self.cancel_accept(key, listener);
-            return None;
-        }
-        // A connection that could not be accepted is not there to be handed over.
-        Some(listener.own.accepted.drain(..).flatten().collect())
-    }
-
-    fn end_receive(&mut self, key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
-        if stream.own.receive.armed {
-            self.pause(key, stream);
-            return None;
-        }
-        Some(std::iter::from_fn(|| stream.own.unread.pop()).collect())
-    }
-
     #[inline]
     fn receive(&mut self, stream: &mut Stream) -> Option<RecvBuf> {
         stream.own.unread.pop()
@@ -119,16 +102,8 @@ impl Engine for Uring {
         Ok(())
     }
 
-    fn end_datagrams(&mut self, key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
-        self.release_udp(key, udp)
-    }
-
     fn udp_fd(udp: &Udp) -> Option<RawFd> {
         udp.own.socket.as_ref().map(AsRawFd::as_raw_fd)
-    }
-
-    fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
-        udp.own.socket.take()
     }
 
     fn close(sockets: &mut Sockets<Uring>, key: Key) {

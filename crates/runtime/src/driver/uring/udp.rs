@@ -65,8 +65,6 @@ pub(crate) struct Own {
     pub(super) expected: u32,
     /// Closed and cancelled: its slot is free after the last completion.
     abandoned: bool,
-    /// The program takes the socket out of the runtime: nothing is received any more.
-    released: bool,
     memory: Memory,
     /// The lengths that a multishot recvmsg reserves.
     template: Box<libc::msghdr>,
@@ -115,7 +113,7 @@ impl Udp {
 
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
-        let never = self.outbox.closing || self.own.released;
+        let never = self.outbox.closing;
         let not_now = self.own.starved || self.own.paused;
         never || not_now || self.own.receive_error.is_some()
     }
@@ -151,7 +149,6 @@ impl UringDriver {
             socket: Some(socket),
             expected: 0,
             abandoned: false,
-            released: false,
             memory,
             template,
             singles: Vec::new(),
@@ -220,16 +217,5 @@ impl Uring {
         cancels.extend(armed.map(|single| Op::ReceiveDatagram.tag(*single)));
         udp.own.expected += cancels.len() as u32;
         cancels.into_iter().for_each(|operation| self.push_cancel_of(key, operation));
-    }
-
-    /// The datagrams that were received and not taken, once the kernel has no operation of the socket.
-    pub(super) fn release_udp(&mut self, key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
-        if !std::mem::replace(&mut udp.own.released, true) {
-            self.cancel_receives(key, udp, None);
-        }
-        if udp.own.expected > 0 || udp.own.in_flight > 0 {
-            return None;
-        }
-        Some(udp.own.received.drain(..).collect())
     }
 }

@@ -11,7 +11,7 @@ use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::task::WaitToken;
 use crate::time::{Sleep, sleep};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
@@ -190,19 +190,6 @@ impl UnixDatagram {
         UnixDatagramOptions::default().from_std(socket)
     }
 
-    /// Gives the socket to the standard library, in blocking mode, with the datagrams that were
-    /// received and not taken.
-    ///
-    /// # Errors
-    /// Those of fcntl(2).
-    pub async fn into_std(
-        self,
-    ) -> io::Result<(std::os::unix::net::UnixDatagram, Vec<UnixReceived>)> {
-        let (socket, unread) = self.socket.into_fd().await?;
-        let unread = unread.into_iter().map(UnixReceived::new).collect::<io::Result<_>>()?;
-        Ok((socket.into(), unread))
-    }
-
     /// Makes the socket bound to `path` the receiver of [`send`](Self::send), and the only sender to
     /// this one. Can be called again.
     ///
@@ -301,17 +288,6 @@ impl UnixDatagram {
     /// ENOTCONN if there is none.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.with_socket(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
-    }
-}
-
-impl AsFd for UnixDatagram {
-    /// For socket options. The engine reads from the socket and writes to it: do neither through the
-    /// descriptor.
-    ///
-    /// # Panics
-    /// After the end of its runtime.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 

@@ -27,10 +27,6 @@ impl Epoll {
         self.0.modify(target, interest, data)
     }
 
-    pub(crate) fn remove(&self, target: RawFd) -> io::Result<()> {
-        self.0.remove(target)
-    }
-
     pub(crate) fn wait(
         &self,
         events: &mut Vec<Event>,

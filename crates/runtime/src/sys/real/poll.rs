@@ -41,11 +41,6 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, target, interest, data)
     }
 
-    /// Ends the registration of a descriptor.
-    pub(crate) fn remove(&self, target: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, target, 0, 0)
-    }
-
     fn control(&self, op: i32, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest as u32, u64: data };
         retry_eintr(|| {
