@@ -141,6 +141,7 @@ fn seccomp_is_named_with_its_fix_for_any_errno() {
 }
 
 fn a_filter_that_forgot_one_call_is_named_too() {
+    testing::needs_io_uring();
     for (call, name) in [
         (libc::SYS_io_uring_enter, "io_uring_enter"),
         (libc::SYS_io_uring_register, "io_uring_register"),
@@ -207,6 +208,7 @@ fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
 }
 
 fn memlock_is_named_where_rings_are_charged_to_it() {
+    testing::needs_io_uring();
     // 64 KiB hold the small rings of the probe, 0 KiB none.
     for kib in [64, 0] {
         let line = without_ipc_lock(|| json(&limited(&format!("-l {kib}"), &["probe", "--json"])));
@@ -223,6 +225,7 @@ fn memlock_is_named_where_rings_are_charged_to_it() {
 }
 
 fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
+    testing::needs_io_uring();
     // Room for one ring or one file, and no more.
     let line = json(&limited("-n 4", &["probe", "--json"]));
     assert_eq!(line["refusal"]["layer"], "resources", "{line}");

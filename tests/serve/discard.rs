@@ -4,9 +4,9 @@ use crate::support::*;
 use std::io::Write;
 use std::net::Shutdown;
 use std::process::Command;
-use testing::{Test, tests};
+use testing::{Test, engine_tests};
 
-pub(crate) const TESTS: &[Test] = tests![every_byte_is_read_and_none_is_answered];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![every_byte_is_read_and_none_is_answered];
 
 fn discard(engine: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
@@ -14,23 +14,21 @@ fn discard(engine: &str) -> Server {
     Server::spawn(command)
 }
 
-fn every_byte_is_read_and_none_is_answered() {
+fn every_byte_is_read_and_none_is_answered(engine: &str) {
     const BYTES: [usize; 4] = [0, 1, 65_537, 3_000_017];
-    for engine in ["io_uring", "epoll"] {
-        let server = discard(engine);
-        let streams = BYTES.map(|_| connect(server.address()));
-        for (stream, bytes) in streams.iter().zip(BYTES) {
-            (&*stream).write_all(&vec![7; bytes]).expect("the server reads");
-            stream.shutdown(Shutdown::Write).expect("connected");
-        }
-        for stream in &streams {
-            assert!(read_to_end(stream).expect("a clean end").is_empty(), "{engine}");
-        }
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(ended.last["service"], "discard");
-        assert_eq!(ended.count("accepted"), BYTES.len() as u64);
-        assert_eq!(ended.count("received_bytes"), BYTES.iter().sum::<usize>() as u64);
-        assert_eq!((ended.count("sent_bytes"), ended.count("open")), (0, 0));
+    let server = discard(engine);
+    let streams = BYTES.map(|_| connect(server.address()));
+    for (stream, bytes) in streams.iter().zip(BYTES) {
+        (&*stream).write_all(&vec![7; bytes]).expect("the server reads");
+        stream.shutdown(Shutdown::Write).expect("connected");
     }
+    for stream in &streams {
+        assert!(read_to_end(stream).expect("a clean end").is_empty(), "{engine}");
+    }
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.last["service"], "discard");
+    assert_eq!(ended.count("accepted"), BYTES.len() as u64);
+    assert_eq!(ended.count("received_bytes"), BYTES.iter().sum::<usize>() as u64);
+    assert_eq!((ended.count("sent_bytes"), ended.count("open")), (0, 0));
 }

@@ -22,6 +22,7 @@ fn both_families(refusal: &'static str) {
     let root = ["--root", site.path().to_str().expect("UTF-8")];
     for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
         for engine in ENGINES {
+            needs(engine);
             let command = |listen: &[&str]| {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
                 command.args(["serve", service, "--json", "--engine", engine]).args(more);

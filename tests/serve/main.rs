@@ -47,7 +47,7 @@ fn main() -> std::process::ExitCode {
         containers::TESTS,
         containers::ENGINE_TESTS,
         counters::ENGINE_TESTS,
-        discard::TESTS,
+        discard::ENGINE_TESTS,
         echo::TESTS,
         echo::ENGINE_TESTS,
         echo_limits::ENGINE_TESTS,
