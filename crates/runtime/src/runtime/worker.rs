@@ -64,8 +64,6 @@ pub(crate) struct Worker {
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
     pub(crate) descriptor_waiters: RefCell<WaitQueue>,
     pub(super) shutdown_waiters: RefCell<WaitQueue>,
-    /// Empty between steps; kept for its allocation.
-    pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
     /// It has had a turn.
     serves: Cell<bool>,
@@ -118,7 +116,6 @@ impl Worker {
             counters,
             descriptor_waiters: RefCell::default(),
             shutdown_waiters: RefCell::default(),
-            wakes: RefCell::default(),
             started,
             serves: Cell::new(false),
             round: Cell::new(0),
@@ -166,10 +163,6 @@ impl Worker {
         self.round.get()
     }
 
-    pub(super) fn begin_round(&self) {
-        self.round.set(self.round.get() + 1);
-    }
-
     pub(super) fn stage(&self) -> u8 {
         self.shared.stage()
     }
@@ -189,8 +182,9 @@ impl Worker {
         // What it owns is dropped inside the runtime, and before the wait for queued data.
         drop(main);
         self.abort_tasks();
+        let mut wakes = Vec::new();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
-            self.turn().map_err(failed)?;
+            self.turn(&mut wakes).map_err(failed)?;
         }
         Ok(output.into_inner())
     }
@@ -198,13 +192,14 @@ impl Worker {
     /// Runs until `main` has ended, or the runtime was stopped.
     fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
         let main = JoinHandle::spawn(&self.executor, main);
+        let mut wakes = Vec::new();
         loop {
             self.executor.run_ready();
             // Checked before the wait: when `main` has ended, there may be no further event.
             if main.is_finished() || self.stage() == STOPPING {
                 break;
             }
-            self.turn().map_err(failed)?;
+            self.turn(&mut wakes).map_err(failed)?;
         }
         match main.take_panic() {
             Some(panic) => std::panic::resume_unwind(panic),
@@ -218,25 +213,24 @@ impl Worker {
         self.executor.abort_all();
     }
 
-    /// Lets the driver submit, wait and report, and queues the tasks that it woke.
-    pub(super) fn turn(&self) -> io::Result<()> {
+    /// Lets the driver submit, wait and report, and queues the tasks that it woke. `wakes` is empty
+    /// between turns, and kept for its allocation.
+    fn turn(&self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.serves.set(true);
-        let mut wakes = self.wakes.take();
-        let deadline = self.next_deadline();
-        let has_arrivals = self.driver.borrow().has_arrivals();
-        if !has_arrivals {
-            self.publish_in_use();
-            self.begin_round();
+        let mut driver = self.driver.borrow_mut();
+        let deadline = self.next_deadline(&mut driver);
+        let mut timeout = Some(Duration::ZERO);
+        if !driver.has_arrivals() {
+            self.publish_in_use(&driver);
+            self.round.set(self.round.get() + 1);
+            if self.executor.is_idle(self.registration.inbox()) {
+                timeout = deadline.map(|deadline| deadline.saturating_duration_since(sys::now()));
+            }
         }
-        let idle = self.executor.is_idle(self.registration.inbox()) && !has_arrivals;
-        let timeout = match (idle, deadline) {
-            (false, _) => Some(Duration::ZERO),
-            (true, None) => None,
-            (true, Some(deadline)) => Some(deadline.saturating_duration_since(sys::now())),
-        };
-        self.driver.borrow_mut().turn(timeout, &mut wakes)?;
+        driver.turn(timeout, wakes)?;
+        drop(driver);
         if let Some(deadline) = deadline {
-            let now = self.fire_timers(&mut wakes);
+            let now = self.fire_timers(wakes);
             if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
                 self.counters.wait_overrun.record(now - deadline);
             }
@@ -249,16 +243,16 @@ impl Worker {
     }
 
     /// Publishes the gauges, with two plain stores, so that each wait may do it.
-    pub(super) fn publish_in_use(&self) {
-        let in_use = self.driver.borrow().in_use();
+    fn publish_in_use(&self, driver: &Driver) {
+        let in_use = driver.in_use();
         self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
         self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self, driver: &mut Driver) -> Option<Instant> {
         let timer = self.timers.borrow_mut().next_deadline_ns();
         let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
-        let driver = self.driver.borrow_mut().next_deadline();
+        let driver = driver.next_deadline();
         match (timer, driver) {
             (Some(timer), Some(driver)) => Some(timer.min(driver)),
             (timer, driver) => timer.or(driver),
@@ -275,14 +269,15 @@ impl Worker {
 
     /// Hands queued operations to the kernel.
     fn submit(&self) -> io::Result<()> {
-        let mut wakes = self.wakes.take();
+        let mut wakes = Vec::new();
         self.driver.borrow_mut().submit(&mut wakes)?;
-        self.wake_all(wakes);
+        self.wake_all(&mut wakes);
         Ok(())
     }
 
-    /// Wakes all in `wakes`, and keeps its memory.
-    fn wake_all(&self, mut wakes: Vec<Waker>) {
+    /// Wakes all in `wakes`.
+    #[inline]
+    fn wake_all(&self, wakes: &mut Vec<Waker>) {
         for waker in wakes.drain(..) {
             // Nearly all wakers are of tasks of this worker: those need no lookup of the current
             // worker.
@@ -295,7 +290,6 @@ impl Worker {
                 _ => waker.wake(),
             }
         }
-        self.wakes.replace(wakes);
     }
 
     pub(super) fn take_inbox(&self) {
@@ -334,7 +328,7 @@ impl Drop for Enter {
         let patience = self.worker.shared.patience();
         self.worker.driver.borrow_mut().teardown(patience, &mut wakes);
         drop(wakes);
-        self.worker.publish_in_use();
+        self.worker.publish_in_use(&self.worker.driver.borrow());
         set_current(None);
     }
 }

@@ -89,10 +89,12 @@ impl Wheel {
 
     /// The next time to check: the exact earliest deadline if it is within 64 ticks, otherwise a
     /// time not later than it.
+    #[inline]
     pub(crate) fn next_deadline_ns(&mut self) -> Option<u64> {
-        if self.timers.is_empty() {
-            return None;
-        }
+        if self.timers.is_empty() { None } else { self.find_next_deadline() }
+    }
+
+    fn find_next_deadline(&mut self) -> Option<u64> {
         if self.next_ns.is_none() {
             self.next_ns = self.first_bucket().map(|(level, bucket, start_tick)| {
                 let exact = || self.buckets[bucket].iter().filter_map(|key| self.timers.get(*key));

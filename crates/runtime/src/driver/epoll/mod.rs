@@ -280,7 +280,9 @@ impl EpollDriver {
             .timed(Call::EpollWait, || self.engine.epoll.wait(&mut self.engine.events, timeout))?;
         self.engine.shared.counters.events.add(self.engine.events.len() as u64);
         self.engine.gather.begin(self.engine.events.len());
-        self.expire_lingering();
+        if !self.lingering.is_empty() {
+            self.expire_lingering();
+        }
         Ok(())
     }
 

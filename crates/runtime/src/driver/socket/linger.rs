@@ -32,6 +32,11 @@ impl Lingering {
         Some(key)
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// The next deadline of a socket that is still `open`.
     pub(crate) fn next_deadline(&mut self, open: impl Fn(Key) -> bool) -> Option<Instant> {
         while let Some((deadline, key)) = self.queue.front() {

@@ -280,7 +280,11 @@ impl<E: Engine> Sockets<E> {
     }
 
     /// When `turn` has to run even without events.
+    #[inline]
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        if self.lingering.is_empty() {
+            return None;
+        }
         let entries = &self.entries;
         self.lingering.next_deadline(|key| is_open(entries, key))
     }

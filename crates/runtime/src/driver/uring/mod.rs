@@ -42,7 +42,6 @@ use crate::counters::Counters;
 use crate::driver::common::{DriverSetup, InUse};
 use crate::slots::{Key, Slots};
 use crate::sys;
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
@@ -81,8 +80,9 @@ pub(crate) struct Uring {
     files: Files,
     /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
-    /// Arrivals of the last enters that are still to be handled.
-    arrived: VecDeque<Completion>,
+    /// Arrivals of the last enters; those before `next_arrival` were handled.
+    arrived: Vec<Completion>,
+    next_arrival: usize,
     /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
     quick: Vec<(Key, u32)>,
     /// The same for datagrams, by operation: a key whose operation is gone has posted an error.
@@ -127,7 +127,8 @@ impl UringDriver {
             spare_sends: Vec::new(),
             files: Files::new(),
             completions: Vec::new(),
-            arrived: VecDeque::new(),
+            arrived: Vec::new(),
+            next_arrival: 0,
             quick: Vec::new(),
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
@@ -160,8 +161,10 @@ impl UringDriver {
     ) -> io::Result<()> {
         self.engine.signalled = false;
         self.engine.turn = self.engine.turn.wrapping_add(1);
-        wakes.append(&mut self.engine.woken);
-        if self.engine.arrived.is_empty() {
+        if !self.engine.woken.is_empty() {
+            wakes.append(&mut self.engine.woken);
+        }
+        if !self.has_arrivals() {
             self.return_buffers();
             if self.engine.should_split() {
                 // Without collecting: what arrives now would take further buffers, before those
@@ -169,24 +172,30 @@ impl UringDriver {
                 self.enter_and_settle(Enter::Submit, None, wakes)?;
                 self.return_buffers();
             }
-            let arrived = self.engine.ring.has_completions() || !self.engine.arrived.is_empty();
             let hurry = self.engine.held_up
                 || self.engine.signalled
+                || !wakes.is_empty()
+                || self.has_arrivals()
                 || self.engine.groups.can_feed()
-                || self.engine.lost_events.is_due();
-            let wait = !hurry && wakes.is_empty() && !arrived;
-            let how = if wait { Enter::Wait } else { Enter::Collect };
+                || self.engine.lost_events.is_due()
+                || self.engine.ring.has_completions();
+            let how = if hurry { Enter::Collect } else { Enter::Wait };
             self.enter_and_settle(how, timeout, wakes)?;
-            self.expire_lingering();
-            self.check_for_lost_events(PORTION);
+            if !self.lingering.is_empty() {
+                self.expire_lingering();
+            }
+            if self.engine.lost_events.is_due() {
+                self.check_for_lost_events(PORTION);
+            }
         }
         self.handle_arrivals(PORTION, wakes);
         Ok(())
     }
 
     /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
+    #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
-        !self.engine.arrived.is_empty()
+        self.engine.next_arrival < self.engine.arrived.len()
     }
 
     pub(crate) fn in_use(&self) -> InUse {
@@ -198,10 +207,17 @@ impl UringDriver {
         }
     }
 
+    #[inline]
     fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
-        for _ in 0..most {
-            let Some(completion) = self.engine.arrived.pop_front() else { return };
+        let end = self.engine.arrived.len().min(self.engine.next_arrival.saturating_add(most));
+        while self.engine.next_arrival < end {
+            let completion = self.engine.arrived[self.engine.next_arrival];
+            self.engine.next_arrival += 1;
             self.complete(completion, wakes);
+        }
+        if self.engine.next_arrival == self.engine.arrived.len() {
+            self.engine.arrived.clear();
+            self.engine.next_arrival = 0;
         }
     }
 
@@ -231,8 +247,12 @@ impl UringDriver {
         self.reap(wakes)?;
         self.engine.held_up =
             taken < self.engine.quick.len() || taken_datagrams < self.engine.quick_datagrams.len();
-        self.settle(taken, wakes);
-        self.settle_datagrams(taken_datagrams, wakes);
+        if taken > 0 {
+            self.settle(taken, wakes);
+        }
+        if taken_datagrams > 0 {
+            self.settle_datagrams(taken_datagrams, wakes);
+        }
         Ok(())
     }
 
@@ -241,21 +261,23 @@ impl UringDriver {
     /// over before its connection's next request is.
     fn reap(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
-            let mut others = std::mem::take(&mut self.engine.completions);
             let mut taken = 0;
             for completion in self.engine.ring.completions() {
                 taken += 1;
-                if Op::of(completion.user_data).is_some_and(Op::is_arrival) {
-                    self.engine.arrived.push_back(completion);
+                if Op::is_arrival(completion.user_data) {
+                    self.engine.arrived.push(completion);
                 } else {
-                    others.push(completion);
+                    self.engine.completions.push(completion);
                 }
             }
             self.engine.counters.completions.add(taken);
-            for completion in others.drain(..) {
-                self.complete(completion, wakes);
+            if !self.engine.completions.is_empty() {
+                let mut others = std::mem::take(&mut self.engine.completions);
+                for completion in others.drain(..) {
+                    self.complete(completion, wakes);
+                }
+                self.engine.completions = others;
             }
-            self.engine.completions = others;
             if !self.engine.ring.overflowed() {
                 return Ok(());
             }
@@ -268,10 +290,15 @@ impl UringDriver {
 
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
     fn return_buffers(&mut self) {
-        self.engine.pressure = self.engine.groups.publish(self.engine.quick.len());
+        let in_transit = self.engine.quick.len();
+        if !self.engine.groups.need_buffers(in_transit) {
+            self.engine.pressure = false;
+            return;
+        }
+        self.engine.pressure = self.engine.groups.publish(in_transit);
         // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
         // waits another round behind all others.
-        if !self.engine.arrived.is_empty() || !self.engine.groups.can_feed() {
+        if self.has_arrivals() || !self.engine.groups.can_feed() {
             return;
         }
         let mut fed = std::mem::take(&mut self.engine.fed);

@@ -44,9 +44,15 @@ impl Op {
         Op::LostEvents,
     ];
 
-    /// True for events that peers cause, and not the program.
-    pub(super) fn is_arrival(self) -> bool {
-        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
+    /// True for the user data of events that peers cause, and not the program.
+    #[inline]
+    pub(super) fn is_arrival(user_data: u64) -> bool {
+        const ARRIVALS: u64 = 1 << Op::Accept as u64
+            | 1 << Op::Receive as u64
+            | 1 << Op::ReceiveDatagrams as u64
+            | 1 << Op::ReceiveDatagram as u64;
+        let code = user_data >> Key::BITS;
+        code < u64::BITS.into() && ARRIVALS >> code & 1 == 1
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {

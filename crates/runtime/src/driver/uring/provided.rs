@@ -80,6 +80,13 @@ impl Groups {
         &mut self.groups[usize::from(group)]
     }
 
+    /// True if buffers should be given to the kernel, or sockets wait for one. Not in every turn: the
+    /// kernel has some in stock.
+    #[inline]
+    pub(super) fn need_buffers(&self, in_transit: usize) -> bool {
+        self.groups.len() > 1 || self.groups[0].needs_buffers(in_transit)
+    }
+
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, in_transit: usize) -> bool {
@@ -147,6 +154,8 @@ pub(super) struct Provided {
     ring: BufferRing,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
+    /// With fewer, they are given further ones.
+    low_mark: usize,
     /// Sockets that were given another try, and that a submission thread may not have got to yet.
     fed: usize,
     /// Running mean of the bytes of a piece.
@@ -216,6 +225,7 @@ impl Provided {
             bytes,
             ring,
             with_kernel: 0,
+            low_mark: 1,
             fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
             starved: Starved::default(),
@@ -238,11 +248,19 @@ impl Provided {
         (self.pool.available() + about_to_return) * 4 < self.pool.count()
     }
 
+    #[inline]
+    fn needs_buffers(&self, in_transit: usize) -> bool {
+        self.with_kernel < self.low_mark
+            || !self.starved.is_empty()
+            || self.is_short(in_transit)
+    }
+
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
     /// keep the other buffers. A turn that uses every buffer thus copies nothing.
     fn publish_with_reserve(&mut self, in_transit: usize) -> bool {
         let most = self.most_with_kernel();
         self.publish(self.pool.reserve(), most);
+        self.low_mark = most.min(self.with_kernel).div_ceil(2);
         let stuck = in_transit == 0 && self.with_kernel == 0;
         let pressure = stuck || self.is_short(in_transit);
         if pressure {

@@ -133,22 +133,29 @@ impl Ring {
 
     /// Submits everything that is queued and, if requested, waits for a completion at most
     /// `timeout` (`None`: for ever).
+    #[inline]
     pub(super) fn enter(&mut self, how: Enter, timeout: Option<Duration>) -> io::Result<()> {
         if how == Enter::Submit {
             return self.submit();
         }
-        self.refill();
-        let wait = how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
+        if !self.backlog.is_empty() {
+            return self.enter_with_backlog();
+        }
+        let wait = how == Enter::Wait && timeout != Some(Duration::ZERO);
+        self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
+        if wait { self.take_burst() } else { Ok(()) }
+    }
+
+    /// The queue was full: enters until all has been submitted, without waiting.
+    #[cold]
+    fn enter_with_backlog(&mut self) -> io::Result<()> {
         loop {
-            self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
-            if self.backlog.is_empty() {
-                return if wait { self.take_burst() } else { Ok(()) };
-            }
-            // The queue was full; there is room now unless the kernel waits for us to take
-            // completions first.
+            self.refill();
+            self.enter_once(ring::ENTER_GETEVENTS, 0, None)?;
             let before = self.backlog.len();
             self.refill();
-            if self.backlog.len() == before {
+            // There is room now unless the kernel waits for us to take completions first.
+            if before == 0 || self.backlog.len() == before {
                 return Ok(());
             }
         }

@@ -60,11 +60,8 @@ impl UringDriver {
     /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted
     /// an error: then another send is in flight by now, or none.
     pub(super) fn settle(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
-        if taken == 0 {
-            return;
-        }
-        let mut quick = std::mem::take(&mut self.engine.quick);
-        for (key, serial) in quick.drain(..taken) {
+        for at in 0..taken {
+            let (key, serial) = self.engine.quick[at];
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
                 && let Some(bytes) = stream.silent_send(serial)
             {
@@ -76,9 +73,12 @@ impl UringDriver {
                 }
             }
         }
-        // `advance` queued new sends into `quick`; keep the larger allocation.
-        quick.append(&mut self.engine.quick);
-        self.engine.quick = quick;
+        // `advance` may have queued new sends behind them.
+        if taken == self.engine.quick.len() {
+            self.engine.quick.clear();
+        } else {
+            self.engine.quick.drain(..taken);
+        }
     }
 }
 
