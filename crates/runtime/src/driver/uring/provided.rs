@@ -250,9 +250,7 @@ impl Provided {
 
     #[inline]
     fn needs_buffers(&self, in_transit: usize) -> bool {
-        self.with_kernel < self.low_mark
-            || !self.starved.is_empty()
-            || self.is_short(in_transit)
+        self.with_kernel < self.low_mark || !self.starved.is_empty() || self.is_short(in_transit)
     }
 
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
