@@ -2,10 +2,8 @@
 
 use clap::Args;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
-use twinring::{Builder, Engine, EngineChoice, EpollOptions, Runtime, RuntimeError, UringOptions};
+use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
 
 /// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
 pub(crate) const CPU_MAX: usize = 8192;
@@ -13,19 +11,14 @@ pub(crate) const CPU_MAX: usize = 8192;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why. `both` runs workers of
-    /// either engine beside each other and compares their CPU time; `adaptive` then gives new
-    /// connections to the engine that needs less, and tries the other one again from time to time.
-    #[arg(long, value_name = "auto|io_uring|epoll|both|adaptive", default_value = "auto")]
+    /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why. `both` runs workers of either
+    /// engine beside each other and compares their CPU time.
+    #[arg(long, value_name = "auto|io_uring|epoll|both", default_value = "auto")]
     engine: Mode,
-    /// Worker threads, each with its own ring or epoll set. With `--engine both` or `adaptive`, the
-    /// engines of the workers alternate; with 1, two threads take new connections in turn.
-    /// [default: 1; 2 with --engine both or adaptive]
+    /// Worker threads, each with its own ring or epoll set. With `--engine both` their engines alternate.
+    /// [default: 1; 2 with --engine both]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// The slices of time in which `--engine both` and `adaptive` compare, 100ms to 60s.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = slice)]
-    compare_slice: Duration,
     /// CPUs for the workers, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
@@ -39,13 +32,11 @@ pub(crate) struct EngineArgs {
 
 /// How the engine is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+enum Mode {
     /// One engine for all workers.
     One(EngineChoice),
     /// Both, compared.
     Both,
-    /// Both, compared; new connections go to the one that needs less CPU.
-    Adaptive,
 }
 
 impl FromStr for Mode {
@@ -54,76 +45,17 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Mode, String> {
         match text {
             "both" => Ok(Mode::Both),
-            "adaptive" => Ok(Mode::Adaptive),
             other => other.parse().map(Mode::One).map_err(|_| {
-                let known = "auto, io_uring, epoll, both or adaptive";
-                format!("engine={other}: expected {known}")
+                format!("engine={other}: expected auto, io_uring, epoll or both")
             }),
         }
     }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::One(EngineChoice::Auto) => "auto",
-            Mode::One(EngineChoice::IoUring) => "io_uring",
-            Mode::One(EngineChoice::Epoll) => "epoll",
-            Mode::Both => "both",
-            Mode::Adaptive => "adaptive",
-        })
-    }
-}
-
-/// A slice of time.
-fn slice(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a duration from 100ms to 60s".to_owned();
-    let slice = crate::values::duration(text)?;
-    let allowed = Duration::from_millis(100)..=Duration::from_secs(60);
-    if allowed.contains(&slice) { Ok(slice) } else { Err(wrong()) }
-}
-
 impl EngineArgs {
     /// True if workers of both engines are compared.
     pub(crate) fn compares(&self) -> bool {
-        matches!(self.engine, Mode::Both | Mode::Adaptive)
-    }
-
-    /// True if new connections go to the engine that needs less CPU.
-    pub(crate) fn adapts(&self) -> bool {
-        self.engine == Mode::Adaptive
-    }
-
-    /// True if the engines of one worker are compared in turn.
-    pub(crate) fn takes_turns(&self) -> bool {
-        self.compares() && self.workers == Some(1)
-    }
-
-    /// The CPU that a worker is pinned to.
-    pub(crate) fn cpu_of(&self, worker: usize) -> Option<usize> {
-        let cpus = &self.pin.as_ref()?.0;
-        cpus.get(worker % cpus.len().max(1)).copied()
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.engine
-    }
-
-    pub(crate) fn slice(&self) -> Duration {
-        self.compare_slice
-    }
-
-    /// Builds a runtime from [`runtime`](EngineArgs::runtime). If the engines cannot be compared
-    /// here, it has the number of workers that was requested, and not one for each engine.
-    ///
-    /// # Errors
-    /// As [`Builder::build`].
-    pub(crate) fn build(&self, builder: Builder) -> Result<Runtime, RuntimeError> {
-        let runtime = builder.clone().build()?;
-        match self.takes_turns() && runtime.features().engine() == Engine::Epoll {
-            true => builder.workers(1).build(),
-            false => Ok(runtime),
-        }
+        self.engine == Mode::Both
     }
 
     /// False if the engine is certainly epoll.
@@ -133,14 +65,11 @@ impl EngineArgs {
 
     /// The builder of a runtime with these settings.
     pub(crate) fn runtime(&self) -> Builder {
-        let engine = match self.engine {
-            Mode::One(engine) => engine,
-            Mode::Both | Mode::Adaptive => EngineChoice::Auto,
+        let (engine, workers) = match self.engine {
+            Mode::One(engine) => (engine, 1),
+            Mode::Both => (EngineChoice::Auto, 2),
         };
-        let workers = match (self.compares(), self.workers) {
-            (true, None | Some(1)) => 2,
-            (_, workers) => workers.map_or(1, usize::from),
-        };
+        let workers = self.workers.map_or(workers, usize::from);
         Runtime::builder()
             .engine(engine)
             .side_by_side(self.compares())

@@ -12,8 +12,8 @@ use twinring_services::http::{Admin, Pages};
 
 #[derive(Debug, Args)]
 pub(super) struct AdminArgs {
-    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread; and `/engines`
-    /// and `/engines.json` with --engine both or adaptive. Do not expose it.
+    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread; with --engine both also
+    /// `/engines.json`. Do not expose it.
     #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
     admin: Option<SocketAddr>,
 }

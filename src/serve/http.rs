@@ -92,8 +92,7 @@ impl Prepared {
         let mut sandbox = Sandbox::new(&args.sandbox, args.uses());
         let identified = identity.as_ref().and_then(Option::as_ref);
         let builder = sandbox.confine(builder, &args.engine, identified);
-        let runtime =
-            args.engine.build(builder).map_err(|error| problems.push(error.to_string())).ok();
+        let runtime = builder.build().map_err(|error| problems.push(error.to_string())).ok();
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
 
@@ -192,9 +191,9 @@ fn run(
     }
     if args.config.is_some() || tls.is_some() {
         let config = args.config.clone();
-        let reach = sandbox.reach(&args.paths(hosts));
+        let is_confined = sandbox.limits_files();
         let settings = service.settings();
-        let reloader = Reloader::start(Running { config, started, settings, tls, reach })?;
+        let reloader = Reloader::start(Running { config, started, settings, tls, is_confined })?;
         hooks.signals.on(SIGHUP, move || reloader.request());
     }
     let pages = WithEngines { pages: observer, live };

@@ -165,12 +165,11 @@ impl<C: Serialize + 'static> Reporter<C> {
             text => format!("; {text}"),
         };
         print_line(&format!(
-            "ready: {} on {}, engine {}, {} worker{plural} ({}){details}; {sandbox}{}",
+            "ready: {} on {}, {}, {} worker{plural}{details}; {sandbox}{}",
             self.subject.name,
             addresses.join(", "),
             ready.engine,
             self.workers,
-            as_text(&ready.features),
             fallback_reason.unwrap_or_default(),
         ));
     }
@@ -238,13 +237,12 @@ impl<C: Serialize + 'static> Reporter<C> {
         if let (None, Some(row)) = (reason, &self.subject.row) {
             return complain(&row(statistics.uptime_s, &counters));
         }
-        let reason = reason.map(|reason| format!(" reason={reason:?}")).unwrap_or_default();
-        complain(&format!(
-            "{event}: uptime_s={:.2}{reason} {}; runtime: {}",
-            statistics.uptime_s,
-            as_text(&statistics.service_counters),
-            as_text(&statistics.runtime_counters),
-        ));
+        let happened = as_text(&statistics.service_counters);
+        let uptime_s = statistics.uptime_s;
+        complain(&match reason {
+            Some(reason) => format!("ended after {uptime_s:.1} s ({reason}): {happened}"),
+            None => format!("{uptime_s:.1} s: {happened}"),
+        });
     }
 }
 
@@ -256,22 +254,24 @@ pub(super) fn engine_name(features: &Features, compares: bool) -> String {
     }
 }
 
-/// `key=value` pairs; those of an inner object after its name.
+/// The counters that are not zero, by their names; those of an inner object after its name. All counters are in
+/// `--json` and in the metrics of `--admin`.
 fn as_text(fields: &Fields) -> String {
     let mut pairs = Vec::new();
+    let mut add = |name: String, value: &Value| {
+        if value.as_f64().is_some_and(|number| number != 0.0) {
+            pairs.push(format!("{} {value}", name.replace('_', " ")));
+        }
+    };
     for (key, value) in &fields.0 {
         match value {
             Value::Object(inner) => {
-                pairs.extend(inner.iter().map(|(name, value)| format!("{key}.{name}={value}")));
+                inner.iter().for_each(|(name, value)| add(format!("{key} {name}"), value));
             }
-            Value::String(text) => pairs.push(format!("{key}={text}")),
-            Value::Number(number) if number.is_f64() => {
-                pairs.push(format!("{key}={:.2}", number.as_f64().unwrap_or(0.0)));
-            }
-            value => pairs.push(format!("{key}={value}")),
+            value => add(key.clone(), value),
         }
     }
-    pairs.join(" ")
+    if pairs.is_empty() { "no traffic".to_owned() } else { pairs.join(", ") }
 }
 
 fn print_json(line: &impl Serialize) {

@@ -12,16 +12,16 @@ mod filter;
 pub(super) mod parts;
 pub(super) mod paths;
 mod profile;
-mod rights;
 
 pub(crate) use profile::{Format, profile};
 
 use super::user::Identity;
 use crate::engine_args::EngineArgs;
+use caps::CapSet;
 use clap::Args;
 use filter::Needs;
 use parts::{NO_RING, NOT_ASKED, Outcome, PARTS, Part, Report, Selection};
-use paths::{Paths, Reach, Restricted};
+use paths::{Paths, Restricted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
 use twinring::probe::{Environment, Rights};
@@ -51,8 +51,6 @@ pub(super) struct Sandbox {
     /// Why capabilities are kept for rings, which workers create later. Determined once, before any
     /// right is dropped: behind Landlock the setting is no longer readable.
     rings_need_capabilities: Option<&'static str>,
-    /// Whether the kernel can restrict rings, if that was tried.
-    restricts_rings: Option<Result<(), String>>,
     needs: Needs,
     /// Kept for the rules of /proc, as long as the process lives.
     restricted: Option<Restricted>,
@@ -68,7 +66,6 @@ impl Sandbox {
             uses,
             report: Vec::new(),
             rings_need_capabilities: None,
-            restricts_rings: None,
             needs: Needs::default(),
             restricted: None,
             leaky: AtomicBool::new(false),
@@ -106,10 +103,7 @@ impl Sandbox {
         if !self.wants(Part::Ring) || !engine.may_use_rings() {
             return builder;
         }
-        let tried = twinring::confine::try_restrictions().map_err(|error| error.to_string());
-        let refused = tried.is_err();
-        self.restricts_rings = Some(tried);
-        if refused { builder } else { builder.confine(self.uses) }
+        builder.confine(self.uses)
     }
 
     /// Drops the rights that a thread drops for those that it starts. Call it before there is another
@@ -123,32 +117,24 @@ impl Sandbox {
         paths: &Paths,
         identity: Option<&Identity>,
     ) -> Result<(), String> {
-        // With both engines, the second worker has the other one.
-        let (engine, second) = (runtime.features().engine(), runtime.features_of(1).engine());
+        let engine = runtime.features().engine();
         self.needs = Needs {
             uring: engine == Engine::IoUring,
-            // The operator's own service always runs on epoll.
-            epoll: [engine, second].contains(&Engine::Epoll) || paths.own_process,
-            streams: self.uses.accept || paths.own_process,
-            datagrams: self.uses.datagrams,
             files: self.uses.files,
-            idle_clock: engine != second,
             paths: paths.by_name(),
         };
-        let tried = self.restricts_rings.take();
-        if engine == Engine::Epoll && self.wants(Part::Ring) {
-            self.note(Part::Ring, false, NO_RING.to_owned());
-        } else if let Some(tried) = tried {
-            let told = |error| format!("the kernel does not restrict rings (Linux 5.10): {error}");
-            let restricted =
-                tried.map(|()| "restricted to the operations of the service".to_owned());
-            self.settle(Part::Ring, restricted.map_err(told))?;
+        if self.wants(Part::Ring) {
+            match engine {
+                Engine::IoUring => self.settle(Part::Ring, Ok("operations of the service".to_owned()))?,
+                Engine::Epoll => self.note(Part::Ring, false, NO_RING.to_owned()),
+            }
         }
         // Without it the kernel accepts Landlock and filters only from root.
         let needed = [Part::NoNewPrivs, Part::Landlock, Part::Seccomp];
         if needed.into_iter().any(|part| self.wants(part)) {
-            let gained = rights::gain_no_more();
-            self.settle(Part::NoNewPrivs, gained.map(|()| "no program gains rights".to_owned()))?;
+            // Executed programs gain no rights: no set-user-ID, no file capabilities.
+            let set = nix::sys::prctl::set_no_new_privs().map_err(|error| error.desc().to_owned());
+            self.settle(Part::NoNewPrivs, set.map(|()| "no program gains rights".to_owned()))?;
         }
         if self.wants(Part::Landlock) {
             let restricted = paths::restrict(paths).map(|restricted| {
@@ -162,16 +148,16 @@ impl Sandbox {
         if self.wants(Part::Capabilities) {
             let dropped = match self.rings_need_capabilities {
                 Some(why) if engine == Engine::IoUring => Err(why.to_owned()),
-                _ => rights::drop_capabilities(identity),
+                _ => drop_capabilities(identity),
             };
             self.settle(Part::Capabilities, dropped)?;
         }
         Ok(())
     }
 
-    /// The directories that stay readable, if Landlock limits them.
-    pub(super) fn reach(&self, paths: &Paths) -> Option<Reach> {
-        self.restricted.as_ref().map(|_| Reach::of(paths))
+    /// True if Landlock limits the files that can be read.
+    pub(super) fn limits_files(&self) -> bool {
+        self.restricted.is_some()
     }
 
     /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.
@@ -189,7 +175,7 @@ impl Sandbox {
         let rights = self.check.then(check::rights);
         let mut report = Report(self.report.clone());
         if self.wants(Part::Seccomp) {
-            let installed = filter::install(self.needs);
+            let installed = filter::install(self.needs, self.check);
             let installed =
                 installed.map(|()| format!("{} system calls", self.needs.names().len()));
             report.0.push((Part::Seccomp, self.outcome(Part::Seccomp, installed)?));
@@ -241,6 +227,29 @@ impl Sandbox {
     fn note(&mut self, part: Part, on: bool, details: String) {
         self.report.push((part, Outcome { on, details }));
     }
+}
+
+/// Drops all capabilities of this thread and those that it starts from now on, and returns a description.
+///
+/// # Errors
+/// When the kernel refuses.
+fn drop_capabilities(identity: Option<&Identity>) -> Result<String, String> {
+    if let Some(identity) = identity {
+        if identity.leaves_root() {
+            return Ok(format!("dropped with the change to {}", identity.name()));
+        }
+        // A process that stays root needs them to set its groups.
+        identity.assume()?;
+    }
+    let told = |error: caps::errors::CapsError| error.to_string();
+    if caps::read(None, CapSet::Permitted).map_err(told)?.is_empty() {
+        return Ok("the process had none".to_owned());
+    }
+    // The bounding set does not matter if no program is executed, and no_new_privs covers that.
+    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+        caps::clear(None, set).map_err(told)?;
+    }
+    Ok("all dropped".to_owned())
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
     let identity = args.user.identity()?;
     let uses = Uses { accept: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = args.engine.build(sandbox.confine(builder, &args.engine, identity.as_ref()))?;
+    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
     let handle = runtime.handle();
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
     let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);

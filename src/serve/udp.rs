@@ -21,19 +21,18 @@ use std::time::Duration;
 use table::Table;
 use twinring::confine::Uses;
 use twinring::net::Granted;
-use twinring_services::udp::{Impairments, UdpService, UdpSettings};
+use twinring_services::udp::{UdpService, UdpSettings};
 
 /// Additional content of the ready line.
 #[derive(Serialize)]
-struct Details<'a> {
+struct Details {
     max_datagram_bytes: u32,
     granted: Granted,
-    impairments: Option<&'a Impairments>,
 }
 
 /// Runs the reflector until a signal ends it.
 pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let allow = match args.allow_list() {
+    let allow = match args.allow.list_for(&args.listen) {
         Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
@@ -42,16 +41,15 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let identity = args.user.identity()?;
     let uses = Uses { datagrams: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = args.engine.build(sandbox.confine(builder, &args.engine, identity.as_ref()))?;
+    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
     let settings = UdpSettings {
         options: args.options(),
         copy_ecn: args.copy_ecn,
         allow,
         rate_per_source: args.max_rate_per_source,
-        impairments: args.impairments(),
+        impairments: None,
         drain_timeout: args.drain_timeout,
     };
-    let impairments = settings.impairments.clone();
     let workers = runtime.workers();
     let [listen] = families::available([&args.listen]);
     let service = UdpService::bind(&listen, settings, workers, runtime.handle())
@@ -61,10 +59,9 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let details = Details {
         max_datagram_bytes: args.max_datagram_with(granted),
         granted,
-        impairments: impairments.as_ref(),
     };
     let allowed = args.allow.list();
-    let table = Table::new(impairments.is_some());
+    let table = Table::default();
     let (service, live) = Live::prepare(&args.engine, &runtime, Unit::Datagram, service)?;
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))

@@ -11,7 +11,6 @@ use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     only_this_machine_is_answered_by_default,
-    duplicates_require_listed_clients,
     the_ready_line_lists_allowed_clients
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
@@ -34,13 +33,6 @@ fn only_this_machine_is_answered_by_default() {
         assert_eq!(code, Some(2));
         assert!(stderr.contains("expected a network such as"), "{stderr}");
     }
-}
-
-/// Datagrams answered twice are more than was received: only listed clients may get that.
-fn duplicates_require_listed_clients() {
-    let (code, _, stderr) = run(&["serve", "udp", "--allow", "any", "--duplicate", "1"]);
-    assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("amplifier"), "{stderr}");
 }
 
 fn the_ready_line_lists_allowed_clients() {
@@ -67,7 +59,7 @@ fn udp_from(source: &str, server: SocketAddr) -> UdpSocket {
 
 fn datagrams_from_others_are_dropped_and_counted(engine: &str) {
     in_a_namespace(|| {
-        for mode in [&[][..], &["--loss", "0"], &["--gro", "on"], &["--delay", "1ms"]] {
+        for mode in [&[][..], &["--gro", "on"]] {
             let server = Server::udp(engine, &[&OPEN[..], mode].concat());
             let named = udp_from("10.9.9.2", server.address());
             let other = udp_from("10.9.9.3", server.address());
@@ -158,11 +150,10 @@ fn a_source_beyond_its_rate_is_not_answered(engine: &str) {
 
 /// For any input and in any mode, no more bytes are sent back than received.
 fn no_answer_is_longer_than_its_datagram_or_sent_twice(engine: &str) {
-    let modes: [&[&str]; 5] = [
+    let modes: [&[&str]; 4] = [
         &[],
         &["--gro", "on"],
-        &["--delay", "2ms:1ms", "--swap", "20"],
-        &["--loss", "10", "--copy-ecn"],
+        &["--copy-ecn"],
         &["--max-datagram", "512"],
     ];
     for mode in modes {

@@ -37,7 +37,6 @@ mod http_tls;
 mod idle;
 mod sandbox;
 mod udp;
-mod udp_impaired;
 mod udp_shutdown;
 
 fn main() -> std::process::ExitCode {
@@ -96,8 +95,6 @@ fn main() -> std::process::ExitCode {
         sandbox::ENGINE_TESTS,
         udp::TESTS,
         udp::ENGINE_TESTS,
-        udp_impaired::TESTS,
-        udp_impaired::ENGINE_TESTS,
         udp_shutdown::TESTS,
         udp_shutdown::ENGINE_TESTS,
     ])

@@ -16,7 +16,6 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     each_part_works_on_its_own,
-    a_forged_sigsys_is_ignored,
     a_crash_ends_the_process,
     system_calls_files_addresses_and_rights_are_refused_from_inside,
     all_threads_are_filtered_and_without_rights,
@@ -87,7 +86,7 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str)
     for service in services(&site, &identity) {
         let check = Check::new(&[&borrowed(&service)[..], &["--engine", engine]].concat());
         assert_eq!(check.code, Some(0), "{engine} {service:?}: {}", check.stderr);
-        assert_eq!(check.attempts.len(), 11);
+        assert_eq!(check.attempts.len(), 10);
         for (name, attempt) in &check.attempts {
             let parts = attempt["refused_by"].as_array().expect("parts");
             assert!(check.was_refused(name) || parts.is_empty(), "{engine}: {attempt}");
@@ -99,15 +98,11 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str)
                 "udp_socket",
                 "tcp_connect",
                 "disconnect_listener",
-                "make_ring",
                 "signal_parent",
                 "execute",
             ] {
                 assert!(check.was_refused(name), "{engine} {service:?}: {name}");
             }
-            // An operator learns which call it was.
-            let told = "the sandbox refused the system call socket";
-            assert_eq!(check.stderr.matches(told).count(), 1, "{}", check.stderr);
         }
         // Whether by the filter or, with a log to open, by Landlock alone.
         if check.has("landlock") {
@@ -238,20 +233,6 @@ fn root_with_another_group_has_no_capabilities(engine: &str) {
         }
         server.terminate();
     }
-}
-
-/// The handler wrote the result of a call that was not made into the registers of the interrupted
-/// code.
-fn a_forged_sigsys_is_ignored(engine: &str) {
-    let server = Server::echo(engine, &[]);
-    let client = connect(server.address());
-    for _ in 0..100 {
-        let pid = nix::unistd::Pid::from_raw(server.pid() as i32);
-        nix::sys::signal::kill(pid, nix::sys::signal::SIGSYS).expect("it runs");
-        ping(&client, b"still here");
-    }
-    let ended = server.terminate();
-    assert_eq!(ended.count("received_bytes"), 100 * 10);
 }
 
 fn feature_sets_that_differ_most_work_in_the_sandbox() {

@@ -18,7 +18,7 @@ pub mod udp;
 pub use connection::Connection;
 pub use descriptors::raise_descriptor_limit;
 pub use server::{
-    AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage, Steerer, Work,
+    AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage, Work,
 };
 pub use signals::take_no_signals;
 pub use tcp::{Limits, Tcp, TcpService};

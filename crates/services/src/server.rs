@@ -14,7 +14,7 @@ mod stage;
 pub use allow_list::AllowList;
 pub use counters::ServiceCounters;
 pub use meter::{Meters, Reading, Work};
-pub use stage::{Stage, Steerer};
+pub use stage::Stage;
 
 pub(crate) use accept::{end_vital, spawn_vital};
 pub(crate) use allow_list::is_one_host;
@@ -35,7 +35,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::net::Steering;
 use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream};
 
 /// A service, bound and ready to run on the workers of a runtime.
@@ -61,12 +60,6 @@ pub type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 pub trait Service: Sized {
     /// A bound socket of one worker.
     type Socket;
-
-    /// Steers what arrives at the address of a socket, which `workers` share.
-    ///
-    /// # Errors
-    /// When descriptors have run out.
-    fn steering(socket: &Self::Socket, workers: usize) -> io::Result<Steering>;
 
     /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
     ///
@@ -136,20 +129,6 @@ impl<S: Service> Server<S> {
     ) -> Option<Metering> {
         let period = self.meter_period?;
         Some(Metering::start(&self.meters, worker, period, work))
-    }
-
-    /// Prepares the steering of new connections or datagrams between the workers.
-    ///
-    /// # Errors
-    /// When descriptors have run out.
-    pub fn steered(mut self) -> io::Result<(Server<S>, Steerer)> {
-        let workers = self.workers();
-        let sockets = self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let of_first = sockets.iter().take(1).flatten();
-        let steering = of_first.map(|socket| S::steering(socket, workers));
-        self.stage.steer_by(steering.collect::<io::Result<_>>()?);
-        let steerer = Steerer(Arc::clone(&self.stage));
-        Ok((self, steerer))
     }
 
     /// The addresses it listens on, with the ports that the kernel chose.

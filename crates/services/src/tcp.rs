@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use twinring::net::Steering;
 use twinring::{Handle, ListenOptions, TcpStream, spawn};
 
 /// A drain ends a connection that has been idle for this long: it has no work to finish.
@@ -113,10 +112,6 @@ impl TcpService {
 
 impl Service for Tcp {
     type Socket = Listener<()>;
-
-    fn steering((listener, ()): &Listener<()>, workers: usize) -> io::Result<Steering> {
-        listener.steering(workers)
-    }
 
     fn run(server: &TcpService, worker: usize, listeners: Vec<Listener<()>>) -> Running<'_> {
         Box::pin(async move {

@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring::net::{Granted, Steering};
+use twinring::net::Granted;
 use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
 
 /// The longest configurable drain.
@@ -122,10 +122,6 @@ impl UdpService {
 
 impl Service for Udp {
     type Socket = BoundUdp;
-
-    fn steering(socket: &BoundUdp, workers: usize) -> io::Result<Steering> {
-        socket.steering(workers)
-    }
 
     fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> Running<'_> {
         Box::pin(reflect_all(server, worker, sockets))

@@ -23,7 +23,7 @@ pub struct Ready {
     pub service: String,
     /// Addresses of the service.
     pub listen: Vec<SocketAddr>,
-    /// The engine in use; `io_uring+epoll` with `--engine both` and `adaptive`.
+    /// The engine in use; `io_uring+epoll` with `--engine both`.
     pub engine: String,
     /// Worker threads.
     pub workers: usize,
@@ -31,7 +31,7 @@ pub struct Ready {
     pub pid: u32,
     /// The features that the engine in use really has; those of io_uring if both are in use.
     pub features: Fields,
-    /// Why `--engine auto`, `both` or `adaptive` did not choose io_uring; otherwise `null`.
+    /// Why `--engine auto` or `both` did not choose io_uring; otherwise `null`.
     #[serde(rename = "why_not")]
     pub fallback_reason: Option<String>,
     /// For each part of the sandbox, whether it is `on`, and `details` as text for people: its
@@ -61,7 +61,7 @@ pub struct Statistics {
     /// Since the process started, to a hundredth.
     #[serde(default)]
     pub uptime_s: f64,
-    /// The comparison of the engines; only with `--engine both` and `adaptive`.
+    /// The comparison of the engines; only with `--engine both`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engines: Option<Engines>,
     /// The reason for the end of the service; only in the final line.

@@ -5,7 +5,6 @@ use super::config::{self, Configuration, RELOADED};
 use super::host::HostArgs;
 use super::site::SiteArgs;
 use crate::serve::notices;
-use crate::serve::sandbox::paths::Reach;
 use crate::serve::user::Served;
 use clap::ArgMatches;
 use std::io;
@@ -25,8 +24,8 @@ pub(super) struct Running {
     pub(super) started: ArgMatches,
     pub(super) settings: LiveSettings,
     pub(super) tls: Option<Tls>,
-    /// The directories that the sandbox keeps readable, if it limits them.
-    pub(super) reach: Option<Reach>,
+    /// Landlock limits the directories that can be read.
+    pub(super) is_confined: bool,
 }
 
 /// Reloads on request, on a separate thread: the filesystem of the files may never answer.
@@ -90,7 +89,7 @@ impl Running {
             problems.push(format!("{fixed}: cannot change while the server runs; restart it"));
         }
         let settings = args.settings(&hosts, &mut problems);
-        problems.extend(unreadable(&args, &hosts, self.reach.as_ref()));
+        problems.extend(unreadable(&args, &hosts, self.is_confined));
         let certificates = match &self.tls {
             Some(tls) => tls.load(&args.tls_settings(&hosts)).map(Some),
             None => Ok(None),
@@ -104,12 +103,17 @@ impl Running {
 }
 
 /// The roots that the server may not read with the rights that it has kept.
-fn unreadable(args: &HttpArgs, hosts: &[HostArgs], reach: Option<&Reach>) -> Vec<String> {
+fn unreadable(args: &HttpArgs, hosts: &[HostArgs], is_confined: bool) -> Vec<String> {
     let mut problems = Vec::new();
     for site in hosts.iter().map(|host| &host.site).chain([&args.site]) {
         // A root that does not exist is an error of the settings already.
         let Some(root) = site.root().filter(|root| root.exists()) else { continue };
-        if reach.is_some_and(|reach| !reach.includes(root)) {
+        // Landlock refuses to open the directories that it hides.
+        let is_hidden = || {
+            let opened = std::fs::File::open(root);
+            opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        if is_confined && is_hidden() {
             problems.push(format!(
                 "the sandbox keeps the server from reading --root {}: restart it, or list the \
                  directory with --sandbox-read",

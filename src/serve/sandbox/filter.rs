@@ -1,11 +1,9 @@
 //! The system calls that a service may make once it is ready: seccomp(2).
 //!
-//! A call that is not on the list fails with EPERM, and standard error names it
-//! ([`twinring::confine::report_refused_calls`]). The process is not killed: an attacker gains
-//! nothing from a refused call, and an unforeseen call, for example of another version of the C
-//! library, should cost an operator a log line and not the service. For the same reason threads are
-//! created by clone(2), whose flags a filter can see: clone3(2) fails with ENOSYS, and the C library
-//! then uses clone(2).
+//! A call that is not on the list fails with EPERM. The process is not killed: an attacker gains nothing from a
+//! refused call, and an unforeseen call, for example of another version of the C library, should not cost the
+//! service. For the same reason threads are created by clone(2), whose flags a filter can see: clone3(2) fails
+//! with ENOSYS, and the C library then uses clone(2).
 //!
 //! Calls without a condition run no filter: when a filter is installed, the kernel determines which
 //! calls it allows with any arguments, and keeps them in a bitmap (since Linux 5.11, kernel/seccomp.c,
@@ -19,10 +17,9 @@ use seccompiler::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
-use std::sync::LazyLock;
 use syscalls::Sysno;
 
-/// Calls of every service: memory, threads, clocks, signals, output, exit. [`install`] has rules for
+/// Calls of every service: memory, threads, clocks, signals, output, exit. [`programs`] has rules for
 /// clone3, clone and openat. std::process::exit calls pause while another thread does it.
 const ALWAYS: &str = "\
     brk clock_gettime clock_nanosleep clone clone3 close exit exit_group futex getpid \
@@ -33,27 +30,23 @@ const ALWAYS: &str = "\
 /// The io_uring engine; its file descriptor already exists.
 const URING: &str = "io_uring_enter";
 
-/// The epoll engine. The admin service creates its epoll set after the others are ready.
+/// The epoll engine, which the admin service always uses.
 const EPOLL: &str = "epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2";
 
-/// Connections that exist or are accepted. New ones cannot be opened: that needs socket(2) and
+/// Connections that exist or are accepted, and datagrams. New sockets cannot be opened: that needs socket(2) and
 /// connect(2), or a socket that is not connected, see [`Needs::conditional`].
-const STREAMS: &str = "\
-    accept4 getpeername getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt";
-
-const DATAGRAMS: &str = "\
-    getsockname getsockopt recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto setsockopt";
+const SOCKETS: &str = "\
+    accept4 getpeername getsockname getsockopt recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto \
+    setsockopt";
 
 /// Files beneath directories that are open. (openat2 takes any path; Landlock limits it.)
 const FILES: &str = "\
     cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pread64 preadv2 sendfile statx";
 
-/// The idle clocks of CPUs, which a comparison of engines reads from a file that is open.
-const IDLE_CLOCK: &str = "pread64";
-
 /// Files by their names: configuration, certificates, the access log, /proc/self. Landlock limits
 /// which. A reload checks roots. (musl uses the older calls.)
-const PATHS: &str = "faccessat faccessat2 fstat getdents64 lseek lstat newfstatat open stat statx";
+const PATHS: &str = "\
+    faccessat faccessat2 fstat getdents64 lseek lstat newfstatat open stat statx";
 
 /// The allowed commands of fcntl(2). Not F_SETOWN and F_SETSIG, which make the kernel send any signal
 /// to any process of this user when a packet arrives.
@@ -69,11 +62,9 @@ const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
     pub(super) uring: bool,
-    pub(super) epoll: bool,
-    pub(super) streams: bool,
-    pub(super) datagrams: bool,
+    /// Beneath open directories.
     pub(super) files: bool,
-    pub(super) idle_clock: bool,
+    /// Files are opened by their names.
     pub(super) paths: bool,
 }
 
@@ -82,26 +73,16 @@ type Conditional = (&'static str, Vec<SeccompCondition>);
 
 impl Needs {
     /// Those of all services on both engines together.
-    pub(super) const ALL: Needs = Needs {
-        uring: true,
-        epoll: true,
-        streams: true,
-        datagrams: true,
-        files: true,
-        idle_clock: true,
-        paths: true,
-    };
+    pub(super) const ALL: Needs = Needs { uring: true, files: true, paths: true };
 
     /// The calls that are allowed with any arguments.
     fn calls(self) -> Vec<&'static str> {
         let groups = [
             (true, ALWAYS),
+            (true, EPOLL),
+            (true, SOCKETS),
             (self.uring, URING),
-            (self.epoll, EPOLL),
-            (self.streams, STREAMS),
-            (self.datagrams, DATAGRAMS),
             (self.files, FILES),
-            (self.idle_clock, IDLE_CLOCK),
             (self.paths, PATHS),
         ];
         let needed = groups.into_iter().filter(|(needed, _)| *needed);
@@ -124,12 +105,10 @@ impl Needs {
         for command in DESCRIPTOR_COMMANDS {
             calls.push(("fcntl", vec![equals(1, command as u64)?]));
         }
-        if self.streams {
-            // The sending half only. A listener whose receiving half is shut down becomes an
-            // unconnected socket, and a send with MSG_FASTOPEN connects that to any address, unseen by
-            // Landlock (https://github.com/landlock-lsm/linux/issues/41) and, from a ring, by this filter.
-            calls.push(("shutdown", vec![equals(1, libc::SHUT_WR as u64)?]));
-        }
+        // The sending half only. A listener whose receiving half is shut down becomes an unconnected socket, and
+        // a send with MSG_FASTOPEN connects that to any address, unseen by Landlock
+        // (https://github.com/landlock-lsm/linux/issues/41) and, from a ring, by this filter.
+        calls.push(("shutdown", vec![equals(1, libc::SHUT_WR as u64)?]));
         if self.uring {
             calls.push(("io_uring_register", vec![equals(1, UNREGISTER_RING_FDS)?]));
         }
@@ -143,31 +122,34 @@ impl Needs {
     }
 }
 
-/// Filters all threads of this process, including later ones.
+/// Filters all threads of this process, including later ones. `attempts` if forbidden calls will be tried.
 ///
 /// # Errors
 /// The reason for a refusal.
-pub(super) fn install(needs: Needs) -> Result<(), String> {
-    twinring::confine::report_refused_calls(call_names())
-        .map_err(|error| format!("refused calls could not be reported: {error}"))?;
-    for program in programs(needs)? {
+pub(super) fn install(needs: Needs, attempts: bool) -> Result<(), String> {
+    // In debug builds an unforeseen call ends the process, so that tests notice what the list lacks.
+    let unforeseen = match cfg!(debug_assertions) && !attempts {
+        true => SeccompAction::Trap,
+        false => SeccompAction::Errno(libc::EPERM as u32),
+    };
+    for program in programs(needs, unforeseen)? {
         seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
 /// The most severe result of all filters counts. The list comes last: it forbids further filters.
-fn programs(needs: Needs) -> Result<Vec<BpfProgram>, String> {
+fn programs(needs: Needs, unforeseen: SeccompAction) -> Result<Vec<BpfProgram>, String> {
     let no_clone3 = one_call("clone3", Vec::new(), libc::ENOSYS)?;
     let process = bits_clear(0, libc::CLONE_THREAD as u64)?;
     let no_process = one_call("clone", vec![rule(vec![process])?], libc::EPERM)?;
     let mut programs = vec![no_clone3, no_process];
     if !needs.paths {
-        // Without a message: the C library reads /proc/sys/vm/overcommit_memory before it returns
-        // memory (glibc, malloc/arena.c, `check_may_shrink_heap`), and works without it.
+        // The C library tries to read /proc/sys/vm/overcommit_memory before it returns memory (glibc,
+        // malloc/arena.c, `check_may_shrink_heap`), and works without it.
         programs.push(one_call("openat", Vec::new(), libc::EPERM)?);
     }
-    programs.push(list(needs)?);
+    programs.push(list(needs, unforeseen)?);
     Ok(programs)
 }
 
@@ -177,8 +159,8 @@ fn one_call(name: &str, rules: Vec<SeccompRule>, errno: libc::c_int) -> Result<B
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32))
 }
 
-/// Allows the needed calls and traps all others.
-fn list(needs: Needs) -> Result<BpfProgram, String> {
+/// Allows the needed calls and refuses all others.
+fn list(needs: Needs, unforeseen: SeccompAction) -> Result<BpfProgram, String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for (name, conditions) in needs.conditional()? {
         if let Some(number) = number_of(name) {
@@ -187,7 +169,7 @@ fn list(needs: Needs) -> Result<BpfProgram, String> {
     }
     let unconditional = needs.calls();
     rules.extend(unconditional.into_iter().filter_map(number_of).map(|call| (call, Vec::new())));
-    compile(rules, SeccompAction::Trap, SeccompAction::Allow)
+    compile(rules, unforeseen, SeccompAction::Allow)
 }
 
 fn compile(
@@ -227,138 +209,48 @@ pub(super) fn number_of(name: &str) -> Option<i64> {
     Sysno::from_str(name).ok().map(|call| i64::from(call.id()))
 }
 
-/// The names of all calls, by their numbers, for a signal handler: it lives as long as the process.
-fn call_names() -> &'static [&'static str] {
-    const NUMBERS: usize = 1024;
-    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-        let name = |number| Sysno::new(number).map_or("", |call| call.name());
-        (0..NUMBERS).map(name).collect()
-    });
-    &NAMES
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seccompiler::sock_filter;
-
-    const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
-    const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u32;
-
-    /// The kernel's own rule (`seccomp_is_const_allow`): runs a filter with the number and the
-    /// architecture of a call, and gives up when the filter reads anything else.
-    fn is_always_allowed(program: &[sock_filter], number: u32) -> bool {
-        let architecture = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture");
-        // The first instructions of every program load the architecture and compare it.
-        let architecture_value = match architecture {
-            TargetArch::x86_64 => 0xC000_003E,
-            TargetArch::aarch64 => 0xC000_00B7,
-            TargetArch::riscv64 => 0xC000_00F3,
-        };
-        let (mut at, mut loaded) = (0, 0);
-        loop {
-            let instruction = &program[at];
-            let (code, k) = (u32::from(instruction.code), instruction.k);
-            let jump =
-                |taken: bool| usize::from(if taken { instruction.jt } else { instruction.jf });
-            at += 1 + match code {
-                LOAD_WORD => {
-                    loaded = match k {
-                        NUMBER_AT => number,
-                        ARCHITECTURE_AT => architecture_value,
-                        _ => return false,
-                    };
-                    0
-                }
-                RETURN => return k == libc::SECCOMP_RET_ALLOW,
-                JUMP => k as usize,
-                JUMP_IF_EQUAL => jump(loaded == k),
-                JUMP_IF_GREATER => jump(loaded > k),
-                JUMP_IF_NOT_LESS => jump(loaded >= k),
-                JUMP_IF_ANY => jump(loaded & k != 0),
-                _ => return false,
-            };
-        }
-    }
-
-    const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    const JUMP: u32 = libc::BPF_JMP | libc::BPF_JA;
-    const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const JUMP_IF_GREATER: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
-    const JUMP_IF_NOT_LESS: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
-    const JUMP_IF_ANY: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-
-    /// A condition on one of these would run every filter for every request. (SIOCOUTQ had one, and
-    /// was called before each send of several datagrams.)
-    #[test]
-    fn hot_path_calls_bypass_the_filter() {
-        const EVENTS: &str = "epoll_pwait2 epoll_ctl read ppoll futex";
-        const CONNECTIONS: &str = "recvfrom sendto sendmsg accept4 close getpeername setsockopt";
-        const FILE_CALLS: &str = "openat2 statx pread64 preadv2 sendfile";
-        const DATAGRAM_CALLS: &str = "recvmmsg sendmmsg recvmsg sendmsg getsockopt";
-        let streams = Needs { streams: true, ..Needs::default() };
-        let files = Needs { files: true, paths: true, ..streams };
-        let datagrams = Needs { datagrams: true, ..Needs::default() };
-        let services = [
-            (streams, CONNECTIONS.to_owned()),
-            (files, format!("{CONNECTIONS} {FILE_CALLS}")),
-            (datagrams, DATAGRAM_CALLS.to_owned()),
-        ];
-        let number = |name: &str| number_of(name).map(|number| number as u32);
-        for (service, calls) in services {
-            for uring in [false, true] {
-                let needs = Needs { uring, epoll: !uring, ..service };
-                let programs = programs(needs).expect("filters");
-                let runs_none = |number: u32| programs.iter().all(|p| is_always_allowed(p, number));
-                let events = if uring { "io_uring_enter ppoll read futex" } else { EVENTS };
-                for name in calls.split_whitespace().chain(events.split_whitespace()) {
-                    assert!(number(name).is_some_and(runs_none), "{name}: {needs:?}");
-                }
-                for name in ["mmap", "fcntl", "clone", "prctl", "ioctl", "socket"] {
-                    assert!(!number(name).is_some_and(runs_none), "{name}: {needs:?}");
-                }
-            }
-        }
-    }
 
     #[test]
-    fn every_name_of_the_lists_is_a_system_call() {
+    fn the_filters_compile_and_every_name_is_a_system_call() {
         for name in Needs::ALL.names() {
             assert!(number_of(name).is_some() || cfg!(not(target_arch = "x86_64")), "{name}");
         }
-        let ptrace = number_of("ptrace").and_then(|number| call_names().get(number as usize));
-        assert_eq!(ptrace, Some(&"ptrace"));
+        for needs in [Needs::ALL, Needs::default()] {
+            let programs = programs(needs, SeccompAction::Trap).expect("filters");
+            assert!(programs.iter().all(|program| program.len() < 4096));
+        }
+    }
+
+    /// The kernel keeps calls without conditions in a bitmap. A condition on one of these would run every filter
+    /// for every request: SIOCOUTQ had one, and was called before each send of several datagrams.
+    #[test]
+    fn calls_of_the_hot_paths_have_no_conditions() {
+        let hot = "epoll_pwait2 epoll_ctl io_uring_enter read ppoll futex recvfrom sendto sendmsg accept4 close \
+                   getpeername setsockopt openat2 statx pread64 preadv2 sendfile recvmmsg sendmmsg recvmsg getsockopt";
+        let free = Needs::ALL.calls();
+        let conditional = Needs::ALL.conditional().expect("conditions");
+        for call in hot.split_whitespace() {
+            assert!(free.contains(&call), "{call}");
+            assert!(conditional.iter().all(|(name, _)| *name != call), "{call}");
+        }
     }
 
     #[test]
     fn lists_have_what_a_service_needs_and_no_more() {
-        let echo = Needs { uring: true, streams: true, ..Needs::default() }.calls();
-        assert!(echo.contains(&"io_uring_enter") && echo.contains(&"sendto"));
-        let never = [
-            "socket",
-            "connect",
-            "bind",
-            "execve",
-            "open",
-            "openat2",
-            "epoll_wait",
-            "shutdown",
-            "fcntl",
-        ];
-        for never in never {
-            assert!(!echo.contains(&never), "{never}");
+        let never = "socket connect bind listen execve io_uring_setup io_uring_register kill ptrace shutdown fcntl \
+                     ioctl prctl mmap mprotect";
+        for needs in [Needs::default(), Needs::ALL] {
+            let calls = needs.calls();
+            assert!(never.split_whitespace().all(|call| !calls.contains(&call)), "{calls:?}");
         }
+        let without_files = Needs { uring: true, ..Needs::default() }.calls();
+        for call in ["open", "openat2", "statx", "sendfile"] {
+            assert!(!without_files.contains(&call), "{call}");
+        }
+        assert!(!Needs::default().calls().contains(&"io_uring_enter"));
         assert!(!DESCRIPTOR_COMMANDS.contains(&libc::F_SETOWN));
-        let http = Needs { epoll: true, streams: true, files: true, ..Needs::default() }.calls();
-        assert!(http.contains(&"openat2") && !http.contains(&"recvmmsg"));
-        assert!(!http.contains(&"io_uring_enter"));
-    }
-
-    #[test]
-    fn the_filters_compile() {
-        let everything = Needs { uring: true, epoll: true, datagrams: true, ..Needs::default() };
-        assert!(list(everything).is_ok_and(|program| program.len() < 4096));
-        assert!(one_call("clone3", Vec::new(), libc::ENOSYS).is_ok());
     }
 }

@@ -5,7 +5,6 @@ use landlock::{
     PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
     make_bitflags,
 };
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The newest ABI whose rights this file knows; on older kernels, the rights that they have are used.
@@ -30,43 +29,6 @@ impl Paths {
     pub(super) fn by_name(&self) -> bool {
         !self.read_files.is_empty() || !self.written.is_empty() || self.own_process
     }
-}
-
-/// Directories beneath which a confined service can read, by device and inode, as Landlock sees them.
-#[derive(Clone, Debug)]
-pub(crate) struct Reach(Vec<(u64, u64)>);
-
-/// Directories above a root that are compared.
-const DEPTH_MAX: usize = 128;
-
-impl Reach {
-    pub(super) fn of(paths: &Paths) -> Reach {
-        let of_files = paths.read_files.iter().flat_map(|file| directories_of(file));
-        let all = paths.read.iter().cloned().chain(of_files);
-        Reach(all.filter_map(|directory| identity(&directory)).collect())
-    }
-
-    /// True if this directory, or one above it, is among them.
-    pub(crate) fn includes(&self, directory: &Path) -> bool {
-        let (mut directory, mut below) = (directory.to_owned(), None);
-        for _ in 0..DEPTH_MAX {
-            let found = identity(&directory);
-            if found.is_none() || found == below {
-                return false;
-            }
-            if found.is_some_and(|found| self.0.contains(&found)) {
-                return true;
-            }
-            below = found;
-            directory.push("..");
-        }
-        false
-    }
-}
-
-fn identity(directory: &Path) -> Option<(u64, u64)> {
-    let metadata = std::fs::metadata(directory).ok()?;
-    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Restricts this thread, and those that it starts from now on, and returns the rules in force.

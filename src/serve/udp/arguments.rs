@@ -9,15 +9,10 @@ use crate::serve::user::UserArgs;
 use crate::values::{self, duration};
 use clap::Args;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::net::Granted;
-use twinring_services::AllowList;
-use twinring_services::udp::Impairments;
 
-/// The largest `--delay`.
-const DELAY_MAX: Duration = Duration::from_secs(10);
 /// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.
 const COALESCED_BUFFERS: u32 = 64;
 const BUFFERS: u32 = 1024;
@@ -69,29 +64,7 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
           value_parser = switch, action = clap::ArgAction::Set)]
     batch: bool,
-    /// Delay each answer by TIME, at most 10s, plus or minus JITTER; the order of each source is
-    /// kept. Up to 131072 datagrams or 128 MiB wait per socket.
-    #[arg(long, value_name = "TIME[:JITTER]", help_heading = "Impairments")]
-    delay: Option<Delay>,
-    /// Share of datagrams that are not answered.
-    #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
-          allow_negative_numbers = true)]
-    loss: Option<f64>,
-    /// Share of datagrams that are answered twice. The answers are more than was received, so this is
-    /// refused with --allow any.
-    #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
-          allow_negative_numbers = true)]
-    duplicate: Option<f64>,
-    /// Share of datagrams that are swapped with the next one of their source, if that arrives within
-    /// 100ms.
-    #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
-          allow_negative_numbers = true)]
-    swap: Option<f64>,
-    /// Seed of the impairments: the same seed and order of arrival at a socket give the same loss,
-    /// duplicates, swaps and delays.
-    #[arg(long, value_name = "N", help_heading = "Impairments", default_value_t = 1)]
-    seed: u64,
-    /// How long a shutdown may take to send answers, including delayed ones.
+    /// How long a shutdown may take to send answers.
     #[arg(long, value_name = "DURATION", help_heading = "Limits", default_value = "10s",
           value_parser = duration)]
     pub(super) drain_timeout: Duration,
@@ -128,30 +101,6 @@ impl UdpArgs {
         }
     }
 
-    /// The sources that are answered.
-    ///
-    /// # Errors
-    /// When clients must be allowed, or the reflector would be an open amplifier.
-    pub(super) fn allow_list(&self) -> Result<AllowList, String> {
-        if self.allow.is_any() && self.duplicate.is_some_and(|percent| percent > 0.0) {
-            return Err(
-                "--duplicate answers with more than was received, so forged sources would make \
-                 it an amplifier: list the clients with --allow CIDR instead of any"
-                    .to_owned(),
-            );
-        }
-        self.allow.list_for(&self.listen)
-    }
-
-    /// The impairments of datagrams, if any.
-    pub(super) fn impairments(&self) -> Option<Impairments> {
-        let Delay { delay, jitter } = self.delay.unwrap_or_default();
-        let share = |percent: Option<f64>| percent.unwrap_or(0.0) / 100.0;
-        let (loss, duplicate, swap) = (share(self.loss), share(self.duplicate), share(self.swap));
-        let impairments = Impairments { delay, jitter, loss, duplicate, swap, seed: self.seed };
-        impairments.is_any().then_some(impairments)
-    }
-
     pub(super) fn max_datagram_with(&self, granted: Granted) -> u32 {
         if granted.gro { COALESCED_BYTES } else { self.max_datagram }
     }
@@ -184,59 +133,9 @@ impl UdpArgs {
 
     /// For the ready line.
     pub(super) fn details_text(&self, granted: Granted) -> String {
-        let mut text = format!(
-            "datagrams up to {} bytes, granted rcvbuf {} sndbuf {}, gro {}, gso {}",
-            self.max_datagram_with(granted),
-            granted.recv_buffer_bytes,
-            granted.send_buffer_bytes,
-            if granted.gro { "on" } else { "off" },
-            if granted.gso { "on" } else { "off" },
-        );
-        if self.impairments().is_some() {
-            text.push_str("; impaired:");
-            if let Some(Delay { delay, jitter }) = self.delay {
-                text.push_str(&format!(" delay {delay:?} +- {jitter:?},"));
-            }
-            let shares = [("loss", self.loss), ("duplicate", self.duplicate), ("swap", self.swap)];
-            for (name, share) in shares {
-                if let Some(percent) = share {
-                    text.push_str(&format!(" {name} {percent} %,"));
-                }
-            }
-            text.push_str(&format!(" seed {}", self.seed));
-        }
-        text
+        let gro = if granted.gro { ", coalescing" } else { "" };
+        format!("datagrams up to {} bytes{gro}", self.max_datagram_with(granted))
     }
-}
-
-/// `TIME[:JITTER]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Delay {
-    delay: Duration,
-    jitter: Duration,
-}
-
-impl FromStr for Delay {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Delay, String> {
-        let (delay, jitter) = text.split_once(':').unwrap_or((text, "0s"));
-        let (delay, jitter) = (duration(delay)?, duration(jitter)?);
-        if delay > DELAY_MAX {
-            return Err(format!("a delay is at most {DELAY_MAX:?}"));
-        }
-        if jitter > delay {
-            return Err("the jitter is at most the delay: no answer can be early".to_owned());
-        }
-        Ok(Delay { delay, jitter })
-    }
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
-    number
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| "expected a percentage from 0 to 100, such as 0.5".to_owned())
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -252,23 +151,4 @@ fn buffers(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|count: &u32| count.is_power_of_two() && (4..=1 << 15).contains(count))
         .ok_or_else(|| "expected a power of two from 4 to 32768".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_shares_parse_and_say_what_is_wrong() {
-        let ms = Duration::from_millis;
-        assert_eq!("20ms".parse(), Ok(Delay { delay: ms(20), jitter: ms(0) }));
-        assert_eq!("20ms:5ms".parse(), Ok(Delay { delay: ms(20), jitter: ms(5) }));
-        for wrong in ["", "20", "5ms:20ms", "11s", "-5ms", "20ms:"] {
-            assert!(wrong.parse::<Delay>().is_err(), "{wrong:?}");
-        }
-        assert_eq!((percent("0.5"), percent("100%"), percent("0")), (Ok(0.5), Ok(100.0), Ok(0.0)));
-        for wrong in ["-1", "100.1", "nan", "inf", "half"] {
-            assert!(percent(wrong).is_err(), "{wrong:?}");
-        }
-    }
 }

@@ -6,12 +6,9 @@ use twinring_services::udp::UdpCounters;
 /// Rows between two headings: about a screen.
 const ROWS_PER_HEADING: usize = 20;
 
-/// The headings in order, and the widths of their columns.
-fn columns(impaired: bool) -> impl Iterator<Item = &'static str> {
-    let always = ["uptime_s", "received/s", "sent/s", "waiting", "kernel_drops", "dropped"];
-    let on_purpose = ["lost", "duplicated", "swapped", "delayed"];
-    always.into_iter().chain(on_purpose.into_iter().take_while(move |_| impaired))
-}
+/// The headings in order.
+const COLUMNS: [&str; 6] =
+    ["uptime_s", "received/s", "sent/s", "waiting", "kernel_drops", "dropped"];
 
 /// Columns are as wide as their heading, and as a count of seconds, datagrams or bytes needs.
 const WIDTH: usize = 12;
@@ -24,26 +21,20 @@ struct Last {
 }
 
 /// Rows of rates and differences; `waiting` is the current number.
-pub(super) struct Table {
-    impaired: bool,
-    last: Mutex<Last>,
-}
+#[derive(Default)]
+pub(super) struct Table(Mutex<Last>);
 
 impl Table {
-    pub(super) fn new(impaired: bool) -> Table {
-        Table { impaired, last: Mutex::default() }
-    }
-
     /// The next row, with a heading above it where one is due.
     pub(super) fn row(&self, uptime_s: f64, now: &UdpCounters) -> String {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Last { uptime_s, counters: *now, rows: last.rows + 1 };
         let before = std::mem::replace(&mut *last, next);
         let seconds = (uptime_s - before.uptime_s).max(0.001);
         let then = &before.counters;
         let rate = |now: u64, then: u64| ((now - then) as f64 / seconds).round().to_string();
         let more = |now: u64, then: u64| (now - then).to_string();
-        let mut cells = vec![
+        let cells = [
             format!("{uptime_s:.2}"),
             rate(now.sockets.received, then.sockets.received),
             rate(now.sockets.sent, then.sockets.sent),
@@ -51,18 +42,9 @@ impl Table {
             more(now.sockets.kernel_drops, then.sockets.kernel_drops),
             more(now.dropped(), then.dropped()),
         ];
-        if self.impaired {
-            let (now, then) = (&now.impairments, &then.impairments);
-            cells.extend([
-                more(now.impaired_lost, then.impaired_lost),
-                more(now.impaired_duplicated, then.impaired_duplicated),
-                more(now.impaired_swapped, then.impaired_swapped),
-                more(now.impaired_delayed, then.impaired_delayed),
-            ]);
-        }
         let row = line(cells.iter().map(String::as_str));
         match before.rows % ROWS_PER_HEADING {
-            0 => format!("{}\n{row}", line(columns(self.impaired))),
+            0 => format!("{}\n{row}", line(COLUMNS.into_iter())),
             _ => row,
         }
     }
@@ -78,20 +60,18 @@ mod tests {
 
     #[test]
     fn rows_show_what_changed_and_stand_under_their_headings() {
-        for impaired in [false, true] {
-            let table = Table::new(impaired);
-            let mut counters = UdpCounters::default();
-            counters.sockets.received = 400_000;
-            let first = table.row(2.0, &counters);
-            let (heading, row) = first.split_once('\n').expect("a heading");
-            assert_eq!(heading.len(), row.len());
-            assert!(row.starts_with("        2.00       200000"), "{row:?}");
-            counters.sockets.received += 1000;
-            counters.sockets.truncated += 3;
-            let rows: Vec<String> = (0..40).map(|_| table.row(3.0, &counters)).collect();
-            assert!(rows[0].starts_with("        3.00         1000            0"), "{rows:?}");
-            assert_eq!(rows[0].split_whitespace().nth(5), Some("3"));
-            assert_eq!(rows.iter().filter(|row| row.contains('\n')).count(), 2);
-        }
+        let table = Table::default();
+        let mut counters = UdpCounters::default();
+        counters.sockets.received = 400_000;
+        let first = table.row(2.0, &counters);
+        let (heading, row) = first.split_once('\n').expect("a heading");
+        assert_eq!(heading.len(), row.len());
+        assert!(row.starts_with("        2.00       200000"), "{row:?}");
+        counters.sockets.received += 1000;
+        counters.sockets.truncated += 3;
+        let rows: Vec<String> = (0..40).map(|_| table.row(3.0, &counters)).collect();
+        assert!(rows[0].starts_with("        3.00         1000            0"), "{rows:?}");
+        assert_eq!(rows[0].split_whitespace().nth(5), Some("3"));
+        assert_eq!(rows.iter().filter(|row| row.contains('\n')).count(), 2);
     }
 }

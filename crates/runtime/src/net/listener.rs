@@ -1,7 +1,7 @@
 //! Listening and accepting.
 
 use super::{
-    Operation, Steering, TcpStream, close, internet_address, patiently, with_fd, with_socket,
+    Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket,
 };
 use crate::driver::Side;
 use crate::notice::Notice;
@@ -131,14 +131,6 @@ impl BoundListener {
     /// The address it is bound to, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Steers the new connections of the address. `sockets` is the number of sockets that share it.
-    ///
-    /// # Errors
-    /// When descriptors have run out.
-    pub fn steering(&self, sockets: usize) -> io::Result<Steering> {
-        Ok(Steering::new(self.socket.try_clone()?, self.address, sockets))
     }
 
     /// A second descriptor of the same socket.

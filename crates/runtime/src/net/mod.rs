@@ -3,7 +3,6 @@
 mod listener;
 mod names;
 mod split;
-mod steering;
 mod stream;
 mod udp;
 mod udp_options;
@@ -12,7 +11,6 @@ mod unix;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
 pub use split::{RecvHalf, SendHalf};
-pub use steering::{Steering, Targets};
 pub use stream::{Connect, Keepalive, Recv, Send, SendVectored, TcpStream};
 pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};

@@ -1,6 +1,6 @@
 //! How UDP sockets are set up.
 
-use super::{Steering, internet_address, patiently};
+use super::{internet_address, patiently};
 use crate::driver::ancillary::Wanted;
 use crate::driver::datagrams::UdpSetup;
 use crate::sys::datagram::{knows_segmentation, set_option};
@@ -290,14 +290,6 @@ impl BoundUdp {
     /// The address it is bound to, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
-    }
-
-    /// Steers the datagrams to the address. `sockets` is the number of sockets that share it.
-    ///
-    /// # Errors
-    /// When descriptors have run out.
-    pub fn steering(&self, sockets: usize) -> io::Result<Steering> {
-        Ok(Steering::new(self.socket.try_clone()?, self.local, sockets))
     }
 
     /// The granted values of options that the kernel may refuse or change.

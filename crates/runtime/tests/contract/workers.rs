@@ -4,14 +4,12 @@ use crate::support::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
-use twinring::net::Targets;
 use twinring::{
     Either, Engine, ListenOptions, TcpListener, race, shutdown_requested, sleep, spawn,
 };
 
 pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
-    steering_moves_new_connections_and_breaks_none,
     engines_run_side_by_side,
     a_worker_that_panics_stops_the_others,
     stop_ends_every_worker,
@@ -70,46 +68,6 @@ fn every_worker_gets_connections_and_drains(configuration: Configuration) {
     let accepted: Vec<usize> = accepted.into_iter().map(|count| count.expect("finished")).collect();
     assert_eq!(accepted.iter().sum::<usize>(), 40);
     assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
-}
-
-/// Connections wait in the accept queues of both workers while new ones are moved to and fro.
-fn steering_moves_new_connections_and_breaks_none(configuration: Configuration) {
-    for address in [loopback(), "[::1]:0".parse().expect("an address")] {
-        let bound = ListenOptions::default().bind(address, WORKERS).expect("a free port");
-        let address = bound[0].local_addr();
-        let steering = bound[0].steering(WORKERS).expect("a descriptor");
-        let mut peers = Vec::new();
-        for first in [0, 1, 0, 1, 1] {
-            steering.steer(Targets { first, step: 2 }).expect("the kernel can");
-            peers.extend((0..8).map(|_| Peer::connect(address).expect("a connection")));
-        }
-        let nowhere = steering.steer(Targets { first: WORKERS, step: 2 });
-        assert_eq!(nowhere.expect_err("no such socket").kind(), std::io::ErrorKind::InvalidInput);
-        drop(steering);
-        let bound = Mutex::new(bound.into_iter().map(Some).collect::<Vec<_>>());
-        let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
-        let handle = runtime.handle();
-        let peers = std::thread::spawn(move || {
-            for (seed, peer) in peers.iter_mut().enumerate() {
-                ping(peer, &pattern(seed as u64, 0..100));
-            }
-            handle.shutdown();
-        });
-        let accepted = runtime.run(|worker| {
-            let bound = bound.lock().expect("no panic")[worker].take().expect("one each");
-            async move {
-                let listener = TcpListener::from_bound(bound).expect("a listener");
-                let mut connections = Vec::new();
-                while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await
-                {
-                    connections.push(spawn(echo(stream.expect("a connection"))));
-                }
-                connections.len()
-            }
-        });
-        peers.join().expect("every peer was served");
-        assert_eq!(accepted.expect("the engine works"), [Some(16), Some(24)], "{address}");
-    }
 }
 
 fn a_worker_that_panics_stops_the_others(configuration: Configuration) {

@@ -22,7 +22,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use twinring::net::Steering;
 use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
@@ -141,10 +140,6 @@ impl HttpService {
 impl Service for Http {
     /// With the TLS that is spoken there.
     type Socket = Listener<Option<Tls>>;
-
-    fn steering((listener, _): &Self::Socket, workers: usize) -> io::Result<Steering> {
-        listener.steering(workers)
-    }
 
     fn run(
         server: &HttpService,

@@ -9,7 +9,6 @@ pub(crate) mod heap;
 pub(crate) mod poll;
 pub(crate) mod prices;
 pub(crate) mod probe;
-pub(crate) mod refused;
 pub(crate) mod ring;
 pub(crate) mod socket;
 pub(crate) mod trial;

@@ -2,8 +2,7 @@
 
 use super::Mapping;
 use super::ring::{self, RingFd};
-use io_uring::register::Restriction;
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::{IoUring, Probe};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -12,15 +11,6 @@ const ENTRIES: u32 = 8;
 /// A ring with the flags of the engine: Linux 6.1.
 pub(crate) struct TrialRing {
     uring: IoUring,
-}
-
-/// Creates a disabled ring, restricts it, and enables it.
-pub(crate) fn restrict_a_ring() -> io::Result<()> {
-    let uring: IoUring =
-        ring::charged(|| IoUring::builder().setup_r_disabled().dontfork().build(ENTRIES))?;
-    let submitter = uring.submitter();
-    submitter.register_restrictions(&mut [Restriction::sqe_op(opcode::Nop::CODE)])?;
-    submitter.register_enable_rings()
 }
 
 impl TrialRing {
