@@ -45,9 +45,10 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Mode, String> {
         match text {
             "both" => Ok(Mode::Both),
-            other => other.parse().map(Mode::One).map_err(|_| {
-                format!("engine={other}: expected auto, io_uring, epoll or both")
-            }),
+            other => other
+                .parse()
+                .map(Mode::One)
+                .map_err(|_| format!("engine={other}: expected auto, io_uring, epoll or both")),
         }
     }
 }

@@ -232,9 +232,8 @@ impl Live {
 
     fn end_slice(&self, now: Vec<Reading>) {
         let mut state = self.state();
-        let side = |engine| {
-            Side::between(self.unit, &sum(&state.before, engine), &sum(&now, engine))
-        };
+        let side =
+            |engine| Side::between(self.unit, &sum(&state.before, engine), &sum(&now, engine));
         let (uring, epoll) = (side(Engine::IoUring), side(Engine::Epoll));
         state.history.add(uring, epoll);
         state.before = now;
@@ -329,7 +328,9 @@ pub(super) fn verdict(engines: &Engines) -> String {
         let (least, left_out) = (engines.units_min, engines.slices_left_out);
         return match left_out {
             0 => "no second has ended yet".to_owned(),
-            _ => format!("nothing to compare: in none of {left_out} s did both engines serve {least} units ({unit})"),
+            _ => format!(
+                "nothing to compare: in none of {left_out} s did both engines serve {least} units ({unit})"
+            ),
         };
     };
     let Some([low, high]) = engines.interval else {
@@ -339,12 +340,18 @@ pub(super) fn verdict(engines: &Engines) -> String {
         );
     };
     if low > 1.0 {
-        format!("epoll needs {ratio:.2} times the CPU of io_uring per {unit} [{low:.2}, {high:.2}], {slices} s")
+        format!(
+            "epoll needs {ratio:.2} times the CPU of io_uring per {unit} [{low:.2}, {high:.2}], {slices} s"
+        )
     } else if high < 1.0 {
         let (ratio, low, high) = (1.0 / ratio, 1.0 / high, 1.0 / low);
-        format!("io_uring needs {ratio:.2} times the CPU of epoll per {unit} [{low:.2}, {high:.2}], {slices} s")
+        format!(
+            "io_uring needs {ratio:.2} times the CPU of epoll per {unit} [{low:.2}, {high:.2}], {slices} s"
+        )
     } else {
-        format!("no difference detected: epoll/io_uring {ratio:.2} in CPU per {unit} [{low:.2}, {high:.2}], {slices} s")
+        format!(
+            "no difference detected: epoll/io_uring {ratio:.2} in CPU per {unit} [{low:.2}, {high:.2}], {slices} s"
+        )
     }
 }
 

@@ -125,7 +125,9 @@ impl Sandbox {
         };
         if self.wants(Part::Ring) {
             match engine {
-                Engine::IoUring => self.settle(Part::Ring, Ok("operations of the service".to_owned()))?,
+                Engine::IoUring => {
+                    self.settle(Part::Ring, Ok("operations of the service".to_owned()))?
+                }
                 Engine::Epoll => self.note(Part::Ring, false, NO_RING.to_owned()),
             }
         }

@@ -56,10 +56,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         .map_err(|error| with_remedy(&error, "ss -lunp"))?;
     let granted = service.granted();
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
-    let details = Details {
-        max_datagram_bytes: args.max_datagram_with(granted),
-        granted,
-    };
+    let details = Details { max_datagram_bytes: args.max_datagram_with(granted), granted };
     let allowed = args.allow.list();
     let table = Table::default();
     let (service, live) = Live::prepare(&args.engine, &runtime, Unit::Datagram, service)?;

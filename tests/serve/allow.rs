@@ -9,10 +9,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 
-pub(crate) const TESTS: &[Test] = tests![
-    only_this_machine_is_answered_by_default,
-    the_ready_line_lists_allowed_clients
-];
+pub(crate) const TESTS: &[Test] =
+    tests![only_this_machine_is_answered_by_default, the_ready_line_lists_allowed_clients];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     one_address_has_only_so_many_connections,
     a_source_beyond_its_rate_is_not_answered,
@@ -150,12 +148,7 @@ fn a_source_beyond_its_rate_is_not_answered(engine: &str) {
 
 /// For any input and in any mode, no more bytes are sent back than received.
 fn no_answer_is_longer_than_its_datagram_or_sent_twice(engine: &str) {
-    let modes: [&[&str]; 4] = [
-        &[],
-        &["--gro", "on"],
-        &["--copy-ecn"],
-        &["--max-datagram", "512"],
-    ];
+    let modes: [&[&str]; 4] = [&[], &["--gro", "on"], &["--copy-ecn"], &["--max-datagram", "512"]];
     for mode in modes {
         let server = Server::udp(engine, mode);
         let client = client(server.address());

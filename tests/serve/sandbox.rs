@@ -94,13 +94,9 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str)
         let on = PARTS.iter().filter(|part| check.has(part)).count();
         println!("{engine} {}: {on} parts, {} attempts", service[0], check.attempts.len());
         if check.has("seccomp") {
-            for name in [
-                "udp_socket",
-                "tcp_connect",
-                "disconnect_listener",
-                "signal_parent",
-                "execute",
-            ] {
+            for name in
+                ["udp_socket", "tcp_connect", "disconnect_listener", "signal_parent", "execute"]
+            {
                 assert!(check.was_refused(name), "{engine} {service:?}: {name}");
             }
         }

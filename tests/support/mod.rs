@@ -307,8 +307,7 @@ impl Drop for Server {
         // Both fail only when the process has ended and was waited for.
         let _ended = self.child.kill();
         let _ended = self.child.wait();
-        if !std::thread::panicking() {
-            }
+        if !std::thread::panicking() {}
     }
 }
 

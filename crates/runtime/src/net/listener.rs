@@ -1,8 +1,6 @@
 //! Listening and accepting.
 
-use super::{
-    Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket,
-};
+use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
 use crate::driver::Side;
 use crate::notice::Notice;
 use crate::runtime::{Worker, current};
