@@ -111,6 +111,9 @@ operations! {
     /// Ready once a connection attempt has succeeded or failed.
     fn poll_connected(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
+    /// The next received piece, if there is one. The future of this token no longer waits then.
+    fn take_received(key: Key, token: &mut WaitToken) -> Option<RecvBuf>;
+
     /// The next received piece; empty at the end of the stream.
     fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
 
@@ -120,12 +123,11 @@ operations! {
     /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
     fn poll_peek(key: Key, waiter: &mut Waiter<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Takes `buf` once the stream's queue has room. `more`: further data follows immediately.
-    fn poll_send(
-        key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
-    ) -> Poll<io::Result<()>>;
+    /// Takes `buf` if the stream's queue has room; `None` if it has none. `more`: further data follows
+    /// immediately.
+    fn try_send(key: Key, buf: &mut Option<SendBuf>, more: bool) -> Option<io::Result<()>>;
 
-    /// Ready when `poll_send` would take a buffer over.
+    /// Ready when `try_send` would take a buffer.
     fn poll_send_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// Ready once the kernel has everything that was queued, FIN included.

@@ -115,11 +115,8 @@ impl TcpStream {
             return Poll::Pending;
         }
         let mut token = self.recv_token.take();
-        let mut waiter = Waiter::new(cx, &mut token);
-        let polled = self.worker.driver.borrow_mut().poll_recv(self.key, &mut waiter);
-        drop(waiter);
+        let polled = self.wait_for_bytes(cx, &mut token);
         self.recv_token.set(token);
-        self.spend_received(&polled);
         polled
     }
 
@@ -185,11 +182,64 @@ impl TcpStream {
         if !self.spend(cx) {
             return Poll::Pending;
         }
+        let mut token = self.send_token.take();
+        let polled = self.send_or_wait(cx, &mut token, buf, false);
+        self.send_token.set(token);
+        polled
+    }
+
+    /// Queues `buf` if the queue has room now, and leaves it in place otherwise: for one that must not
+    /// wait for a slow peer.
+    ///
+    /// # Errors
+    /// WouldBlock if there is no room; otherwise as [`send`](Self::send).
+    pub fn try_send(&self, buf: &mut Option<SendBuf>) -> io::Result<()> {
+        let sent = self.worker.driver.borrow_mut().try_send(self.key, buf, false);
+        sent.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    #[inline]
+    fn send_or_wait(
+        &self,
+        cx: &mut Context<'_>,
+        token: &mut WaitToken,
+        buf: &mut Option<SendBuf>,
+        more: bool,
+    ) -> Poll<io::Result<()>> {
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let polled =
-            self.poll_sending(cx, |driver, key, waiter| driver.poll_send(key, waiter, buf, false));
-        if polled.is_ready() {
-            self.worker.executor.spend_bytes(bytes);
+        let sent = self.worker.driver.borrow_mut().try_send(self.key, buf, more);
+        match sent {
+            Some(sent) => {
+                self.worker.executor.spend_bytes(bytes);
+                Poll::Ready(sent)
+            }
+            None => self.wait_for_room(cx, token),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_for_room(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
+        let mut waiter = Waiter::new(cx, token);
+        let polled = self.worker.driver.borrow_mut().poll_send_ready(self.key, &mut waiter);
+        if matches!(polled, Poll::Ready(Ok(()))) {
+            // Cloning a foreign waker has made room.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        polled
+    }
+
+    /// Receives, or waits.
+    #[inline(never)]
+    fn wait_for_bytes(
+        &self,
+        cx: &Context<'_>,
+        token: &mut WaitToken,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let mut waiter = Waiter::new(cx, token);
+        let polled = self.worker.driver.borrow_mut().poll_recv(self.key, &mut waiter);
+        if let Poll::Ready(Ok(chunk)) = &polled {
+            self.worker.executor.spend_bytes(chunk.len());
         }
         polled
     }
@@ -368,14 +418,8 @@ impl TcpStream {
         }
     }
 
-    /// Counts received bytes against the task's budget.
-    fn spend_received(&self, polled: &Poll<io::Result<RecvBuf>>) {
-        if let Poll::Ready(Ok(chunk)) = polled {
-            self.worker.executor.spend_bytes(chunk.len());
-        }
-    }
-
     /// Takes one operation from the task's budget, or makes the task yield.
+    #[inline]
     fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
         if !allowed {

@@ -162,12 +162,15 @@ impl Executor {
     /// that become ready meanwhile wait for the next round, so the driver has a turn between
     /// rounds.
     pub(crate) fn run_ready(&self) {
-        let mut woken = self.ready.replace(self.spare.take());
         let yielded = self.yielded.borrow().len().min(YIELDED_PER_ROUND);
-        for key in woken.drain(..) {
-            self.poll(key);
+        if !self.ready.borrow().is_empty() {
+            let mut woken = self.ready.replace(self.spare.take());
+            for key in &woken {
+                self.poll(*key);
+            }
+            woken.clear();
+            self.spare.set(woken);
         }
-        self.spare.set(woken);
         for _ in 0..yielded {
             let Some(key) = self.yielded.borrow_mut().pop_front() else { return };
             self.poll(key);
@@ -241,6 +244,7 @@ impl Executor {
     }
 
     /// Takes one operation from the budget of the task being polled; `false` if it is used up.
+    #[inline]
     pub(crate) fn spend(&self) -> bool {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
@@ -248,7 +252,11 @@ impl Executor {
     }
 
     /// Takes the cost of moving this many bytes from the budget of the task being polled.
+    #[inline]
     pub(crate) fn spend_bytes(&self, bytes: usize) {
+        if bytes < OPERATION_BYTES {
+            return;
+        }
         let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
         self.budget.set(self.budget.get().saturating_sub(operations));
     }

@@ -19,23 +19,23 @@ use self::udp::Udp;
 use super::datagrams::UdpSetup;
 use super::mmsg::{RecvBatch, SendBatch};
 use super::socket::stream::Sending;
-use super::socket::{self, Engine, Sockets, entry};
+use super::socket::{self, Engine, Sockets};
 use crate::buf::{Pool, RecvBuf, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
 use crate::datagram::Received;
-use crate::driver::common::{DriverSetup, InUse, errno, set_nonblocking, too_many_geometries};
+use crate::driver::common::{DriverSetup, InUse, closed, errno, set_nonblocking, too_many_geometries};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::poll::{Epoll as EpollSet, Event};
 use crate::sys::socket::{SockAddr, SockRef};
-use crate::task::{WaitQueue, Waiter};
+use crate::task::WaitQueue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 /// Events taken per wait; more stay in the kernel for the next turn.
@@ -191,43 +191,45 @@ impl EpollDriver {
     }
 
     #[inline(always)]
-    pub(crate) fn poll_send(
+    pub(crate) fn try_send(
         &mut self,
         key: Key,
-        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
         more: bool,
-    ) -> Poll<io::Result<()>> {
-        let (stream, engine) = entry!(self, key, Stream);
-        let accepts = stream.sending.poll_accept(waiter);
-        if !matches!(accepts, Poll::Ready(Ok(()))) {
-            return accepts;
+    ) -> Option<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Some(Err(closed()));
+        };
+        match stream.sending.may_accept() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
         }
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        if bytes == 0 {
+            *buf = None;
+            return Some(Ok(()));
+        }
         // Data behind a queue waits for the peer, and data with `more` does not wait.
-        let gather = &mut engine.gather;
-        if gather.is_on() && !stream.sending.is_queued() && !more && bytes > 0 {
+        let gather = &mut self.engine.gather;
+        if gather.is_on() && !stream.sending.is_queued() && !more {
             stream.sending.accept(bytes);
             gather.push(key, buf);
             if gather.is_full() {
                 self.send_gathered();
             }
-            return accepts;
+            return Some(Ok(()));
         }
-        match buf.take() {
-            Some(buf) if bytes > 0 => self.send_now(key, buf, more),
-            _ => accepts,
-        }
+        buf.take().map(|buf| self.send_now(key, buf, more))
     }
 
     /// Sends a buffer behind what is held back of its stream, by a system call or the queue.
-    fn send_now(&mut self, key: Key, buf: SendBuf, more: bool) -> Poll<io::Result<()>> {
+    fn send_now(&mut self, key: Key, buf: SendBuf, more: bool) -> io::Result<()> {
         Epoll::send_held_back(self, key);
-        let (stream, engine) = entry!(self, key, Stream);
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
         stream.sending.check()?;
         stream.sending.accept(buf.len());
-        let sent = stream.send(buf, more, &engine.shared, &mut engine.woken);
-        Poll::Ready(sent)
+        stream.send(buf, more, &self.engine.shared, &mut self.engine.woken)
     }
 
     /// The next events: those of the last wait, a portion at a time, or of a new one.

@@ -27,10 +27,12 @@ impl<T> Seldom<T> {
         &mut self.0.get_or_insert_with(|| Box::new(Items(VecDeque::new()))).0
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |items| items.0.len())
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -51,7 +51,7 @@ impl Receiving {
     /// The next piece that was put back.
     #[inline]
     pub(crate) fn take_put_back(&mut self) -> Option<RecvBuf> {
-        self.put_back.pop_front()
+        if self.put_back.is_empty() { None } else { self.put_back.pop_front() }
     }
 
     /// Copies bytes that were put back, as many as fit.
@@ -151,7 +151,14 @@ impl Sending {
         self.waiters.wake(wakes);
     }
 
-    /// Ready when a buffer may be accepted, by [`accept`](Sending::accept).
+    /// True if a buffer may be accepted, by [`accept`](Sending::accept).
+    #[inline]
+    pub(crate) fn may_accept(&self) -> io::Result<bool> {
+        self.check()?;
+        Ok(self.has_room())
+    }
+
+    /// Ready when [`may_accept`](Sending::may_accept) is true.
     #[inline]
     pub(crate) fn poll_accept(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         self.check()?;
@@ -221,6 +228,7 @@ impl Sending {
         }
     }
 
+    #[inline]
     fn has_room(&self) -> bool {
         !self.file && self.unsent < QUEUED_BYTES_MAX
     }

@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::driver::common::{closed, reset_on_close};
 use crate::driver::pieces::Piece;
 use crate::slots::Key;
-use crate::task::Waiter;
+use crate::task::{WaitToken, Waiter};
 use std::io;
 use std::task::{Poll, Waker};
 
@@ -20,9 +20,22 @@ impl<E: Engine> Sockets<E> {
         entry!(self, key, Stream).0.sending.poll_connected(waiter)
     }
 
-    /// Inlined, like the others on the path of a byte: entering and leaving them, with the result in between,
-    /// would be a third of all instructions.
+    /// Inlined, like `try_send`: entering and leaving them, with the result in between, would be a third of
+    /// all instructions.
     #[inline(always)]
+    pub(crate) fn take_received(&mut self, key: Key, token: &mut WaitToken) -> Option<RecvBuf> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return None };
+        if !stream.receiving.waiters.is_empty() {
+            // One of the waiters may be this future.
+            return None;
+        }
+        *token = WaitToken::default();
+        match stream.receiving.take_put_back() {
+            None => self.engine.receive(stream),
+            piece => piece,
+        }
+    }
+
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,

@@ -258,7 +258,8 @@ impl Provided {
     fn publish_with_reserve(&mut self, in_transit: usize) -> bool {
         let most = self.most_with_kernel();
         self.publish(self.pool.reserve(), most);
-        self.low_mark = most.min(self.with_kernel).div_ceil(2);
+        let usual = self.pool.count() - self.pool.reserve();
+        self.low_mark = most.min(usual).div_ceil(2);
         let stuck = in_transit == 0 && self.with_kernel == 0;
         let pressure = stuck || self.is_short(in_transit);
         if pressure {

@@ -7,15 +7,13 @@ use super::{Entry, Op, Uring, UringDriver};
 use crate::buf::SendBuf;
 use crate::config::GATHER_MAX;
 use crate::driver::common::{closed, errno};
-use crate::driver::socket::entry;
 use crate::slots::Key;
 use crate::sys;
-use crate::task::Waiter;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use std::io;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
 /// above this is sent in parts, each of which completes, and likewise one of too many slices.
@@ -23,28 +21,27 @@ const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl UringDriver {
     #[inline(always)]
-    pub(crate) fn poll_send(
+    pub(crate) fn try_send(
         &mut self,
         key: Key,
-        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
         more: bool,
-    ) -> Poll<io::Result<()>> {
-        let (stream, engine) = entry!(self, key, Stream);
-        let accepts = stream.sending.poll_accept(waiter);
-        if !matches!(accepts, Poll::Ready(Ok(()))) {
-            engine.held_up |= stream.is_held_up();
-            return accepts;
+    ) -> Option<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Some(Err(closed()));
+        };
+        match stream.sending.may_accept() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
         }
-        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        let engine = &mut self.engine;
         if let Some(buf) = buf.take()
-            && bytes > 0
+            && !buf.is_empty()
         {
-            stream.sending.accept(bytes);
+            stream.sending.accept(buf.len());
             match stream.own.in_flight {
-                InFlight::None if more => {
-                    return Poll::Ready(engine.send_ahead(key, stream, buf));
-                }
+                InFlight::None if more => return Some(engine.send_ahead(key, stream, buf)),
                 InFlight::None => engine.send_quick(key, stream, buf),
                 InFlight::Quick { .. } => {
                     stream.sending.queue(buf);
@@ -54,7 +51,7 @@ impl UringDriver {
                 InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
             }
         }
-        Poll::Ready(Ok(()))
+        Some(Ok(()))
     }
 
     /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted

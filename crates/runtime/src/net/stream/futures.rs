@@ -117,10 +117,14 @@ impl Future for Recv<'_> {
         if !stream.spend(cx) {
             return Poll::Pending;
         }
-        let mut waiter = Waiter::new(cx, token);
-        let polled = stream.worker.driver.borrow_mut().poll_recv(stream.key, &mut waiter);
-        stream.spend_received(&polled);
-        polled
+        let received = stream.worker.driver.borrow_mut().take_received(stream.key, token);
+        match received {
+            Some(chunk) => {
+                stream.worker.executor.spend_bytes(chunk.len());
+                Poll::Ready(Ok(chunk))
+            }
+            None => stream.wait_for_bytes(cx, token),
+        }
     }
 }
 
@@ -165,14 +169,7 @@ impl Future for Send<'_> {
             return Poll::Pending;
         }
         let Send { stream, buf, more, token, .. } = &mut *self;
-        let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let mut waiter = Waiter::new(cx, token);
-        let mut driver = stream.worker.driver.borrow_mut();
-        let polled = driver.poll_send(stream.key, &mut waiter, buf, *more);
-        if polled.is_ready() {
-            stream.worker.executor.spend_bytes(bytes);
-        }
-        polled
+        stream.send_or_wait(cx, token, buf, *more)
     }
 }
 
