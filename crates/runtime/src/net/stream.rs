@@ -231,11 +231,7 @@ impl TcpStream {
 
     /// Receives, or waits.
     #[inline(never)]
-    fn wait_for_bytes(
-        &self,
-        cx: &Context<'_>,
-        token: &mut WaitToken,
-    ) -> Poll<io::Result<RecvBuf>> {
+    fn wait_for_bytes(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         let mut waiter = Waiter::new(cx, token);
         let polled = self.worker.driver.borrow_mut().poll_recv(self.key, &mut waiter);
         if let Poll::Ready(Ok(chunk)) = &polled {

@@ -25,7 +25,9 @@ use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
 use crate::datagram::Received;
-use crate::driver::common::{DriverSetup, InUse, closed, errno, set_nonblocking, too_many_geometries};
+use crate::driver::common::{
+    DriverSetup, InUse, closed, errno, set_nonblocking, too_many_geometries,
+};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::poll::{Epoll as EpollSet, Event};
