@@ -249,6 +249,13 @@ pub(crate) struct Compare {
     markdown: bool,
 }
 
+impl Lab {
+    /// True if it ends on SIGTERM in its own way, with what was measured so far.
+    pub(crate) fn handles_term(&self) -> bool {
+        matches!(self, Lab::Run(_) | Lab::Peers(_))
+    }
+}
+
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(&options),

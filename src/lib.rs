@@ -3,6 +3,7 @@
 
 mod advise;
 mod engine_args;
+mod inherit;
 mod lab;
 mod load;
 mod output;
@@ -72,10 +73,25 @@ enum Command {
     },
 }
 
+impl Command {
+    /// True if it ends on SIGTERM in its own way.
+    fn handles_term(&self) -> bool {
+        match self {
+            Command::Serve(_) | Command::Load(_) | Command::Advise(_) => true,
+            Command::Lab(lab) => lab.handles_term(),
+            _ => false,
+        }
+    }
+}
+
 /// Runs the command of the process's arguments, and returns its exit code.
 pub fn main() -> ExitCode {
-    // Clap prints usage errors to stderr and exits with 2.
-    match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return ExitCode::from(output::usage(&error)),
+    };
+    inherit::undo(command.handles_term());
+    match command {
         Command::Serve(service) => serve::run(service),
         Command::Load(load) => load::run(*load),
         Command::Probe(probe) => probe::run(&probe),

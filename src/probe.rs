@@ -1,16 +1,16 @@
 //! `twinring probe`: what this system allows, what it refuses, and the fix.
 
 use crate::engine_args::CPU_MAX;
-use crate::output::complain;
+use crate::output::{self, complain};
 use clap::Args;
 use console::{Style, Term, style};
 use serde::Serialize;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::process::ExitCode;
 use twinring::UringFeatures;
 use twinring::probe::prices::{Counted, Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
+use twinring_input::cgroup::CpuQuota;
 
 /// Widest table; a wider terminal is not filled.
 const COLUMNS_MAX: usize = 100;
@@ -54,14 +54,14 @@ pub(crate) fn run(probe: &Probe) -> ExitCode {
         Some(Ok(prices)) => Some(prices),
         None => None,
     };
-    let printed =
-        if probe.json { print_json(&found, prices) } else { print_table(&found, prices.as_ref()) };
-    match printed {
+    let printed = match probe.json {
+        true => json_line(&found, prices),
+        false => Ok(page(&found, prices.as_ref())),
+    };
+    match printed.and_then(|text| output::print(&text)) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of `twinring probe | head` has left.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("twinring probe: cannot write to standard output: {error}"));
+        Err(problem) => {
+            complain(&format!("twinring probe: {problem}"));
             ExitCode::FAILURE
         }
     }
@@ -98,7 +98,7 @@ impl Verdict {
     }
 }
 
-fn print_json(found: &Capabilities, prices: Option<Prices>) -> io::Result<()> {
+fn json_line(found: &Capabilities, prices: Option<Prices>) -> Result<String, String> {
     #[derive(Serialize)]
     struct Line<'a> {
         event: &'static str,
@@ -106,17 +106,20 @@ fn print_json(found: &Capabilities, prices: Option<Prices>) -> io::Result<()> {
         verdict: Verdict,
         #[serde(flatten)]
         found: &'a Capabilities,
+        /// In CPUs.
+        cpu_quota: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         prices: Option<Prices>,
     }
     let verdict = Verdict::of(found);
-    let line = Line { event: "probe", schema: "twinring.probe/1", verdict, found, prices };
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &line)?;
-    writeln!(out)
+    let cpu_quota = CpuQuota::read().cpus;
+    let line =
+        Line { event: "probe", schema: "twinring.probe/1", verdict, found, cpu_quota, prices };
+    let line = serde_json::to_string(&line).map_err(|error| error.to_string())?;
+    Ok(line + "\n")
 }
 
-fn print_table(found: &Capabilities, prices: Option<&Prices>) -> io::Result<()> {
+fn page(found: &Capabilities, prices: Option<&Prices>) -> String {
     let term = Term::stdout();
     let columns = term.size_checked().map_or(COLUMNS_MAX, |(_, columns)| usize::from(columns));
     let mut table = Table { text: String::new(), columns: columns.clamp(COLUMNS_MIN, COLUMNS_MAX) };
@@ -138,7 +141,7 @@ fn print_table(found: &Capabilities, prices: Option<&Prices>) -> io::Result<()> 
         price_list(&mut table, prices);
     }
     // Colours are decided by console: a terminal, and not NO_COLOR.
-    io::stdout().write_all(table.text.as_bytes())
+    table.text
 }
 
 /// Lines of text that fit the terminal.
@@ -274,6 +277,12 @@ fn limits(table: &mut Table, found: &Capabilities) {
     };
     table.row("security modules", &modules);
     table.row("memlock (ulimit -l)", &memlock(env, found));
+    let quota = CpuQuota::read().cpus.map_or("none".into(), |cpus| {
+        format!(
+            "{cpus:.2} CPUs: all threads wait once they have used them up, which shows as latency"
+        )
+    });
+    table.row("CPU quota", &quota);
     table.row("nofile (ulimit -n)", &limit(env.nofile, |number| number.to_string()));
 }
 

@@ -2,7 +2,6 @@
 
 use super::hold::Hold;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::Write;
 use std::time::Duration;
 use twinring_load::observer::{Begin, Observer, Phase, Progress};
 use twinring_wire::load::{HELD, Mark, WINDOW_END, WINDOW_START};
@@ -12,11 +11,11 @@ pub(super) struct JsonMarks;
 
 impl JsonMarks {
     fn write(&self, event: &str, monotonic_ns: u64) {
-        let mut stdout = std::io::stdout().lock();
         let mark = Mark { event: event.to_owned(), monotonic_ns };
-        let Ok(line) = serde_json::to_string(&mark) else { return };
         // A reader who has left is noticed when the result is printed.
-        let _noticed_later = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+        if let Ok(line) = serde_json::to_string(&mark) {
+            crate::output::print_line(&line);
+        }
     }
 }
 

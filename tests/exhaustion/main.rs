@@ -11,6 +11,7 @@ mod clients;
 mod clock;
 mod descriptors;
 mod disk;
+mod inherited;
 mod limits;
 mod locked_memory;
 mod memory;
@@ -25,6 +26,7 @@ fn main() -> std::process::ExitCode {
         descriptors::ENGINE_TESTS,
         disk::TESTS,
         disk::ENGINE_TESTS,
+        inherited::TESTS,
         locked_memory::TESTS,
         memory::ENGINE_TESTS,
         output::ENGINE_TESTS,

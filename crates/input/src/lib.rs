@@ -1,11 +1,12 @@
 //! Reads external input: files named by a command line, a configuration or a bundle; numbers with units
-//! ([`quantity`]); and chunked content, which server and client both receive ([`chunked`]).
+//! ([`quantity`]); the CPU quota ([`cgroup`]); and chunked content, which server and client both receive ([`chunked`]).
 //!
 //! The name of a file can lead to a FIFO, whose open waits for a writer, or to a device that never
 //! ends. Here a file is opened without blocking, must be a regular file, and is read up to a bound.
 //! (A filesystem whose server is dead still blocks the open. Threads that must not block, such as
 //! the signal thread, must not open files at all.)
 
+pub mod cgroup;
 pub mod chunked;
 pub mod quantity;
 

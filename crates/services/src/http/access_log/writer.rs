@@ -2,7 +2,9 @@
 
 use super::{LogTarget, Shared};
 use memchr::memchr_iter;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -65,6 +67,14 @@ impl Sink {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
                 Ok(more) => written += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Standard output may be shared with a program that made it non-blocking: node, bun, ssh.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let writable = PollFd::new(file.as_fd(), PollFlags::POLLOUT);
+                    match poll(&mut [writable], PollTimeout::NONE) {
+                        Ok(_) | Err(Errno::EINTR) => {}
+                        Err(error) => return (written, Err(error.into())),
+                    }
+                }
                 Err(error) => return (written, Err(error)),
             }
         }
