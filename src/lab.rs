@@ -1,18 +1,17 @@
 //! `twinring lab`: experiments, their bundles and reports.
 
-mod hosts;
-
 use crate::output::{self, complain};
 use crate::values;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError,
-    NetChoice, OtherPrices, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError, NetChoice, Overrides,
+    Protocol, RunOptions, Stop, Style, Subject, Via, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -29,11 +28,6 @@ pub(crate) enum Lab {
     Show {
         /// A built-in experiment, a file, or the directory of a bundle.
         name: String,
-        /// Predict the ratios of the bundle on a machine with other prices, such as
-        /// `syscall=80ns,interrupt=0.5us`. Names are syscall, interrupt, wakeup and copy (of 1 KB), the units
-        /// ns, us and ms. `twinring probe --measure` prints the prices of a machine.
-        #[arg(long, value_name = "PRICES")]
-        price: Option<OtherPrices>,
     },
     /// Render the reports of a bundle again, and print its table.
     Report {
@@ -52,14 +46,6 @@ pub(crate) enum Lab {
     Compare(Compare),
     /// List other people's programs: which are installed, and how to get the others.
     Peers(Peers),
-    /// Write the reports of bundles and an index of them as static pages.
-    Gallery {
-        /// The directory for the pages; created if it does not exist.
-        out: PathBuf,
-        /// The directories of the bundles, in the order of the index.
-        #[arg(required = true)]
-        bundles: Vec<PathBuf>,
-    },
     /// Recompute every figure of a bundle from its raw data, and detect edits.
     Verify {
         /// The directory of the bundle.
@@ -82,55 +68,35 @@ pub(crate) struct Peers {
     json: bool,
 }
 
-/// What changes an experiment: one that is continued stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 22] = [
+/// What changes an experiment: one that is run once more stays as it is.
+const EXPERIMENT_OPTIONS: [&str; 11] = [
     "name",
     "pairs",
     "spares",
     "window",
     "warmup",
     "protocol",
-    "connections",
-    "sizes",
-    "depth",
-    "rates",
-    "load_percent",
-    "churn",
-    "workers",
-    "until",
-    "streams",
-    "pps",
+    "set",
     "net",
-    "accounting",
     "placement",
     "subject",
-    "server_cpu",
-    "client_cpu",
+    "via",
 ];
-
-/// The same, and what else stays: of an experiment that is resumed only its hosts may be others.
-const RESUMED_OPTIONS: [&str; 3] = ["add", "seed", "out"];
 
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Run {
-    /// A built-in experiment (see `lab list`), a TOML file, or `disputes`: all that are disputed.
-    #[arg(required_unless_present_any = ["add", "resume"])]
+    /// A built-in experiment (see `lab list`), or a TOML file.
+    #[arg(required_unless_present = "add")]
     name: Option<String>,
-    /// Run the experiment of this bundle once more and add the runs to it as a further occasion, hours
-    /// later on the same machine. Three occasions or more give an interval that holds the spread
-    /// between them.
-    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS, conflicts_with = "server_host")]
+    /// Run the experiment of this bundle once more and add the runs to it as a further session, hours
+    /// later on the same machine.
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS)]
     add: Option<PathBuf>,
-    /// Go on with the experiment of this bundle after its lab was stopped, killed or lost a host: the same
-    /// plan and seed, the runs that it has stay, and the missing ones are added to it. An experiment between hosts
-    /// needs --server-host and --client-host again; they may be others of the same kind.
-    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS, conflicts_with_all = RESUMED_OPTIONS)]
-    resume: Option<PathBuf>,
-    /// Pairs per cell; a verdict needs at least 8.
+    /// Pairs per cell: a fixed number.
     #[arg(long)]
     pairs: Option<usize>,
-    /// Replacement blocks: how many disturbed blocks may be run again.
+    /// Replacement blocks: how many excluded blocks may be run again, per cell.
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
     /// Seconds of each measured window.
@@ -142,54 +108,20 @@ pub(crate) struct Run {
     /// Only the cells of this protocol: tcp, udp or http.
     #[arg(long)]
     protocol: Option<Protocol>,
-    /// TCP and HTTP: connection counts, for example 1,10,100.
-    #[arg(long, value_delimiter = ',')]
-    connections: Option<Vec<u32>>,
-    /// Sizes of messages or files, for example 128,1K,16K.
-    #[arg(long, value_delimiter = ',', value_parser = values::size)]
-    sizes: Option<Vec<u32>>,
-    /// TCP and HTTP: requests in flight per connection.
-    #[arg(long, value_delimiter = ',')]
-    depth: Option<Vec<u32>>,
-    /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop. Replaces
-    /// the --load-percent of the experiment.
-    #[arg(long, value_delimiter = ',', value_name = "R")]
-    rates: Option<Vec<u32>>,
-    /// TCP and HTTP: the rate as a percentage of what the slowest subject can serve, which is found
-    /// out first; 0 is a closed loop. For example 50,0.
-    #[arg(long, value_delimiter = ',', value_name = "PERCENT", conflicts_with = "rates")]
-    load_percent: Option<Vec<u32>>,
-    /// TCP: requests after which a connection is replaced by a new one; 0 keeps it.
-    #[arg(long, value_delimiter = ',', value_name = "N")]
-    churn: Option<Vec<u32>>,
-    /// Add pairs until the interval of each ratio is at most this wide, in percent.
-    #[arg(long, value_name = "PERCENT")]
-    until: Option<f64>,
-    /// UDP: stream counts, for example 1000,4000,8000.
-    #[arg(long, value_delimiter = ',')]
-    streams: Option<Vec<u32>>,
-    /// UDP: packets per second of each stream.
-    #[arg(long, value_delimiter = ',')]
-    pps: Option<Vec<u32>>,
-    /// Workers of the server, each on a core of its own; the load generator gets as many.
-    #[arg(long, value_delimiter = ',')]
-    workers: Option<Vec<u32>>,
-    /// Network on this host: lo (the sender's CPU receives), rps (the receiver's CPU is
+    /// Replace the points of an axis, for example `connections=1,100`, `bytes=128,16K`, `load_percent=25,0` or
+    /// `tls=true`. `lab show NAME` prints the axes of an experiment. Repeatable.
+    #[arg(long, value_name = "AXIS=N,...", value_parser = axis)]
+    set: Vec<(String, Vec<u32>)>,
+    /// Network on this machine: lo (the sender's CPU receives), rps (the receiver's CPU is
     /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
-    #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
-    net: Option<NetChoice>,
-    /// How CPU time is measured: idle_clock, or idle_clock_only without threads, children and memory.
     #[arg(long)]
-    accounting: Option<Accounting>,
-    /// Required cache relation of the two CPUs: close (shared last-level cache), apart or any. A
-    /// hypervisor moves virtual CPUs, and that changes the figures more than the engine does. Each
-    /// block waits for the placement, at most a minute.
+    net: Option<NetChoice>,
+    /// Required cache relation of the two CPUs: close (shared last-level cache), apart or any. Each
+    /// block waits for it, at most a minute.
     #[arg(long)]
     placement: Option<Wanted>,
-    /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…],
-    /// NAME=nginx (HTTP only), NAME=peer:PEER (see `lab peers`), or NAME=PROGRAM ARGUMENTS with
-    /// {addr} among them. A program speaks the first protocol of the experiment; cells of other
-    /// protocols are then left out. Repeatable.
+    /// Compare these instead; the first is the baseline: io_uring, epoll, each with options (`epoll:gather=off`), a
+    /// peer such as nginx (see `lab peers`), or NAME=COMMAND with {addr} where the address goes. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,
     /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
@@ -199,18 +131,14 @@ pub(crate) struct Run {
     /// CPUs of the server, such as `0,2-3`: one for each worker.
     #[arg(long, value_name = "CPUS")]
     server_cpu: Option<CpuList>,
-    /// CPUs of the load generator, on each client host.
+    /// CPUs of the load generator; with --via those of each.
     #[arg(long, value_name = "CPUS")]
     client_cpu: Option<CpuList>,
-    /// Do not measure the machine's prices first, which takes 3 to 5 seconds. The report then does not
-    /// explain the differences.
+    /// Do not measure the machine's prices first, nor look for background load meanwhile, which takes 3 to 5
+    /// seconds.
     #[arg(long)]
     no_prices: bool,
-    /// Profile with perf where the time goes, function by function, and count system calls, in two
-    /// more runs of each subject in each cell. These runs enter no figure.
-    #[arg(long)]
-    profile: bool,
-    /// Seed of the order and of the resampling; from the clock by default, recorded either way.
+    /// Seed of the order of the runs; from the clock by default, recorded either way.
     #[arg(long)]
     seed: Option<u64>,
     /// Directory for bundles.
@@ -220,7 +148,61 @@ pub(crate) struct Run {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    hosts: hosts::Hosts,
+    via: ViaOptions,
+}
+
+/// Load generators on other machines.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Load generators on other machines")]
+pub(crate) struct ViaOptions {
+    /// Command that starts the load generators, in front of their own: `ssh beta`, `srun -N16 -n16`,
+    /// `kubectl exec -i pod --`.
+    #[arg(long, value_name = "COMMAND", requires = "address", value_parser = words)]
+    via: Option<Words>,
+    /// How many load generators it starts. Each gets an equal part of the load.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "via")]
+    generators: u32,
+    /// Address of this machine that they reach.
+    #[arg(long, value_name = "IP", requires = "via")]
+    address: Option<IpAddr>,
+    /// This program on the other machines.
+    #[arg(long, value_name = "PATH", default_value = "twinring", requires = "via")]
+    via_program: String,
+    /// Seconds from the start of the command until all of them begin together.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, requires = "via")]
+    lead: f64,
+}
+
+impl ViaOptions {
+    fn via(self) -> Option<Via> {
+        let (Words(command), address) = (self.via?, self.address?);
+        let ViaOptions { generators, via_program: program, lead: lead_s, .. } = self;
+        Some(Via { command, generators, address, program, lead_s })
+    }
+}
+
+/// The words of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Words(Vec<String>);
+
+fn words(text: &str) -> Result<Words, String> {
+    let words = shlex::split(text).filter(|words| !words.is_empty());
+    words.map(Words).ok_or_else(|| "expected a command whose quotes are closed".to_owned())
+}
+
+/// An axis and its points. Sizes have units, and flags are `true` and `false`.
+fn axis(text: &str) -> Result<(String, Vec<u32>), String> {
+    let (key, points) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}`: expected AXIS=N,..., such as connections=1,100"))?;
+    let point = |text: &str| match text.trim() {
+        "true" => Ok(1),
+        "false" => Ok(0),
+        number if key.ends_with("bytes") => values::size(number),
+        number => number.parse().map_err(|_| format!("`{number}` is no number of {key}")),
+    };
+    let points: Result<Vec<u32>, String> = points.split(',').map(point).collect();
+    Ok((key.trim().to_owned(), points?))
 }
 
 /// Options of `lab compare`.
@@ -260,15 +242,13 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(&options),
         Lab::List => Ok(tell(&list(), 0)),
-        Lab::Show { name, price } => show(&name, price.as_ref()),
+        Lab::Show { name } => show(&name),
         Lab::Report { bundle } => twinring_lab::rerender(&bundle)
             .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
         Lab::Merge { out, bundles } => twinring_lab::merge(&out, &bundles)
             .map(|bundle| tell(&twinring_lab::table(&bundle, Style::for_stdout()), 0)),
         Lab::Compare(options) => compare(options),
         Lab::Peers(options) => list_peers(&options),
-        Lab::Gallery { out, bundles } => twinring_lab::gallery(&bundles, &out)
-            .map(|index| tell(&format!("{}\n", index.display()), 0)),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
             .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
     };
@@ -292,27 +272,9 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
     }
 }
 
-/// The name of all disputed questions together.
-const DISPUTES: &str = "disputes";
-
-/// Runs one experiment, or all that are disputed one after the other; then the exit code is the
-/// largest value of the options.
+/// Runs an experiment.
 fn measure(options: &Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
-    let name = options.name.as_deref().unwrap_or_default();
-    if name != DISPUTES {
-        return measure_one(name, options, &stop);
-    }
-    let mut code = 0;
-    for name in twinring_lab::DISPUTES {
-        if stop.signal().is_none() {
-            code = measure_one(name, options, &stop)?.max(code);
-        }
-    }
-    Ok(code)
-}
-
-fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
     let options = options.clone();
     let overrides = Overrides {
         pairs: options.pairs,
@@ -320,27 +282,18 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         window_s: options.window,
         warmup_s: options.warmup,
         protocol: options.protocol,
-        connections: options.connections,
-        message_bytes: options.sizes,
-        depth: options.depth,
-        rate_per_s: options.rates,
-        load_percent: options.load_percent,
-        churn: options.churn,
-        workers: options.workers,
-        until_percent: options.until,
-        streams: options.streams,
-        packets_per_s: options.pps,
+        axes: options.set,
         net: options.net,
-        accounting: options.accounting,
         placement: options.placement,
         server_cpu: options.server_cpu,
         client_cpu: options.client_cpu,
+        via: options.via.via(),
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-    let experiment = match options.add.as_ref().or(options.resume.as_ref()) {
+    let experiment = match &options.add {
         Some(bundle) => twinring_lab::add_to(bundle)?,
-        None => Experiment::find(name)?.with(&overrides)?,
+        None => Experiment::find(options.name.as_deref().unwrap_or_default())?.with(&overrides)?,
     };
     let mut outcome = twinring_lab::run(
         &RunOptions {
@@ -351,12 +304,9 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
             binary,
             peers: options.peers,
             prices: !options.no_prices,
-            profile: options.profile,
-            resume: options.resume,
-            hosts: options.hosts.options()?,
             command: std::env::args().collect(),
         },
-        stop,
+        &stop,
     )?;
     if let Some(directory) = options.add.filter(|_| outcome.exit_code() == 0) {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
@@ -414,27 +364,18 @@ fn list() -> String {
     let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = BUILT_IN.iter().filter_map(|(name, _)| {
         let experiment = Experiment::find(name).ok()?;
-        let alias = ALIASES.iter().find(|(_, known)| known == name);
-        let also = alias.map_or(String::new(), |(alias, _)| format!("; also known as {alias}"));
         let (about, estimate) = (&experiment.about, Estimate::of(&experiment).words());
-        Some(format!("{name:<width$}  {about}\n{:<width$}  {estimate}{also}\n", ""))
+        Some(format!("{name:<width$}  {about}\n{:<width$}  {estimate}\n", ""))
     });
     lines.collect()
 }
 
-fn show(name: &str, price: Option<&OtherPrices>) -> Result<u8, LabError> {
+fn show(name: &str) -> Result<u8, LabError> {
     let directory = Path::new(name);
     if twinring_lab::built_in(name).is_none() && twinring_lab::is_bundle(directory) {
         let bundle = twinring_lab::recomputed(directory)?;
-        let text = twinring_lab::explain(&bundle, price, Style::for_stdout())?;
+        let text = twinring_lab::explain(&bundle, Style::for_stdout())?;
         return Ok(tell(&text, 0));
-    }
-    if price.is_some() {
-        return Err(LabError::BadExperiment {
-            place: "--price".to_owned(),
-            problem: format!("`{name}` is not a bundle"),
-            expected: "the directory of a bundle".to_owned(),
-        });
     }
     match twinring_lab::built_in(name) {
         Some(text) => Ok(tell(text, 0)),

@@ -1,84 +1,70 @@
-//! Which subjects and cells of an experiment can run on this machine.
+//! Which subjects and cells of an experiment can run on this machine: looked at before anything starts.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use crate::error::LabError;
-use crate::experiment::{Experiment, Subject};
-use crate::host::{End, Host};
+use crate::error::{LabError, shortened};
+use crate::experiment::{Axis, Experiment, Subject};
 use crate::options::RunOptions;
+use crate::peers::Places;
 use crate::peers::find::Found;
-use crate::peers::{Peer, Places, SECOND_LOADS};
 use crate::result::NotRun;
-use crate::site::nginx;
-use crate::workload::Axis;
+
+/// How long our server may take to say that it can run on an engine.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most that is kept of what it says.
+const SAID_CHARS_MAX: usize = 600;
 
 /// An experiment without the subjects and the cells that cannot run on this machine.
 pub(crate) struct Available {
     pub(crate) experiment: Experiment,
-    pub(crate) nginx: Option<nginx::Installed>,
     pub(crate) peers: Found,
+    /// The engine for our load generator.
+    pub(crate) load_engine: &'static str,
     pub(crate) not_run: Vec<NotRun>,
 }
 
 /// # Errors
 /// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
-pub(crate) fn available(options: &RunOptions, servers: &[End]) -> Result<Available, LabError> {
-    let server_cpus = servers.iter().map(|it| it.cpus.all().len()).min().unwrap_or(0);
+pub(crate) fn available(options: &RunOptions, server_cpus: usize) -> Result<Available, LabError> {
     let mut experiment = options.experiment.clone();
     let mut not_run = Vec::new();
     let too_many = keep_workers(&mut experiment, server_cpus);
     if !too_many.is_empty() {
         let counts: Vec<String> = too_many.iter().map(u32::to_string).collect();
+        let plural = if server_cpus == 1 { "" } else { "s" };
         let why = format!(
-            "the server has {server_cpus} CPU{} here: each worker needs a core of its own, and the load \
-             generator as many",
-            if server_cpus == 1 { "" } else { "s" }
+            "the server has {server_cpus} CPU{plural} here: each worker needs a core of its own, and the \
+             load generator as many"
         );
         if experiment.protocols().next().is_none() {
             return Err(LabError::Machine { why });
         }
-        not_run.push(NotRun {
-            subject: format!("every cell with {} workers", counts.join(", ")),
-            why,
-        });
+        let subject = format!("every cell with {} workers", counts.join(", "));
+        not_run.push(NotRun { subject, why });
     }
     // Without a peer in the experiment their places do not matter.
-    let commands: Vec<Vec<String>> =
-        experiment.grids_mut().map(|(_, it)| it.second_load().to_vec()).collect();
-    let asks = |load: &&Peer| commands.iter().flatten().any(|word| *word == load.word());
-    let asking: Vec<&Peer> = SECOND_LOADS.iter().filter(asks).collect();
-    let is_peer = |subject: &Subject| subject.peer.is_some();
-    let looks =
-        options.peers.is_some() || !asking.is_empty() || experiment.subjects.iter().any(is_peer);
+    let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
-    let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
-    let installed = match experiment.http.is_some() && asked_for {
-        true => nginx_of(servers)?.map(Some),
-        false => Ok(None),
-    };
+    let (uring, epoll) = engines(&experiment, &options.binary);
     let mut peers = Found::new();
-    for (load, places) in asking.into_iter().zip(places.iter().cycle()) {
-        let program = places
-            .find(load)
-            .map_err(|absent| LabError::Machine { why: load.why_left_out(&absent) })?;
-        peers.insert(load.name.to_owned(), program);
-    }
     let mut why_not = |subject: &Subject| -> Option<String> {
-        if subject.nginx.is_some() {
-            return installed.as_ref().err().cloned();
+        match subject.engine.as_deref() {
+            Some("io_uring") => return uring.clone(),
+            Some(_) => return epoll.clone(),
+            None => {}
         }
         let peer = subject.known_peer()?;
-        if let Some(server) = servers.iter().find(|it| matches!(it.host, Host::There(_))) {
-            return Some(format!(
-                "peers are looked for on the host of the lab only, and the server's is {}; give it \
-                 as a command, with its path there",
-                server.host.name()
-            ));
-        }
         match places.as_ref()?.find(peer) {
             Ok(program) => {
-                peers.insert(peer.name.to_owned(), program);
+                peers.insert(peer.name.clone(), program);
                 None
             }
             Err(absent) => Some(peer.why_left_out(&absent)),
@@ -101,36 +87,113 @@ pub(crate) fn available(options: &RunOptions, servers: &[End]) -> Result<Availab
             return Err(LabError::Machine { why: reasons.join("; ") });
         }
     }
-    Ok(Available { experiment, nginx: installed.ok().flatten(), peers, not_run })
+    let load_engine = if uring.is_none() { "io_uring" } else { "epoll" };
+    Ok(Available { experiment, peers, load_engine, not_run })
+}
+
+/// Why our server or load generator cannot run on io_uring and on epoll here, if they cannot. What is not
+/// used is not looked at.
+fn engines(experiment: &Experiment, binary: &Path) -> (Option<String>, Option<String>) {
+    let has = |engine: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(engine));
+    let is_ours = |subject: &Subject| {
+        let load = |protocol| experiment.load_template(protocol, subject);
+        experiment.protocols().any(|it| load(it).starts_with(&["{twinring}", "load"].map(str::to_owned)))
+    };
+    // Elsewhere it may be another kernel.
+    let loads = experiment.via.is_none() && experiment.subjects.iter().any(is_ours);
+    let why_not = |engine: &str| why_not(binary, engine);
+    let uring = (has("io_uring") || loads).then(|| why_not("io_uring")).flatten();
+    let epoll = (has("epoll") || (loads && uring.is_some())).then(|| why_not("epoll")).flatten();
+    (uring, epoll)
+}
+
+/// Starts our server on an engine, and asks it to stop. What it says if it cannot run names the layer that
+/// refuses, and what to do.
+fn why_not(binary: &Path, engine: &str) -> Option<String> {
+    let words = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", engine, "--json"];
+    let mut command = Command::new(binary);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = match command.spawn() {
+        Ok(server) => server,
+        Err(error) => return Some(format!("{} cannot be started: {error}", binary.display())),
+    };
+    let (stdout, stderr) = (server.stdout.take(), server.stderr.take());
+    let (said, first_line) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let mut line = String::new();
+        let read = stdout.map(|it| BufReader::new(it.take(1 << 20)).read_line(&mut line));
+        // Nobody listens behind the patience.
+        let _ = said.send(matches!(read, Some(Ok(1..))));
+    });
+    let is_ready = first_line.recv_timeout(ENGINE_PATIENCE).unwrap_or(false);
+    // It may have ended by itself.
+    let _ = server.kill();
+    let _ = server.wait();
+    let _ = reader.join();
+    if is_ready {
+        return None;
+    }
+    let mut why = String::new();
+    let read = stderr.map(|it| it.take(1 << 16).read_to_string(&mut why));
+    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    match (read, why.is_empty()) {
+        (Some(Ok(_)), false) => Some(shortened(&why, SAID_CHARS_MAX)),
+        _ => Some(format!("`twinring {}` does not start", words.join(" "))),
+    }
 }
 
 /// Leaves out the cells with more workers than this; returns how many workers those have.
 fn keep_workers(experiment: &mut Experiment, most: usize) -> BTreeSet<u32> {
     let mut left_out = BTreeSet::new();
-    for (_, grid) in experiment.grids_mut() {
-        for axis in grid.axes().into_iter().filter(|axis| axis.key == Axis::WORKERS) {
-            left_out.extend(axis.points.iter().copied().filter(|it| *it as usize > most));
-            axis.points.retain(|it| *it as usize <= most);
+    let mut empty = Vec::new();
+    for (protocol, grid) in experiment.grids_mut() {
+        let Some(spec) = Axis::of_key(protocol, "workers") else { continue };
+        let (kept, more): (Vec<u32>, Vec<u32>) =
+            grid.values(spec).into_iter().partition(|it| *it as usize <= most);
+        if more.is_empty() {
+            continue;
         }
+        if kept.is_empty() {
+            empty.push(protocol);
+        }
+        left_out.extend(more);
+        grid.set(spec, &kept);
     }
-    let all = experiment.clone();
-    experiment
-        .keep_protocols(|protocol| all.grid(protocol).is_some_and(|it| !it.points().is_empty()));
+    experiment.keep_protocols(|protocol| !empty.contains(&protocol));
     left_out
 }
 
-/// The nginx of the servers' hosts, or why there is none: each needs the same.
-fn nginx_of(servers: &[End]) -> Result<Result<nginx::Installed, String>, LabError> {
-    let mut found: Option<nginx::Installed> = None;
-    for server in servers {
-        let name = server.host.name();
-        match (server.host.find_nginx()?, &found) {
-            (Err(why), _) => return Ok(Err(why)),
-            (Ok(other), Some(first)) if other != *first => {
-                return Ok(Err(format!("{name} has another nginx than the first server's host")));
-            }
-            (Ok(installed), _) => found = Some(installed),
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{NetKind, Protocol};
+
+    #[test]
+    fn cells_with_more_workers_than_there_are_cores_are_left_out() {
+        let mut scaling = Experiment::find("scaling").unwrap();
+        let left_out = keep_workers(&mut scaling, 2);
+        assert!(left_out.contains(&4) && !left_out.contains(&2), "{left_out:?}");
+        assert!(scaling.cells(&[NetKind::Lo]).iter().all(|cell| cell.point.workers() <= 2));
+        let mut quick = Experiment::find("quick").unwrap();
+        assert!(keep_workers(&mut quick, 1).is_empty() && quick.grid(Protocol::Udp).is_some());
     }
-    Ok(found.ok_or_else(|| "there is no server".to_owned()))
+
+    /// Ninety lines of dashes, and the reason in the sixtieth, where io_uring is refused.
+    #[test]
+    fn what_a_server_says_that_cannot_run_is_the_reason() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let script = |text: &str| {
+            let path = directory.path().join("twinring");
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+            why_not(&path, "io_uring")
+        };
+        assert_eq!(script("echo '{\"event\":\"ready\"}'; exec sleep 60"), None);
+        let why = script("echo 'no io_uring: seccomp refuses it;' >&2; echo '  do this' >&2; exit 1");
+        assert_eq!(why.unwrap(), "no io_uring: seccomp refuses it; do this");
+        assert!(script("exit 1").unwrap().contains("does not start"));
+        let missing = why_not(&directory.path().join("nothing"), "epoll").unwrap();
+        assert!(missing.contains("cannot be started"), "{missing}");
+    }
 }

@@ -1,7 +1,7 @@
 //! A bundle on disk: a directory that a stranger can check and repeat.
 //!
 //! - `bundle.json`: the experiment, the machine, and the summary ([`Bundle`]);
-//! - `runs.jsonl`: one line per run, written as it ends ([`RunRecord`]);
+//! - `runs.jsonl`: one line per run, written as it ends ([`RunRecord`]), calibrations first;
 //! - `report.md`, `report.html`: the summary for people;
 //! - `manifest.sha256`: checksums of all of these, readable by `sha256sum -c`.
 //!
@@ -9,7 +9,7 @@
 
 mod content;
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use crate::json;
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -32,13 +32,6 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.sha256";
 
 /// The files that the manifest covers, in its order.
 pub(crate) const COVERED: &[&str] = &[BUNDLE_FILE, RUNS_FILE, MARKDOWN_FILE, HTML_FILE];
-
-/// As large as the first `bundle.json`, so that on a full disk there is room for a last one that
-/// says what failed. It is removed when the experiment ends.
-const RESERVE_FILE: &str = "reserve";
-
-/// Room for the message, beside what `bundle.json` says from the start.
-const MESSAGE_BYTES: u64 = 8 << 10;
 
 /// The largest `runs.jsonl` that is written or read: 20,000 runs and more.
 const RUNS_BYTES_MAX: u64 = 256 << 20;
@@ -104,63 +97,12 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
-        lock(&path, &runs)?;
-        let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
-        written.inspect_err(|_| {
+        write_bundle(directory, bundle).inspect_err(|_| {
             // A directory without this file is no bundle, so it is not left behind.
-            for name in [RUNS_FILE, BUNDLE_FILE, RESERVE_FILE] {
-                let _ = fs::remove_file(directory.join(name));
-            }
+            let _ = fs::remove_file(&path);
             let _ = fs::remove_dir(directory);
         })?;
         Ok(Writer { directory: directory.to_owned(), runs })
-    }
-
-    /// Opens a bundle again whose lab has ended. Nobody else may append to it until this is dropped.
-    ///
-    /// # Errors
-    /// [`LabError::CannotResume`] when its lab still runs; [`LabError::NotABundle`], [`LabError::Write`].
-    pub(crate) fn reopen(directory: &Path) -> Result<Writer, LabError> {
-        let path = directory.join(RUNS_FILE);
-        if compressed(&path).exists() {
-            let why = format!("{RUNS_FILE} is compressed; decompress it first (zstd -d --rm)");
-            return Err(LabError::CannotResume { path: directory.to_owned(), why });
-        }
-        // What is no regular file may block whoever opens it to write.
-        let opened = twinring_input::open(&path);
-        let opened = opened.and_then(|_| OpenOptions::new().append(true).open(&path));
-        let runs = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => LabError::no_bundle(directory),
-            _ => LabError::write(&path, error),
-        })?;
-        lock(&path, &runs)?;
-        Ok(Writer { directory: directory.to_owned(), runs })
-    }
-
-    /// Says in `bundle.json` that the experiment goes on, removes what was made of its runs, and cuts off a last one that
-    /// is not whole.
-    ///
-    /// # Errors
-    /// [`LabError::Write`].
-    pub(crate) fn resume(&self, bundle: &Bundle) -> Result<(), LabError> {
-        let path = self.directory.join(RUNS_FILE);
-        let unwritten = |error| LabError::write(&path, error);
-        let text = twinring_input::read(&path, RUNS_BYTES_MAX).map_err(unwritten)?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        self.runs.set_len(whole as u64).map_err(unwritten)?;
-        for name in [MANIFEST_FILE, MARKDOWN_FILE, HTML_FILE, RESERVE_FILE] {
-            let path = self.directory.join(name);
-            for path in [compressed(&path), path] {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(LabError::write(&path, error));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        write_bundle(&self.directory, bundle)?;
-        reserve(&self.directory)
     }
 
     /// Appends a run. The line is complete on disk or, when the disk is full, cut off again, so
@@ -191,28 +133,14 @@ impl Writer {
     }
 }
 
-/// Keeps two labs from appending to one bundle. The kernel releases the lock when the lab ends, however it does.
-fn lock(path: &Path, runs: &File) -> Result<(), LabError> {
-    match runs.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => {
-            let why =
-                "a lab is measuring for it; end that one first (if its host died, a network file \
-                       system may keep the lock for a minute or two)"
-                    .to_owned();
-            Err(LabError::CannotResume { path: path.to_owned(), why })
-        }
-        // A file system without locks.
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-        Err(TryLockError::Error(error)) => Err(LabError::write(path, error)),
-    }
-}
-
 /// Replaces the raw data of a bundle, or writes those of a new one.
 ///
 /// # Errors
 /// [`LabError::Write`].
-pub(crate) fn write_runs(directory: &Path, runs: &[RunRecord]) -> Result<(), LabError> {
+pub(crate) fn write_runs<'a>(
+    directory: &Path,
+    runs: impl Iterator<Item = &'a RunRecord>,
+) -> Result<(), LabError> {
     let path = directory.join(RUNS_FILE);
     let mut content = Vec::new();
     for run in runs {
@@ -228,18 +156,6 @@ pub(crate) fn write_runs(directory: &Path, runs: &[RunRecord]) -> Result<(), Lab
     Draft::write(directory, RUNS_FILE, &content)?.put()
 }
 
-/// Keeps the room that [`give_up`] needs.
-fn reserve(directory: &Path) -> Result<(), LabError> {
-    let path = directory.join(RESERVE_FILE);
-    let bytes = fs::metadata(directory.join(BUNDLE_FILE)).map(|it| it.len() + MESSAGE_BYTES);
-    let written = bytes.and_then(|bytes| {
-        let mut file = File::create_new(&path)?;
-        io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
-        file.sync_data()
-    });
-    written.map_err(|error| LabError::write(&path, error))
-}
-
 /// Writes everything but the raw data: `bundle.json` with its summary, the reports, the manifest.
 /// All files are replaced, or none.
 ///
@@ -250,7 +166,6 @@ pub(crate) fn finish(
     bundle: &Bundle,
     runs: &[RunRecord],
 ) -> Result<(), LabError> {
-    let _ = fs::remove_file(directory.join(RESERVE_FILE));
     let path = directory.join(RUNS_FILE);
     let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
     let mut drafts = Vec::new();
@@ -269,14 +184,6 @@ pub(crate) fn finish(
     }
     drafts.push(Draft::write(directory, MANIFEST_FILE, manifest.as_bytes())?);
     drafts.into_iter().try_for_each(Draft::put)
-}
-
-/// Replaces `bundle.json` by one without a summary, which says that the experiment failed. There is
-/// room for it also on a full disk, unless others took that, too.
-pub(crate) fn give_up(directory: &Path, bundle: &Bundle, error: &LabError) -> Result<(), LabError> {
-    let state = State::Failed { error: error.to_string() };
-    let (summary, warnings, profile) = (None, Vec::new(), None);
-    write_bundle(directory, &Bundle { state, summary, warnings, profile, ..bundle.clone() })
 }
 
 fn as_json(directory: &Path, bundle: &Bundle) -> Result<Vec<u8>, LabError> {
@@ -341,6 +248,8 @@ pub(crate) struct Stored {
     /// The summary as it stands in the file.
     pub(crate) summary: Option<Value>,
     pub(crate) runs: Vec<RunRecord>,
+    /// Runs that only found out what subjects can serve.
+    pub(crate) calibrations: Vec<RunRecord>,
     /// A last line that was cut off by a crash or a full disk.
     pub(crate) cut_off: bool,
 }
@@ -358,7 +267,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let mut value: Value = serde_json::from_str(&text)
         .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-    if schema != BUNDLE_SCHEMA && !EARLIER_BUNDLE_SCHEMAS.contains(&schema) {
+    if schema != BUNDLE_SCHEMA {
         let why = format!("its schema is {schema}, not {BUNDLE_SCHEMA}");
         return Err(LabError::not_a_bundle(&path, &why));
     }
@@ -370,8 +279,9 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
             .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     }
     let bundle = json::from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
-    let (runs, cut_off) = read_runs(directory)?;
-    Ok(Stored { bundle, summary, runs, cut_off })
+    let (all, cut_off) = read_runs(directory)?;
+    let (calibrations, runs) = all.into_iter().partition(|run: &RunRecord| run.calibration);
+    Ok(Stored { bundle, summary, runs, calibrations, cut_off })
 }
 
 /// The runs, and whether the last line was cut off.

@@ -102,31 +102,14 @@ pub enum LabError {
         why: String,
     },
 
-    /// An experiment cannot go on where its bundle ends.
-    #[error("{path} cannot be resumed: {why}")]
-    CannotResume {
-        /// The bundle.
-        path: PathBuf,
-        /// What is in the way, and what to do.
-        why: String,
-    },
-
-    /// The runs of a bundle that is to be resumed are not those that its plan begins with.
+    /// Other processes, or a quota, disturb every run.
     #[error(
-        "cannot resume: run {run} of the bundle is not the next one of its plan; measure again, or read what there is \
-         with `twinring lab report`"
+        "stopped after {blocks} excluded blocks in a row: {why}; end that, and measure again"
     )]
-    OtherPlan {
-        /// Its number.
-        run: usize,
-    },
-
-    /// A host of the experiment cannot be used, or not any more.
-    #[error("host `{host}`: {why}")]
-    Host {
-        /// What the user calls it.
-        host: String,
-        /// What happened, what was said about it, and what to do.
+    Noisy {
+        /// Excluded blocks.
+        blocks: usize,
+        /// What disturbs, with figures.
         why: String,
     },
 

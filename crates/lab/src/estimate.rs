@@ -1,6 +1,6 @@
 //! An estimate of how long an experiment takes, printed before it runs.
 
-use crate::experiment::{Cell, Correction, Experiment, Protocol};
+use crate::experiment::{Cell, Experiment, Protocol};
 use crate::plan::groups;
 use crate::statistics::MIN_PAIRS;
 use crate::statistics::{least_pairs, level_for};
@@ -15,7 +15,7 @@ pub struct Estimate {
     pub runs: usize,
     /// What they take.
     pub seconds: f64,
-    /// What they take when every spare pair is needed, and every pair up to the cap of a stop rule.
+    /// What they take when every spare pair is needed.
     pub seconds_most: f64,
 }
 
@@ -28,23 +28,22 @@ impl Estimate {
     /// # Ok::<(), twinring_lab::LabError>(())
     /// ```
     pub fn of(experiment: &Experiment) -> Estimate {
-        let nets = experiment.net.kinds();
+        let nets = experiment.networks();
         let cells = experiment.cells(nets);
         let mut estimate = Estimate::default();
         for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
-            // Each subject once, to find the rate.
+            // Three windows of each subject, to find the rate.
             let protocol = cell.protocol();
-            let seconds = block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
+            let seconds = 3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
             estimate.seconds += seconds;
             estimate.seconds_most += seconds;
         }
         for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
             let pairs = experiment.pairs;
-            let pairs_max = experiment.until.map_or(pairs, |until| pairs.max(until.max_pairs));
             let seconds = block_s(experiment, runs, protocol);
             estimate.runs += runs * pairs;
             estimate.seconds += seconds * pairs as f64;
-            estimate.seconds_most += seconds * (pairs_max + experiment.spare_pairs) as f64;
+            estimate.seconds_most += seconds * (pairs + experiment.spare_pairs) as f64;
         }
         estimate
     }
@@ -69,19 +68,17 @@ fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
     groups.iter().map(|group| (group.subjects.len(), protocol)).collect()
 }
 
-/// Says so if the pairs cannot be enough: the more comparisons are judged together, the more a lone
-/// difference has to be sure. The user learns this before the experiment, not after hours of it.
-pub(crate) fn too_few_pairs(experiment: &Experiment, comparisons: usize) -> Option<String> {
-    let count = match experiment.correction {
-        Correction::None => 1,
-        Correction::BenjaminiHochberg => comparisons,
-    };
-    let pairs = experiment.until.map_or(0, |until| until.max_pairs).max(experiment.pairs);
-    let needed = least_pairs(level_for(1, count))?.max(MIN_PAIRS);
-    (pairs < needed).then(|| {
+/// Says so if the plan can give no decision, before it is run.
+pub(crate) fn too_few_pairs(experiment: &Experiment) -> Option<String> {
+    let cells = experiment.cells(experiment.networks());
+    let comparisons: usize =
+        cells.iter().map(|cell| experiment.contests(cell.protocol()).len()).sum();
+    let needed = least_pairs(level_for(1, comparisons))?.max(MIN_PAIRS);
+    let pairs = experiment.pairs;
+    (comparisons > 0 && pairs < needed).then(|| {
         format!(
-            "{comparisons} comparisons are judged together: if only one of them shows a difference, \
-             to say so takes {needed} pairs (--pairs {needed}), and these are {pairs}"
+            "{pairs} pairs can give no decision: a lone difference among {comparisons} comparisons takes \
+             {needed} (--pairs {needed})"
         )
     })
 }
@@ -101,33 +98,20 @@ mod tests {
 
     #[test]
     fn a_grid_takes_its_cells_times_its_subjects_times_its_pairs() {
-        let grid = Experiment::find("tcp-grid").unwrap();
+        let grid = Experiment::find("grid").unwrap();
         let estimate = Estimate::of(&grid);
-        assert_eq!(estimate.runs, 2 * 25 * 2 * grid.pairs);
+        assert_eq!(estimate.runs, grid.cells(grid.networks()).len() * 2 * grid.pairs);
         assert!(estimate.seconds < estimate.seconds_most);
-        // With a stop rule it can take up to the cap.
-        let until = Experiment::find("accounting-cost").unwrap();
-        let cap = until.until.unwrap().max_pairs as f64;
-        let estimate = Estimate::of(&until);
-        assert!(estimate.seconds_most > estimate.seconds / until.pairs as f64 * cap);
         assert_eq!(duration(90.0), "90 s");
         assert_eq!(duration(91.0), "2 min");
     }
 
     #[test]
-    fn too_few_pairs_are_told_before_they_are_run() {
-        let mut experiment = Experiment::find("published-go-uring").unwrap();
-        assert_eq!(too_few_pairs(&experiment, 8), None);
-        experiment.pairs = 8;
-        let said = too_few_pairs(&experiment, 8).unwrap();
-        assert!(said.contains("8 comparisons") && said.contains("--pairs 9"), "{said}");
-        assert_eq!(too_few_pairs(&experiment, 1), None);
-        // Six pairs were said to be enough here, and eight in the verdict.
-        experiment.pairs = 6;
-        assert!(too_few_pairs(&experiment, 1).unwrap().contains("takes 8 pairs (--pairs 8)"));
-        // Those that judge each comparison by itself, as old experiments did.
-        experiment.pairs = 8;
-        experiment.correction = Correction::None;
-        assert_eq!(too_few_pairs(&experiment, 8), None);
+    fn a_plan_that_can_give_no_decision_says_so() {
+        let mut experiment = Experiment::find("quick").unwrap();
+        assert_eq!(too_few_pairs(&experiment), None);
+        experiment.pairs = 4;
+        let said = too_few_pairs(&experiment).unwrap();
+        assert!(said.starts_with("4 pairs can give no decision") && said.contains("--pairs 8"), "{said}");
     }
 }

@@ -1,8 +1,9 @@
 //! The hidden subcommand: what has to happen inside a child process before it becomes the
-//! subject; and the agent of the lab on another host.
+//! system under test.
 //!
 //! The lab is free of `unsafe`, so nothing runs between `fork` and `exec`. The binary starts
-//! itself instead, sets up its own process with safe calls, and then executes the real program. The process keeps its id, so the lab sees the subject itself.
+//! itself instead, sets up its own process with safe calls, and then executes the real program. The process
+//! keeps its id, so the lab sees the system under test itself.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,54 +13,41 @@ use std::process::{Command, ExitCode};
 use nix::sched::sched_setaffinity;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 
 use crate::cpus::CpuList;
-use crate::host;
 use crate::progress::say;
 
 /// Runs the hidden subcommand with the arguments after its name: `exec CPUS PARENT PROGRAM
-/// ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for programs that look on, or `agent` on another host. Not for people: the lab calls it through
-/// [`crate::RunOptions::helper`].
+/// ARGUMENT…`. Not for people: the lab calls it through [`crate::RunOptions::helper`].
 pub fn helper(arguments: &[OsString]) -> ExitCode {
-    match enter(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            say(&format!("twinring lab helper: {error}"));
-            // As shells do for a program that cannot be executed.
-            ExitCode::from(127)
-        }
-    }
+    let error = match enter(arguments) {
+        Err(error) => error,
+        Ok(never) => match never {},
+    };
+    say(&format!("twinring lab helper: {error}"));
+    // As shells do for a program that cannot be executed.
+    ExitCode::from(127)
 }
 
-fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
+fn enter(arguments: &[OsString]) -> io::Result<std::convert::Infallible> {
     let usage = || io::Error::other("this subcommand is called by the lab only");
-    let number = |index: usize| {
-        let text: &OsString = arguments.get(index).ok_or_else(usage)?;
-        text.to_str().and_then(|text| text.parse::<usize>().ok()).ok_or_else(usage)
-    };
-    if arguments.first().is_some_and(|word| word == host::options::AGENT) {
-        return host::serve();
+    let text = |index: usize| arguments.get(index).and_then(|it| it.to_str()).ok_or_else(usage);
+    let (word, cpus, parent) = (text(0)?, text(1)?, text(2)?);
+    let program = arguments.get(3).ok_or_else(usage)?;
+    let cpus: CpuList = cpus.parse().map_err(|_| usage())?;
+    let parent: i32 = parent.parse().map_err(|_| usage())?;
+    if word != "exec" {
+        return Err(usage());
     }
-    let anywhere = arguments.get(1).is_some_and(|cpu| cpu == "any");
-    let list = || {
-        let text = arguments.get(1).and_then(|text| text.to_str()).ok_or_else(usage)?;
-        text.parse::<CpuList>().map_err(|_| usage())
-    };
-    let cpus = if anywhere { None } else { Some(list()?) };
-    let parent = Pid::from_raw(number(2)? as i32);
-    die_with(parent)?;
-    match arguments[0].to_str() {
-        Some("exec") => {
-            let program = arguments.get(3).ok_or_else(usage)?;
-            cpus.as_ref().map_or(Ok(()), pin)?;
-            raise_descriptor_limit()?;
-            let error = Command::new(program).args(&arguments[4..]).exec();
-            Err(io::Error::new(error.kind(), format!("{}: {error}", program.display())))
-        }
-        _ => Err(usage()),
-    }
+    die_with(Pid::from_raw(parent))?;
+    pin(&cpus)?;
+    raise_descriptor_limit()?;
+    // Whoever started the lab may have blocked signals (JVM, .NET), and the lab ends programs by signals.
+    SigSet::empty().thread_set_mask()?;
+    let error = Command::new(program).args(&arguments[4..]).exec();
+    Err(io::Error::new(error.kind(), format!("{}: {error}", program.display())))
 }
 
 /// Asks for SIGKILL when the thread that started this process ends, so that nothing survives a

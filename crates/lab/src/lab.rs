@@ -1,35 +1,44 @@
 //! An experiment from its first process to its report.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::accounting::BackgroundLoad;
 use crate::available::{Available, available};
 use crate::bench::{Bench, Slot};
 use crate::bundle::{self, Writer};
-use crate::environment::Environment;
+use crate::calibration::{Rates, calibrate};
+use crate::cpus::Cpus;
 use crate::error::LabError;
-use crate::experiment::{Experiment, NetKind};
-use crate::host::{Host, HostRecord, local, make_sites};
-use crate::machine::Program;
-use crate::net::Network;
+use crate::estimate::too_few_pairs;
+use crate::experiment::{Cell, Experiment, NetKind};
+use crate::machine::{Fingerprint, Program, hash};
+use crate::net::{self, Network};
+use crate::noise::{self, Noise};
 use crate::options::RunOptions;
-use crate::paths::{Paths, for_anywhere};
-use crate::peers::SECOND_LOADS;
 use crate::peers::find::Found;
 use crate::placement::Placement;
-use crate::profile;
-use crate::progress::say;
-use crate::quorum::{Fleet, LostHost};
+use crate::plan::{Block, Plan};
+use crate::prices::{self, PriceRecord};
+use crate::progress::{Progress, say};
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
-use crate::resume::{self, Opened};
 use crate::runner;
-use crate::schedule::machine::{Attempt, Machine};
-use crate::schedule::{Ended, measure};
-use crate::site::{self, Certificate, Made};
-use crate::stop::Stop;
+use crate::site::Site;
+use crate::stop::{Stop, keep_children};
 use crate::summary::{Summary, Verdict, summarise};
 use crate::warnings::warnings;
+
+/// How long a block waits for the placement that is wanted, and between two samples of it.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
+const PLACEMENT_TICK: Duration = Duration::from_millis(300);
+
+/// After so many excluded blocks in a row the experiment stops, if their cause can be ended.
+const EXCLUDED_MAX: usize = 6;
 
 /// What came out of an experiment.
 #[derive(Debug, Clone)]
@@ -61,245 +70,252 @@ impl Outcome {
 ///
 /// # Errors
 /// [`LabError`], when the experiment could not be carried out. The bundle then holds what was
-/// measured before, if its directory could be made at all.
+/// measured before; there is none if nothing could be measured.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
-    let Environment { mut networks, cpus, machine, hosts, lost_hosts, least, prices, affinity } =
-        Environment::set_up(options, stop)?;
-    let servers = &networks.list[0].servers;
-    let Available { experiment, nginx, peers, not_run } = available(options, servers)?;
-    let experiment = &experiment;
-    let began = Bundle {
+    keep_children().map_err(LabError::signals)?;
+    try_to_write(&options.out)?;
+    let cpus = Cpus::choose(&options.experiment.pin, options.experiment.workers_most())?;
+    let Available { experiment, peers, load_engine, not_run } =
+        available(options, cpus.server.all().len())?;
+    for NotRun { subject, why } in &not_run {
+        say(&format!("{subject} is left out: {why}"));
+    }
+    if let Some(warning) = too_few_pairs(&experiment) {
+        say(&warning);
+    }
+    let prices = look_around(options, &cpus, stop)?;
+    let _affinity = LabAffinity::keep_to(&cpus.others);
+    let mut networks = net::set_up(&experiment, &cpus)?;
+    let mut bundle = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         state: State::Running,
         experiment: experiment.clone(),
-        command: for_anywhere(options.command.clone()),
+        command: options.command.clone(),
         seed: options.seed.unwrap_or(started.as_nanosecond() as u64),
-        programs: programs(options, experiment, &peers, &networks.list, &hosts)?,
+        programs: programs(options, &experiment, &peers),
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
         network_fallback: networks.fallback.take(),
         not_run,
-        machine,
+        machine: Fingerprint::read(&cpus),
         cpus,
         occasions: Vec::new(),
-        hosts,
-        lost_hosts,
-        resumed: Vec::new(),
         summary: None,
         warnings: Vec::new(),
         prices: Some(prices),
-        profile: None,
     };
-    let directory = match &options.resume {
-        Some(directory) => directory.clone(),
-        None => bundle::fresh_directory(&options.out, &experiment.name, started),
-    };
-    let own = || peers.values().map(|path| &**path).chain([&*options.binary]);
-    let Opened { mut bundle, mut writer, mut runs } =
-        open(options, &directory, began, &Paths::of(own(), &directory))?;
-    let seed = bundle.seed;
-    // Now that there is a directory, it has a canonical path.
-    let paths = Paths::of(own(), &directory);
-    let mut profiled = None;
-    let mut fleet = Fleet { least, lost: Vec::new() };
-    for NotRun { subject, why } in &bundle.not_run {
-        say(&format!("{subject} is left out: {why}"));
-    }
-    let files = site(experiment, &directory, seed, &networks.list);
-    let measured = files.and_then(|site| {
+    let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
+    let kinds: Vec<NetKind> = networks.list.iter().map(|it| it.record.kind).collect();
+    let cells = experiment.cells(&kinds);
+    let writer = Writer::create(&directory, &bundle)?;
+    let (mut runs, seed) = (Vec::new(), bundle.seed);
+    let addresses: Vec<_> = networks.list.iter().map(|it| it.record.server_ip).collect();
+    let measured = Site::make(&directory, &cells, seed, &addresses).and_then(|site| {
         let bench = Bench {
-            experiment,
+            experiment: &experiment,
             cpus: &bundle.cpus,
             helper: &options.helper,
             binary: &options.binary.to_string_lossy(),
             stop,
-            site: site.as_ref().map(Made::site),
-            nginx: nginx.as_ref(),
+            site: site.as_ref(),
             peers: &peers,
-            paths: &paths,
-            began: began_at(&bundle, started),
+            load_engine,
+            began: Instant::now(),
         };
-        let kinds: Vec<NetKind> = networks.list.iter().map(|it| it.record.kind).collect();
-        let mut lab = Lab {
-            bench: &bench,
-            networks: &mut networks.list,
-            writer: &mut writer,
-            fleet: &mut fleet,
-            stored: runs.len(),
-        };
-        let ended = measure(experiment, &kinds, seed, &mut lab, &mut runs)?;
-        if options.profile && matches!(ended, Ended::Done) {
-            let list = &mut networks.list;
-            profiled = Some(profile::profile(&bench, list, &runs, &directory));
-        }
-        Ok(if stop.signal().is_some() { Ended::Stopped } else { ended })
+        Lab { bench: &bench, networks: &mut networks.list, writer, runs: &mut runs, calibrations: 0 }
+            .measure(cells, seed)
     });
     drop(networks);
-    drop(affinity);
-    bundle.lost_hosts.append(&mut fleet.lost);
     bundle.state = match (&measured, stop.signal()) {
         (Err(error), _) => State::Failed { error: error.to_string() },
-        (Ok(Ended::Stopped), Some(signal)) => State::Interrupted { signal },
-        _ => State::Complete,
+        (Ok(()), Some(signal)) => State::Interrupted { signal },
+        (Ok(()), None) => State::Complete,
     };
-    bundle.summary = Some(summarise(experiment, seed, &runs));
+    bundle.summary = Some(summarise(&experiment, seed, &runs));
     bundle.warnings = warnings(&bundle);
-    bundle.profile = profiled;
     let finished = bundle::finish(&directory, &bundle, &runs);
-    if let Err(error) = &finished {
-        // Where even that cannot be written, `twinring lab verify` names all that may have happened.
-        let _ = bundle::give_up(&directory, &bundle, measured.as_ref().err().unwrap_or(error));
-    }
     // The first error is the cause, a second one most often its consequence.
     measured?;
     finished?;
     Ok(Outcome { directory, bundle })
 }
 
-/// Begins a bundle, or goes on with one. `names` hide paths of this machine.
-fn open(
-    options: &RunOptions,
-    directory: &Path,
-    mut began: Bundle,
-    names: &Paths,
-) -> Result<Opened, LabError> {
-    began.programs.iter_mut().for_each(|it| it.path = names.hidden(&it.path));
-    if options.resume.is_some() {
-        return resume::open(directory, &began);
+/// Finds out that there is no place for the bundle before anything is planned.
+fn try_to_write(out: &Path) -> Result<(), LabError> {
+    let existed = out.exists();
+    let file = out.join(format!(".twinring-{}", std::process::id()));
+    let tried = fs::create_dir_all(out).and_then(|()| fs::write(&file, "")).map_err(|e| LabError::write(out, e));
+    // It was the lab's own a moment ago.
+    let _ = fs::remove_file(&file);
+    if !existed {
+        let _ = fs::remove_dir(out);
     }
-    let writer = Writer::create(directory, &began)?;
-    Ok(Opened { bundle: began, writer, runs: Vec::new() })
+    tried
 }
 
-/// When an experiment began whose lab was started now; one that is resumed began before.
-fn began_at(bundle: &Bundle, started: jiff::Timestamp) -> Instant {
-    let first: Option<jiff::Timestamp> = bundle.started.parse().ok();
-    let before = first.filter(|_| !bundle.resumed.is_empty());
-    let before = before.map_or(Duration::ZERO, |first| {
-        Duration::try_from(started.duration_since(first)).unwrap_or_default()
-    });
-    Instant::now().checked_sub(before).unwrap_or_else(Instant::now)
+/// Measures the machine's prices, which takes as long as it takes to see whether other processes use the CPUs;
+/// says so if they do.
+fn look_around(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> Result<PriceRecord, LabError> {
+    if !options.prices {
+        return Ok(PriceRecord::none("they were not to be measured"));
+    }
+    let before = BackgroundLoad::take()?;
+    // It uses both CPUs, so it comes before the lab leaves them.
+    let prices = prices::measure(&options.binary, cpus, stop);
+    let others = before.until(&BackgroundLoad::take()?);
+    if noise::is_too_busy(others.cpu_s, others.cpus, others.span_s) {
+        let share = others.cpu_s / others.span_s * 100.0;
+        let most = others.largest.unwrap_or_default();
+        say(&format!(
+            "this machine is busy: {share:.0} % of a CPU goes to other processes, most to {most}. Runs that \
+             they disturb are excluded"
+        ));
+    }
+    Ok(prices)
 }
 
-/// This machine, or the hosts that the experiment is measured between.
+/// What measures.
 struct Lab<'a> {
     bench: &'a Bench<'a>,
     networks: &'a mut [Network],
-    writer: &'a mut Writer,
-    fleet: &'a mut Fleet,
-    /// How many runs are stored.
-    stored: usize,
+    writer: Writer,
+    runs: &'a mut Vec<RunRecord>,
+    calibrations: usize,
 }
 
-impl Machine for Lab<'_> {
-    fn now(&self) -> Instant {
-        Instant::now()
+impl Lab<'_> {
+    /// Measures every cell. `runs` has the records also after an error.
+    fn measure(mut self, cells: Vec<Cell>, seed: u64) -> Result<(), LabError> {
+        let experiment = self.bench.experiment;
+        let plan = Plan::new(experiment, cells.clone(), seed);
+        let mut progress = Progress::start(experiment, plan.runs_left());
+        let run = &mut |slot: &Slot<'_>| self.run(slot);
+        let Some(rates) = calibrate(experiment, &cells, &progress, run)? else { return Ok(()) };
+        let covered = |cell: &Cell| cell.point.load_percent() == 0 || rates.contains_key(cell);
+        let cells: Vec<Cell> = cells.into_iter().filter(covered).collect();
+        let mut plan = Plan::new(experiment, cells, seed);
+        let mut excluded = 0;
+        while let Some(block) = plan.next() {
+            if self.bench.stop.signal().is_some() {
+                break;
+            }
+            self.wait_for_placement();
+            let Some(noise) = self.run_block(&mut plan, &block, &rates, &mut progress)? else { break };
+            if !noise.is_empty() {
+                progress.more(plan.replace(&block));
+            }
+            let cause = noise.into_iter().find(|(noise, _)| noise.can_be_ended());
+            excluded = if cause.is_some() { excluded + 1 } else { 0 };
+            if let Some((_, why)) = cause.filter(|_| excluded >= EXCLUDED_MAX) {
+                return Err(LabError::Noisy { blocks: excluded, why });
+            }
+        }
+        Ok(())
     }
 
-    fn sleep(&self, duration: Duration) {
-        std::thread::sleep(duration);
+    /// Runs a block, and returns what disturbed it; nothing when it was stopped.
+    fn run_block(
+        &mut self,
+        plan: &mut Plan<'_>,
+        block: &Block,
+        rates: &Rates,
+        progress: &mut Progress,
+    ) -> Result<Option<Vec<(Noise, String)>>, LabError> {
+        let experiment = self.bench.experiment;
+        let cell = plan.cell(block);
+        let (first, mut noise) = (self.runs.len(), Vec::new());
+        for &position in &block.order {
+            let subject = &experiment.subjects[position];
+            progress.next(&cell, &subject.name);
+            let rate_per_s = rates.get(&cell).copied();
+            let slot = Slot { cell, block: Some(block.number), subject, rate_per_s };
+            let Some(run) = self.run(&slot)? else { return Ok(None) };
+            if let Some(failure) = run.failures.first() {
+                progress.say(&format!("{cell}, {}: {failure}", subject.name));
+                plan.failed(block, position);
+            }
+            noise.extend(noise::noise(experiment.placement, &self.runs[first], &run));
+        }
+        Ok(Some(noise))
     }
 
-    fn placement(&self) -> Option<Placement> {
-        self.bench.round_trip_ns().map(Placement::of)
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.bench.stop.signal().is_some()
-    }
-
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Attempt, LabError> {
+    /// Makes a run and stores it.
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError> {
         let network = self.networks.iter_mut().find(|it| it.record.kind == slot.cell.net);
         let network = network.ok_or_else(|| LabError::Machine {
             why: format!("it has no network for the cell {}", slot.cell),
         })?;
-        match runner::run(self.bench, network, slot) {
-            Ok(Some(run)) => Ok(Attempt::Made(Box::new(self.bench.paths.hidden_in(run)))),
-            Ok(None) => Ok(Attempt::Stopped),
-            Err(error) => {
-                let before = self.fleet.lost.len();
-                self.fleet.degrade(network, error, self.stored)?;
-                let left = network.clients.len();
-                for LostHost { host, why, .. } in &self.fleet.lost[before..] {
-                    say(&format!("lost {host}: {why}"));
-                }
-                say(&format!("the block is run again with {left} load generators"));
-                Ok(Attempt::Void)
-            }
+        let Some(mut run) = runner::run(self.bench, network, slot)? else { return Ok(None) };
+        run.index = if run.calibration { self.calibrations } else { self.runs.len() };
+        self.writer.append(&run)?;
+        match run.calibration {
+            true => self.calibrations += 1,
+            false => self.runs.push(run.clone()),
         }
+        Ok(Some(run))
     }
 
-    fn store(&mut self, run: &RunRecord) -> Result<(), LabError> {
-        self.stored += 1;
-        self.writer.append(run)
+    /// Waits, within bounds, until the CPUs lie as the experiment wants it.
+    fn wait_for_placement(&self) {
+        let wanted = self.bench.experiment.placement;
+        let deadline = Instant::now() + PLACEMENT_PATIENCE;
+        let placement = || self.bench.round_trip_ns().map(Placement::of);
+        while !wanted.is_any()
+            && !wanted.allows(placement())
+            && self.bench.stop.signal().is_none()
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(PLACEMENT_TICK);
+        }
     }
 }
 
-/// The files of the cells of HTTP, if there are any.
-fn site(
-    experiment: &Experiment,
-    bundle: &Path,
-    seed: u64,
-    networks: &[Network],
-) -> Result<Option<Made>, LabError> {
-    let Some(grid) = &experiment.http else { return Ok(None) };
-    let servers: Vec<_> = networks.iter().flat_map(Network::server_ips).copied().collect();
-    let certificate = grid.tls.contains(&true).then(|| Certificate::make(&servers)).transpose()?;
-    // All networks of this host share its files.
-    let ends = networks.iter().take(1).flat_map(|it| it.servers.iter().chain(&it.clients));
-    let hosts = ends.map(|end| &end.host);
-    make_sites(hosts, site::directory_in(bundle)?, grid, seed, certificate)
+/// Keeps the lab's own thread, and the threads it starts, off the measured CPUs while there are
+/// others. Children are pinned one by one and are not affected.
+struct LabAffinity {
+    before: Option<CpuSet>,
 }
 
-/// Files whose hashes tell what was measured: our binary, and the programs of all commands, each
-/// on the hosts where it runs.
-fn programs(
-    options: &RunOptions,
-    experiment: &Experiment,
-    peers: &Found,
-    networks: &[Network],
-    hosts: &[HostRecord],
-) -> Result<Vec<Program>, LabError> {
-    let binary = options.binary.to_string_lossy().into_owned();
-    let Some(network) = networks.first() else { return Ok(Vec::new()) };
-    let program = |host: &Host, command: &[String]| {
-        command.first().map(|word| word.replace("{twinring}", host.binary(&binary)))
-    };
-    let mut programs = Vec::new();
-    let ends = network.servers.iter().chain(&network.clients);
-    for (position, end) in ends.enumerate() {
-        let mut paths = Vec::new();
-        for protocol in experiment.protocols() {
-            for index in experiment.subjects_of(protocol) {
-                let subject = &experiment.subjects[index];
-                let commands = match position < network.servers.len() {
-                    true => vec![subject.command_template(protocol)],
-                    false => experiment.load_templates(protocol, subject),
-                };
-                paths.extend(commands.iter().filter_map(|it| program(&end.host, it)));
-            }
-        }
-        paths.retain(|path| {
-            path != "{peer}" && SECOND_LOADS.iter().all(|load| *path != load.word())
-        });
-        paths.sort_unstable();
-        paths.dedup();
-        // The hash of our own program is recorded already.
-        let known = hosts.get(position).map(|host| &host.binary);
-        paths.retain(|path| known.is_none_or(|known| known.path != *path));
-        programs.extend(known.cloned());
-        programs.extend(end.host.hash(paths)?);
+impl LabAffinity {
+    fn keep_to(cpus: &[usize]) -> LabAffinity {
+        let mut others = CpuSet::new();
+        let usable = !cpus.is_empty() && cpus.iter().all(|cpu| others.set(*cpu).is_ok());
+        let this = Pid::from_raw(0);
+        let before = usable.then(|| sched_getaffinity(this).ok()).flatten();
+        // Without it the measurement is a little noisier, no more.
+        let moved = before.is_some() && sched_setaffinity(this, &others).is_ok();
+        LabAffinity { before: before.filter(|_| moved) }
     }
+}
+
+impl Drop for LabAffinity {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // It was allowed before, so it is now.
+            let _ = sched_setaffinity(Pid::from_raw(0), before);
+        }
+    }
+}
+
+/// Files whose hashes tell what was measured: our binary, and the programs of all commands on this machine.
+fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec<Program> {
+    let own = options.binary.to_string_lossy().into_owned();
+    let mut paths = vec![own.clone()];
+    for subject in &experiment.subjects {
+        let loads = experiment.protocols().map(|protocol| experiment.load_template(protocol, subject));
+        let commands = loads.chain(subject.command.clone());
+        let words = commands.filter_map(|command| command.into_iter().next());
+        paths.extend(words.map(|word| word.replace("{twinring}", &own)));
+    }
+    paths.sort_unstable();
+    paths.dedup();
+    let mut programs: Vec<Program> = paths.iter().map(|path| hash(path, None)).collect();
     for (peer, path) in peers {
-        let mut found = local::hash(vec![path.display().to_string()]);
-        found.iter_mut().for_each(|program| program.peer = Some(peer.clone()));
-        programs.extend(found);
+        programs.push(hash(&path.to_string_lossy(), Some(peer)));
     }
-    programs.sort_by(|a, b| (&a.host, &a.path).cmp(&(&b.host, &b.path)));
-    programs.dedup();
-    Ok(programs)
+    programs
 }
 
 /// The summary of a bundle as one JSON line, for `--json`.
@@ -313,4 +329,21 @@ pub fn json_line(outcome: &Outcome) -> String {
         "summary": summary,
     })
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole plan was made, and the calibration run, before it was found out.
+    #[test]
+    fn a_place_that_cannot_be_written_to_is_found_first() {
+        let place = tempfile::tempdir().unwrap();
+        try_to_write(&place.path().join("a/b")).unwrap();
+        assert!(!place.path().join("a/b").exists());
+        let file = place.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = try_to_write(&file.join("bundles")).unwrap_err();
+        assert!(error.to_string().contains("--out"), "{error}");
+    }
 }

@@ -22,9 +22,6 @@
 //!         binary,
 //!         peers: None,
 //!         prices: true,
-//!         profile: false,
-//!         resume: None,
-//!         hosts: None,
 //!         command: std::env::args().collect(),
 //!     },
 //!     &Stop::on_signals()?,
@@ -44,79 +41,62 @@ pub mod audit;
 mod available;
 mod bench;
 mod bundle;
-mod clock;
-mod commands;
+mod calibration;
 pub mod compare;
 mod contract;
 mod cpus;
-mod environment;
 mod error;
 mod estimate;
 mod experiment;
-#[doc(hidden)]
-pub mod fuzzing;
-mod gallery;
 mod helper;
-mod host;
 mod json;
 mod lab;
 mod machine;
 mod merge;
 mod namespace;
 mod net;
+pub mod noise;
 mod options;
 mod page;
-mod paths;
 pub mod peers;
 mod placement;
 mod plan;
 mod prices;
 mod process;
 mod procfs;
-pub mod profile;
 mod progress;
-mod quorum;
-mod rates;
 pub mod record;
 mod report;
 mod reproduction;
 pub mod result;
-mod resume;
 mod runner;
-mod schedule;
 mod site;
 mod stop;
 pub mod summary;
-mod values;
 mod verify;
 pub mod warnings;
+mod words;
 mod workload;
 
 pub use advise::Advice;
-pub use clock::Offset;
 pub use cpus::{CpuList, Cpus, Pin};
 pub use error::LabError;
 pub use estimate::Estimate;
 pub use experiment::{
-    ALIASES, Accounting, AnswersInTime, Arrivals, BUILT_IN, Cell, Correction, DISPUTES,
-    EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, NetChoice,
-    NetKind, Nginx, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
+    Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
+    NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
     PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate,
-    PublishedRequests, Ready, Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until,
-    built_in,
+    PublishedRequests, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
-pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
-pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE, Quorum};
 pub use lab::{Outcome, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
 pub use options::RunOptions;
 pub use placement::{Distance, Placement, Wanted};
-pub use prices::{OtherPrices, Price, PriceRecord};
+pub use prices::{Price, PriceRecord};
 pub use process::Exit;
-pub use quorum::LostHost;
 pub use report::{Style, explain, markdown, table};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;

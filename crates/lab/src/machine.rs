@@ -2,28 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::accounting::Throttling;
 use crate::cpus::Cpus;
 use crate::procfs;
 
 /// A program file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Its file name; between hosts, where it was.
+    /// Where it is, or its name in PATH.
     pub path: String,
     /// SHA-256 of the file, if it could be read.
     pub sha256: Option<String>,
     /// The peer that it is, by the name that it has wherever its file is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// The host it was on, if not that of the lab.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
 }
 
 impl Fingerprint {
@@ -72,6 +70,9 @@ pub struct Fingerprint {
     pub sysctls: BTreeMap<String, String>,
     /// Limits of this process: name, soft, hard.
     pub limits: BTreeMap<String, String>,
+    /// CPUs that a quota leaves this process, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_quota: Option<f64>,
 }
 
 /// Settings that move the numbers of a network service. Those of the network itself are recorded
@@ -94,11 +95,7 @@ const LIMITS: &[&str] = &["Max open files", "Max locked memory", "Max processes"
 impl Fingerprint {
     /// Reads what the machine says about itself.
     pub fn read(cpus: &Cpus) -> Fingerprint {
-        Fingerprint::of_cpu(cpus.server.first())
-    }
-
-    /// The same, with what is particular to one CPU.
-    pub(crate) fn of_cpu(cpu: usize) -> Fingerprint {
+        let cpu = cpus.server.first();
         let text = |path: &str| procfs::text(path).unwrap_or_default();
         let cpuinfo = text("/proc/cpuinfo");
         let cpu = format!("/sys/devices/system/cpu/cpu{cpu}");
@@ -126,6 +123,7 @@ impl Fingerprint {
                 })
                 .collect(),
             limits: limits(&text("/proc/self/limits")),
+            cpu_quota: Throttling::take().cpus(),
         }
     }
 }
@@ -224,6 +222,22 @@ fn limits(text: &str) -> BTreeMap<String, String> {
 
 /// The largest program of which a hash is made: sixteen times the largest of our own builds.
 pub(crate) const PROGRAM_BYTES_MAX: u64 = 1 << 30;
+
+/// A program with the hash of its file, where that is found and can be read.
+pub(crate) fn hash(path: &str, peer: Option<&str>) -> Program {
+    let file = find_program(Path::new(path));
+    let sha256 = file.and_then(|file| sha256_of(&file, PROGRAM_BYTES_MAX).ok());
+    Program { path: path.to_owned(), sha256, peer: peer.map(str::to_owned) }
+}
+
+/// Where a program is, as `execvp` would find it.
+fn find_program(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return Some(name.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+}
 
 /// SHA-256, in hexadecimal, of a regular file of at most `bytes_max` bytes.
 ///

@@ -42,7 +42,7 @@ pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabErro
     write(out, joined)
 }
 
-/// The experiment of a bundle, to be resumed or run on another occasion.
+/// The experiment of a bundle, to be run on another occasion.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -77,11 +77,11 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
 }
 
 /// Why runs of two bundles are not of one machine.
-pub(crate) const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
+const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
                                         merge` joins bundles of several machines";
 
 /// What differs between two bundles of one machine, and may be.
-pub(crate) fn differences(before: &Bundle, after: &Bundle) -> impl Iterator<Item = &'static str> {
+fn differences(before: &Bundle, after: &Bundle) -> impl Iterator<Item = &'static str> {
     let [before, after] = [before, after].map(|it| &it.machine);
     let found = [
         ("the kernel", before.kernel != after.kernel),
@@ -96,11 +96,11 @@ fn cannot(path: &Path, why: &str) -> LabError {
 
 /// Writes runs, summary and reports.
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
-    let Stored { mut bundle, runs, .. } = joined;
+    let Stored { mut bundle, runs, calibrations, .. } = joined;
     bundle.schema = BUNDLE_SCHEMA.to_owned();
     bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
     bundle.warnings = warnings(&bundle);
-    bundle::write_runs(directory, &runs)?;
+    bundle::write_runs(directory, calibrations.iter().chain(&runs))?;
     bundle::finish(directory, &bundle, &runs)?;
     Ok(bundle)
 }
@@ -114,7 +114,6 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     for (is_right, why) in [
         (bundle.experiment == next.experiment, "it is of another experiment"),
         (kinds(&bundle) == kinds(&next), "it was measured on other networks"),
-        (bundle.hosts.is_empty() && next.hosts.is_empty(), "it was measured between hosts"),
         (
             occasions.len() <= MERGED_OCCASIONS_MAX,
             "there would be more occasions than one bundle may have",
@@ -132,15 +131,18 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     if !occasions.iter().all(|it| it.machine.is_same_machine(machine)) {
         bundle.prices = Some(PriceRecord::none("the occasions are of several machines"));
     }
-    // Perf looked at one occasion only.
-    bundle.profile = None;
     if bundle.state == State::Complete {
         bundle.state = next.state.clone();
     }
     let before = bundle.all_occasions().len();
     append(&mut runs, second.runs, before);
+    let mut calibrations = first.calibrations;
+    for mut run in second.calibrations {
+        (run.index, run.occasion) = (calibrations.len(), run.occasion + before);
+        calibrations.push(run);
+    }
     bundle.occasions = occasions;
-    Ok(Stored { bundle, summary: None, runs, cut_off: false })
+    Ok(Stored { bundle, summary: None, runs, calibrations, cut_off: false })
 }
 
 /// Numbers the runs of further occasions behind those that are there, in every cell.

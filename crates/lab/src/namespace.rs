@@ -1,12 +1,15 @@
 //! A thread that has entered a network namespace of its own, and runs jobs there.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+};
 
 /// Where a job is run: in the calling thread, or in a namespace.
 pub(crate) enum Place {
@@ -16,8 +19,7 @@ pub(crate) enum Place {
     Namespace(Namespace),
 }
 
-/// A network namespace with a private view of `/sys`. It exists as long as this value or any
-/// process started in it.
+/// A network namespace. It exists as long as this value or any process started in it.
 pub(crate) struct Namespace {
     jobs: Sender<Job>,
 }
@@ -63,18 +65,34 @@ impl Namespace {
     }
 }
 
-/// Leaves the namespaces of the process, for the calling thread only (unshare(2)).
+thread_local! {
+    /// The sysfs of the namespace that this thread has entered.
+    static SYSFS: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
+
+/// Leaves the network namespace of the process, for the calling thread only (unshare(2)).
 fn enter() -> Result<(), String> {
     let step = |what: &'static str| move |errno: nix::Error| format!("{what}: {errno}");
-    let nothing = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
-        .map_err(step("unshare(CLONE_NEWNET | CLONE_NEWNS)"))?;
-    // Without this the new /sys would show up in the machine's own mounts.
-    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
-        .map_err(step("making mounts private"))?;
-    // sysfs shows the network devices of the namespace it was mounted from.
-    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), nothing)
-        .map_err(step("mounting sysfs"))
+    unshare(CloneFlags::CLONE_NEWNET).map_err(step("unshare(CLONE_NEWNET)"))?;
+    let sysfs = sysfs().map_err(|errno| format!("mounting sysfs: {errno}"))?;
+    SYSFS.set(Some(sysfs));
+    Ok(())
+}
+
+/// The sysfs of the calling thread's network namespace, which is the one it was mounted from. It is mounted
+/// nowhere: so it is in nobody's way, and works in a chroot as well, where `/` is no mount point.
+fn sysfs() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+/// Where `/sys` of the calling thread's network namespace is.
+pub(crate) fn sys() -> String {
+    SYSFS.with_borrow(|sysfs| match sysfs {
+        Some(sysfs) => format!("/proc/self/fd/{}", sysfs.as_raw_fd()),
+        None => "/sys".to_owned(),
+    })
 }
 
 /// A handle on the network namespace of the calling thread.

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::experiment::Experiment;
-use crate::host::HostOptions;
 
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
@@ -21,15 +20,8 @@ pub struct RunOptions {
     pub helper: Vec<OsString>,
     /// The directory in which peers are looked for first.
     pub peers: Option<PathBuf>,
-    /// Measure the machine's prices first, which takes seconds; without them, reports do not say what they
-    /// explain.
+    /// Measure the machine's prices first, and look for background load meanwhile; takes seconds.
     pub prices: bool,
-    /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
-    pub profile: bool,
-    /// Goes on with the bundle in this directory, whose experiment and seed these must be.
-    pub resume: Option<PathBuf>,
-    /// Measures between these hosts instead of on this one.
-    pub hosts: Option<HostOptions>,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }

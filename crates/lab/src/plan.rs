@@ -1,23 +1,26 @@
 //! In which order things are run.
 //!
-//! A block runs every subject of a group once. Blocks come in twos, a random order and then its
-//! mirror image (A B B A), so that slow changes of the machine favour no subject. Groups take turns,
-//! in a random order each round, so that a bad minute is spread over all of them and an
-//! interrupted experiment has something of everything.
+//! A block runs every subject of a group once, in an order that is drawn for it: each pair has a coin of its
+//! own, so that the sign-flip test is exact by design. The seed is recorded. Groups take turns, in a random
+//! order each round, so that a bad minute is spread over all of them and an interrupted experiment has
+//! something of everything.
 //!
 //! A group is what a cell compares, as long as that is little. Only runs of one block are ever
 //! compared, and a block counts only if nothing disturbed it; a block of many subjects lasts so
 //! long that something always does. So a cell with many subjects has several groups, and subjects
 //! that many are compared with are in several of them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use oorandom::Rand64;
 
-/// The most subjects in a group, unless one subject is compared with even more. A third more runs
-/// than with five, and blocks so much shorter that on a machine whose CPUs are moved every few
-/// seconds far more of them count.
+use crate::experiment::{Cell, Experiment};
+
+/// The most subjects in a group, unless one subject is compared with even more.
 const GROUP_MAX: usize = 3;
+
+/// How often a subject may fail in a cell before it is no longer run there.
+const FAILURES_MAX: usize = 2;
 
 /// Subjects that are run side by side in a cell, both as indices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +29,11 @@ pub(crate) struct Group {
     pub(crate) subjects: Vec<usize>,
 }
 
-/// One block: a group and the order of its subjects, as indices.
+/// One block: a group, the number of the block in its cell, and the order of the subjects, as indices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) group: usize,
+    pub(crate) number: usize,
     pub(crate) order: Vec<usize>,
 }
 
@@ -57,39 +61,6 @@ pub(crate) fn groups(cell: usize, subjects: &[usize], contests: &[(usize, usize)
     groups.into_iter().map(group).collect()
 }
 
-/// The plan of an experiment: each group gets `pairs` blocks.
-pub(crate) fn plan(seed: u64, groups: &[Group], pairs: usize) -> VecDeque<Block> {
-    let mut random = Rand64::new(u128::from(seed));
-    let mut plan = VecDeque::new();
-    let mut planned = 0;
-    while planned < pairs {
-        let round = (pairs - planned).min(2);
-        for group in shuffled(&mut random, groups.len()) {
-            let both = two_orders(&mut random, group, &groups[group].subjects);
-            plan.extend(both.into_iter().take(round));
-        }
-        planned += round;
-    }
-    plan
-}
-
-/// Two more blocks for a group that has had `before` of them.
-pub(crate) fn two_more(seed: u64, group: usize, before: usize, groups: &[Group]) -> [Block; 2] {
-    let mixed = [group as u64, before as u64].iter().fold(seed, |mixed, number| {
-        mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ number
-    });
-    let mut random = Rand64::new(u128::from(mixed));
-    two_orders(&mut random, group, &groups[group].subjects)
-}
-
-/// A random order and its mirror image.
-fn two_orders(random: &mut Rand64, group: usize, subjects: &[usize]) -> [Block; 2] {
-    let positions = shuffled(random, subjects.len()).into_iter();
-    let order: Vec<usize> = positions.map(|position| subjects[position]).collect();
-    let mirror = order.iter().rev().copied().collect();
-    [Block { group, order }, Block { group, order: mirror }]
-}
-
 /// The numbers under `count` in random order (Fisher and Yates).
 pub(crate) fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
@@ -99,68 +70,199 @@ pub(crate) fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
     numbers
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The blocks of an experiment that are still to be run.
+pub(crate) struct Plan<'a> {
+    experiment: &'a Experiment,
+    random: Rand64,
+    pub(crate) cells: Vec<Cell>,
+    groups: Vec<Group>,
+    blocks: VecDeque<usize>,
+    /// Excluded blocks that each group may still replace.
+    spare: Vec<usize>,
+    /// Blocks of each cell so far: the number of the next one.
+    blocks_of_cell: Vec<usize>,
+    failures: HashMap<(usize, usize), usize>,
+}
 
-    fn alone(subjects: &[&[usize]]) -> Vec<Group> {
-        let group =
-            |(cell, subjects): (usize, &&[usize])| Group { cell, subjects: subjects.to_vec() };
-        subjects.iter().enumerate().map(group).collect()
+impl<'a> Plan<'a> {
+    /// The plan for these cells: each group gets the pairs of the experiment.
+    pub(crate) fn new(experiment: &'a Experiment, cells: Vec<Cell>, seed: u64) -> Plan<'a> {
+        let of_cell = |(number, cell): (usize, &Cell)| {
+            let protocol = cell.protocol();
+            groups(number, &experiment.subjects_of(protocol), &experiment.contests(protocol))
+        };
+        let groups: Vec<Group> = cells.iter().enumerate().flat_map(of_cell).collect();
+        let mut random = Rand64::new(u128::from(seed));
+        let round = |_| shuffled(&mut random, groups.len());
+        let blocks = (0..experiment.pairs).flat_map(round).collect();
+        Plan {
+            experiment,
+            random,
+            blocks,
+            spare: vec![experiment.spare_pairs; groups.len()],
+            blocks_of_cell: vec![0; cells.len()],
+            failures: HashMap::new(),
+            cells,
+            groups,
+        }
     }
 
-    #[test]
-    fn every_group_gets_its_pairs_and_every_block_every_subject() {
-        for pairs in [1, 8, 9] {
-            let groups = alone(&[&[0, 1, 2, 3], &[2, 5], &[7]]);
-            let plan = plan(1, &groups, pairs);
-            for (number, group) in groups.iter().enumerate() {
-                let blocks: Vec<_> = plan.iter().filter(|block| block.group == number).collect();
-                assert_eq!(blocks.len(), pairs);
-                for block in blocks {
-                    let mut subjects = block.order.clone();
-                    subjects.sort_unstable();
-                    assert_eq!(subjects, group.subjects);
-                }
+    /// The runs that are left, if no block is replaced, by cell.
+    pub(crate) fn runs_left(&self) -> impl Iterator<Item = (Cell, usize)> {
+        let group = |group: &usize| &self.groups[*group];
+        self.blocks.iter().map(group).map(|it| (self.cells[it.cell], it.subjects.len()))
+    }
+
+    pub(crate) fn cell(&self, block: &Block) -> Cell {
+        self.cells[self.groups[block.group].cell]
+    }
+
+    /// The next block, of those subjects that are still worth running.
+    pub(crate) fn next(&mut self) -> Option<Block> {
+        loop {
+            let group = self.blocks.pop_front()?;
+            let Group { cell, subjects } = &self.groups[group];
+            let subjects = self.left(*cell, subjects);
+            let positions = shuffled(&mut self.random, subjects.len());
+            let order: Vec<usize> = positions.into_iter().map(|it| subjects[it]).collect();
+            if !order.is_empty() {
+                let number = self.blocks_of_cell[*cell];
+                self.blocks_of_cell[*cell] += 1;
+                return Some(Block { group, number, order });
             }
         }
     }
 
-    #[test]
-    fn blocks_mirror_each_other_and_both_orders_occur() {
-        let plan = plan(7, &alone(&[&[0, 1]]), 40);
-        let orders: Vec<_> = plan.iter().map(|block| block.order.clone()).collect();
-        for two in orders.chunks(2) {
-            assert_eq!(two[0][0], two[1][1]);
+    /// Notes that a subject failed in a cell.
+    pub(crate) fn failed(&mut self, block: &Block, subject: usize) {
+        *self.failures.entry((self.groups[block.group].cell, subject)).or_default() += 1;
+    }
+
+    /// Puts a replacement for an excluded block at the end, if there are any left. Returns the number of its runs.
+    pub(crate) fn replace(&mut self, block: &Block) -> usize {
+        let left = &mut self.spare[block.group];
+        if *left == 0 {
+            return 0;
         }
-        let first: usize = orders.iter().step_by(2).map(|order| order[0]).sum();
-        assert!((1..20).contains(&first), "of 20 rounds, {first} began with the second subject");
+        *left -= 1;
+        self.blocks.push_back(block.group);
+        block.order.len()
+    }
+
+    /// Those that have not failed too often, and have an opponent left.
+    fn left(&self, cell: usize, subjects: &[usize]) -> Vec<usize> {
+        let works = |it: &usize| self.failures.get(&(cell, *it)).is_none_or(|it| *it < FAILURES_MAX);
+        let left: Vec<usize> = subjects.iter().copied().filter(works).collect();
+        if subjects.len() == 1 {
+            return left;
+        }
+        let contests = self.experiment.contests(self.cells[cell].protocol());
+        let has_opponent = |it: &usize| {
+            let meets = |(a, b): &(usize, usize)| {
+                (a == it && left.contains(b)) || (b == it && left.contains(a))
+            };
+            contests.iter().any(meets)
+        };
+        left.iter().copied().filter(has_opponent).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{NetKind, Overrides, Protocol, Subject};
+
+    fn experiment(subjects: &[&str], pairs: usize, spare_pairs: usize) -> Experiment {
+        let overrides = Overrides {
+            pairs: Some(pairs),
+            spare_pairs: Some(spare_pairs),
+            protocol: Some(Protocol::Tcp),
+            axes: vec![("load_percent".to_owned(), vec![0])],
+            subjects: subjects.iter().map(|it| Subject::parse(it).unwrap()).collect(),
+            ..Overrides::default()
+        };
+        Experiment::find("quick").unwrap().with(&overrides).unwrap()
+    }
+
+    fn all(plan: &mut Plan<'_>) -> Vec<Block> {
+        std::iter::from_fn(|| plan.next()).collect()
     }
 
     #[test]
-    fn the_seed_decides() {
-        let two = alone(&[&[0, 1], &[0, 1]]);
-        assert_eq!(plan(3, &two, 8), plan(3, &two, 8));
-        assert_ne!(plan(3, &two, 8), plan(4, &two, 8));
-        assert_eq!(two_more(3, 1, 8, &two), two_more(3, 1, 8, &two));
-        let orders: Vec<_> =
-            (0..40).map(|before| two_more(3, 1, before, &two)[0].order[0]).collect();
-        assert!(orders.contains(&0) && orders.contains(&1));
+    fn every_group_gets_its_pairs_and_every_block_a_coin_of_its_own() {
+        let experiment = experiment(&["a=epoll", "b=io_uring"], 40, 0);
+        let cells = experiment.cells(&[NetKind::Lo]);
+        assert_eq!(cells.len(), 2);
+        let blocks = all(&mut Plan::new(&experiment, cells.clone(), 7));
+        for group in [0, 1] {
+            let of_group: Vec<&Block> = blocks.iter().filter(|it| it.group == group).collect();
+            let numbers: Vec<usize> = of_group.iter().map(|it| it.number).collect();
+            assert_eq!(numbers, (0..40).collect::<Vec<_>>());
+            let heads: Vec<bool> = of_group.iter().map(|it| it.order == [0, 1]).collect();
+            assert!((10..31).contains(&heads.iter().filter(|it| **it).count()), "{heads:?}");
+            // With a coin for two pairs, the second of two was always the mirror of the first.
+            let alike = heads.chunks(2).filter(|two| two[0] == two[1]).count();
+            assert!((3..18).contains(&alike), "{heads:?}");
+        }
+        // Both have the same number of blocks at any time, but for the round that has begun.
+        for end in (0..blocks.len()).step_by(2) {
+            assert_eq!(blocks[..end].iter().filter(|it| it.group == 0).count(), end / 2);
+        }
+        let again = all(&mut Plan::new(&experiment, cells.clone(), 7));
+        assert_eq!(again, blocks);
+        assert_ne!(all(&mut Plan::new(&experiment, cells, 8)), blocks);
     }
 
-    fn subjects_of(groups: &[Group]) -> Vec<&[usize]> {
-        groups.iter().map(|group| &*group.subjects).collect()
+    #[test]
+    fn excluded_blocks_are_replaced_as_long_as_there_are_spare_ones() {
+        let experiment = experiment(&["a=epoll", "b=io_uring"], 2, 3);
+        let cells = experiment.cells(&[NetKind::Lo])[..1].to_vec();
+        let mut plan = Plan::new(&experiment, cells, 1);
+        let (mut blocks, mut replaced) = (0, 0);
+        while let Some(block) = plan.next() {
+            blocks += 1;
+            replaced += plan.replace(&block);
+        }
+        assert_eq!((blocks, replaced), (5, 6));
+    }
+
+    #[test]
+    fn who_fails_twice_is_not_run_again_nor_who_has_no_opponent_left() {
+        let experiment = experiment(&["a=epoll", "b=io_uring", "c=tokio"], 10, 0);
+        let cells = experiment.cells(&[NetKind::Lo])[..1].to_vec();
+        let mut plan = Plan::new(&experiment, cells.clone(), 1);
+        let mut runs = [0; 3];
+        while let Some(block) = plan.next() {
+            for subject in block.order.clone() {
+                runs[subject] += 1;
+                if subject == 2 {
+                    plan.failed(&block, subject);
+                }
+            }
+        }
+        assert_eq!(runs, [10, 10, 2]);
+        // Without the baseline there is nothing to compare.
+        let mut plan = Plan::new(&experiment, cells, 1);
+        let mut blocks = 0;
+        while let Some(block) = plan.next() {
+            blocks += 1;
+            plan.failed(&block, 0);
+        }
+        assert_eq!(blocks, 2);
     }
 
     #[test]
     fn few_subjects_are_one_group_and_many_are_several() {
+        let subjects_of = |groups: &[Group]| -> Vec<Vec<usize>> {
+            groups.iter().map(|group| group.subjects.clone()).collect()
+        };
         let against_first = |count| (1..count).map(|it| (0, it)).collect::<Vec<_>>();
         let of = |subjects: &[usize], contests: &[(usize, usize)]| groups(4, subjects, contests);
-        assert_eq!(subjects_of(&of(&[0, 1, 2], &against_first(3))), [&[0, 1, 2]]);
+        assert_eq!(subjects_of(&of(&[0, 1, 2], &against_first(3))), [[0, 1, 2]]);
         assert_eq!(of(&[0], &[])[0], Group { cell: 4, subjects: vec![0] });
         let nine: Vec<usize> = (0..9).collect();
         let found = of(&nine, &against_first(9));
-        assert_eq!(subjects_of(&found), [&[0, 1, 2], &[0, 3, 4], &[0, 5, 6], &[0, 7, 8]]);
+        assert_eq!(subjects_of(&found), [[0, 1, 2], [0, 3, 4], [0, 5, 6], [0, 7, 8]]);
         // Everybody against the first two: these are in each group.
         let both: Vec<_> = (2..9).flat_map(|it| [(0, it), (1, it)]).chain([(0, 1)]).collect();
         let found = of(&nine, &both);

@@ -2,9 +2,9 @@
 //! and gone when the lab is gone.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -34,10 +34,8 @@ const READERS_PATIENCE: Duration = Duration::from_secs(1);
 /// Which process of a run an event comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The server, by its number among those of the run.
-    Server(usize),
-    /// The load generator, likewise.
-    Client(usize),
+    Server,
+    Client,
 }
 
 /// What the runner waits for; there is one channel for all of it.
@@ -49,13 +47,6 @@ pub(crate) enum Event {
     Closed(Role),
     /// The user wants to stop.
     Stop,
-    /// A host cannot be reached any more.
-    Lost {
-        /// Which.
-        host: String,
-        /// What is known about it.
-        why: String,
-    },
 }
 
 /// How a process ended.
@@ -97,29 +88,25 @@ impl std::fmt::Display for Exit {
 /// A running child. Dropping it kills it and everything in its process group.
 pub(crate) struct Process {
     child: Child,
-    /// Of a process that is told something.
-    stdin: Option<ChildStdin>,
     ended: bool,
     stderr_tail: Arc<Mutex<Vec<u8>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
 /// Starts `command` in `place`, pinned to `cpus`, through the helper (see [`crate::helper`]). Its
-/// lines go to `events`. Its standard input is empty, unless it is to be told something.
+/// lines go to `events`. Its standard input is empty.
 pub(crate) fn start(
     helper: &[OsString],
     place: &Place,
     cpus: &CpuList,
     command: &[String],
-    is_told: bool,
     role: Role,
     events: Sender<Event>,
 ) -> Result<Process, LabError> {
     let mut words = helper.to_vec();
     words.extend(["exec".into(), cpus.to_string().into(), std::process::id().to_string().into()]);
     words.extend(command.iter().map(OsString::from));
-    let stdin = if is_told { Stdio::piped() } else { Stdio::null() };
-    let spawned = spawn(place, words, stdin);
+    let spawned = spawn(place, words);
     let mut child = spawned.map_err(|source| LabError::Spawn {
         program: command.first().cloned().unwrap_or_default(),
         source,
@@ -133,18 +120,17 @@ pub(crate) fn start(
         let tail = stderr_tail.clone();
         readers.push(thread::spawn(move || keep_tail(stderr, &tail)));
     }
-    let stdin = child.stdin.take();
-    Ok(Process { child, stdin, ended: false, stderr_tail, readers })
+    Ok(Process { child, ended: false, stderr_tail, readers })
 }
 
 /// Spawns inside `place` with an own process group, so that a Ctrl-C on the terminal reaches the
 /// lab only and the order of the shutdown is the lab's.
-fn spawn(place: &Place, words: Vec<OsString>, stdin: Stdio) -> io::Result<Child> {
+fn spawn(place: &Place, words: Vec<OsString>) -> io::Result<Child> {
     place.run(move || {
         let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
         Command::new(program)
             .args(&words[1..])
-            .stdin(stdin)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -162,14 +148,6 @@ impl Process {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let pid = Pid::from_raw(self.pid());
         self.ended || !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
-    }
-
-    /// Writes a line to its standard input, and closes that.
-    pub(crate) fn tell(&mut self, line: &str) {
-        if let Some(mut stdin) = self.stdin.take() {
-            // One that has ended is noticed by its output.
-            let _ended = writeln!(stdin, "{line}");
-        }
     }
 
     /// Sends a signal if it still runs.
@@ -255,7 +233,7 @@ fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {
 }
 
 /// Reads to the end and keeps the last 4 KiB.
-pub(crate) fn keep_tail(mut stderr: impl Read, tail: &Mutex<Vec<u8>>) {
+fn keep_tail(mut stderr: impl Read, tail: &Mutex<Vec<u8>>) {
     let mut chunk = [0; 1024];
     while let Ok(read @ 1..) = stderr.read(&mut chunk) {
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);

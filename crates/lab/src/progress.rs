@@ -8,7 +8,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::estimate::{block_s, duration};
-use crate::experiment::{Cell, Experiment, Protocol};
+use crate::experiment::{Cell, Experiment};
 
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -17,15 +17,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `blocks` are the runs of each block and what they speak.
+    /// `blocks` are the cells and the runs of each block.
     pub(crate) fn start(
         experiment: &Experiment,
-        blocks: impl Iterator<Item = (usize, Protocol)>,
+        blocks: impl Iterator<Item = (Cell, usize)>,
     ) -> Progress {
         let (mut runs, mut seconds) = (0, 0.0);
-        for (of_block, protocol) in blocks {
+        for (cell, of_block) in blocks {
             runs += of_block;
-            seconds += block_s(experiment, of_block, protocol);
+            seconds += block_s(experiment, of_block, cell.protocol());
         }
         let bar = ProgressBar::new(runs as u64);
         let shown = stderr().is_terminal();
@@ -60,12 +60,6 @@ impl Progress {
     /// A run that only finds a rate.
     pub(crate) fn look(&self, cell: &Cell, subject: &str) {
         self.bar.set_message(format!("{cell}, {subject}: what it can serve"));
-    }
-
-    /// Runs that are not made after all.
-    pub(crate) fn skip(&mut self, runs: usize) {
-        let length = self.bar.length().unwrap_or(0);
-        self.bar.set_length(length.saturating_sub(runs as u64));
     }
 
     /// Runs that are made in addition.

@@ -1,24 +1,18 @@
-//! One run as it is stored: a line of `runs.jsonl`.
+//! One run as it is stored: a line of `runs.jsonl`, written as the run ends.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::accounting::{CpuUse, MemoryUse, OtherProcesses};
-use crate::clock::Offset;
+use crate::accounting::{CpuUse, MemoryUse, OtherProcesses, QuotaUse};
 use crate::contract::LoadResult;
 use crate::experiment::Cell;
 use crate::placement::Distance;
 use crate::process::Exit;
 
 /// The schema of the lines of `runs.jsonl`.
-pub const RUN_SCHEMA: &str = "twinring.lab.run/5";
+pub const RUN_SCHEMA: &str = "twinring.lab.run/6";
 
-/// The number at the end of a schema; 0 if there is none.
-pub(crate) fn version(schema: &str) -> u32 {
-    schema.rsplit_once('/').and_then(|(_, version)| version.parse().ok()).unwrap_or(0)
-}
-
-/// One run: a fresh server, a fresh client, and what both said and cost.
+/// One run: a fresh server, fresh load generators, and what both said and cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`RUN_SCHEMA`].
@@ -32,6 +26,10 @@ pub struct RunRecord {
     pub cell: Cell,
     /// Number of the block within the cell, from 0. Runs of one block are paired.
     pub block: usize,
+    /// The run only found out what its subject can serve: it is in no block and in no figure. Shares of the
+    /// load follow from it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub calibration: bool,
     /// Name of the subject.
     pub subject: String,
     /// Requests per second that were asked for, where the cell says a share of what the slowest
@@ -40,43 +38,39 @@ pub struct RunRecord {
     pub rate_per_s: Option<u32>,
     /// Seconds since the experiment began.
     pub at_s: f64,
-    /// The server's command, without the paths of this machine; of the first of several.
+    /// The server's command.
     pub server_command: Vec<String>,
     /// The configuration file that the lab wrote for the server, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_config: Option<String>,
-    /// The load generator's command, likewise; of the first of several.
+    /// The command of the load generator, or of what starts several.
     pub client_command: Vec<String>,
+    /// How many load generators that starts.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub generators: u32,
     /// The server's `ready` line, if it prints one.
     pub ready: Option<Value>,
-    /// The load generator's `result` line, with the histogram. With several client hosts it stands
-    /// with each in `clients`, and what they did together is computed from there.
-    pub load: Option<Value>,
+    /// The `result` lines of the load generators, with their histograms.
+    pub loads: Vec<Value>,
     /// The server's `final` line, if it prints one.
     pub server_final: Option<Value>,
     /// CPU use inside the window.
     pub cpu: Option<CpuUse>,
-    /// The server's memory and the kernel's, before the load and behind the window; the sum of several.
+    /// The server's memory and the kernel's, before the load and after the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
     /// How far apart the two CPUs were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Distance>,
-    /// CPU use of everybody else around the run.
+    /// CPU use of other processes around the run.
     pub others: Option<OtherProcesses>,
+    /// What a CPU quota did to the run, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaUse>,
     /// How the server ended.
     pub server_exit: Option<Exit>,
     /// How the load generator ended.
     pub client_exit: Option<Exit>,
-    /// Each host, the servers' first, if the run was between hosts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<HostRun>,
-    /// The other servers, if there were several: what is said above of the server is of the first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub further_servers: Vec<ServerRun>,
-    /// Each load generator's part, if there were several.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub clients: Vec<ClientRun>,
     /// What went wrong while running; judged by [`crate::audit`].
     pub failures: Vec<Failure>,
 }
@@ -85,31 +79,16 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
+fn one() -> u32 {
+    1
+}
+
+fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
 impl RunRecord {
-    /// The version of the schema, which decides by which rules it is judged: bundles of earlier
-    /// versions keep the verdicts that they were given.
-    pub(crate) fn version(&self) -> u32 {
-        version(&self.schema)
-    }
-
-    /// How many load generators there were.
-    pub(crate) fn load_generators(&self) -> usize {
-        self.clients.len().max(1)
-    }
-
-    /// Whether another run was between the same hosts.
-    pub(crate) fn has_hosts_of(&self, other: &RunRecord) -> bool {
-        let names =
-            |run: &RunRecord| run.hosts.iter().map(|it| it.host.clone()).collect::<Vec<_>>();
-        names(self) == names(other)
-    }
-
-    /// How many servers there were.
-    pub(crate) fn servers(&self) -> usize {
-        1 + self.further_servers.len()
-    }
-
-    /// A counter of the runtime in the servers' `final` lines, which are added.
+    /// A counter of the runtime in the server's `final` line.
     pub(crate) fn runtime_counter(&self, name: &str) -> Option<f64> {
         self.final_counter("runtime_counters", name)
     }
@@ -120,9 +99,7 @@ impl RunRecord {
     }
 
     fn final_counter(&self, group: &str, name: &str) -> Option<f64> {
-        let further = self.further_servers.iter().map(|it| it.server_final.as_ref());
-        let lines = std::iter::once(self.server_final.as_ref()).chain(further);
-        lines.map(|line| line?.get(group)?.get(name)?.as_f64()).sum()
+        self.server_final.as_ref()?.get(group)?.get(name)?.as_f64()
     }
 
     /// Requests per second that were asked for; 0 in a closed loop.
@@ -130,69 +107,29 @@ impl RunRecord {
         self.rate_per_s.unwrap_or(self.cell.point.rate_per_s())
     }
 
-    /// What the load generator reports, or all of them together; nothing if there is none.
+    /// What the load generators report together; nothing if there is no result.
     ///
     /// # Errors
     /// What is wrong with a line, or why the lines cannot be added.
     pub(crate) fn load_result(&self) -> Option<Result<LoadResult, String>> {
-        if self.clients.is_empty() {
-            return self.load.as_ref().map(LoadResult::read);
+        if self.loads.is_empty() {
+            return None;
         }
-        let lines: Option<Vec<&Value>> =
-            self.clients.iter().map(|client| client.load.as_ref()).collect();
         let results: Result<Vec<LoadResult>, String> =
-            lines?.into_iter().map(LoadResult::read).collect();
-        Some(results.and_then(LoadResult::merged))
+            self.loads.iter().map(LoadResult::read).collect();
+        Some(results.and_then(|results| match results.len() {
+            // The sum of one is itself, but for counters that cannot be added.
+            1 => results.into_iter().next().ok_or_else(|| "there is no result".to_owned()),
+            _ => LoadResult::merged(results),
+        }))
     }
-}
-
-/// What a run between hosts was like on one of them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HostRun {
-    /// Which host, as the bundle names it.
-    pub host: String,
-    /// How far its clock was ahead of the lab's.
-    pub clock: Offset,
-    /// CPU use of everybody else around the run.
-    pub others: Option<OtherProcesses>,
-}
-
-/// One of several servers of a run, from the second on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ServerRun {
-    /// Its host, as the bundle names it.
-    pub host: String,
-    /// Its command, exactly.
-    pub command: Vec<String>,
-    /// The configuration file that the lab wrote for it, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<String>,
-    /// Its `ready` line, if it prints one.
-    pub ready: Option<Value>,
-    /// Its `final` line, if it prints one.
-    pub server_final: Option<Value>,
-    /// How it ended.
-    pub exit: Option<Exit>,
-}
-
-/// One of several load generators of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ClientRun {
-    /// Its host, as the bundle names it.
-    pub host: String,
-    /// Its command, exactly.
-    pub command: Vec<String>,
-    /// Its `result` line, with the histogram.
-    pub load: Option<Value>,
-    /// How it ended.
-    pub exit: Option<Exit>,
 }
 
 /// What can go wrong in a run, as seen by the runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum Failure {
-    /// The server could not be used in time.
+    /// The server was not ready in time.
     ServerNotReady {
         /// What it said or did.
         why: String,
@@ -227,4 +164,19 @@ pub enum Failure {
         /// What was missing.
         why: String,
     },
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::ServerNotReady { why } => write!(f, "the server was not ready: {why}"),
+            Failure::ServerDied { why } => write!(f, "the server ended: {why}"),
+            Failure::ServerDidNotStop { why } => write!(f, "the server did not stop: {why}"),
+            Failure::ClientFailed { why } => write!(f, "the load generator failed: {why}"),
+            Failure::ClientTimeout { limit_s } => {
+                write!(f, "the load generator was not done after {limit_s} s")
+            }
+            Failure::BadLine { why } | Failure::NoAccounting { why } => f.write_str(why),
+        }
+    }
 }

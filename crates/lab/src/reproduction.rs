@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::experiment::{Experiment, Point, Printed, Published, PublishedAgainst};
+use crate::experiment::{Experiment, Axis, Point, Protocol, Printed, Published, PublishedAgainst};
 use crate::statistics::Ends;
 use crate::statistics::MIN_PAIRS;
 use crate::summary::{CellSummary, Comparison, Metric, Verdict};
@@ -199,18 +199,13 @@ pub(crate) fn is_same_work(
     printed: &Printed<'_>,
     cell: &CellSummary,
 ) -> bool {
-    match (published, cell.cell.point) {
-        (Published::Echo(_), Point::Tcp(point)) => {
-            (point.connections, point.message_bytes) == (printed.connections, printed.bytes)
-                && (point.depth, point.rate_per_s, point.churn) == (1, 0, 0)
-        }
-        (Published::Requests(_), Point::Http(point)) => {
-            (point.connections, point.file_bytes) == (printed.connections, printed.bytes)
-                && (point.files, point.depth, point.rate_per_s) == (1, 1, 0)
-                && (point.keepalive, point.tls, point.http2) == (true, false, false)
-        }
-        _ => false,
-    }
+    let protocol = match published {
+        Published::Echo(_) => Protocol::Tcp,
+        Published::Requests(_) => Protocol::Http,
+        Published::Datagrams(_) => return false,
+    };
+    let asked = [(Axis::Connections, printed.connections), (Axis::Bytes, printed.bytes)];
+    Point::new(protocol, &asked).is_ok_and(|point| point == cell.cell.point)
 }
 
 /// The longest mean latency in milliseconds that a closed loop of `connections` can have at

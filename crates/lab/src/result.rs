@@ -5,23 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::Experiment;
-use crate::host::HostRecord;
 use crate::machine::{Fingerprint, Program};
 use crate::net::NetRecord;
 use crate::prices::PriceRecord;
-use crate::profile::Profile;
-use crate::quorum::LostHost;
 use crate::record::RunRecord;
 use crate::summary::Summary;
 use crate::warnings::Warning;
 
-/// The schema of `bundle.json`. The two versions before are still read.
-pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/5";
-
-/// Earlier schemas of `bundle.json`: 3 excused voids of disturbed runs, and both had intervals and
-/// verdicts of another procedure.
-pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 2] =
-    ["twinring.lab.bundle/3", "twinring.lab.bundle/4"];
+/// The schema of `bundle.json`.
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/6";
 
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,21 +43,12 @@ pub struct Bundle {
     /// Subjects and cells that were asked for and are not in the experiment, because they cannot run here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
-    /// The machine; between hosts, that of the first server.
+    /// The machine.
     pub machine: Fingerprint,
     /// Each occasion on which runs were made, if there were several; what this bundle says of
     /// programs, CPUs and machine is then that of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occasions: Vec<Occasion>,
-    /// Every host, the servers' first, if the experiment was between hosts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<HostRecord>,
-    /// Client hosts that were lost, and without which the experiment went on.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lost_hosts: Vec<LostHost>,
-    /// Each time that the experiment was resumed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub resumed: Vec<Resumed>,
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
@@ -75,9 +58,6 @@ pub struct Bundle {
     /// What the machine charges; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceRecord>,
-    /// Where the time goes by perf, if that was asked for. These runs are in no figure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profile: Option<Profile>,
 }
 
 /// One run of an experiment from its start to its end, hours or machines apart from the others.
@@ -102,24 +82,6 @@ pub struct Occasion {
     pub prices: Option<PriceRecord>,
 }
 
-/// A later start of the lab, which went on where the bundle ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Resumed {
-    /// When it began, in UTC.
-    pub started: String,
-    /// The command.
-    pub command: Vec<String>,
-    /// Number of its first run.
-    pub from_run: usize,
-    /// How the part before it had ended.
-    pub before: State,
-    /// The machine; between hosts, that of the first server.
-    pub machine: Fingerprint,
-    /// Every host, the server's first, if the experiment is between hosts: they may be others than before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<HostRecord>,
-}
-
 impl Bundle {
     /// The occasions of its runs, one or more.
     pub fn all_occasions(&self) -> Vec<Occasion> {
@@ -138,33 +100,10 @@ impl Bundle {
         }]
     }
 
-    /// The later start that made a run; nothing for the first one.
-    fn part_of(&self, run: &RunRecord) -> Option<&Resumed> {
-        self.resumed.iter().rev().find(|part| run.index >= part.from_run)
-    }
-
-    /// A host of this run that the same start of the lab had lost before. A later start may have it again.
-    pub(crate) fn lost_before(&self, run: &RunRecord) -> Option<&LostHost> {
-        let is_of_part = |lost: &&LostHost| match self.part_of(run) {
-            Some(part) => lost.from_run > part.from_run,
-            None => true,
-        };
-        let lost = self.lost_hosts.iter().filter(is_of_part);
-        let mut lost = lost.filter(|lost| lost.from_run <= run.index);
-        lost.find(|lost| run.hosts.iter().any(|host| host.host == lost.host))
-    }
-
-    /// The CPUs that a run was on: those of the first server, and of the first load generator.
+    /// The CPUs that a run was on: those of the server, and of the load generator.
     pub(crate) fn cpus_of(&self, run: &RunRecord) -> [CpuList; 2] {
         let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
-        let hosts = self.part_of(run).map_or(&self.hosts, |part| &part.hosts);
-        let of = |position: usize| {
-            let name = &run.hosts.get(position)?.host;
-            Some(&hosts.iter().find(|host| host.name == *name)?.cpus)
-        };
-        let workers = run.cell.point.workers();
-        let first_client = of(run.servers()).unwrap_or(&cpus.client);
-        [of(0).unwrap_or(&cpus.server).first_of(workers), first_client.clone()]
+        [cpus.server.first_of(run.cell.point.workers()), cpus.client.clone()]
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::process::Event;
@@ -73,4 +73,13 @@ impl Stop {
         }
         state.listener = Some(listener);
     }
+}
+
+/// Has ended children wait to be asked how they ended. Whoever started this process may ignore SIGCHLD, which is
+/// inherited, and then the kernel forgets them (wait(2)); a handler that does nothing undoes that.
+///
+/// # Errors
+/// When the handler cannot be installed.
+pub(crate) fn keep_children() -> io::Result<()> {
+    signal_hook::flag::register(SIGCHLD, Arc::default()).map(drop)
 }

@@ -8,10 +8,11 @@ use serde_json::Value;
 use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
+use crate::accounting::CpuUse;
+use crate::cpus::CpuList;
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::{Cell, NetKind};
-use crate::profile::Profile;
-use crate::record::{RunRecord, version};
+use crate::record::{RUN_SCHEMA, RunRecord};
 use crate::result::{BUNDLE_SCHEMA, Bundle, State};
 use crate::summary::{Summary, summarise};
 use crate::warnings::{Warning, warnings};
@@ -74,14 +75,13 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
 /// As [`verify`], with what was read and what was computed from it.
 pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summary), LabError> {
     let stored = bundle::read(directory)?;
-    let Stored { bundle, summary, runs, cut_off } = &stored;
+    let Stored { bundle, summary, runs, cut_off, .. } = &stored;
     let mut found = Verification { runs: runs.len(), ..Verification::default() };
     if *cut_off {
         found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
     }
     found.notes.extend(incomplete(bundle));
     check_manifest(directory, bundle, &mut found);
-    found.problems.extend(bundle.profile.iter().flat_map(Profile::contradictions));
     let computed = summarise(&bundle.experiment, bundle.seed, runs);
     check_runs(bundle, runs, &mut found);
     check_summary(bundle, summary.as_ref(), &computed, &mut found)?;
@@ -111,31 +111,19 @@ fn incomplete(bundle: &Bundle) -> Option<String> {
     Some(what + if bundle.summary.is_none() { rest } else { "" })
 }
 
-/// Of an older bundle less is checked, so no bundle may pass for one: its runs tell. And whether the
-/// runs are of the experiment, each once.
+/// Whether the runs are of the experiment, each once.
 fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
-    let own = version(&bundle.schema);
-    if let Some(run) = runs.iter().find(|run| version(&run.schema) > own) {
-        let (own, schema) = (&bundle.schema, &run.schema);
-        found.problems.push(format!("it is of {own}, and has runs of {schema}, which is newer"));
-    }
-    let mut schemas: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
-    for run in runs {
-        schemas.entry(run.occasion).or_default().insert(&run.schema);
-    }
-    for (occasion, schemas) in schemas.iter().filter(|(_, schemas)| schemas.len() > 1) {
-        found
-            .problems
-            .push(format!("occasion {occasion} has runs of several schemas: {schemas:?}"));
-    }
     let occasions = bundle.occasions.len().max(1);
     let experiment = &bundle.experiment;
     let nets: Vec<NetKind> = bundle.networks.iter().map(|network| network.kind).collect();
     let cells: BTreeSet<Cell> = experiment.cells(&nets).into_iter().collect();
     let mut seen: BTreeMap<(Cell, usize), Vec<&RunRecord>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.schema != RUN_SCHEMA) {
+        found.problems.push(format!("run {} is of the schema {}", run.index, run.schema));
+    }
     for (position, run) in runs.iter().enumerate() {
         let mut speakers = experiment.subjects_of(run.cell.protocol()).into_iter();
-        let cpus = run.cpu.as_ref().map(|cpu| [&cpu.server_cpu.cpus, &cpu.client_cpu.cpus]);
+        let cpus = run.cpu.as_ref();
         let of_block = seen.entry((run.cell, run.block)).or_default();
         let what = if run.index != position {
             format!("it stands where run {position} should")
@@ -147,21 +135,19 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
         } else if run.occasion >= occasions {
             format!("the bundle has no occasion {}", run.occasion)
-        } else if cpus.is_some_and(|cpus| cpus != bundle.cpus_of(run).each_ref()) {
+        } else if cpus.is_some_and(|cpu| !is_on(cpu, bundle.cpus_of(run))) {
             "it was measured on other CPUs".to_owned()
-        } else if of_block.first().is_some_and(|first| !first.has_hosts_of(run)) {
-            format!(
-                "block {} of {} was measured between several sets of hosts",
-                run.block, run.cell
-            )
-        } else if let Some(lost) = bundle.lost_before(run) {
-            format!("{} was lost before it", lost.host)
         } else {
             of_block.push(run);
             continue;
         };
         found.problems.push(format!("run {}: {what}", run.index));
     }
+}
+
+/// Whether a run was on these CPUs of server and load generator.
+fn is_on(cpu: &CpuUse, [server, client]: [CpuList; 2]) -> bool {
+    cpu.server_cpu.cpus == server && cpu.client_cpu.as_ref().is_none_or(|it| it.cpus == client)
 }
 
 /// A lab that runs has written neither summary nor reports yet, one that failed may have had no room.
@@ -210,20 +196,8 @@ fn check_summary(
         path: BUNDLE_FILE.into(),
         why: error.to_string(),
     };
-    let mut computed = serde_json::to_value(computed).map_err(unreadable)?;
-    if bundle.schema == BUNDLE_SCHEMA {
-        compare(stored, &computed, "summary", found);
-        return Ok(());
-    }
-    found.notes.push(format!(
-        "it is of {}: its intervals, verdicts and texts are of an earlier method and are not checked; \
-         `twinring lab report` computes them again",
-        bundle.schema
-    ));
-    let mut stored = with_current_names(stored.clone());
-    keep_figures(&mut stored);
-    keep_what_is_stored(&stored, &mut computed);
-    compare(&stored, &computed, "summary", found);
+    let computed = serde_json::to_value(computed).map_err(unreadable)?;
+    compare(stored, &computed, "summary", found);
     Ok(())
 }
 
@@ -233,7 +207,7 @@ fn check_warnings(
     computed: Summary,
     found: &mut Verification,
 ) -> Result<(), LabError> {
-    if bundle.summary.is_none() || bundle.schema != BUNDLE_SCHEMA {
+    if bundle.summary.is_none() {
         return Ok(());
     }
     let unreadable = |error: serde_json::Error| LabError::NotABundle {
@@ -250,86 +224,6 @@ fn check_warnings(
     let computed = without_advice(warnings(&computed))?;
     compare(&stored, &computed, "warnings", found);
     Ok(())
-}
-
-/// Gives networks and counts the names that they have now.
-fn with_current_names(mut stored: Value) -> Value {
-    let inside: Vec<&mut Value> = match &mut stored {
-        Value::Object(fields) => {
-            if let Some(Value::String(net)) = fields.get_mut("net") {
-                *net = NetKind::renamed(net).to_owned();
-            }
-            if let Some(excluded) = fields.remove("spoilt_blocks") {
-                fields.insert("excluded_blocks".to_owned(), excluded);
-            }
-            fields.values_mut().collect()
-        }
-        Value::Array(values) => values.iter_mut().collect(),
-        _ => Vec::new(),
-    };
-    for value in inside {
-        *value = with_current_names(value.take());
-    }
-    stored
-}
-
-/// What up to version 4 was computed by another procedure or put into other words: the ends of
-/// intervals, tests, verdicts, and sentences.
-const OF_EARLIER_METHOD: [&str; 14] = [
-    "low",
-    "high",
-    "low_ns",
-    "high_ns",
-    "confidence",
-    "q_value",
-    "p_value_needed",
-    "required_pairs",
-    "verdict",
-    "placed",
-    "aa",
-    "what",
-    "would_change",
-    "equivalence",
-];
-
-/// Takes out of a summary of an earlier version what cannot be computed again.
-fn keep_figures(stored: &mut Value) {
-    match stored {
-        Value::Object(fields) => {
-            fields.retain(|key, _| !OF_EARLIER_METHOD.contains(&key.as_str()));
-            // The p value of an interval, and the level that it was judged at; not that of a drift,
-            // nor the primary metric by itself.
-            if fields.contains_key("detectable_percent") {
-                fields.remove("p_value");
-            }
-            fields.retain(|key, value| key != "level" || value.is_object());
-            fields.values_mut().for_each(keep_figures);
-        }
-        Value::Array(values) => values.iter_mut().for_each(keep_figures),
-        _ => {}
-    }
-}
-
-/// Takes fields out of `computed` that an earlier version did not store.
-fn keep_what_is_stored(stored: &Value, computed: &mut Value) {
-    match (stored, computed) {
-        (Value::Object(stored), Value::Object(computed)) => {
-            computed.retain(|key, _| stored.contains_key(key));
-            for (key, value) in computed {
-                keep_what_is_stored(&stored[key], value);
-            }
-        }
-        (Value::Array(stored), Value::Array(computed)) => {
-            for (stored, computed) in stored.iter().zip(computed) {
-                keep_what_is_stored(stored, computed);
-            }
-        }
-        // Fewer than 5 pairs had no ratio.
-        (Value::Null, computed) if computed["pairs"].as_u64().is_some_and(|it| it < 5) => {
-            *computed = Value::Null;
-        }
-        _ => {}
-    }
 }
 
 /// Compares two trees and reports every leaf that differs.

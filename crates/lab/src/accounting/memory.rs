@@ -86,7 +86,7 @@ impl ProcessMemory {
         }
     }
 
-    pub(crate) fn add(&mut self, other: ProcessMemory) {
+    fn add(&mut self, other: ProcessMemory) {
         self.peak_rss_bytes += other.peak_rss_bytes;
         self.rss_bytes += other.rss_bytes;
         self.pss_bytes += other.pss_bytes;
@@ -114,14 +114,6 @@ impl KernelMemory {
             page_table_bytes: bytes("PageTables"),
             socket_bytes: procfs::socket_pages(sockstat) * procfs::page_bytes(),
         }
-    }
-
-    pub(crate) fn add(&mut self, other: KernelMemory) {
-        self.unreclaimable_slab_bytes += other.unreclaimable_slab_bytes;
-        self.reclaimable_slab_bytes += other.reclaimable_slab_bytes;
-        self.stack_bytes += other.stack_bytes;
-        self.page_table_bytes += other.page_table_bytes;
-        self.socket_bytes += other.socket_bytes;
     }
 
     /// Everything but the sockets' buffers, which are in slab already.

@@ -3,15 +3,11 @@
 //! The primary metric is the busy time of a whole CPU: all of the window that it was not idle.
 //! So nothing escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand
 //! the clocks of the processes, which tell where the time went but miss a part of it.
-//!
-//! The server's and the client's side are sampled each on its own (`SideSample`), and the busy
-//! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
-//! late the samples were is measured by the client's clock, which also defines the window.
 
 mod counts;
-mod hosts;
 mod memory;
 mod others;
+mod quota;
 mod sample;
 
 use serde::{Deserialize, Serialize};
@@ -20,62 +16,71 @@ use crate::cpus::CpuList;
 
 pub use counts::Counts;
 pub(crate) use counts::Device;
-pub use hosts::{BetweenHosts, PartUse};
-pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
+pub use quota::QuotaUse;
+pub(crate) use quota::Throttling;
 pub use sample::idle_ns;
-pub(crate) use sample::{Detail, SideSample, Sides, Watched, prepare};
+pub(crate) use sample::{SideSample, Watched, prepare, take};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Length of the window, by the client's clock.
+    /// Length of the window, by the clock of the load generator.
     pub window_s: f64,
-    /// The server's CPU.
+    /// The server's CPUs.
     pub server_cpu: CpuBusy,
-    /// The client's CPU; the same as the server's when there is only one.
-    pub client_cpu: CpuBusy,
+    /// The load generator's CPUs; the same as the server's when there is only one. Missing when it ran on
+    /// other machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu: Option<CpuBusy>,
     /// The server's process and its children.
     pub server: ProcessUse,
-    /// The load generator's process.
-    pub client: ProcessUse,
-    /// How late the lab took its samples after the two marks, in microseconds.
+    /// The load generator's process. Missing when it ran on other machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ProcessUse>,
+    /// How late the lab took its samples after the two marks, in microseconds. Of several load generators
+    /// elsewhere: the time between the first and the last of their marks.
     pub sample_delay_us: [f64; 2],
-    /// Whether server and client share one CPU; not in older bundles.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shared: Option<bool>,
-    /// What is known of a run between hosts only. With several servers, `server_cpu` and `server` are
-    /// their sums; those of several load generators likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub between_hosts: Option<BetweenHosts>,
+    /// Server and load generator share one CPU.
+    #[serde(default)]
+    pub shared: bool,
+    /// The clock that idle time was read from.
+    #[serde(default)]
+    pub idle_clock: IdleClock,
+}
+
+/// Where the kernel says how long a CPU has been idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleClock {
+    /// `/proc/timer_list`, to the nanosecond. It takes root, and newer kernels no longer have it.
+    #[default]
+    TimerList,
+    /// `/proc/stat`: the same sum, rounded down to ticks of 10 ms at either sample.
+    ProcStat,
+}
+
+impl IdleClock {
+    /// The file and its resolution, in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            IdleClock::TimerList => "/proc/timer_list, exact to the nanosecond",
+            IdleClock::ProcStat => "/proc/stat, in ticks of 10 ms",
+        }
+    }
 }
 
 impl CpuUse {
-    /// Whether server and client share one CPU. Older bundles are of one host, so that a CPU's
-    /// number says it.
+    /// Whether server and client share one CPU.
     pub fn is_shared(&self) -> bool {
-        self.shared.unwrap_or(self.server_cpu.cpus == self.client_cpu.cpus)
+        self.shared
     }
 
-    fn clients(&self) -> &[PartUse] {
-        self.between_hosts.as_ref().map_or(&[], |between| &between.clients)
-    }
-
-    fn servers(&self) -> &[PartUse] {
-        self.between_hosts.as_ref().map_or(&[], |between| &between.servers)
-    }
-
-    /// Every CPU of the run, the servers' first.
+    /// Every CPU of the run that was looked at, the server's first.
     pub(crate) fn cpus(&self) -> Vec<&CpuBusy> {
-        fn each<'a>(parts: &'a [PartUse], alone: &'a CpuBusy) -> Vec<&'a CpuBusy> {
-            match parts {
-                [] => vec![alone],
-                several => several.iter().map(|it| &it.cpu).collect(),
-            }
-        }
-        [each(self.servers(), &self.server_cpu), each(self.clients(), &self.client_cpu)].concat()
+        std::iter::once(&self.server_cpu).chain(&self.client_cpu).collect()
     }
 
     /// How exact the busy time of the CPUs is, as a share of the window.
@@ -85,35 +90,14 @@ impl CpuUse {
         unsure_s.reduce(f64::max).map(|unsure_s| unsure_s / self.window_s)
     }
 
-    /// Share of the window in which the busiest server was busy, of all of its CPUs.
+    /// Share of the window in which the server's CPUs were busy.
     pub(crate) fn server_busy_share(&self) -> f64 {
-        self.busiest(self.servers(), &self.server_cpu)
+        self.server_cpu.busy_share(self.window_s)
     }
 
-    /// Share of the window in which the busiest load generator was busy, of all of its CPUs.
-    pub(crate) fn client_busy_share(&self) -> f64 {
-        self.busiest(self.clients(), &self.client_cpu)
-    }
-
-    fn busiest(&self, parts: &[PartUse], alone: &CpuBusy) -> f64 {
-        match parts {
-            [] => alone.busy_share(self.window_s),
-            several => several.iter().map(|it| it.cpu.busy_share(it.window_s)).fold(0.0, f64::max),
-        }
-    }
-
-    /// The same use with one load generator of several alone.
-    pub(crate) fn of_client(&self, index: usize) -> CpuUse {
-        let mut use_of_one = self.clone();
-        if let Some(client) = self.clients().get(index) {
-            use_of_one.window_s = client.window_s;
-            use_of_one.client_cpu = client.cpu.clone();
-            use_of_one.client = client.process.clone();
-            if let Some(between) = &mut use_of_one.between_hosts {
-                between.clients.clear();
-            }
-        }
-        use_of_one
+    /// Share of the window in which the load generator's CPUs were busy, if they were looked at.
+    pub(crate) fn client_busy_share(&self) -> Option<f64> {
+        Some(self.client_cpu.as_ref()?.busy_share(self.window_s))
     }
 }
 
@@ -143,8 +127,8 @@ pub struct CpuBusy {
     /// this time, and not quite of the window; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled_s: Option<f64>,
-    /// How long the lab's look at the start and at the end took, in microseconds. One look is at
-    /// both sides if they are on one host. The second begins when the window has ended.
+    /// How long the lab's samples at the start and at the end took, in microseconds, for both sides. The
+    /// second begins when the window has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_us: Option<[f64; 2]>,
     /// CPU time of the CPU's softirq thread (ksoftirqd) by schedstat, if it can be seen.
@@ -210,24 +194,4 @@ pub struct ThreadUse {
     pub threads: usize,
     /// CPU time of all of them.
     pub cpu_s: f64,
-}
-
-/// The difference of two samples of both sides, with the busy time over the client's window, which
-/// `window_ns` gives by the clock of the client's host.
-pub(crate) fn cpu_use(samples: &[Sides; 2], shared: bool, window_ns: [u64; 2]) -> CpuUse {
-    let [start, end] = samples;
-    let window_s = window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9;
-    // The samples lie a little behind the marks; the share is what carries over.
-    let busy = |start: &SideSample, end| start.busy(end, window_s);
-    let delay_us = |sides: &Sides, mark: u64| sides.client.at_ns.saturating_sub(mark) as f64 / 1e3;
-    CpuUse {
-        window_s,
-        server_cpu: busy(&start.server, &end.server),
-        client_cpu: busy(&start.client, &end.client),
-        server: start.server.process.until(&end.server.process),
-        client: start.client.process.until(&end.client.process),
-        sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],
-        shared: Some(shared),
-        between_hosts: None,
-    }
 }

@@ -1,4 +1,4 @@
-//! CPU time of everybody who has nothing to do with a run, on one host.
+//! CPU time of processes that have nothing to do with a run.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct OtherProcesses {
 }
 
 /// CPU ticks so far of every process of a host that is not the run's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct BackgroundLoad {
     /// `CLOCK_MONOTONIC` of the host.
     at_ns: u64,
@@ -34,19 +34,20 @@ pub(crate) struct BackgroundLoad {
 }
 
 /// A process that is not the run's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug)]
 struct BackgroundProcess {
     name: String,
     ticks: u64,
 }
 
 impl BackgroundLoad {
-    /// Looks at every process of this host but those in `roots` and what has come from them.
+    /// Looks at every process but this one and its children.
     ///
     /// # Errors
     /// [`LabError::Machine`] without a clock or `/proc`.
-    pub(crate) fn take(roots: &[i32]) -> Result<BackgroundLoad, LabError> {
+    pub(crate) fn take() -> Result<BackgroundLoad, LabError> {
         let why = |why: String| LabError::Machine { why };
+        let own = std::process::id() as i32;
         let at_ns = procfs::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
         let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
         let mut parents = BTreeMap::new();
@@ -62,7 +63,7 @@ impl BackgroundLoad {
         processes.retain(|pid, _| {
             *pid != KERNEL_THREADS
                 && parents.get(pid) != Some(&KERNEL_THREADS)
-                && !roots.iter().any(|root| descends_from(*pid, *root, &parents))
+                && !descends_from(*pid, own, &parents)
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(BackgroundLoad { at_ns, cpus, processes })
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn children_are_not_background_load() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let background = BackgroundLoad::take(&[std::process::id() as i32]).unwrap();
+        let background = BackgroundLoad::take().unwrap();
         assert!(!background.processes.contains_key(&(child.id() as i32)));
         assert!(background.processes.contains_key(&1) || std::process::id() == 1);
         child.kill().unwrap();
@@ -112,12 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn another_hosts_looks_can_be_carried_over() {
+    fn the_largest_is_named() {
         let look = |at_ns, ticks| {
             let busy = BackgroundProcess { name: "cc1 (x)".to_owned(), ticks };
-            let look = BackgroundLoad { at_ns, cpus: 64, processes: [(7, busy)].into() };
-            let text = serde_json::to_string(&look).unwrap();
-            serde_json::from_str::<BackgroundLoad>(&text).unwrap()
+            BackgroundLoad { at_ns, cpus: 64, processes: [(7, busy)].into() }
         };
         let used = look(5, 100).until(&look(1_000_000_005, 150));
         assert_eq!((used.span_s, used.cpus, used.cpu_s), (1.0, 64, 0.5));

@@ -1,57 +1,41 @@
-//! One side of a run at one moment: its host's clock, its CPU, its process tree.
-//!
-//! Each side is sampled on its own, because the two may be on different hosts. Nothing here, and
-//! nothing that is computed from it, assumes that they share a clock.
+//! One side of a run at one moment: the clock, its CPUs, its process tree.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
-use super::Device;
-use super::{Counts, CpuBusy, ProcessUse, ThreadUse};
+use super::{Counts, CpuBusy, Device, IdleClock, ProcessUse, ThreadUse};
 use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 
 /// One side, taken at a mark.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct SideSample {
-    /// `CLOCK_MONOTONIC` of this side's host.
+    /// `CLOCK_MONOTONIC`.
     pub(crate) at_ns: u64,
     /// Its CPUs; what follows of a CPU is their sum.
     pub(crate) cpus: CpuList,
     /// Time that each CPU has been idle so far.
     pub(crate) idle_ns: Vec<u64>,
+    /// Where that was read.
+    pub(crate) idle_clock: IdleClock,
     /// How much more it may be of all together.
-    #[serde(default)]
     pub(crate) idle_unsure_ns: u64,
     /// What `/proc/stat` says of that CPU.
     pub(crate) ticks: CpuTicks,
     /// CPU time so far of that CPU's softirq thread, if it can be seen.
     pub(crate) softirq_thread_ns: Option<u64>,
     /// Packets so far that found that CPU's receive backlog full, if it can be seen.
-    #[serde(default)]
     pub(crate) backlog_drops: Option<u64>,
     /// What the kernel has counted of this side.
-    #[serde(default)]
     pub(crate) counts: Counts,
     /// The process and its children.
     pub(crate) process: ProcessSample,
     /// How long the look took.
     pub(crate) took_ns: u64,
-}
-
-/// How much is looked at while the window is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Detail {
-    /// Everything.
-    Full,
-    /// The idle clock and the clock of each process, without its threads and children, and no
-    /// counts: what the lab cannot do without.
-    Clocks,
 }
 
 /// What is sampled of one side: its CPUs, the process tree of `pid`, and the device of its network.
@@ -63,31 +47,8 @@ pub(crate) struct Watched<'a> {
 }
 
 impl SideSample {
-    /// Takes a look at one side, of this host. A process that has ended counts as nothing; that it
-    /// ended is noticed elsewhere.
-    ///
-    /// # Errors
-    /// [`LabError::Machine`] without a clock.
-    pub(crate) fn take(side: Watched<'_>, detail: Detail) -> Result<SideSample, LabError> {
-        let [side] = Look::now()?.at([side], detail)?;
-        Ok(side)
-    }
-
-    /// Takes both sides of a run on this host with one look at the clocks.
-    ///
-    /// # Errors
-    /// See [`SideSample::take`].
-    pub(crate) fn take_both(
-        server: Watched<'_>,
-        client: Watched<'_>,
-        detail: Detail,
-    ) -> Result<Sides, LabError> {
-        let [server, client] = Look::now()?.at([server, client], detail)?;
-        Ok(Sides { server, client })
-    }
-
     /// Time from this sample to a later one, by this side's own clock.
-    pub(super) fn sampled_s(&self, end: &SideSample) -> f64 {
+    fn sampled_s(&self, end: &SideSample) -> f64 {
         end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9
     }
 
@@ -101,7 +62,7 @@ impl SideSample {
     }
 
     /// How the CPUs were used between two samples, with their busy time scaled to a window of this length.
-    pub(super) fn busy(&self, end: &SideSample, window_s: f64) -> CpuBusy {
+    pub(crate) fn busy(&self, end: &SideSample, window_s: f64) -> CpuBusy {
         let each_s: Vec<f64> =
             self.busy_shares(end).into_iter().map(|share| share * window_s).collect();
         let ticks = |field: fn(&CpuTicks) -> u64| {
@@ -126,86 +87,64 @@ impl SideSample {
     }
 }
 
-/// Both sides, taken at one mark.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sides {
-    pub(crate) server: SideSample,
-    pub(crate) client: SideSample,
-}
-
-/// The clocks of a host, all of them read at once: they come first, because the rest takes a while.
-struct Look {
-    before_ns: u64,
-    at_ns: u64,
-    /// To the nanosecond, but for root only; else idle time is known in ticks of 10 ms.
-    timer_list: String,
+/// Takes a sample of these sides with one reading of the clocks, which come first because the rest takes a
+/// while. A process that has ended counts as nothing; that it ended is noticed elsewhere.
+///
+/// # Errors
+/// [`LabError::Machine`] without a clock.
+pub(crate) fn take<const SIDES: usize>(
+    sides: [Watched<'_>; SIDES],
+) -> Result<[SideSample; SIDES], LabError> {
+    let before_ns = now_ns()?;
+    let timer_list = procfs::text("/proc/timer_list").unwrap_or_default();
+    let at_ns = before_ns.midpoint(now_ns()?);
+    let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
+    let counts = Counts::take(sides.map(|it| (it.cpus.all(), it.pid, it.device)), &softnet_stat);
+    let processes = sides.map(|side| ProcessSample::take(side.pid));
+    let stat = procfs::text("/proc/stat").unwrap_or_default();
+    let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
+    let mut taken = sides.map(|Watched { cpus, .. }| {
+        let all = || cpus.all().iter().copied();
+        let idle: Vec<(IdleClock, Idle)> =
+            all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
+        let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
+            all().map(softirq_thread_ns).collect(),
+            all().map(|cpu| procfs::backlog_drops(&softnet_stat, cpu)).collect(),
+        );
+        SideSample {
+            at_ns,
+            cpus: cpus.clone(),
+            idle_ns: idle.iter().map(|(_, it)| it.ns).collect(),
+            // The coarsest decides.
+            idle_clock: idle.iter().map(|(clock, _)| *clock).max().unwrap_or_default(),
+            idle_unsure_ns: idle.iter().map(|(_, it)| it.unsure_ns).sum(),
+            ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).sum(),
+            softirq_thread_ns: softirq_thread_ns.map(|all| all.iter().sum()),
+            backlog_drops: backlog_drops.map(|all| all.iter().sum()),
+            counts: counts.next().unwrap_or_default(),
+            process: processes.next().unwrap_or_default(),
+            took_ns: 0,
+        }
+    });
+    let took_ns = now_ns()?.saturating_sub(before_ns);
+    for side in &mut taken {
+        side.took_ns = took_ns;
+    }
+    Ok(taken)
 }
 
 fn now_ns() -> Result<u64, LabError> {
     procfs::now_ns().map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })
 }
 
-impl Look {
-    fn now() -> Result<Look, LabError> {
-        let before_ns = now_ns()?;
-        let timer_list = procfs::text("/proc/timer_list").unwrap_or_default();
-        Ok(Look { before_ns, at_ns: before_ns.midpoint(now_ns()?), timer_list })
+/// How long a CPU has been idle, by the best clock that this kernel has. Both texts may lack it.
+fn idle(timer_list: &str, stat: &str, cpu: usize) -> (IdleClock, Idle) {
+    if let Some(idle) = procfs::idle(timer_list, cpu, nohz_full().contains(&cpu)) {
+        return (IdleClock::TimerList, idle);
     }
-
-    /// The sides at this moment.
-    fn at<const SIDES: usize>(
-        self,
-        sides: [Watched<'_>; SIDES],
-        detail: Detail,
-    ) -> Result<[SideSample; SIDES], LabError> {
-        let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
-        let counts = match detail {
-            Detail::Full => {
-                Counts::take(sides.map(|it| (it.cpus.all(), it.pid, it.device)), &softnet_stat)
-            }
-            Detail::Clocks => [Counts::default(); SIDES],
-        };
-        let processes = sides.map(|side| ProcessSample::take(side.pid, detail));
-        let stat = procfs::text("/proc/stat").unwrap_or_default();
-        let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
-        let mut taken = sides.map(|Watched { cpus, .. }| {
-            let all = || cpus.all().iter().copied();
-            let idle: Vec<Idle> = all().map(|cpu| self.idle(&stat, cpu)).collect();
-            let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
-                all().map(softirq_thread_ns).collect(),
-                all().map(|cpu| procfs::backlog_drops(&softnet_stat, cpu)).collect(),
-            );
-            SideSample {
-                at_ns: self.at_ns,
-                cpus: cpus.clone(),
-                idle_ns: idle.iter().map(|it| it.ns).collect(),
-                idle_unsure_ns: idle.iter().map(|it| it.unsure_ns).sum(),
-                ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).sum(),
-                softirq_thread_ns: softirq_thread_ns.map(|all| all.iter().sum()),
-                backlog_drops: backlog_drops.map(|all| all.iter().sum()),
-                counts: counts.next().unwrap_or_default(),
-                process: processes.next().unwrap_or_default(),
-                took_ns: 0,
-            }
-        });
-        let took_ns = now_ns()?.saturating_sub(self.before_ns);
-        for side in &mut taken {
-            side.took_ns = took_ns;
-        }
-        Ok(taken)
-    }
-
-    /// How long a CPU has been idle; `stat` is `/proc/stat`.
-    fn idle(&self, stat: &str, cpu: usize) -> Idle {
-        // Two counters, either rounded down to a tick.
-        let in_ticks = || Idle {
-            ns: procfs::cpu_ticks(stat, cpu)
-                .map_or(0, |ticks| (ticks.idle as f64 * TICK_S * 1e9) as u64),
-            unsure_ns: (2.0 * TICK_S * 1e9) as u64,
-        };
-        let nohz_full = nohz_full().contains(&cpu);
-        procfs::idle(&self.timer_list, cpu, nohz_full).unwrap_or_else(in_ticks)
-    }
+    // Two counters, either rounded down to a tick.
+    let ns = procfs::cpu_ticks(stat, cpu).map_or(0, |it| (it.idle as f64 * TICK_S * 1e9) as u64);
+    (IdleClock::ProcStat, Idle { ns, unsure_ns: (2.0 * TICK_S * 1e9) as u64 })
 }
 
 /// The softirq thread of each CPU of this host, where they can be seen: not from within a container
@@ -240,18 +179,17 @@ fn softirq_thread_ns(cpu: usize) -> Option<u64> {
 }
 
 /// A process, its threads and its children, so far.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessSample {
     pub(super) cpu_ns: u64,
     pub(super) user_ticks: u64,
     pub(super) system_ticks: u64,
-    #[serde(default)]
     pub(super) minor_faults: Option<u64>,
     pub(super) threads: BTreeMap<i32, ThreadSample>,
 }
 
 /// A thread, so far.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct ThreadSample {
     pub(super) name: String,
     pub(super) run_ns: u64,
@@ -260,12 +198,8 @@ pub(crate) struct ThreadSample {
 }
 
 impl ProcessSample {
-    fn take(root: i32, detail: Detail) -> ProcessSample {
+    fn take(root: i32) -> ProcessSample {
         let mut sample = ProcessSample::default();
-        if detail == Detail::Clocks {
-            sample.cpu_ns = process_ns(root);
-            return sample;
-        }
         let mut pids = vec![root];
         while let Some(pid) = pids.pop() {
             sample.cpu_ns += process_ns(pid);
@@ -287,10 +221,9 @@ impl ProcessSample {
         sample
     }
 
-    pub(super) fn until(&self, end: &ProcessSample) -> ProcessUse {
+    pub(crate) fn until(&self, end: &ProcessSample) -> ProcessUse {
         let mut by_name: BTreeMap<&str, ThreadUse> = BTreeMap::new();
         let (mut voluntary_switches, mut involuntary_switches) = (0_u64, 0_u64);
-        // Another host may say anything.
         let add = |sum: &mut u64, count| *sum = sum.saturating_add(count);
         for (id, after) in &end.threads {
             let before = self.threads.get(id);
@@ -382,58 +315,80 @@ mod tests {
         assert_eq!(used.threads[1].cpu_s, 1.0);
     }
 
+    /// It looked at all threads of the test program, one after the other, and other tests start and end
+    /// children meanwhile: one that was on the list could be missing.
     #[test]
-    fn a_process_sees_its_own_threads_and_children() {
-        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let sample = ProcessSample::take(std::process::id() as i32, Detail::Full);
-        assert!(sample.threads.contains_key(&(child.id() as i32)));
+    fn a_process_is_seen_with_its_threads_and_children() {
+        use std::io::Read;
+        // A tree of its own, which does not change once the shell says so.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "sleep 60 & echo $!; exec cat"]).stdin(std::process::Stdio::piped());
+        let mut shell = shell.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = shell.stdout.take().unwrap();
+        while !line.ends_with('\n') {
+            let mut byte = [0];
+            stdout.read_exact(&mut byte).unwrap();
+            line.push(byte[0] as char);
+        }
+        let sleep: i32 = line.trim().parse().unwrap();
+        let sample = ProcessSample::take(shell.id() as i32);
+        nix::sys::signal::kill(Pid::from_raw(sleep), nix::sys::signal::Signal::SIGKILL).unwrap();
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        let threads: Vec<i32> = sample.threads.keys().copied().collect();
+        assert!(threads.contains(&(shell.id() as i32)) && threads.contains(&sleep), "{threads:?}");
         assert!(sample.cpu_ns > 0);
-        let clock = ProcessSample::take(std::process::id() as i32, Detail::Clocks);
-        assert!(clock.cpu_ns > 0 && clock.threads.is_empty());
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
-    fn a_side_is_judged_by_its_own_clock_wherever_it_was_taken() {
-        let side = |at_ns, idle_ns| {
-            let side = SideSample {
-                at_ns,
-                cpus: CpuList::one(3),
-                idle_ns: vec![idle_ns],
-                idle_unsure_ns: 7,
-                ticks: CpuTicks::default(),
-                softirq_thread_ns: None,
-                backlog_drops: None,
-                counts: Counts::default(),
-                process: ProcessSample::default(),
-                took_ns: 0,
-            };
-            let text = serde_json::to_string(&side).unwrap();
-            serde_json::from_str::<SideSample>(&text).unwrap()
+    fn the_busy_share_follows_from_the_clock_of_the_sample() {
+        let side = |at_ns, idle_ns| SideSample {
+            at_ns,
+            cpus: CpuList::one(3),
+            idle_ns: vec![idle_ns],
+            idle_clock: IdleClock::TimerList,
+            idle_unsure_ns: 7,
+            ticks: CpuTicks::default(),
+            softirq_thread_ns: None,
+            backlog_drops: None,
+            counts: Counts::default(),
+            process: ProcessSample::default(),
+            took_ns: 0,
         };
-        // A host that has been up for long, and one that has just booted.
-        let (old, young) = (1 << 60, 1_000);
-        for boot in [old, young] {
-            let start = side(boot, 500);
-            assert_eq!(start.busy_shares(&side(boot + 1000, 750)), [0.75]);
-            assert_eq!(start.busy_shares(&side(boot + 1000, 500)), [1.0]);
-            assert_eq!(start.busy_shares(&side(boot + 1000, 9000)), [0.0]);
-        }
+        let start = side(1000, 500);
+        assert_eq!(start.busy_shares(&side(2000, 750)), [0.75]);
+        assert_eq!(start.busy_shares(&side(2000, 500)), [1.0]);
+        assert_eq!(start.busy_shares(&side(2000, 9000)), [0.0]);
         assert_eq!(side(1, 1).busy_shares(&side(1, 1)), [1.0]);
     }
 
     #[test]
-    fn both_sides_of_this_host_are_taken_at_one_moment() {
+    fn both_sides_are_taken_at_one_moment() {
         let pid = std::process::id() as i32;
         let cpus = CpuList::one(0);
         let side = Watched { cpus: &cpus, pid, device: None };
-        let sides = SideSample::take_both(side, side, Detail::Full).unwrap();
-        assert_eq!(sides.server.at_ns, sides.client.at_ns);
-        assert_eq!(sides.server.idle_ns, sides.client.idle_ns);
-        let alone = SideSample::take(side, Detail::Full).unwrap();
-        let unsure_ns = sides.server.idle_unsure_ns + alone.idle_unsure_ns;
-        assert!(alone.at_ns > sides.server.at_ns);
-        assert!(alone.idle_ns[0] + unsure_ns >= sides.server.idle_ns[0]);
+        let [server, client] = take([side, side]).unwrap();
+        assert_eq!(server.at_ns, client.at_ns);
+        assert_eq!(server.idle_ns, client.idle_ns);
+        let [alone] = take([side]).unwrap();
+        let unsure_ns = server.idle_unsure_ns + alone.idle_unsure_ns;
+        assert!(alone.at_ns > server.at_ns);
+        assert!(alone.idle_ns[0] + unsure_ns >= server.idle_ns[0]);
+    }
+
+    /// A kernel without idle times in `/proc/timer_list` was said to have been read there, and root was
+    /// advised to be root.
+    #[test]
+    fn the_clock_that_was_read_is_named() {
+        let stat = "cpu  0 0 0 0 0 0 0 0\ncpu0 1 2 3 400 50 6 7 8 0 0\n";
+        let with = "now at 5 nsecs\ncpu: 0\n  .idle_sleeptime : 1 nsecs\n  .iowait_sleeptime: 2 nsecs\n  \
+                    .idle_entrytime : 4 nsecs\n  .tick_stopped   : 0\n";
+        let without = "now at 5 nsecs\ncpu: 0\n  .tick_stopped   : 0\n";
+        let (clock, found) = idle(with, stat, 0);
+        assert_eq!((clock, found.ns), (IdleClock::TimerList, 3));
+        let (clock, found) = idle(without, stat, 0);
+        assert_eq!((clock, found.ns, found.unsure_ns), (IdleClock::ProcStat, 4_500_000_000, 20_000_000));
+        assert!(clock > IdleClock::TimerList && clock.describe().contains("10 ms"));
     }
 }

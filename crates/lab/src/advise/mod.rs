@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::error::LabError;
 use crate::estimate::Estimate;
-use crate::experiment::{Cell, Experiment, NetChoice, NetKind, Overrides, Point, Protocol};
+use crate::experiment::{Axis, Cell, Experiment, NetChoice, NetKind, Overrides, Protocol};
 use crate::result::Bundle;
 use crate::statistics::Interval;
 use crate::statistics::MIN_PAIRS;
@@ -79,9 +79,6 @@ impl Workload {
 
     fn beside(&self, neighbours: Neighbours) -> Result<Experiment, LabError> {
         let mut experiment = Experiment::from_toml(TEMPLATE, "built-in `advise`")?;
-        if let Some(http) = &mut experiment.http {
-            http.tls = vec![self.tls];
-        }
         if self.protocol == Protocol::Udp {
             // It has no sends to gather.
             experiment.subjects.retain(|subject| subject.name != EPOLL_AT_ONCE);
@@ -98,14 +95,20 @@ impl Workload {
             sizes.push(if self.bytes < 16_384 { 65_536 } else { 1_024 });
         }
         let udp = self.protocol == Protocol::Udp;
-        let rate = (self.rate_per_s > 0).then_some(vec![self.rate_per_s]);
+        let mut axes = vec![("bytes", sizes)];
+        axes.push((if udp { "streams" } else { "connections" }, connections));
+        match self.protocol {
+            Protocol::Udp => axes.push(("packets_per_s", vec![self.packets_per_s()])),
+            Protocol::Http => axes.push(("tls", vec![self.tls.into()])),
+            Protocol::Tcp => {}
+        }
+        if self.rate_per_s > 0 && !udp {
+            axes.push(("rate_per_s", vec![self.rate_per_s]));
+        }
+        let axes = axes.into_iter().map(|(key, values)| (key.to_owned(), values)).collect();
         experiment.with(&Overrides {
             protocol: Some(self.protocol),
-            connections: (!udp).then(|| connections.clone()),
-            streams: udp.then_some(connections),
-            message_bytes: Some(sizes),
-            packets_per_s: udp.then(|| vec![self.packets_per_s()]),
-            rate_per_s: rate.filter(|_| !udp),
+            axes,
             net: Some(self.net),
             ..Overrides::default()
         })
@@ -121,12 +124,7 @@ impl Workload {
 
     /// Whether a cell is the workload itself, on any network.
     fn is(&self, cell: &Cell) -> bool {
-        let (connections, bytes) = match cell.point {
-            Point::Tcp(point) => (point.connections, point.message_bytes),
-            Point::Http(point) => (point.connections, point.file_bytes),
-            Point::Udp(point) => (point.streams, point.message_bytes),
-        };
-        (connections, bytes) == (self.connections, self.bytes)
+        (cell.point.clients().1, cell.point.get(Axis::Bytes)) == (self.connections, self.bytes)
     }
 }
 
@@ -427,10 +425,11 @@ mod tests {
     #[test]
     fn a_rate_and_tls_reach_the_experiment() {
         let http = Workload { rate_per_s: 5_000, tls: true, ..workload(Protocol::Http) };
-        let grid = http.experiment(1.0).unwrap().http.unwrap();
-        assert_eq!((grid.rate_per_s, grid.tls), (vec![5_000], vec![true]));
+        let point = http.experiment(1.0).unwrap().cells(&[NetKind::Lo])[0].point;
+        assert_eq!((point.rate_per_s(), point.get(Axis::Tls)), (5_000, 1));
         let udp = Workload { rate_per_s: 20_000, ..workload(Protocol::Udp) };
-        assert_eq!(udp.experiment(1.0).unwrap().udp.unwrap().packets_per_s, [200]);
+        let point = udp.experiment(1.0).unwrap().cells(&[NetKind::Lo])[0].point;
+        assert_eq!(point.get(Axis::PacketsPerS), 200);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::kinds::Kind;
-use crate::contract::LoadResult;
 use crate::record::RunRecord;
 
 /// Programs that had less than the rest of the window cannot be expected to serve anybody.
@@ -60,12 +59,11 @@ impl Audit<'_> {
     /// hypervisor or other processes had them, or the machine stood still, as the lab noticed by its
     /// own samples. No fault of a subject makes this larger.
     pub(super) fn taken_s(&self) -> f64 {
-        let Some(cpu) = self.run.cpu.as_ref().filter(|_| self.run.version() >= 4) else {
+        let Some(cpu) = self.run.cpu.as_ref() else {
             return 0.0;
         };
         let steal_s: f64 = cpu.cpus().iter().map(|busy| busy.steal_coarse_s).sum();
-        let others = self.run.others.iter().chain(self.run.hosts.iter().flat_map(|it| &it.others));
-        let others_s: f64 = others.map(|others| others.cpu_s).sum();
+        let others_s = self.run.others.as_ref().map_or(0.0, |others| others.cpu_s);
         let late_s = cpu.sample_delay_us.into_iter().fold(0.0, f64::max) / 1e6;
         (steal_s + others_s + late_s).min(cpu.window_s)
     }
@@ -97,7 +95,7 @@ impl Audit<'_> {
 /// Whether packets were sent in the window and none came back, with a load generator that ran to
 /// its end. It is the worst of losses and no fault of the measurement: such a run did not keep up.
 pub(crate) fn is_unanswered(run: &RunRecord) -> bool {
-    let Some(Ok(load)) = run.load.as_ref().map(LoadResult::read) else { return false };
+    let Some(Ok(load)) = run.load_result() else { return false };
     let Some(load) = load.udp() else { return false };
     // `twinring load udp` ends with 1 if no packet came back at all.
     let ended = run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)));

@@ -47,6 +47,8 @@ pub enum Kind {
     Misplaced,
     /// Other processes used CPU time.
     OtherProcesses,
+    /// A CPU quota was used up.
+    Throttled,
     /// The lab sampled too late.
     LateSample,
     /// Several load generators did not load at the same time.
@@ -69,7 +71,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 29] = [
+    pub const ALL: [Kind; 30] = [
         Kind::ServerNotReady,
         Kind::ServerDied,
         Kind::NetworkMismatch,
@@ -90,6 +92,7 @@ impl Kind {
         Kind::Moved,
         Kind::Misplaced,
         Kind::OtherProcesses,
+        Kind::Throttled,
         Kind::LateSample,
         Kind::WindowsApart,
         Kind::UnverifiedPayload,
@@ -100,24 +103,6 @@ impl Kind {
         Kind::CqOverflow,
         Kind::SubjectWaits,
     ];
-
-    /// The machine was disturbed, whatever ran on it. Of bundles of version 3 only.
-    pub(super) fn is_disturbance(self) -> bool {
-        matches!(self, Kind::Steal | Kind::Moved | Kind::OtherProcesses | Kind::LateSample)
-    }
-
-    /// It can also come of programs that did not get the CPU. Of bundles of version 3 only.
-    pub(super) fn may_be_starvation(self) -> bool {
-        matches!(
-            self,
-            Kind::UnequalAdmission
-                | Kind::StarvedConnection
-                | Kind::StalledRequest
-                | Kind::NothingAnswered
-                | Kind::LittlesLaw
-                | Kind::ScheduleLag
-        )
-    }
 
     /// The rule in words.
     pub fn title(self) -> &'static str {
@@ -145,6 +130,7 @@ impl Kind {
             Kind::PacketsLost => "packets lost",
             Kind::CqOverflow => "completion queue overflow",
             Kind::Steal => "steal time",
+            Kind::Throttled => "CPU quota",
             Kind::Moved => "virtual CPUs moved",
             Kind::Misplaced => "CPUs not as wanted",
             Kind::OtherProcesses => "other processes",
@@ -198,6 +184,7 @@ impl Kind {
                  dropped again after 200 ms"
             }
             Kind::CqOverflow => "give the ring a larger completion queue",
+            Kind::Throttled => "a control group limits this process: measure without its CPU quota",
             Kind::Steal => "another guest uses this CPU: measure at a quieter time",
             Kind::Moved => "the hypervisor does that; --placement close waits for one placement",
             Kind::Misplaced => "measure at another time, or with --placement any",

@@ -68,7 +68,8 @@ fn mismatch(cpu: &CpuUse, net: NetKind, done: u64) -> Option<String> {
     if cpu.is_shared() {
         return None;
     }
-    let ends = [("server", &cpu.server_cpu), ("client", &cpu.client_cpu)];
+    let client = cpu.client_cpu.as_ref().map(|busy| ("client", busy));
+    let ends: Vec<_> = std::iter::once(("server", &cpu.server_cpu)).chain(client).collect();
     match net {
         NetKind::Napi => ends.iter().find_map(|(end, busy)| {
             let worked_ns = busy.counts.napi_threads_ns.unwrap_or(0);

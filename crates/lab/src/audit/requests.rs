@@ -200,7 +200,10 @@ impl Audit<'_> {
     /// only too many in flight are a contradiction.
     fn littles_law(&mut self, load: &RequestResult, wanted: Loop, max_us: f64) {
         let asked = wanted.in_flight() as f64;
-        let in_hand = self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.client.cpu_s / cpu.window_s);
+        let in_hand = self.run.cpu.as_ref().map_or(0.0, |cpu| {
+            // Of load generators elsewhere, what they say themselves.
+            cpu.client.as_ref().map_or(load.cpu.user_s + load.cpu.system_s, |it| it.cpu_s) / cpu.window_s
+        });
         let margin = asked * (LITTLE_TOLERANCE + max_us / 1e6 / load.window.seconds);
         let held = asked * self.taken_s() / load.window.seconds;
         let least = if wanted.keepalive { asked - margin - in_hand - held } else { 0.0 };
@@ -223,7 +226,7 @@ impl Audit<'_> {
         let Some(cpu) = &self.run.cpu else { return };
         let in_flight = wanted.in_flight();
         let server_share = cpu.server_busy_share();
-        let client_share = cpu.client_busy_share();
+        let client_share = cpu.client_busy_share().unwrap_or(load.cpu.busiest_thread_share);
         let idle = server_share < SPARE_SHARE && client_share < SPARE_SHARE;
         if idle && in_flight >= MANY_IN_FLIGHT && wanted.closed {
             self.find(

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::experiment::{Accounting, Cell, NetKind, Protocol, Subject, UnderTest};
-use crate::host::HostRecord;
+use crate::experiment::{Cell, NetKind, Protocol, Subject, UnderTest};
 use crate::machine::Program;
 use crate::net::NetRecord;
 use crate::result::{Bundle, State};
@@ -82,18 +81,7 @@ pub(super) fn machine(a: &Bundle, b: &Bundle) -> Vec<Difference> {
     found.look_at_all(&one.sysctls, &other.sysctls);
     found.look("CPU of the server", &a.cpus.server, &b.cpus.server);
     found.look("CPU of the load generator", &a.cpus.client, &b.cpus.client);
-    found.look("hosts", hosts(a), hosts(b));
     found.0
-}
-
-/// The hosts of a bundle by what their names may hide; nothing for a bundle of one host.
-fn hosts(bundle: &Bundle) -> String {
-    let one = |host: &HostRecord| {
-        let HostRecord { role, cpus, machine, interface, .. } = host;
-        let driver = interface.as_ref().and_then(|it| it.driver.as_deref()).unwrap_or("no driver");
-        format!("{role}: {}, {}, CPU {cpus}, {driver}", machine.cpu_model, machine.kernel)
-    };
-    bundle.hosts.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// What makes a cell incomparable in absolute figures beyond [`machine`]: its network.
@@ -129,8 +117,6 @@ pub(super) fn work(a: &Bundle, b: &Bundle, cell: Cell, subjects: &[&str]) -> Vec
     let mut found = Differences::default();
     found.look("CPUs", sharing(a), sharing(b));
     for subject in subjects {
-        let [one, other] = [a, b].map(|bundle| accounting(bundle, subject));
-        found.look(&format!("accounting of {subject}"), one, other);
         let [one, other] = [a, b].map(|bundle| load_command(bundle, protocol, subject));
         found.look(&format!("load generator's command for {subject}"), one, other);
     }
@@ -144,7 +130,7 @@ pub(super) fn work(a: &Bundle, b: &Bundle, cell: Cell, subjects: &[&str]) -> Vec
 }
 
 fn keeps_up(bundle: &Bundle, protocol: Protocol) -> String {
-    bundle.experiment.grid(protocol).map(|grid| grid.limits()).unwrap_or_default()
+    bundle.experiment.grid(protocol).map(|grid| format!("{:?}", grid.slo)).unwrap_or_default()
 }
 
 fn sharing(bundle: &Bundle) -> &'static str {
@@ -159,23 +145,15 @@ fn subject<'a>(bundle: &'a Bundle, name: &str) -> Option<&'a Subject> {
     bundle.experiment.subjects.iter().find(|subject| subject.name == name)
 }
 
-fn accounting(bundle: &Bundle, name: &str) -> Accounting {
-    let own = subject(bundle, name).and_then(|subject| subject.accounting);
-    own.unwrap_or(bundle.experiment.accounting)
-}
-
 fn load_command(bundle: &Bundle, protocol: Protocol, name: &str) -> String {
     let experiment = &bundle.experiment;
-    let commands =
-        subject(bundle, name).map(|subject| experiment.load_templates(protocol, subject));
-    commands.unwrap_or_default().concat().join(" ")
+    let command = subject(bundle, name).map(|subject| experiment.load_template(protocol, subject));
+    command.unwrap_or_default().join(" ")
 }
 
 /// What a reader has to know, though it does not prevent the comparison.
 pub(super) fn notes(a: &Bundle, b: &Bundle) -> Vec<String> {
     let mut found = Differences::default();
-    let corrections = [a, b].map(|bundle| bundle.experiment.correction);
-    found.look("correction of verdicts", corrections[0], corrections[1]);
     found.look("experiment", &a.experiment.name, &b.experiment.name);
     found.look("version of the lab", &a.lab_version, &b.lab_version);
     for protocol in a.experiment.protocols().filter(|it| b.experiment.protocols().any(|b| b == *it))

@@ -11,7 +11,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::experiment::NetKind;
 use crate::summary::{METRICS, Metric};
 
 /// A condition under which a comparison fails.
@@ -89,11 +88,6 @@ impl FromStr for Gate {
             true => Condition::VerdictChanged,
             false => Condition::Change(rest.parse()?),
         };
-        // As cells were called before there was a third network.
-        let cell = cell.map(|cell| match cell.rsplit_once(" on ") {
-            Some((point, net)) => format!("{point} on {}", NetKind::renamed(net)),
-            None => cell,
-        });
         Ok(Gate { condition, subject, cell })
     }
 }

@@ -3,18 +3,16 @@
 use super::source::{Check, Source};
 use super::{
     EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, PublishedDatagrams,
-    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject,
+    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject, UnderTest,
 };
 use crate::error::LabError;
-use crate::peers::KNOWN;
-use crate::site::h2o;
-use crate::statistics::MIN_PAIRS;
-use crate::workload::Points;
+use crate::peers::Peer;
 
-/// The most subjects, published figures and points of an axis that are accepted.
+/// The most subjects and published figures that are accepted.
 const MAX_SUBJECTS: usize = 64;
 const MAX_PUBLISHED: usize = 64;
-const MAX_POINTS: usize = 64;
+/// The most load generators.
+const MAX_GENERATORS: u32 = 1024;
 
 /// The longest window and warm-up, which with the limits above bounds every run.
 const MAX_SECONDS: f64 = 300.0;
@@ -32,17 +30,6 @@ impl Check<'_> {
             key,
             format!("{name} = {seconds}"),
             &format!("{least} to {MAX_SECONDS} seconds"),
-        )
-    }
-
-    fn axis(&self, section: Protocol, axis: &Points<'_>) -> Result<(), LabError> {
-        let Points { key, points, bounds: [least, most], .. } = axis;
-        self.unless(
-            (1..=MAX_POINTS).contains(&points.len())
-                && points.iter().all(|point| (least..=most).contains(&point)),
-            &format!("{section}.{key}"),
-            format!("{key} = {points:?}"),
-            &format!("1 to {MAX_POINTS} numbers from {least} to {most}"),
         )
     }
 }
@@ -71,13 +58,19 @@ impl Experiment {
             check.seconds(&own("warmup_s"), warmup_s, 0.0)?;
             check.seconds(&own("window_s"), window_s, 0.05)?;
         }
-        let subjects_change_load =
-            self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
-        // Nothing is changed: what sets the points of an axis is what lists them.
-        for (protocol, grid) in self.clone().grids_mut() {
-            grid.axes().iter().try_for_each(|axis| check.axis(protocol, axis))?;
-            grid.check(&check, subjects_change_load)?;
+        for protocol in self.protocols() {
+            if let Some(grid) = self.grid(protocol) {
+                grid.check(protocol, &check)?;
+            }
+            let changed = self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
+            check.unless(
+                self.under_test(protocol) == UnderTest::Both || !changed,
+                &format!("{protocol}.under_test"),
+                format!("a subject has load_arguments, and [{protocol}] tests the server only"),
+                "under_test = \"both\", or no load_arguments",
+            )?;
         }
+        self.check_via(&check)?;
         check.unless(
             self.workers_most() == 1 || !self.net.kinds().contains(&NetKind::Napi),
             "net",
@@ -89,8 +82,37 @@ impl Experiment {
     }
 
     fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
-        let [warmup_s, window_s] = self.grid(protocol).map(|grid| grid.pace()).unwrap_or_default();
-        if key == "warmup_s" { warmup_s } else { window_s }.is_some()
+        let grid = self.grid(protocol);
+        let own = |grid: &super::Grid| if key == "warmup_s" { grid.warmup_s } else { grid.window_s };
+        grid.and_then(own).is_some()
+    }
+
+    /// Load generators on other machines: whether the load can be divided among them, and nothing is
+    /// asked for that is measured on this machine only.
+    fn check_via(&self, check: &Check<'_>) -> Result<(), LabError> {
+        let Some(via) = &self.via else { return Ok(()) };
+        check.unless(
+            !via.command.is_empty() && (1..=MAX_GENERATORS).contains(&via.generators),
+            "via",
+            format!("{:?} with {} load generators", via.command, via.generators),
+            "a command, and 1 to 1024 load generators",
+        )?;
+        check.unless(
+            (0.5..=60.0).contains(&via.lead_s),
+            "via.lead_s",
+            format!("lead_s = {}", via.lead_s),
+            "0.5 to 60 seconds",
+        )?;
+        for cell in self.cells(&[NetKind::Hosts]) {
+            let divided = cell.point.divided(via.generators);
+            let expected = "a number that each load generator gets an equal part of";
+            check.unless(divided.is_ok(), "via.generators", divided.err().unwrap_or_default(), expected)?;
+        }
+        let both = self.protocols().any(|it| self.under_test(it) == UnderTest::Both);
+        let found = "under_test = \"both\" with load generators on other machines, whose CPU is not measured";
+        check.unless(!both, "via", found, "under_test = \"server\", or --protocol")?;
+        let expected = "placement = \"any\": CPUs of two machines share no cache";
+        check.unless(self.placement.is_any(), "placement", "via with a placement", expected)
     }
 
     fn check_pairs(&self, check: &Check<'_>) -> Result<(), LabError> {
@@ -98,69 +120,14 @@ impl Experiment {
             (1..=MAX_PAIRS).contains(&self.pairs),
             "pairs",
             format!("pairs = {}", self.pairs),
-            "1 to 1000 pairs (8 or more for a verdict)",
+            "1 to 1000 pairs",
         )?;
         check.unless(
             self.spare_pairs <= MAX_PAIRS,
             "spare_pairs",
             format!("spare_pairs = {}", self.spare_pairs),
             "at most 1000 to spare",
-        )?;
-        check.unless(
-            (0.1..=50.0).contains(&self.equivalence_percent),
-            "equivalence_percent",
-            format!("equivalence_percent = {}", self.equivalence_percent),
-            "0.1 to 50 percent",
-        )?;
-        let Some(until) = self.until else { return Ok(()) };
-        check.unless(
-            (0.1..=1000.0).contains(&until.interval_percent),
-            "until.interval_percent",
-            format!("interval_percent = {}", until.interval_percent),
-            "0.1 to 1000 percent",
-        )?;
-        check.unless(
-            (self.pairs..=MAX_PAIRS).contains(&until.max_pairs),
-            "until.max_pairs",
-            format!("max_pairs = {}", until.max_pairs),
-            &format!("{} (pairs) to {MAX_PAIRS}", self.pairs),
-        )?;
-        check.unless(
-            self.pairs >= MIN_PAIRS,
-            "pairs",
-            format!("pairs = {} with [until]", self.pairs),
-            "8 or more: an interval of fewer pairs may be narrow by accident",
         )
-    }
-
-    /// Whether each subject that is `from` another can be: before anything is taken from there.
-    pub(super) fn check_origins(&self, source: &Source<'_>) -> Result<(), LabError> {
-        let check = Check::of(source);
-        for (index, subject) in self.subjects.iter().enumerate() {
-            let key = |field: &str| format!("subjects.{index}.{field}");
-            let name = &subject.name;
-            let Some(from) = &subject.from else {
-                let found = format!("subject `{name}` has a change, but nothing to change");
-                let expected = "from = the subject that it is like";
-                check.unless(subject.change.is_none(), &key("change"), found, expected)?;
-                continue;
-            };
-            let origin = self.subjects.iter().find(|it| it.name == *from && it.name != *name);
-            let usable = origin.is_some_and(|it| it.engine.is_some() && it.from.is_none());
-            let found = format!("subject `{name}` is from `{from}`");
-            let expected = "the name of a subject that has an engine of its own";
-            check.unless(usable, &key("from"), found, expected)?;
-            let same = |engine: &String| {
-                origin.is_some_and(|origin| origin.engine.as_ref() == Some(engine))
-            };
-            check.unless(
-                subject.engine.as_ref().is_none_or(same) && subject.command.is_none(),
-                &key("engine"),
-                format!("subject `{name}` has an engine or a command of its own"),
-                "neither: it has the engine of the subject that it is from",
-            )?;
-        }
-        Ok(())
     }
 
     fn check_subjects(&self, check: &Check<'_>) -> Result<(), LabError> {
@@ -182,7 +149,7 @@ impl Experiment {
     fn check_subject(&self, check: &Check<'_>, index: usize) -> Result<(), LabError> {
         let subject = &self.subjects[index];
         let key = |field: &str| format!("subjects.{index}.{field}");
-        let Subject { name, engine, command, features, server_arguments, .. } = subject;
+        let Subject { name, engine, command, features, arguments, peer, .. } = subject;
         let known = self.subjects[..index].iter().any(|other| other.name == *name);
         let found = format!("two subjects named `{name}`");
         check.unless(!known, &key("name"), found, "a name of its own for each")?;
@@ -190,20 +157,18 @@ impl Experiment {
         let engine_known = engine.as_deref().is_none_or(|e| matches!(e, "io_uring" | "epoll"));
         let found = format!("engine = {engine:?}");
         check.unless(engine_known, &key("engine"), found, "io_uring or epoll")?;
-        let only_for_engines = features.is_some() || !server_arguments.is_empty();
-        let is_peer = subject.peer.is_some();
-        let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some(), is_peer];
+        let ways = [engine.is_some(), command.is_some(), peer.is_some()];
         check.unless(
             ways.iter().filter(|given| **given).count() == 1
-                && (engine.is_some() || !only_for_engines),
+                && (engine.is_some() || features.is_none())
+                && (command.is_none() || arguments.is_empty()),
             &key("name"),
-            format!("subject `{name}` has engine {engine:?} and command {command:?}"),
-            "one of engine (with features and server_arguments), command, nginx and peer",
+            format!("subject `{name}` has engine {engine:?}, peer {peer:?} and command {command:?}"),
+            "one of engine (with features and arguments), peer (with arguments) and command",
         )?;
         check_peer(check, subject, index)?;
-        let has_one_thread = subject.known_peer().is_some_and(|it| it.name != h2o::PEER);
         check.unless(
-            self.workers_most() == 1 || !has_one_thread,
+            self.workers_most() == 1 || subject.known_peer().is_none_or(|it| it.has_workers),
             &key("peer"),
             format!("subject `{name}` has one thread, and there are cells with several workers"),
             "an engine, nginx, h2o, or a command with {workers} and {server_cpus}",
@@ -266,52 +231,28 @@ impl Experiment {
     }
 }
 
-/// Whether a peer is known, and only a peer has arguments.
+/// Whether a peer is known, and is to speak what it speaks.
 fn check_peer(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let key = |field: &str| format!("subjects.{index}.{field}");
-    let Subject { name, peer, arguments, protocol, .. } = subject;
-    let Some(peer) = peer else {
-        let found = format!("subject `{name}` has arguments and is no peer");
-        let expected = "them in its command, or server_arguments for an engine";
-        return check.unless(arguments.is_empty(), &key("arguments"), found, expected);
-    };
-    let known: Vec<&str> = KNOWN.iter().map(|peer| peer.name).collect();
-    let expected = format!("one of {}", known.join(", "));
+    let Subject { peer, protocol, .. } = subject;
+    let Some(peer) = peer else { return Ok(()) };
     let found = format!("peer = \"{peer}\"");
-    check.unless(subject.known_peer().is_some(), &key("peer"), found, &expected)?;
+    let is_known = subject.known_peer().is_some();
+    check.unless(is_known, &key("peer"), found, &format!("one of {}", Peer::names()))?;
     let own = subject.own_protocol();
     let right = protocol.is_none() || *protocol == own;
-    let found = format!("peer `{peer}` is to speak another protocol than its own");
-    check.unless(right, &key("protocol"), found, "no protocol: it speaks one only")
+    let found = format!("peer `{peer}` does not speak it");
+    check.unless(right, &key("protocol"), found, "no protocol: a peer speaks one only")
 }
 
-/// Whether its command says where to listen, and nginx only what nginx can do.
+/// Whether its command says where to listen.
 fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
-    let name = &subject.name;
-    let key = |field: &str| format!("subjects.{index}.{field}");
-    if let Some(nginx) = &subject.nginx {
-        check.unless(
-            subject.protocol.is_none_or(|only| only == Protocol::Http),
-            &key("protocol"),
-            format!("subject `{name}` is nginx and is to speak another protocol than HTTP"),
-            "no protocol, or \"http\"",
-        )?;
-        for directive in &nginx.directives {
-            let ends = directive.trim_end().ends_with([';', '}']);
-            let found = format!("directive `{directive}`");
-            check.unless(ends, &key("nginx"), found, "a semicolon at its end")?;
-        }
-        return Ok(());
-    }
-    if subject.peer.is_some() {
-        // The lab knows how to pass it, or that it has a port of its own.
-        return Ok(());
-    }
+    let Some(command) = &subject.command else { return Ok(()) };
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
     check.unless(
-        subject.command_template(Protocol::Tcp).iter().any(listens),
-        &key("command"),
-        format!("the command of `{name}` has no {{addr}}"),
+        command.iter().any(listens),
+        &format!("subjects.{index}.command"),
+        format!("the command of `{}` has no {{addr}}", subject.name),
         "{addr}, or {ip} and {port}, where the listen address goes",
     )
 }

@@ -1,18 +1,18 @@
 //! An experiment with what the command line changes in it.
 
 use super::source::Source;
-use super::{Accounting, Experiment, MAX_PAIRS, NetChoice, Protocol, Subject, Until};
+use super::{Axis, Experiment, NetChoice, Protocol, Subject, Via};
 use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::placement::Wanted;
-use crate::workload::Points;
+use crate::workload::axes_of;
 
 /// What the command line changes in an experiment. `None` leaves the experiment's own value.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// Pairs per cell.
     pub pairs: Option<usize>,
-    /// Blocks that may be run again.
+    /// Excluded blocks that may be replaced.
     pub spare_pairs: Option<usize>,
     /// Seconds of the measured window.
     pub window_s: Option<f64>,
@@ -20,36 +20,18 @@ pub struct Overrides {
     pub warmup_s: Option<f64>,
     /// The only protocol whose cells are kept.
     pub protocol: Option<Protocol>,
-    /// Connection counts of TCP and HTTP.
-    pub connections: Option<Vec<u32>>,
-    /// Sizes of messages and files, in bytes.
-    pub message_bytes: Option<Vec<u32>>,
-    /// Requests in flight per connection.
-    pub depth: Option<Vec<u32>>,
-    /// Requests per second of TCP and HTTP; 0 is a closed loop.
-    pub rate_per_s: Option<Vec<u32>>,
-    /// The rate as a percentage of what the slowest subject can serve; 0 is a closed loop.
-    pub load_percent: Option<Vec<u32>>,
-    /// Requests of a connection of TCP; 0 keeps it.
-    pub churn: Option<Vec<u32>>,
-    /// Workers of the server, each on a CPU of its own.
-    pub workers: Option<Vec<u32>>,
-    /// Goes on until the intervals are at most this wide, in percent.
-    pub until_percent: Option<f64>,
-    /// Stream counts.
-    pub streams: Option<Vec<u32>>,
-    /// Packets per second of each stream.
-    pub packets_per_s: Option<Vec<u32>>,
+    /// The points of axes, by key, in every protocol that has the axis; `bytes` is the size in any of them.
+    pub axes: Vec<(String, Vec<u32>)>,
     /// The network.
     pub net: Option<NetChoice>,
-    /// How CPU use is found.
-    pub accounting: Option<Accounting>,
-    /// How the two CPUs have to lie to each other.
+    /// Required cache relation of the two CPUs.
     pub placement: Option<Wanted>,
     /// CPUs of the server.
     pub server_cpu: Option<CpuList>,
     /// CPUs of the load generator.
     pub client_cpu: Option<CpuList>,
+    /// Where the load generators run.
+    pub via: Option<Via>,
     /// When not empty, these subjects instead of the experiment's: see [`Subject::parse`]. Cells
     /// of a protocol that not all of them speak are left out.
     pub subjects: Vec<Subject>,
@@ -68,11 +50,12 @@ impl Experiment {
         self.placement = overrides.placement.unwrap_or(self.placement);
         self.pin.server_cpu = overrides.server_cpu.clone().or(self.pin.server_cpu);
         self.pin.client_cpu = overrides.client_cpu.clone().or(self.pin.client_cpu);
-        self.accounting = overrides.accounting.unwrap_or(self.accounting);
+        self.via = overrides.via.clone().or(self.via);
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
         for (_, grid) in self.grids_mut() {
-            grid.set_pace([overrides.warmup_s, overrides.window_s]);
+            grid.warmup_s = overrides.warmup_s.or(grid.warmup_s);
+            grid.window_s = overrides.window_s.or(grid.window_s);
         }
         if !overrides.subjects.is_empty() {
             self.replace_subjects(&overrides.subjects);
@@ -80,11 +63,8 @@ impl Experiment {
         if let Some(only) = overrides.protocol {
             self.keep_protocols(|protocol| protocol == only);
         }
-        self.set_axes(overrides)?;
-        if let Some(interval_percent) = overrides.until_percent {
-            // As many pairs as an experiment may have: the width decides when it ends.
-            let max_pairs = self.until.map_or(MAX_PAIRS, |until| until.max_pairs);
-            self.until = Some(Until { interval_percent, max_pairs });
+        for (key, values) in &overrides.axes {
+            self.set_axis(key, values)?;
         }
         self.check(&Source::named("the options"))?;
         Ok(self)
@@ -101,45 +81,33 @@ impl Experiment {
         self.keep_protocols(|protocol| kept.contains(&protocol));
     }
 
-    fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
-        // Both say how many requests/s there are: the one that is given replaces the other.
-        let replaced = |axis: &Points<'_>| match axis.option {
-            "--load-percent" => overrides.rate_per_s.is_some(),
-            "--rates" => overrides.load_percent.is_some(),
-            _ => false,
-        };
-        let axes = self.grids_mut().flat_map(|(_, grid)| grid.axes());
-        axes.filter(replaced).for_each(|axis| *axis.points = vec![0]);
-        for (option, given) in [
-            ("--connections", &overrides.connections),
-            ("--sizes", &overrides.message_bytes),
-            ("--depth", &overrides.depth),
-            ("--rates", &overrides.rate_per_s),
-            ("--load-percent", &overrides.load_percent),
-            ("--churn", &overrides.churn),
-            ("--workers", &overrides.workers),
-            ("--streams", &overrides.streams),
-            ("--pps", &overrides.packets_per_s),
-        ] {
-            let Some(given) = given else { continue };
-            let mut others: Vec<&str> = Vec::new();
-            let mut is_known = false;
-            for axis in self.grids_mut().flat_map(|(_, grid)| grid.axes()) {
-                if axis.option == option {
-                    axis.points.clone_from(given);
-                    is_known = true;
-                } else if !axis.option.is_empty() && !others.contains(&axis.option) {
-                    others.push(axis.option);
-                }
-            }
-            if !is_known {
-                return Err(LabError::BadExperiment {
-                    place: "the options".to_owned(),
-                    problem: format!("{option} concerns no cell of this experiment"),
-                    expected: format!("{}, which its cells have", others.join(", ")),
-                });
+    fn set_axis(&mut self, key: &str, values: &[u32]) -> Result<(), LabError> {
+        let mut is_known = false;
+        for (protocol, grid) in self.grids_mut() {
+            let Some(spec) = Axis::of_key(protocol, key) else { continue };
+            grid.set(spec, values);
+            is_known = true;
+            // Both give a rate: the one that is given replaces the other.
+            let other = match spec.axis {
+                Axis::RatePerS => "load_percent",
+                Axis::LoadPercent => "rate_per_s",
+                _ => continue,
+            };
+            if let Some(other) = Axis::of_key(protocol, other) {
+                grid.set(other, &[0]);
             }
         }
-        Ok(())
+        if is_known {
+            return Ok(());
+        }
+        let mut known: Vec<&str> =
+            self.protocols().flat_map(axes_of).map(|spec| spec.key).collect();
+        known.sort_unstable();
+        known.dedup();
+        Err(LabError::BadExperiment {
+            place: "--set".to_owned(),
+            problem: format!("no cell of this experiment has an axis `{key}`"),
+            expected: format!("{}, which its cells have", known.join(", ")),
+        })
     }
 }

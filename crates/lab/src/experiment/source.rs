@@ -87,15 +87,6 @@ impl<'a> Check<'a> {
             expected: expected.to_owned(),
         })
     }
-
-    pub(crate) fn load(&self, key: &str, command: &[String], target: &str) -> Result<(), LabError> {
-        self.unless(
-            command.iter().any(|word| word.contains(target)),
-            key,
-            format!("the load's command has no {target}"),
-            &format!("a program and arguments, with {target} where the server's address goes"),
-        )
-    }
 }
 
 #[cfg(test)]

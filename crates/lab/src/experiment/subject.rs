@@ -1,35 +1,12 @@
-//! Who is compared.
+//! The systems under test.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Point, Protocol};
+use super::{Cell, Protocol};
 use crate::error::LabError;
 use crate::peers::Peer;
 
-/// nginx as a server of files. The lab writes its configuration: one process without a log, with
-/// every cache that it has; see `docs/workloads.md`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Nginx {
-    /// `sendfile on` and `tcp_nopush on`; else files are read and written.
-    #[serde(default = "on")]
-    pub sendfile: bool,
-    /// Further directives of the server block, each with its semicolon. There they take precedence
-    /// over those that the lab has set.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub directives: Vec<String>,
-}
-
-fn on() -> bool {
-    true
-}
-
-impl Nginx {
-    /// The program, as it is looked for in PATH.
-    pub const PROGRAM: &str = "nginx";
-}
-
-/// One of the programs that are compared: our server on an engine, nginx, or any command.
+/// A system under test: our server on an engine, a peer that the lab knows, or any command.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
@@ -38,33 +15,18 @@ pub struct Subject {
     /// `io_uring` or `epoll`: `twinring serve` on this engine, which speaks every protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// Features of the engine, as `key=value,key=value`.
+    /// Options of the engine, as `key=value,key=value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<String>,
-    /// The subject that this one is like but for its `change`. It is compared with that one only,
-    /// and has its engine, features and arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// What is changed of it: features, as in `features`, which these replace or add to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change: Option<String>,
-    /// More arguments for `twinring serve`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub server_arguments: Vec<String>,
+    /// More arguments for `twinring serve`, or for a peer.
+    #[serde(default, alias = "server_arguments", skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
     /// Any other program and its arguments, with placeholders in braces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// nginx with a configuration that the lab writes. It speaks HTTP only, and is left out if it
-    /// is not installed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nginx: Option<Nginx>,
-    /// Somebody else's program that the lab knows how to start: see [`Peer`]. It is left out if it
-    /// is not here.
+    /// Another program that the lab can start: see [`Peer`]. It is left out if it is not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// More arguments for a peer, after those that it gets for the cell.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub arguments: Vec<String>,
     /// Subjects, beside the baseline, that this one is compared with as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub against: Vec<String>,
@@ -75,71 +37,66 @@ pub struct Subject {
     /// experiment for a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// How the CPU use of its runs is found, if other than the experiment's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accounting: Option<Accounting>,
     /// How to know that it serves; by default `json` for an engine, else `tcp` or `udp` as the
     /// protocol needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
 }
 
-/// How a subject says that it can be used.
+/// How the lab finds out that a subject is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ready {
     /// By the `ready` line of `twinring serve` on standard output.
     Json,
-    /// By accepting a TCP connection.
+    /// It accepts a TCP connection.
     Tcp,
-    /// By a UDP socket bound to the address, as `/proc/net/udp` lists them.
+    /// A UDP socket is bound to the address, as `/proc/net/udp` lists them.
     Udp,
 }
 
 impl Subject {
-    /// Reads the subject of an option: `NAME=ENGINE`, `NAME=ENGINE:key=value,…` where the engine
-    /// is `io_uring` or `epoll`, `NAME=nginx`, `NAME=peer:PEER`, or `NAME=PROGRAM ARGUMENT…` with
-    /// `{addr}` among the arguments.
+    /// Reads a subject from the command line: `io_uring`, `epoll`, a peer such as `nginx`; each with
+    /// options after a colon (`epoll:gather=off`) and with a name of its own in front (`old=epoll`); or
+    /// `NAME=COMMAND` with `{addr}` among its words.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`] when the text has no name, no program, or open quotes.
+    /// [`LabError::BadExperiment`].
     pub fn parse(text: &str) -> Result<Subject, LabError> {
         let bad = |problem: &str| LabError::BadExperiment {
-            place: format!("--subject `{text}`"),
+            place: format!("subject `{text}`"),
             problem: problem.to_owned(),
-            expected: "NAME=io_uring[:key=value,…], NAME=epoll[:…], NAME=nginx, NAME=peer:PEER or \
-                       NAME=PROGRAM ARGUMENTS with {addr} among them"
-                .to_owned(),
+            expected: format!(
+                "io_uring[:key=value,...], epoll[:...], one of {}, or NAME=COMMAND with {{addr}} where \
+                 the address goes",
+                Peer::names()
+            ),
         };
-        let (name, value) = text.split_once('=').ok_or_else(|| bad("no `=`"))?;
-        let name = name.trim().to_owned();
-        let (engine, features) = match value.split_once(':') {
-            Some((engine, features)) => (engine.trim(), Some(features.to_owned())),
-            None => (value.trim(), None),
+        // What follows a colon has `=` in it as well.
+        let is_name = |it: &&str| !it.is_empty() && it.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+        let named = text.split_once('=').filter(|(name, _)| is_name(name));
+        let (name, value) = named.map_or((None, text.trim()), |(name, value)| (Some(name), value.trim()));
+        let (known, options) = match value.split_once(':') {
+            Some((known, options)) => (known, Some(options.to_owned())),
+            None => (value, None),
         };
-        if matches!(engine, "io_uring" | "epoll") {
-            let engine = Some(engine.to_owned());
-            return Ok(Subject { name, engine, features, ..Subject::default() });
+        let name = |usual: &str| name.unwrap_or(usual).to_owned();
+        if matches!(known, "io_uring" | "epoll") {
+            let usual = options.as_ref().map_or(known.to_owned(), |it| format!("{known}-{}", plain(it)));
+            let engine = Some(known.to_owned());
+            return Ok(Subject { name: name(&usual), engine, features: options, ..Subject::default() });
         }
-        let peer = value.trim().strip_prefix("peer:").map(str::to_owned);
-        if peer.is_some() {
-            return Ok(Subject { name, peer, ..Subject::default() }.with_nginx_spelt_out());
+        if options.is_none() && Peer::find(known).is_some() {
+            return Ok(Subject { name: name(known), peer: Some(known.to_owned()), ..Subject::default() });
         }
-        if value.trim() == Nginx::PROGRAM {
-            let nginx = Some(Nginx { sendfile: true, directives: Vec::new() });
-            return Ok(Subject { name, nginx, ..Subject::default() });
+        if named.is_none() {
+            return Err(bad(if value.contains(' ') { "the command has no name" } else { "not known" }));
         }
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
-        Ok(Subject { name, command: Some(command), ..Subject::default() })
-    }
-
-    /// The peer nginx is configured by the lab: the same as `nginx = { sendfile = true }`.
-    pub(super) fn with_nginx_spelt_out(mut self) -> Subject {
-        if self.nginx.is_none() && self.peer.as_deref() == Some(Nginx::PROGRAM) {
-            self.peer = None;
-            self.nginx = Some(Nginx { sendfile: true, directives: Vec::new() });
+        if !command.iter().any(|word| word.contains("{addr}") || word.contains("{port}")) {
+            return Err(bad("no {addr} in the command, so the lab cannot tell it where to listen"));
         }
-        self
+        Ok(Subject { name: name(""), command: Some(command), ..Subject::default() })
     }
 
     /// The peer that it is, if it is one that is known.
@@ -149,34 +106,7 @@ impl Subject {
 
     /// The only protocol that it can speak; nothing if it depends on the experiment.
     pub(super) fn own_protocol(&self) -> Option<Protocol> {
-        let nginx = self.nginx.is_some().then_some(Protocol::Http);
-        nginx.or_else(|| self.known_peer().map(|peer| peer.protocol))
-    }
-
-    /// Words that stand for what a peer gets for a cell, in place of `{peer_options}`.
-    pub(crate) fn peer_options(&self, point: &Point) -> Vec<String> {
-        self.known_peer().map(|peer| peer.options(point)).unwrap_or_default()
-    }
-
-    /// This subject with what it has of the one it is `from`.
-    pub(super) fn changed_from(&self, origin: &Subject) -> Subject {
-        let own = self.change.as_deref().unwrap_or_default();
-        let key = |feature: &&str| feature.split('=').next().unwrap_or_default().trim().to_owned();
-        let changed: Vec<String> = own.split(',').map(|feature| key(&feature)).collect();
-        let kept = origin.features.iter().flat_map(|features| features.split(','));
-        let kept = kept.filter(|feature| !changed.contains(&key(feature)));
-        let features: Vec<&str> =
-            kept.chain(own.split(',')).filter(|feature| !feature.trim().is_empty()).collect();
-        let own_arguments = !self.server_arguments.is_empty();
-        let server_arguments = if own_arguments { self } else { origin }.server_arguments.clone();
-        Subject {
-            engine: origin.engine.clone(),
-            features: (!features.is_empty()).then(|| features.join(",")),
-            server_arguments,
-            protocol: self.protocol.or(origin.protocol),
-            accounting: self.accounting.or(origin.accounting),
-            ..self.clone()
-        }
+        self.known_peer().map(|peer| peer.protocol)
     }
 
     /// Whether two subjects differ in nothing but their names.
@@ -184,14 +114,12 @@ impl Subject {
         let nameless = |subject: &Subject| Subject {
             name: String::new(),
             against: Vec::new(),
-            from: None,
-            change: None,
             ..subject.clone()
         };
         nameless(self) == nameless(other)
     }
 
-    /// How readiness is found out.
+    /// How the lab finds out that it is ready.
     pub fn ready_check(&self, protocol: Protocol) -> Ready {
         self.ready.unwrap_or(match (&self.engine, protocol.workload().over_tcp) {
             (Some(_), _) => Ready::Json,
@@ -200,37 +128,23 @@ impl Subject {
         })
     }
 
-    /// Program and arguments that serve `protocol`, placeholders still in them.
-    pub fn command_template(&self, protocol: Protocol) -> Vec<String> {
-        if self.nginx.is_some() {
-            let command = [Nginx::PROGRAM, "-p", "{work}", "-c", "{config}", "-e", "stderr"];
-            return command.map(str::to_owned).to_vec();
-        }
+    /// Program and arguments that serve a cell, placeholders still in them.
+    pub fn command_template(&self, cell: &Cell) -> Vec<String> {
         if let Some(peer) = self.known_peer() {
-            return peer.command_template(&self.arguments);
+            return [peer.words(&cell.point), self.arguments.clone()].concat();
         }
         let (Some(engine), None) = (&self.engine, &self.command) else {
             return self.command.clone().unwrap_or_default();
         };
-        let mut command: Vec<String> = ["{twinring}", "serve"]
-            .iter()
-            .chain(protocol.workload().service)
-            .chain(&[
-                "--engine",
-                engine,
-                "--workers",
-                "{workers}",
-                "--pin",
-                "{server_cpus}",
-                "--json",
-            ])
-            .map(|word| (*word).to_owned())
-            .collect();
+        let pinned = ["--engine", engine, "--workers", "{workers}", "--pin", "{server_cpus}", "--json"];
+        let service = cell.protocol().workload().service;
+        let words = ["{twinring}", "serve"].iter().chain(service).chain(&pinned);
+        let mut command: Vec<String> = words.map(|word| (*word).to_owned()).collect();
         if let Some(features) = &self.features {
             command.push(if engine == "epoll" { "--epoll" } else { "--uring" }.to_owned());
             command.push(features.clone());
         }
-        command.extend(self.server_arguments.iter().cloned());
+        command.extend(self.arguments.iter().cloned());
         command
     }
 
@@ -240,39 +154,55 @@ impl Subject {
     }
 }
 
+/// Options as a part of a name.
+fn plain(options: &str) -> String {
+    let name: String = options.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    name.chars().take(30).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{Axis, Point};
+    use crate::experiment::NetKind;
+
+    fn cell(protocol: Protocol) -> Cell {
+        let clients = if protocol == Protocol::Udp { Axis::Streams } else { Axis::Connections };
+        let mut values = vec![(clients, 1), (Axis::Bytes, 1)];
+        if protocol == Protocol::Udp {
+            values.push((Axis::PacketsPerS, 1));
+        }
+        Cell { net: NetKind::Lo, point: Point::new(protocol, &values).unwrap() }
+    }
 
     #[test]
-    fn subjects_are_read_from_options() {
+    fn subjects_are_read_from_the_command_line() {
+        for (text, name, ready) in [
+            ("io_uring", "io_uring", Ready::Json),
+            ("plain=io_uring:multishot=off,buffers=none", "plain", Ready::Json),
+            ("epoll:gather=off", "epoll-gather-off", Ready::Json),
+            ("tokio", "tokio", Ready::Tcp),
+            ("t=tokio", "t", Ready::Tcp),
+            ("mine='./my echo' --on {addr}", "mine", Ready::Tcp),
+        ] {
+            let subject = Subject::parse(text).unwrap();
+            assert_eq!((&*subject.name, subject.ready_check(Protocol::Tcp)), (name, ready), "{text}");
+        }
         let plain = Subject::parse("plain=io_uring:multishot=off,buffers=none").unwrap();
-        let command = plain.command_template(Protocol::Tcp);
+        let command = plain.command_template(&cell(Protocol::Tcp));
         assert_eq!(command[command.len() - 2..], ["--uring", "multishot=off,buffers=none"]);
-        assert_eq!(plain.ready_check(Protocol::Udp), Ready::Json);
-        let udp = plain.command_template(Protocol::Udp);
+        let udp = plain.command_template(&cell(Protocol::Udp));
         assert_eq!(udp[..3], ["{twinring}", "serve", "udp"]);
         // A server beyond loopback needs the list of clients that it may answer.
         for command in [&udp, &command] {
             assert_eq!(command[5..7], ["--allow", "any"]);
         }
-        let http = plain.command_template(Protocol::Http);
-        assert_eq!(http[2..6], ["http", "--root", "{root}", "{listen}"]);
-        let peer = Subject::parse("tokio='./my echo' --on {addr}").unwrap();
-        assert_eq!(peer.command.as_deref().unwrap(), ["./my echo", "--on", "{addr}"]);
-        let ready = [Protocol::Tcp, Protocol::Udp, Protocol::Http]
-            .map(|protocol| peer.ready_check(protocol));
-        assert_eq!(ready, [Ready::Tcp, Ready::Udp, Ready::Tcp]);
-        assert_eq!((plain.load_engine(), peer.load_engine()), ("io_uring", "auto"));
-        let nginx = Subject::parse("theirs=nginx").unwrap();
-        assert_eq!(nginx.command_template(Protocol::Http)[0], "nginx");
-        assert_eq!(Subject::parse("theirs=peer:nginx").unwrap(), nginx);
-        let tokio = Subject::parse("t=peer:tokio").unwrap();
-        assert_eq!(tokio.peer.as_deref(), Some("tokio"));
-        let words = ["{peer}", "--listen", "{addr}", "--pin", "{server_cpu}", "{peer_options}"];
-        assert_eq!(tokio.command_template(Protocol::Tcp), words);
-        assert_eq!(tokio.ready_check(Protocol::Tcp), Ready::Tcp);
-        assert!(Subject::parse("nothing").is_err());
-        assert!(Subject::parse("a='open {addr}").is_err());
+        let mine = Subject::parse("mine='./my echo' --on {addr}").unwrap();
+        assert_eq!(mine.command_template(&cell(Protocol::Tcp)), ["./my echo", "--on", "{addr}"]);
+        assert_eq!(mine.ready_check(Protocol::Udp), Ready::Udp);
+        for wrong in ["nothing", "", "a='open {addr}", "a=cat", "./serve {addr}"] {
+            let error = Subject::parse(wrong).unwrap_err();
+            assert!(error.to_string().contains("nginx"), "{error}");
+        }
     }
 }

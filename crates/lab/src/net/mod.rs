@@ -1,42 +1,70 @@
 //! The network between server and client.
 //!
 //! Three of them differ in who does the receive work: on loopback (`lo`) the sender's CPU; on a veth
-//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt notifies it; on a veth pair
+//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt notifies; on a veth pair
 //! with threaded NAPI (`napi`) a thread of the kernel on the receiver's CPU, which polls. Both veth
-//! pairs join two network namespaces.
+//! pairs join two network namespaces. With load generators on other machines the network is the machine's.
 //!
 //! The namespaces have no names: threads of the lab and their children hold them, and with the
 //! last of these they vanish with everything in them, however the lab ends.
 
 mod ethtool;
-mod hosts;
 mod rtnetlink;
 mod veth;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::Device;
 use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
-use crate::experiment::{NetChoice, NetKind, Protocol};
-use crate::host::{End, local::PORTS, local::settings};
+use crate::experiment::{Experiment, NetChoice, NetKind, Protocol};
 use crate::namespace::Place;
 use crate::procfs;
 
-pub(crate) use hosts::{Between, Config, between_hosts};
+/// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
+/// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
+pub(crate) const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// How long an attempt to connect may take.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// The settings recorded for each network; the first is also made equal at both ends.
+const SETTINGS: &[&str] = &[
+    "net.ipv4.tcp_congestion_control",
+    "net.core.somaxconn",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.netdev_max_backlog",
+    "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_autocorking",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_max_tw_buckets",
+];
+
+/// One end of a network: where a process runs, on which CPUs.
+pub(crate) struct End {
+    pub(crate) place: Place,
+    pub(crate) cpus: CpuList,
+    /// The device of its network, if that is the lab's or loopback.
+    pub(crate) device: Option<Device>,
+}
 
 /// One of the networks of an experiment, ready for use.
 pub(crate) struct Network {
     pub(crate) record: NetRecord,
-    /// Where servers run: one end, or several between hosts.
-    pub(crate) servers: Vec<End>,
-    /// Where each of them listens.
-    server_ips: Vec<IpAddr>,
-    /// Where load generators run: one end, or several between hosts.
-    pub(crate) clients: Vec<End>,
+    pub(crate) server: End,
+    pub(crate) client: End,
     next_port: u16,
     /// To which CPUs receive steering was set for the last run.
     steered_to: Option<CpuList>,
@@ -47,12 +75,11 @@ pub(crate) struct Network {
 pub struct NetRecord {
     /// Which it is.
     pub kind: NetKind,
-    /// The address the server listens on; that of the first of several.
+    /// The address the server listens on.
     pub server_ip: IpAddr,
-    /// Mask of `rps_cpus` of the server's end, or empty; between hosts those of all its queues,
-    /// which are theirs and left as they are.
+    /// Mask of `rps_cpus` of the server's end, or empty.
     pub server_rps: String,
-    /// The same of the client's end; of the first one if there are several.
+    /// The same of the client's end.
     pub client_rps: String,
     /// The CPUs of server and client, to which the threads of the kernel that poll the two ends are
     /// pinned; empty without such threads.
@@ -70,20 +97,21 @@ pub(crate) struct Networks {
     pub(crate) fallback: Option<String>,
 }
 
-/// Sets up what `choice` asks for.
+/// Sets up what an experiment asks for.
 ///
 /// # Errors
-/// [`LabError::Net`] when a network was asked for by name and cannot be had.
-pub(crate) fn set_up(choice: NetChoice, cpus: &Cpus) -> Result<Networks, LabError> {
+/// [`LabError::Net`] when a network was asked for by name and cannot be set up.
+pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, LabError> {
     let mut networks = Networks { list: Vec::new(), fallback: None };
-    for &kind in choice.kinds() {
-        let network = match kind {
-            NetKind::Rps | NetKind::Napi => veth::set_up(kind, cpus),
-            NetKind::Lo | NetKind::Hosts => Ok(loopback(cpus)),
+    for &kind in experiment.networks() {
+        let network = match (kind, &experiment.via) {
+            (NetKind::Rps | NetKind::Napi, _) => veth::set_up(kind, cpus),
+            (NetKind::Hosts, Some(via)) => machines(via.address, cpus),
+            (NetKind::Lo | NetKind::Hosts, _) => Ok(loopback(cpus)),
         };
         networks.list.push(match network {
             Ok(network) => network,
-            Err(why) if choice == NetChoice::Auto => {
+            Err(why) if experiment.net == NetChoice::Auto && kind != NetKind::Hosts => {
                 networks.fallback = Some(format!("no network namespaces ({why}): plain loopback"));
                 loopback(cpus)
             }
@@ -94,41 +122,53 @@ pub(crate) fn set_up(choice: NetChoice, cpus: &Cpus) -> Result<Networks, LabErro
 }
 
 fn loopback(cpus: &Cpus) -> Network {
-    let record = NetRecord {
-        kind: NetKind::Lo,
-        server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        server_rps: procfs::text("/sys/class/net/lo/queues/rx-0/rps_cpus").unwrap_or_default(),
-        client_rps: String::new(),
-        napi_cpus: Vec::new(),
-        mtu_bytes: procfs::text("/sys/class/net/lo/mtu").and_then(|mtu| mtu.parse().ok()),
-        settings: settings(),
-    };
-    let [server, client] = [&cpus.server, &cpus.client].map(|cpus| {
-        let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
-        End { device: Some(device), ..End::here(Place::Here, cpus.clone()) }
-    });
-    let server_ips = vec![record.server_ip];
-    Network::new(record, vec![server], server_ips, vec![client])
+    let device = || Some(Device { name: "lo".to_owned(), napi_threads: Vec::new() });
+    Network::here(NetKind::Lo, IpAddr::V4(Ipv4Addr::LOCALHOST), device, cpus)
+}
+
+/// The network of this machine, at one of its addresses.
+fn machines(address: IpAddr, cpus: &Cpus) -> Result<Network, String> {
+    TcpListener::bind((address, 0)).map_err(|error| {
+        format!("cannot listen on {address}: {error}; --address takes an address of this machine")
+    })?;
+    Ok(Network::here(NetKind::Hosts, address, || None, cpus))
+}
+
+/// The recorded settings as they are in the namespace of the calling thread.
+fn settings() -> Vec<(String, String)> {
+    let value = |name: &str| procfs::text(&setting_path(name));
+    let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
+    known.collect()
+}
+
+fn setting_path(name: &str) -> String {
+    format!("/proc/sys/{}", name.replace('.', "/"))
 }
 
 impl Network {
-    /// `server_ips` are the addresses of the servers, one for each.
-    pub(crate) fn new(
-        record: NetRecord,
-        servers: Vec<End>,
-        server_ips: Vec<IpAddr>,
-        clients: Vec<End>,
-    ) -> Network {
+    fn new(record: NetRecord, server: End, client: End) -> Network {
         // Two labs at once on one loopback should not start at the same port, in one process or two.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
         let next_port = PORTS.start + spread as u16;
-        Network { record, servers, server_ips, clients, next_port, steered_to: None }
+        Network { record, server, client, next_port, steered_to: None }
     }
 
-    /// Where the servers listen.
-    pub(crate) fn server_ips(&self) -> &[IpAddr] {
-        &self.server_ips
+    /// A network that is there already.
+    fn here(kind: NetKind, ip: IpAddr, device: impl Fn() -> Option<Device>, cpus: &Cpus) -> Network {
+        let of_lo = |name: &str| procfs::text(&format!("/sys/class/net/lo/{name}"));
+        let lo = kind == NetKind::Lo;
+        let record = NetRecord {
+            kind,
+            server_ip: ip,
+            server_rps: of_lo("queues/rx-0/rps_cpus").filter(|_| lo).unwrap_or_default(),
+            client_rps: String::new(),
+            napi_cpus: Vec::new(),
+            mtu_bytes: of_lo("mtu").filter(|_| lo).and_then(|mtu| mtu.parse().ok()),
+            settings: settings(),
+        };
+        let end = |cpus: &CpuList| End { place: Place::Here, cpus: cpus.clone(), device: device() };
+        Network::new(record, end(&cpus.server), end(&cpus.client))
     }
 
     /// Has the CPUs of a server's workers receive, where the lab decides that. Nothing changes from run to
@@ -136,38 +176,68 @@ impl Network {
     ///
     /// # Errors
     /// [`LabError::Net`] with the kernel's answer.
-    pub(crate) fn steer_to(&mut self, cpus: CpuList) -> Result<(), LabError> {
-        if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(&cpus) {
-            veth::steer_to_workers(&self.servers[0], &cpus)
+    pub(crate) fn steer_to(&mut self, cpus: &CpuList) -> Result<(), LabError> {
+        if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(cpus) {
+            veth::steer_to_workers(&self.server, cpus)
                 .map_err(|why| LabError::Net { net: self.record.kind.to_string(), why })?;
-            self.steered_to = Some(cpus);
+            self.steered_to = Some(cpus.clone());
         }
         Ok(())
     }
 
-    /// An address for each server that is free for this protocol.
+    /// An address for the server that is free for this protocol.
     ///
     /// # Errors
-    /// [`LabError::Net`] when none of the ports can be bound, [`LabError::Host`].
-    pub(crate) fn free_addresses(
-        &mut self,
-        protocol: Protocol,
-    ) -> Result<Vec<SocketAddr>, LabError> {
-        (0..self.servers.len()).map(|server| self.free_address(server, protocol)).collect()
-    }
-
-    fn free_address(&mut self, server: usize, protocol: Protocol) -> Result<SocketAddr, LabError> {
-        let ip = self.server_ips[server];
+    /// [`LabError::Net`] when none of the ports can be bound.
+    pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
         let mut why = String::new();
         for _ in PORTS {
-            let address = SocketAddr::new(ip, self.next_port);
+            let address = SocketAddr::new(self.record.server_ip, self.next_port);
             self.next_port =
                 if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
-            match self.servers[server].host.why_not_bind(address, protocol)? {
-                None => return Ok(address),
-                Some(error) => why = format!("{address}: {error}"),
+            match self.server.place.run(move || can_bind(address, protocol)) {
+                Ok(()) => return Ok(address),
+                Err(error) => why = format!("{address}: {error}"),
             }
         }
         Err(LabError::Net { net: self.record.kind.to_string(), why })
+    }
+
+    /// Whether a connection can be made from the client's end.
+    pub(crate) fn can_connect(&self, address: SocketAddr) -> bool {
+        let connect = move || TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_ok();
+        self.client.place.run(connect)
+    }
+
+    /// Whether a socket of the server's end has the port: UDP has no handshake, and this is all that can
+    /// be seen from outside.
+    pub(crate) fn is_udp_bound(&self, port: u16) -> bool {
+        self.server.place.run(move || procfs::is_udp_bound(port))
+    }
+}
+
+fn can_bind(address: SocketAddr, protocol: Protocol) -> io::Result<()> {
+    match protocol.workload().over_tcp {
+        true => TcpListener::bind(address).map(drop),
+        false => UdpSocket::bind(address).map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpus::Pin;
+
+    #[test]
+    fn free_addresses_can_be_reached_once_somebody_listens() {
+        let cpus = Cpus::choose(&Pin::default(), 1).unwrap();
+        let mut network = loopback(&cpus);
+        let address = network.free_address(Protocol::Tcp).unwrap();
+        assert!(PORTS.contains(&address.port()) && !network.can_connect(address));
+        let _listener = TcpListener::bind(address).unwrap();
+        assert!(network.can_connect(address));
+        // Of a block reserved for documentation (RFC 5737): no machine has it.
+        let why = machines("192.0.2.1".parse().unwrap(), &cpus).err().unwrap();
+        assert!(why.contains("--address"), "{why}");
     }
 }

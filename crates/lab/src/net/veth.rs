@@ -9,13 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::{NetRecord, Network, ethtool, rtnetlink};
+use super::{End, NetRecord, Network, ethtool, rtnetlink, setting_path, settings};
 use crate::accounting::Device;
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::NetKind;
-use crate::host::local::{setting_path, settings};
-use crate::host::{End, Host};
-use crate::namespace::{Namespace, Place, handle};
+use crate::namespace::{Namespace, Place, handle, sys};
 use crate::procfs;
 
 // The addresses exist inside the two namespaces only, so they cannot meet a real network.
@@ -52,8 +50,9 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     };
     let client_end = end(&client, &client_device, CLIENT_IP, &cpus.client)?;
     let server_end = end(&server, &server_device, SERVER_IP, &cpus.server)?;
-    let path = format!("/sys/class/net/{server_device}/mtu");
-    let (mtu, settings) = server.run(move || (procfs::text(&path), settings()));
+    let mtu = format!("class/net/{server_device}/mtu");
+    let (mtu, settings) =
+        server.run(move || (procfs::text(&format!("{}/{mtu}", sys())), settings()));
     let ends = [&server_end, &client_end];
     let polled = ends.iter().all(|end| !end.device.napi_threads.is_empty());
     let record = NetRecord {
@@ -65,14 +64,10 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
         mtu_bytes: mtu.and_then(|mtu| mtu.parse().ok()),
         settings,
     };
-    let end = |place, cpus: &CpuList, device| End {
-        device: Some(device),
-        ..End::here(place, cpus.clone())
-    };
+    let end = |place, cpus: &CpuList, device| End { place, cpus: cpus.clone(), device: Some(device) };
     let server = end(server, &cpus.server, server_end.device);
     let client = end(client, &cpus.client, client_end.device);
-    let server_ips = vec![record.server_ip];
-    Ok(Network::new(record, vec![server], server_ips, vec![client]))
+    Ok(Network::new(record, server, client))
 }
 
 /// Names of the devices of server and client. The threads of the kernel that poll devices are called
@@ -118,7 +113,7 @@ fn set_up_end(
 }
 
 fn queues(device: &str) -> String {
-    format!("/sys/class/net/{device}/queues")
+    format!("{}/class/net/{device}/queues", sys())
 }
 
 /// Has these CPUs receive what comes for the device in the calling thread's namespace. Which of them gets
@@ -140,7 +135,7 @@ fn steer(device: &str, mask: &str) -> Result<(), String> {
 /// # Errors
 /// The kernel's answer.
 pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), String> {
-    let (Host::Here(place), Some(device)) = (&server.host, &server.device) else { return Ok(()) };
+    let (place, Some(device)) = (&server.place, &server.device) else { return Ok(()) };
     let (device, mask) = (device.name.clone(), cpu_mask(cpus.all()));
     place.run(move || steer(&device, &mask))
 }
@@ -150,7 +145,7 @@ pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), Strin
 /// (TSO); see `veth_xmit` in drivers/net/veth.c.
 fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
     ethtool::switch(device, &ethtool::GRO, &ethtool::TSO)?;
-    write(&format!("/sys/class/net/{device}/threaded"), "1")?;
+    write(&format!("{}/class/net/{device}/threaded", sys()), "1")?;
     let threads = procfs::kernel_threads(&format!("napi/{device}-"));
     if threads.is_empty() {
         return Err(format!(

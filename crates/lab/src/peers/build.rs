@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{KNOWN, Origin, Peer, SECOND_LOADS};
+use super::{Build, Peer};
 use crate::error::LabError;
 use crate::progress::say;
 use crate::stop::Stop;
@@ -42,8 +42,8 @@ pub fn build(directory: &Path, stop: &Stop) -> Result<Vec<Built>, LabError> {
         let why = format!("{} is not there: run it in a checkout of twinring", manifest.display());
         return Err(LabError::Machine { why });
     }
-    let all = KNOWN.iter().chain(&SECOND_LOADS);
-    let of_cargo: Vec<&Peer> = all.filter(|peer| matches!(peer.origin, Origin::Cargo)).collect();
+    let built_by = |by: Build| Peer::known().iter().filter(move |peer| peer.build == Some(by));
+    let of_cargo: Vec<&Peer> = built_by(Build::Cargo).collect();
     let mut cargo: Vec<String> =
         ["build", "--release", "--manifest-path", "peers/Cargo.toml", "--target-dir"]
             .iter()
@@ -51,18 +51,17 @@ pub fn build(directory: &Path, stop: &Stop) -> Result<Vec<Built>, LabError> {
             .map(|word| (*word).to_owned())
             .collect();
     for peer in &of_cargo {
-        cargo.extend(["--bin".to_owned(), peer.program.to_owned()]);
+        cargo.extend(["--bin".to_owned(), peer.program.clone()]);
     }
     let needs = "Rust 1.95 or newer, and the crates in its registry or cache";
-    let peers = of_cargo.iter().map(|peer| peer.name).collect();
+    let peers = of_cargo.iter().map(|peer| peer.name.as_str()).collect();
     let mut built = vec![run(directory, "cargo", &cargo, peers, needs, stop)];
-    for peer in KNOWN {
-        let Origin::Go(module) = peer.origin else { continue };
+    for peer in built_by(Build::Go) {
         let output = format!("../target/release/{}", peer.program);
-        let words = ["-C", &format!("peers/{module}"), "build", "-o", &output, "."];
+        let words = ["-C", &format!("peers/{}", peer.name), "build", "-o", &output, "."];
         let words = words.map(str::to_owned);
         let needs = "Go 1.24 or newer, and its module golang.org/x/sys";
-        built.push(run(directory, "go", &words, vec![peer.name], needs, stop));
+        built.push(run(directory, "go", &words, vec![peer.name.as_str()], needs, stop));
     }
     Ok(built)
 }

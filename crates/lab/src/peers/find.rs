@@ -99,7 +99,7 @@ impl Places {
     pub fn find(&self, peer: &Peer) -> Result<PathBuf, Absent> {
         let mut absent = Absent::NotFound;
         for directory in &self.directories {
-            let file = directory.join(peer.program);
+            let file = directory.join(&peer.program);
             if !file.is_file() {
                 continue;
             }

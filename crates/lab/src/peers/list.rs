@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{KNOWN, Origin, Peer, Places, SECOND_LOADS};
-use crate::experiment::Nginx;
+use super::{Peer, Places};
 use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
-use crate::site::nginx;
 
 /// The schema of the JSON line.
 pub const PEERS_SCHEMA: &str = "twinring.lab.peers/1";
@@ -19,11 +17,11 @@ const HASH_DIGITS: usize = 12;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PeerState {
     /// Its name in experiments.
-    pub name: &'static str,
+    pub name: String,
     /// The file name of its program.
-    pub program: &'static str,
+    pub program: String,
     /// What it is.
-    pub what: &'static str,
+    pub what: String,
     /// `tcp`, `udp` or `http`.
     pub protocol: String,
     /// Whether it can be measured.
@@ -32,8 +30,6 @@ pub struct PeerState {
     pub path: Option<PathBuf>,
     /// SHA-256 of the file.
     pub sha256: Option<String>,
-    /// Its version, if it is known how to ask for it.
-    pub version: Option<String>,
     /// Why it cannot be measured.
     pub why: Option<String>,
     /// Whether `twinring lab peers --build` builds it.
@@ -44,31 +40,21 @@ pub struct PeerState {
 
 /// Every known peer and whether it is in one of the places.
 pub fn list(places: &Places) -> Vec<PeerState> {
-    KNOWN.iter().chain(&SECOND_LOADS).map(|peer| state(peer, places)).collect()
+    Peer::known().iter().map(|peer| state(peer, places)).collect()
 }
 
 fn state(peer: &'static Peer, places: &Places) -> PeerState {
-    let mut found = places.find(peer).map_err(|absent| absent.to_string());
-    let mut version = None;
-    if peer.program == Nginx::PROGRAM
-        && let Ok(path) = &found
-    {
-        match nginx::Installed::find(&path.to_string_lossy()) {
-            Ok(installed) => version = installed.version(),
-            Err(why) => found = Err(why),
-        }
-    }
+    let found = places.find(peer).map_err(|absent| absent.to_string());
     PeerState {
-        name: peer.name,
-        program: peer.program,
-        what: peer.what,
+        name: peer.name.clone(),
+        program: peer.program.clone(),
+        what: peer.what.clone(),
         protocol: peer.protocol.to_string(),
         present: found.is_ok(),
         sha256: found.as_ref().ok().and_then(|path| sha256_of(path, PROGRAM_BYTES_MAX).ok()),
-        version,
         why: found.as_ref().err().cloned(),
         path: found.ok(),
-        builds: matches!(peer.origin, Origin::Cargo | Origin::Go(_)),
+        builds: peer.build.is_some(),
         how_to_get: peer.how_to_get(),
     }
 }
@@ -80,7 +66,7 @@ pub fn table(peers: &[PeerState]) -> String {
     let mut text = String::new();
     for peer in peers {
         let hash = peer.sha256.as_deref().and_then(|hash| hash.get(..HASH_DIGITS));
-        let known = peer.version.as_deref().or(hash).unwrap_or_default();
+        let known = hash.unwrap_or_default();
         let path = peer.path.as_ref().map(|path| path.display().to_string());
         let PeerState { name, what, .. } = peer;
         let here = if peer.present { "here" } else { "missing" };
@@ -94,7 +80,7 @@ pub fn table(peers: &[PeerState]) -> String {
     let missing = || peers.iter().filter(|peer| !peer.present);
     if missing().any(|peer| peer.builds) {
         text.push_str("\n`twinring lab peers --build` builds: ");
-        let names: Vec<_> = missing().filter(|peer| peer.builds).map(|peer| peer.name).collect();
+        let names: Vec<_> = missing().filter(|peer| peer.builds).map(|peer| peer.name.as_str()).collect();
         text.push_str(&names.join(", "));
         text.push('\n');
     }
@@ -107,7 +93,7 @@ pub fn table(peers: &[PeerState]) -> String {
         }
         told.push(commands);
         let same = || missing().filter(|it| it.how_to_get == commands);
-        let names: Vec<&str> = same().map(|it| it.name).collect();
+        let names: Vec<&str> = same().map(|it| it.name.as_str()).collect();
         text.push_str(&format!("\nTo get {}, in the checkout:\n", names.join(" and ")));
         commands.iter().for_each(|command| text.push_str(&format!("  {command}\n")));
     }

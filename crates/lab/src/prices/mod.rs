@@ -1,13 +1,11 @@
 //! What a machine charges for a system call, a notification, a wake-up and a copied byte, and how much
 //! of the differences between servers that explains.
 //!
-//! `lab run` has the server's own program measure the prices before the first run ([`measure`]).
-//! Everything else follows from them and from the counts in the summary: [`Explanation`].
+//! `lab run` has the server's own program measure the prices before the first run ([`measure`]). Each count of
+//! the summary is multiplied by its price ([`explain`]).
 
 mod explain;
-mod fit;
 mod measure;
-mod predict;
 
 use std::collections::BTreeMap;
 
@@ -16,10 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::Cell;
 use crate::summary::{Figures, Metric};
 
-pub(crate) use explain::{Error, Explained, Explanation};
+pub(crate) use explain::{Explained, explain};
 pub(crate) use measure::measure;
-pub use predict::OtherPrices;
-pub(crate) use predict::{Predicted, predict};
 
 /// The prices of the machine, or why there are none.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -79,50 +75,37 @@ impl PriceRecord {
 /// Something that a server pays for by the piece.
 pub(crate) struct Term {
     pub(crate) title: &'static str,
-    /// The price in the list; without one only a fit can tell it.
-    price: Option<&'static str>,
-    /// Its name in `--price`.
-    option: Option<&'static str>,
+    /// The price in the list.
+    price: &'static str,
     /// The part of the price that the server's CPU pays.
     share: f64,
     count: fn(&Figures, &Cell) -> Option<f64>,
 }
 
 /// Everything that is paid for by the piece.
-pub(crate) const TERMS: [Term; 5] = [
+pub(crate) const TERMS: [Term; 4] = [
     Term {
         title: "system calls",
-        price: Some("syscall_ns"),
-        option: Some("syscall"),
+        price: "syscall_ns",
         share: 1.0,
         count: |figures, _| figures.get(Metric::ServerSyscalls),
     },
     Term {
         title: "notifications",
-        price: Some("notification_busy_ns"),
-        option: Some("interrupt"),
+        price: "notification_busy_ns",
         // They are counted on both CPUs, and the price is for both. The server sends some and receives some.
         share: 0.5,
         count: |figures, _| figures.get(Metric::Notifications),
     },
     Term {
-        title: "receive softirq",
-        price: None,
-        option: None,
-        share: 1.0,
-        count: |figures, _| figures.get(Metric::NetRxRuns),
-    },
-    Term {
         title: "switches",
-        price: Some("wakeup_ns"),
-        option: Some("wakeup"),
+        price: "wakeup_ns",
         share: 1.0,
         count: |figures, _| figures.get(Metric::ServerSwitches),
     },
     Term {
         title: "copies",
-        price: Some("copy_ns_per_kb"),
-        option: Some("copy"),
+        price: "copy_ns_per_kb",
         share: 1.0,
         count: |_, cell| Some(copied_kb(cell)),
     },
@@ -130,5 +113,5 @@ pub(crate) const TERMS: [Term; 5] = [
 
 /// What a server copies from and to the kernel for a unit of work, in KB.
 fn copied_kb(cell: &Cell) -> f64 {
-    cell.point.load().copied_bytes() / 1024.0
+    cell.point.copied_bytes() / 1024.0
 }

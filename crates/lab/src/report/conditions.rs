@@ -1,8 +1,6 @@
-//! What the machine, the hosts and the settings were.
+//! What the machine and the settings were.
 
-use crate::clock::Offset;
 use crate::experiment::NetKind;
-use crate::host::{HostRecord, HostRole, Interface};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, Occasion};
 
@@ -16,7 +14,7 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
     };
     for network in &bundle.networks {
         if network.kind == NetKind::Hosts {
-            fact("network", format!("between hosts, server at {}", network.server_ip));
+            fact("network", format!("to other machines, server at {}", network.server_ip));
             continue;
         }
         let steering = match (&*network.server_rps, &*network.client_rps) {
@@ -41,16 +39,9 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
             format!("{started}, {}, Linux {}, seed {seed}", machine.cpu_model, machine.kernel);
         fact(&format!("occasion {number}"), what);
     }
-    if bundle.hosts.is_empty() {
-        fact("CPUs used", cpus(bundle));
-        for (name, value) in machine_facts(&bundle.machine) {
-            fact(&name, value);
-        }
-    }
-    for host in &bundle.hosts {
-        for (name, value) in host_facts(host).into_iter().chain(machine_facts(&host.machine)) {
-            fact(&format!("{} {}: {name}", host.role, host.name), value);
-        }
+    fact("CPUs used", cpus(bundle));
+    for (name, value) in machine_facts(&bundle.machine) {
+        fact(&name, value);
     }
     facts
 }
@@ -90,37 +81,9 @@ fn machine_facts(machine: &Fingerprint) -> Vec<(String, String)> {
     facts
 }
 
-/// What is reported of one of several hosts.
-fn host_facts(host: &HostRecord) -> Vec<(String, String)> {
-    let fact = |name: &str, value: String| (name.to_owned(), value);
-    let mut facts = vec![
-        fact("name", host.hostname.clone()),
-        fact("CPU used", host.cpus.to_string()),
-        fact("address", host.address.map_or_else(String::new, |address| address.to_string())),
-    ];
-    if let Some(interface) = &host.interface {
-        let Interface { name, mtu_bytes, driver, receive_steering } = interface;
-        let mtu = mtu_bytes.map_or(String::new(), |mtu| format!(", MTU {mtu} B"));
-        let driver = driver.as_ref().map_or(String::new(), |driver| format!(", {driver}"));
-        facts.push(fact("network device", format!("{name}{mtu}{driver}")));
-        facts.push(fact("receive steering", receive_steering.join(", ")));
-    }
-    let Offset { offset_ns, uncertainty_us } = host.clock;
-    let offset_s = offset_ns as f64 / 1e9;
-    let clock = format!("{offset_s:.6} s ahead of the lab's, known to {uncertainty_us:.0} us");
-    facts.push(fact("clock", clock));
-    facts.push(fact("version", host.version.clone()));
-    facts.extend(host.settings.iter().map(|(name, value)| fact(name, value.replace('\t', " "))));
-    facts
-}
-
 /// A line for each machine: what a reader has to know of it.
 pub(super) fn machines(bundle: &Bundle) -> Vec<String> {
-    if bundle.hosts.is_empty() {
-        let version = &bundle.lab_version;
-        return vec![format!("{}, Twinring {version}", in_short(&bundle.machine))];
-    }
-    hosts(bundle)
+    vec![format!("{}, Twinring {}", in_short(&bundle.machine), bundle.lab_version)]
 }
 
 /// Processors and kernel.
@@ -128,28 +91,6 @@ fn in_short(machine: &Fingerprint) -> String {
     let kernel = machine.kernel.split(' ').next().unwrap_or_default();
     let virtual_machine = if machine.virtualisation.is_some() { ", virtual" } else { "" };
     format!("{} CPUs {}{virtual_machine}, Linux {kernel}", machine.cpus_online, machine.cpu_model)
-}
-
-fn hosts(bundle: &Bundle) -> Vec<String> {
-    let one = |host: &HostRecord| {
-        let HostRecord { role, name, cpus, machine, .. } = host;
-        let address = host.address.map_or(String::new(), |address| format!(" ({address})"));
-        let kernel = machine.kernel.split(' ').next().unwrap_or_default();
-        let virtual_machine = if machine.virtualisation.is_some() { ", virtual" } else { "" };
-        let same = host.same_machine_as.as_ref();
-        let same = same.map_or(String::new(), |other| format!("; the same machine as {other}"));
-        format!(
-            "{role} {name}{address}: CPU {cpus} of {}, {}{virtual_machine}, Linux {kernel}{same}",
-            machine.cpus_online, machine.cpu_model
-        )
-    };
-    let servers = bundle.hosts.iter().filter(|host| host.role == HostRole::Server).count();
-    let several = (servers > 1).then(|| {
-        format!(
-            "{servers} servers, to which load generators are assigned in turn; the results of all servers are added"
-        )
-    });
-    several.into_iter().chain(bundle.hosts.iter().map(one)).collect()
 }
 
 fn cpus(bundle: &Bundle) -> String {

@@ -5,10 +5,9 @@ use super::model::{Detail, Document, Item, Part, Rows, Section, Tone, apart, ite
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
 use super::{
-    accounting, columns, conditions, findings, networks, prices, profile, published, scaling, text,
+    accounting, columns, conditions, findings, networks, prices, published, scaling, text,
     verdicts, words,
 };
-use crate::prices::Explanation;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Summary};
 use crate::workload::Table;
@@ -41,12 +40,8 @@ pub(super) fn document(bundle: &Bundle, detail: Detail) -> Document {
         } else {
             sections.extend(summary.cells.iter().map(|cell| of_cell(cell, detail)));
         }
-        if let Some(explanation) = Explanation::of(bundle) {
-            let short = !full && explanation.differences.len() >= COMPACT_FROM;
-            sections.push(of_prices(bundle, &explanation, short));
-        }
+        sections.extend(prices::section(bundle).filter(|_| full));
         sections.extend(of_published(bundle, summary));
-        sections.extend(of_profile(bundle, detail));
         if !full {
             sections.push(warnings(bundle, summary));
         }
@@ -164,17 +159,6 @@ pub(super) fn figures(cell: &CellSummary, detail: Detail) -> Vec<Part> {
     Section::new(None, parts).parts
 }
 
-/// What the prices explain; in short how well alone.
-pub(super) fn of_prices(bundle: &Bundle, explanation: &Explanation<'_>, short: bool) -> Section {
-    let mut parts: Vec<Part> =
-        prices::sentences(bundle, explanation).into_iter().map(Part::plain).collect();
-    if !short {
-        let list = std::iter::once(prices::prices(explanation));
-        parts.extend(apart(prices::TITLE, list.chain(prices::tables(explanation))));
-        parts.push(Part::Text(Tone::Soft, prices::NOTE.to_owned()));
-    }
-    Section::new(Some((2, prices::TITLE)), parts)
-}
 
 /// What was published beside ours, and what could not be reproduced.
 pub(super) fn of_published(bundle: &Bundle, summary: &Summary) -> [Section; 2] {
@@ -188,17 +172,6 @@ pub(super) fn of_published(bundle: &Bundle, summary: &Summary) -> [Section; 2] {
         Section::new(Some((2, published::TITLE)), parts),
         Section::new(Some((3, published::NOT_REPRODUCED_TITLE)), vec![missing]),
     ]
-}
-
-pub(super) fn of_profile(bundle: &Bundle, detail: Detail) -> Option<Section> {
-    let profile = bundle.profile.as_ref()?;
-    let problems = profile.problems.iter().map(|it| Part::Text(Tone::Note, it.clone()));
-    let mut parts: Vec<Part> = problems.collect();
-    parts.extend(apart(profile::TITLE, profile::tables(bundle)));
-    if detail == Detail::Full {
-        parts.push(Part::Text(Tone::Soft, profile::NOTE.to_owned()));
-    }
-    Some(Section::new(Some((2, profile::TITLE)), parts))
 }
 
 pub(super) fn of_conditions(bundle: &Bundle) -> Section {
@@ -217,8 +190,7 @@ fn to_repeat(bundle: &Bundle) -> Section {
 pub(super) fn programs(bundle: &Bundle) -> Option<Part> {
     let line = |it: &crate::machine::Program| {
         let hash = it.sha256.as_deref().unwrap_or("could not be read");
-        let host = it.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
-        format!("{hash}  {}{host}", it.path)
+        format!("{hash}  {}", it.path)
     };
     let lines: Vec<String> = bundle.programs.iter().map(line).collect();
     (!lines.is_empty()).then(|| Part::Code(lines.join("\n")))

@@ -15,7 +15,6 @@ mod numbers;
 mod outcome;
 mod plots;
 mod prices;
-mod profile;
 mod published;
 mod scaling;
 mod shape;
@@ -25,7 +24,7 @@ mod verdicts;
 mod warnings;
 mod words;
 
-pub(crate) use html::{html, verdict as headline};
+pub(crate) use html::html;
 pub use markdown::markdown;
 pub(crate) use markdown::{escape, write_table};
 pub(crate) use numbers::short;

@@ -109,7 +109,7 @@ pub(super) const MARKS: &str = "▲ the subject needs less CPU, ▼ the baseline
 /// Whether a comparison is of a subject with the one that it was made from.
 pub(super) fn is_change(experiment: &Experiment, comparison: &Comparison) -> bool {
     let Comparison { subject, baseline, .. } = comparison;
-    experiment.subjects.iter().any(|it| it.name == *subject && it.from.as_ref() == Some(baseline))
+    experiment.subjects.iter().any(|it| it.name == *subject && it.against.contains(baseline))
 }
 
 /// All verdicts in plain sentences: one for each two that were compared, and one for each subject

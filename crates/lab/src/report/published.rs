@@ -2,7 +2,7 @@
 
 use super::columns::{call_row, published_call_titles};
 use super::numbers::{NOTHING, interval, percent, short, whole};
-use crate::experiment::{Point, Printed, Published, PublishedDatagrams};
+use crate::experiment::{Axis, Printed, Published, PublishedDatagrams};
 use crate::reproduction::{self, Beside, Outcome};
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Figures, Metric, Summary};
@@ -306,8 +306,9 @@ fn cpu_rows(published: &PublishedDatagrams, summary: &Summary) -> Vec<Vec<String
 
 /// Our figures of the same work, if this cell has it.
 fn figures<'a>(published: &PublishedDatagrams, cell: &'a CellSummary) -> Option<&'a Figures> {
-    let Point::Udp(point) = cell.cell.point else { return None };
-    if (point.streams, point.packets_per_s) != (published.streams, published.packets_per_s) {
+    let point = cell.cell.point;
+    let (streams, packets_per_s) = (point.on(Axis::Streams)?, point.get(Axis::PacketsPerS));
+    if (streams, packets_per_s) != (published.streams, published.packets_per_s) {
         return None;
     }
     cell.subjects.iter().find(|subject| subject.name == published.subject)?.figures.as_ref()

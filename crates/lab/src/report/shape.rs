@@ -126,7 +126,8 @@ struct Varied(Vec<(Axis, BTreeSet<u32>)>);
 impl Varied {
     fn among(cells: &[&CellSummary]) -> Varied {
         let mut varied: Vec<(Axis, BTreeSet<u32>)> = Vec::new();
-        for (axis, _, value) in cells.iter().flat_map(|it| it.cell.point.load().axes()) {
+        let axes = cells.iter().flat_map(|it| it.cell.point.axes());
+        for (axis, value) in axes.map(|(spec, value)| (spec.axis, value)) {
             match varied.iter_mut().find(|(known, _)| *known == axis) {
                 Some((_, values)) => drop(values.insert(value)),
                 None => varied.push((axis, BTreeSet::from([value]))),
@@ -160,8 +161,8 @@ impl Varied {
 /// What a cell is besides some of its axes; its network where there are several.
 pub(super) fn common(cell: &Cell, free: &[Axis], summary: &Summary) -> String {
     let nets: BTreeSet<NetKind> = summary.cells.iter().map(|it| it.cell.net).collect();
-    let fixed = cell.point.load().axes().into_iter().filter(|(axis, ..)| !free.contains(axis));
-    let mut words: Vec<String> = fixed.filter_map(|(axis, _, value)| axis.phrase(value)).collect();
+    let fixed = cell.point.axes().filter(|(spec, _)| !free.contains(&spec.axis));
+    let mut words: Vec<String> = fixed.filter_map(|(spec, value)| spec.axis.phrase(value)).collect();
     words.insert(0, cell.protocol().to_string().to_uppercase());
     if nets.len() > 1 {
         words.push(format!("on {}", cell.net));
@@ -288,7 +289,7 @@ fn change<'a>(experiment: &'a Experiment, comparison: &'a Comparison) -> Change<
     let ratio = comparison.of_record();
     Change {
         comparison,
-        what: subject.and_then(|it| it.change.as_deref()),
+        what: subject.and_then(|it| it.features.as_deref()),
         times: ratio.map(|it| 1.0 / it.ratio),
         ends: ratio.and_then(|it| it.ends).map(Ends::inverse),
     }

@@ -3,7 +3,6 @@
 use super::model::{Item, Tone};
 use super::words;
 use crate::audit::Severity;
-use crate::experiment::{Correction, Experiment};
 use crate::result::Bundle;
 use crate::statistics::CONFIDENCE;
 use crate::statistics::MIN_PAIRS;
@@ -42,17 +41,9 @@ fn warning(first: &Warning, times: usize) -> Item {
 }
 
 /// What was done about false positives among many verdicts.
-pub(super) fn many_verdicts(experiment: &Experiment) -> &'static str {
-    match experiment.correction {
-        Correction::BenjaminiHochberg => {
-            "All verdicts are judged together: of the differences that an experiment claims, at most \
-             5 % are false on average, and so of the equivalences (Benjamini and Hochberg)."
-        }
-        Correction::None => {
-            "Where there is no difference, each verdict still claims one with a probability of 5 %; \
-             the more verdicts, the likelier that one of them does."
-        }
-    }
+pub(super) fn many_verdicts() -> &'static str {
+    "All verdicts are judged together: of the differences that an experiment claims, at most \
+     5 % are false on average, and so of the equivalences (Benjamini and Hochberg)."
 }
 
 /// How the check of subjects with themselves came out.

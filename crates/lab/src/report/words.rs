@@ -4,7 +4,7 @@ use super::columns;
 use super::numbers::NOTHING;
 use super::verdicts::of_record;
 use crate::audit::{Finding, Severity};
-use crate::experiment::{Experiment, UdpGrid, UnderTest};
+use crate::experiment::{Experiment, Grid, UnderTest};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, State};
 use crate::statistics::CONFIDENCE;
@@ -230,7 +230,7 @@ fn baselines(experiment: &Experiment) -> String {
 }
 
 /// What is under test in UDP cells, and what keeping the rate means.
-fn schedule(udp: &UdpGrid) -> String {
+fn schedule(udp: &Grid) -> String {
     let both = match udp.under_test {
         UnderTest::Server => "",
         UnderTest::Both => {
@@ -242,7 +242,7 @@ fn schedule(udp: &UdpGrid) -> String {
         "{both} UDP is sent on a schedule, so CPU is compared at equal work: between runs that kept \
          the rate, with at most {} % of the packets due not back, and 99.9 % of them sent at most {} ms \
          late.",
-        udp.keeps_up.missing_ratio * 100.0,
-        udp.keeps_up.lateness_us_p99_9 / 1e3
+        udp.slo.of_packets().0 * 100.0,
+        udp.slo.of_packets().1 / 1e3
     )
 }

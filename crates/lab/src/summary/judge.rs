@@ -2,26 +2,13 @@
 
 use super::comparison::Comparison;
 use super::verdict::{Claim, RequiredPairs, Verdict};
-use crate::experiment::{Correction, Experiment};
 use crate::statistics::{
-    self, CONFIDENCE, MIN_OCCASIONS, MIN_PAIRS, STOP_RULE_PENALTY, Spread, benjamini_hochberg,
+    self, CONFIDENCE, MIN_OCCASIONS, MIN_PAIRS, Spread, benjamini_hochberg,
     detectable_percent, least_pairs, level_for, required_pairs,
 };
 
 /// The differences whose number of pairs is stated, in percent.
 const ASKED_PERCENT: [f64; 3] = [1.0, 2.0, 5.0];
-
-/// What p values of an experiment's ratios are multiplied by, for how it decided to stop. The test of
-/// who keeps the rate has no part in that.
-fn penalty(experiment: &Experiment) -> f64 {
-    if experiment.until.is_some() { STOP_RULE_PENALTY } else { 1.0 }
-}
-
-/// The confidence of the intervals of an experiment, which is as much higher as p values are
-/// multiplied: what is outside an interval is what its test rejects.
-pub(super) fn confidence(experiment: &Experiment) -> f64 {
-    1.0 - (1.0 - CONFIDENCE) / penalty(experiment)
-}
 
 /// The verdict of a comparison by itself. Who keeps the rate comes before what it costs.
 pub(super) fn verdict(comparison: &Comparison) -> Verdict {
@@ -104,10 +91,9 @@ fn evidence(comparison: &Comparison, penalty: f64) -> Option<Evidence> {
 /// Judges the comparisons of an experiment together: takes claims back that may be chance among so
 /// many, and states for each how small a p value it takes, and how many pairs that.
 pub(super) fn judge_together<'a>(
-    experiment: &Experiment,
     comparisons: impl Iterator<Item = &'a mut Comparison>,
 ) {
-    let (correction, penalty) = (experiment.correction, penalty(experiment));
+    let penalty = 1.0;
     // Subjects compared with themselves check the method; they are no part of what it is used for.
     let (mut family, others): (Vec<_>, Vec<_>) = comparisons
         .map(|comparison| (evidence(comparison, penalty), comparison))
@@ -122,25 +108,17 @@ pub(super) fn judge_together<'a>(
     let count = q_values.len();
     let is_claimed = |q_value: f64| q_value <= alone;
     let claimed = q_values.iter().filter(|q_value| is_claimed(**q_value)).count();
-    if correction == Correction::BenjaminiHochberg {
-        let comparisons: Vec<&mut Comparison> =
-            family.iter_mut().map(|(_, comparison)| &mut **comparison).collect();
-        correct_equivalence(comparisons, penalty);
-    }
+    let comparisons: Vec<&mut Comparison> =
+        family.iter_mut().map(|(_, comparison)| &mut **comparison).collect();
+    correct_equivalence(comparisons, penalty);
     for ((evidence, comparison), q_value) in family.into_iter().zip(q_values) {
-        let level = match correction {
-            Correction::None => alone / penalty,
-            Correction::BenjaminiHochberg => {
-                let this_one = usize::from(!is_claimed(q_value));
-                comparison.q_value = Some(q_value);
-                level_for(claimed + this_one, count) / evidence.map_or(1.0, |it| it.multiplied_by)
-            }
-        };
+        let this_one = usize::from(!is_claimed(q_value));
+        comparison.q_value = Some(q_value);
+        let level =
+            level_for(claimed + this_one, count) / evidence.map_or(1.0, |it| it.multiplied_by);
         comparison.p_value_needed = Some(level);
         comparison.required_pairs = required(comparison, level);
-        if correction == Correction::BenjaminiHochberg {
-            comparison.verdict = corrected(comparison, is_claimed(q_value), level, count);
-        }
+        comparison.verdict = corrected(comparison, is_claimed(q_value), level, count);
     }
 }
 

@@ -27,7 +27,7 @@ use crate::audit::{self, Finding, Kind, Severity};
 use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
 use crate::record::RunRecord;
-use crate::statistics::{Interval, Outliers, median};
+use crate::statistics::{CONFIDENCE, Outliers, median};
 
 pub use crate::workload::Axis;
 pub use aa::{Aa, AaCounts, Resolution};
@@ -42,7 +42,7 @@ pub use metrics::{Better, METRICS, Metric, PARTS};
 pub(crate) use metrics::{SIDES, Unit};
 pub use sensitivity::{Judgement, Selection, WouldChange};
 pub use stored::{
-    Bottleneck, CellSummary, Knee, LoadGenerators, PlacementSummary, SubjectSummary, Summary,
+    Bottleneck, CellSummary, Knee, PlacementSummary, SubjectSummary, Summary,
 };
 pub(crate) use verdict::Pairs;
 pub use verdict::{Claim, RequiredPairs, Verdict};
@@ -54,6 +54,9 @@ use sensitivity::Tests;
 
 /// A CPU busier than this is the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
+
+/// Two subjects are equivalent if neither needs this many percent less than the other.
+const EQUIVALENCE_PERCENT: f64 = 3.0;
 
 /// The points of the latency curve.
 const CURVE_QUANTILES: &[f64] = &[
@@ -71,38 +74,11 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let of_cell = |cell| runs.iter().filter(|run| run.cell == cell).collect::<Vec<_>>();
     let mut cells: Vec<CellSummary> =
         cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
-    judge::judge_together(experiment, cells.iter_mut().flat_map(|cell| &mut cell.comparisons));
+    judge::judge_together(cells.iter_mut().flat_map(|cell| &mut cell.comparisons));
     let with_themselves = cells.iter().flat_map(|cell| &cell.comparisons);
     let aa = aa::totals(with_themselves.filter_map(|it| it.aa.as_ref()));
     let knees = knee::knees(&cells);
     Summary { cells, runs: runs.len(), aa, knees }
-}
-
-/// Whether every comparison within a group of subjects of a cell is as narrow as the experiment
-/// wants it, or can get no narrower; `true` if it does not say how narrow.
-pub(crate) fn is_narrow(
-    experiment: &Experiment,
-    seed: u64,
-    cell: Cell,
-    group: &[usize],
-    runs: &[RunRecord],
-) -> bool {
-    let Some(until) = experiment.until else { return true };
-    let runs: Vec<_> = runs.iter().filter(|run| run.cell == cell).collect();
-    let summary = cell_summary(experiment, seed, cell, &runs);
-    let is_in = |name: &String| group.iter().any(|it| experiment.subjects[*it].name == *name);
-    let of_group = |it: &&Comparison| is_in(&it.subject) && is_in(&it.baseline);
-    summary.comparisons.iter().filter(of_group).all(|comparison| {
-        // Which of them keeps the rate may not decide when to stop: a verdict that is looked for until
-        // it is there is found too often. How often both keep it does not say which one does.
-        let seldom = |kept: &KeptUp| 2 * kept.both < comparison.pairs;
-        let hopeless = comparison.kept_up.as_ref().is_some_and(seldom);
-        let settled = hopeless || matches!(comparison.verdict, Verdict::Void { .. });
-        let narrow = |interval: &Interval| {
-            interval.width_percent().is_some_and(|width| width <= until.interval_percent)
-        };
-        settled || comparison.pairs >= until.max_pairs || comparison.of_record().is_some_and(narrow)
-    })
 }
 
 /// The findings of each run of a cell.
@@ -201,8 +177,8 @@ fn cell_summary(
                 subject: &subject.name,
                 record,
                 same,
-                confidence: judge::confidence(experiment),
-                equivalence_percent: experiment.equivalence_percent,
+                confidence: CONFIDENCE,
+                equivalence_percent: EQUIVALENCE_PERCENT,
                 did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server
@@ -244,21 +220,8 @@ fn cell_summary(
             .filter_map(|run| run.cpu.as_ref()?.unsure_share())
             .reduce(f64::max),
         placements,
-        load_generators: load_generators(runs),
         findings,
     }
-}
-
-/// How many load generators there were, if that changed.
-fn load_generators(runs: &[&RunRecord]) -> Vec<LoadGenerators> {
-    let mut changes: Vec<LoadGenerators> = Vec::new();
-    for run in runs {
-        let (from_block, count) = (run.block, run.load_generators());
-        if changes.last().is_none_or(|last| last.count != count) {
-            changes.push(LoadGenerators { from_block, count });
-        }
-    }
-    if changes.len() > 1 { changes } else { Vec::new() }
 }
 
 /// How the CPUs lay, by placement.

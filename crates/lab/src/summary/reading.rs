@@ -51,7 +51,7 @@ impl Reading<'_> {
         };
         let done = load.done() as f64;
         let [server, client] = sides(cpu, server_busy_s, done);
-        let client_busy_s = if cpu.is_shared() { 0.0 } else { cpu.client_cpu.busy_s };
+        let client_busy_s = if cpu.is_shared() { 0.0 } else { cpu.client_cpu.as_ref().map_or(0.0, |it| it.busy_s) };
         Some(Reading {
             run,
             cpu,
@@ -127,12 +127,11 @@ impl Reading<'_> {
     }
 
     pub(super) fn other_processes_share(&self) -> Option<f64> {
-        let of_hosts = self.run.hosts.iter().filter_map(|host| host.others.as_ref());
         let share = |others: &OtherProcesses| {
             let available_s = others.span_s * others.cpus as f64;
             (available_s > 0.0).then(|| others.cpu_s / available_s)
         };
-        self.run.others.iter().chain(of_hosts).filter_map(share).reduce(f64::max)
+        self.run.others.as_ref().and_then(share)
     }
 
     /// Growth of memory by connection or stream, from the first to the second; it can be negative.
@@ -145,7 +144,7 @@ impl Reading<'_> {
 
 /// CPU time of one side per unit, in nanoseconds, and who disturbed it. The parts from `user_ns` to
 /// `outside_ns` do not overlap, and their sum is `busy_ns`. The table of metrics explains each.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Side {
     pub(super) busy_ns: f64,
     pub(super) user_ns: f64,
@@ -199,14 +198,15 @@ impl Side {
 
 /// The server's side and the client's, of one run with `done` units.
 fn sides(cpu: &CpuUse, server_busy_s: f64, done: f64) -> [Side; 2] {
-    let client_busy_s = match cpu.is_shared() {
-        true => cpu.client.cpu_s.min(cpu.window_s * cpu.client_cpu.count()),
-        false => cpu.client_cpu.busy_s,
+    let server = Side::of(cpu, &cpu.server_cpu, server_busy_s, &cpu.server, done);
+    let (Some(client_cpu), Some(client)) = (&cpu.client_cpu, &cpu.client) else {
+        return [server, Side::default()];
     };
-    [
-        Side::of(cpu, &cpu.server_cpu, server_busy_s, &cpu.server, done),
-        Side::of(cpu, &cpu.client_cpu, client_busy_s, &cpu.client, done),
-    ]
+    let client_busy_s = match cpu.is_shared() {
+        true => client.cpu_s.min(cpu.window_s * client_cpu.count()),
+        false => client_cpu.busy_s,
+    };
+    [server, Side::of(cpu, client_cpu, client_busy_s, client, done)]
 }
 
 #[cfg(test)]
@@ -258,12 +258,12 @@ mod tests {
         CpuUse {
             window_s: 1.0,
             server_cpu: busy(0, busy_s),
-            client_cpu: busy(1, 0.5),
+            client_cpu: Some(busy(1, 0.5)),
             server,
-            client: process(0.6, 0.5, &[]),
+            client: Some(process(0.6, 0.5, &[])),
             sample_delay_us: [0.0, 0.0],
-            shared: Some(false),
-            between_hosts: None,
+            shared: false,
+            idle_clock: IdleClock::TimerList,
         }
     }
 
@@ -291,15 +291,9 @@ mod tests {
     #[test]
     fn of_one_cpu_for_both_the_client_has_what_its_process_used() {
         let mut used = cpu(0.9, process(0.5, 0.5, &[]));
-        used.shared = Some(true);
+        used.shared = true;
         let [server, client] = sides(&used, 0.9, 1e9);
         assert!((client.busy_ns - 0.6).abs() < 1e-9 && (server.busy_ns - 0.9).abs() < 1e-9);
         assert!((sum(&client) - 0.6).abs() < 1e-9);
-        // Two CPUs of one number on two hosts are not one.
-        used.client_cpu.cpus = CpuList::one(0);
-        used.shared = Some(false);
-        assert!(!used.is_shared());
-        used.shared = None;
-        assert!(used.is_shared());
     }
 }

@@ -52,21 +52,8 @@ pub struct CellSummary {
     /// How the CPUs lay to each other in the runs that count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<PlacementSummary>,
-    /// How many load generators there were, from the first block on and from each in which that changed; left out if
-    /// it never did.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub load_generators: Vec<LoadGenerators>,
     /// What the audits found, in the order of time.
     pub findings: Vec<Finding>,
-}
-
-/// How many load generators a cell had from a block on. All runs of a block have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LoadGenerators {
-    /// Number of the block.
-    pub from_block: usize,
-    /// How many.
-    pub count: usize,
 }
 
 /// One way in which the CPUs lay to each other.

@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use super::kinds::{Warning, WarningKind};
 use crate::audit::Kind;
 use crate::experiment::{Experiment, UnderTest};
-use crate::quorum::LostHost;
 use crate::statistics::MIN_PAIRS;
 use crate::statistics::{CONFIDENCE, Drift};
 use crate::summary::{
-    AaCounts, Bottleneck, CellSummary, Comparison, LoadGenerators, Metric, SubjectSummary, Summary,
+    AaCounts, Bottleneck, CellSummary, Comparison, Metric, SubjectSummary, Summary,
     Verdict,
 };
-use crate::workload::{Axis, differ_only_in};
 
 /// A comparison that would not have detected this many percent is noisy.
 pub const NOISY_PERCENT: f64 = 5.0;
@@ -30,14 +28,7 @@ pub const DRIFT_FIGURE_PERCENT: f64 = 5.0;
 /// the differences that verdicts are about.
 pub const COARSE_SHARE: f64 = 0.002;
 
-/// The most lost hosts that a warning names; `bundle.json` has all.
-const LOST_SHOWN_MAX: usize = 8;
-
-pub(super) fn warnings(
-    experiment: &Experiment,
-    summary: &Summary,
-    lost: &[LostHost],
-) -> Vec<Warning> {
+pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warning> {
     let looks = trends(summary);
     let mut warnings: Vec<Warning> = summary.aa.iter().filter_map(false_verdicts).collect();
     for cell in &summary.cells {
@@ -49,66 +40,16 @@ pub(super) fn warnings(
         }
         found.extend(disturbed(cell));
         found.extend(coarse(cell));
-        found.extend(fewer_generators(cell, lost));
         for subject in &cell.subjects {
             found.extend(client_bound(subject).filter(|_| fixed_load));
             found.extend(outliers(subject));
             found.extend(drifting_figure(cell, subject, looks));
         }
         found.extend(findings(cell));
-        found.extend(depends_on_generator(cell, summary));
         found.sort_by_key(|warning| warning.kind);
         warnings.extend(found.into_iter().map(|warning| warning.in_cell(cell.cell)));
     }
     warnings
-}
-
-/// Comparisons that come out otherwise with the first load generator than with the second.
-fn depends_on_generator(second: &CellSummary, summary: &Summary) -> Vec<Warning> {
-    if Axis::Generator.of(&second.cell) != Some(1) {
-        return Vec::new();
-    }
-    let differs = |first: &CellSummary| {
-        Axis::Generator.of(&first.cell) == Some(0)
-            && differ_only_in(&[Axis::Generator], &first.cell, &second.cell)
-    };
-    let Some(first) = summary.cells.iter().find(|cell| differs(cell)) else { return Vec::new() };
-    let warn = |two: &Comparison| {
-        let same = |one: &&Comparison| one.subject == two.subject && one.baseline == two.baseline;
-        let one = first.comparisons.iter().find(same)?;
-        let [one_ratio, two_ratio] = [one, two].map(|it| it.ratio(Metric::ServerCpuNs));
-        let (one_ratio, two_ratio) = (one_ratio?, two_ratio?);
-        let (one_ends, two_ends) = (one_ratio.ends?, two_ratio.ends?);
-        let apart = one_ends.high < two_ends.low || two_ends.high < one_ends.low;
-        apart.then(|| {
-            let what = format!(
-                "{} and {}: {:.3} with the first load generator, {:.3} with the second",
-                two.subject, two.baseline, one_ratio.ratio, two_ratio.ratio
-            );
-            Warning::of(WarningKind::DependsOnGenerator, what).about(&two.subject)
-        })
-    };
-    second.comparisons.iter().filter_map(warn).collect()
-}
-
-/// From which block on there were how many load generators, and which hosts were lost.
-fn fewer_generators(cell: &CellSummary, lost: &[LostHost]) -> Option<Warning> {
-    let (first, later) = cell.load_generators.split_first()?;
-    let of_first = first.count;
-    let change = |it: &LoadGenerators| {
-        format!("from block {} on {} of {of_first} load generators", it.from_block, it.count)
-    };
-    let changes: Vec<String> = later.iter().map(change).collect();
-    let host = |it: &LostHost| format!("{} lost at {} ({})", it.host, it.at, it.why);
-    let mut hosts: Vec<String> = lost.iter().take(LOST_SHOWN_MAX).map(host).collect();
-    if lost.len() > hosts.len() {
-        hosts.push(format!("and {} more", lost.len() - hosts.len()));
-    }
-    let mut what = changes.join(", ");
-    if !hosts.is_empty() {
-        what += &format!(": {}", hosts.join("; "));
-    }
-    Some(Warning::of(WarningKind::FewerGenerators, what))
 }
 
 /// How exact the CPU figures of a run are, if that can matter.

@@ -43,8 +43,6 @@ pub enum WarningKind {
     AaFalseVerdict,
     /// The load generator was the bottleneck.
     ClientBound,
-    /// The ratio depends on which load generator asks.
-    DependsOnGenerator,
     /// Not all connections or streams were served.
     UnequalAdmission,
     /// The bytes that came back were not all compared.
@@ -55,10 +53,6 @@ pub enum WarningKind {
     Noisy,
     /// A figure or a ratio moved while it was measured.
     Drifting,
-    /// Load generators were lost while it was measured.
-    FewerGenerators,
-    /// It was measured in parts.
-    Resumed,
     /// Some runs lie far from the others.
     Outliers,
     /// CPU time is precise only to a part of the window.
@@ -77,17 +71,14 @@ pub enum WarningKind {
 
 impl WarningKind {
     /// All of them, in their order.
-    pub const ALL: [WarningKind; 17] = [
+    pub const ALL: [WarningKind; 14] = [
         WarningKind::AaFalseVerdict,
         WarningKind::ClientBound,
-        WarningKind::DependsOnGenerator,
         WarningKind::UnequalAdmission,
         WarningKind::UnverifiedPayload,
         WarningKind::TooFewPairs,
         WarningKind::Noisy,
         WarningKind::Drifting,
-        WarningKind::FewerGenerators,
-        WarningKind::Resumed,
         WarningKind::Outliers,
         WarningKind::CoarseCpu,
         WarningKind::LoopbackAccounting,
@@ -102,14 +93,11 @@ impl WarningKind {
         match self {
             WarningKind::AaFalseVerdict => "false positive",
             WarningKind::ClientBound => "client-bound",
-            WarningKind::DependsOnGenerator => "depends on the load generator",
             WarningKind::UnequalAdmission => "unequal admission",
             WarningKind::UnverifiedPayload => "payload not verified",
             WarningKind::TooFewPairs => "too few pairs",
             WarningKind::Noisy => "noisy",
             WarningKind::Drifting => "drifting",
-            WarningKind::FewerGenerators => "fewer load generators",
-            WarningKind::Resumed => "resumed",
             WarningKind::Outliers => "outliers",
             WarningKind::CoarseCpu => "coarse CPU time",
             WarningKind::LoopbackAccounting => "loopback accounting",
@@ -132,10 +120,6 @@ impl WarningKind {
                 "compare CPU per request only: its requests per second are a lower bound, and its \
                  latency contains the load generator's queue"
             }
-            WarningKind::DependsOnGenerator => {
-                "quote both ratios: the servers met different patterns of arrivals (compare the \
-                 completions per wait and the notifications per request)"
-            }
             WarningKind::UnequalAdmission => {
                 "raise the server's backlog, connection or descriptor limit until all are served"
             }
@@ -153,14 +137,6 @@ impl WarningKind {
             WarningKind::Drifting => {
                 "find what changes (heat, a neighbour, memory that fills up) and measure again: an \
                  hour later the ratio may differ"
-            }
-            WarningKind::FewerGenerators => {
-                "the load was the same in all, and so were the hosts of both runs of each pair: trust the \
-                 ratios; latencies and the load generators' CPU may differ before and after"
-            }
-            WarningKind::Resumed => {
-                "its pairs are judged as if they were of one occasion; if the parts are hours apart, \
-                 measure it whole (--add) to see how far occasions differ"
             }
             WarningKind::Outliers => {
                 "they count; look at these runs in runs.jsonl, and measure more pairs if they make \

@@ -2,43 +2,17 @@
 
 use super::kinds::{Warning, WarningKind};
 use crate::experiment::NetKind;
-use crate::host::HostRecord;
 use crate::machine::Fingerprint;
-use crate::result::{Bundle, Resumed};
+use crate::result::Bundle;
 
 pub(super) fn warnings(bundle: &Bundle) -> Vec<Warning> {
-    let of_setup = [resumed(bundle), loopback(bundle), shared_core(bundle)].into_iter().flatten();
-    if bundle.hosts.is_empty() {
-        return of_setup.chain(of_machine(&bundle.machine)).collect();
-    }
-    let of_host = |host: &HostRecord| {
-        let name = host.name.clone();
-        let with_name = move |it: Warning| Warning { what: format!("{name}: {}", it.what), ..it };
-        of_machine(&host.machine).map(with_name)
-    };
-    of_setup.chain(bundle.hosts.iter().flat_map(of_host)).collect()
+    let of_setup = [loopback(bundle), shared_core(bundle)].into_iter().flatten();
+    of_setup.chain(of_machine(&bundle.machine)).collect()
 }
 
 fn of_machine(machine: &Fingerprint) -> impl Iterator<Item = Warning> + use<> {
     let found = [virtual_machine(machine), turbo(machine), mitigations(machine)];
     found.into_iter().flatten()
-}
-
-/// That the lab was started several times, and whether between other hosts.
-fn resumed(bundle: &Bundle) -> Option<Warning> {
-    let names = |hosts: &[HostRecord]| hosts.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-    let mut before = names(&bundle.hosts);
-    let mut part = |it: &Resumed| {
-        let now = names(&it.hosts);
-        let hosts = if now == before { "" } else { " between other hosts" };
-        before = now;
-        format!("from run {} on at {}{hosts}", it.from_run, it.started)
-    };
-    let parts: Vec<String> = bundle.resumed.iter().map(&mut part).collect();
-    (!parts.is_empty()).then(|| {
-        let what = format!("it began at {} and was resumed: {}", bundle.started, parts.join("; "));
-        Warning::of(WarningKind::Resumed, what)
-    })
 }
 
 fn loopback(bundle: &Bundle) -> Option<Warning> {

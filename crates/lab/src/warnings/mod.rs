@@ -18,7 +18,7 @@ pub use kinds::{Warning, WarningKind};
 /// those about the machine. They follow from the rest of the bundle and from nothing else.
 pub fn warnings(bundle: &Bundle) -> Vec<Warning> {
     let Some(summary) = &bundle.summary else { return Vec::new() };
-    let mut warnings = cells::warnings(&bundle.experiment, summary, &bundle.lost_hosts);
+    let mut warnings = cells::warnings(&bundle.experiment, summary);
     warnings.extend(machine::warnings(bundle));
     warnings
 }

@@ -1,49 +1,128 @@
-//! The axes of a grid as a reader of a cell sees them: what varies from cell to cell.
+//! The axes of a cell: what an experiment may vary, as one table.
 
 use serde::{Deserialize, Serialize};
 
-use super::Cell;
+use super::{Cell, Protocol};
 
 /// One number of a cell that an experiment may vary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
+    /// Bytes of a message, a packet or a file.
+    Bytes,
     /// Connections open at once.
     Connections,
     /// Streams of datagrams at once.
     Streams,
-    /// Bytes of a message, a packet or a file.
-    Bytes,
     /// Packets per second of each stream.
     PacketsPerS,
-    /// Requests per second of all connections; 0 is a closed loop.
-    RatePerS,
-    /// Requests per second, as a percentage of what the slowest subject can serve; 0 is a closed
-    /// loop.
-    LoadPercent,
+    /// Files of one size; with several, each request asks for one of them at random.
+    Files,
     /// Requests in flight per connection.
     Depth,
-    /// Requests of a connection; 0 if it stays.
+    /// Requests per second of all connections; 0 is a closed loop.
+    RatePerS,
+    /// Requests per second, as a percentage of what the slowest subject can serve; 0 is a closed loop.
+    LoadPercent,
+    /// Requests after which a connection is replaced; 0 keeps it.
     Churn,
-    /// Files of one size.
-    Files,
-    /// 1 if a connection has many requests.
+    /// 1 if a connection serves many requests.
     Keepalive,
     /// 1 if TLS is spoken.
     Tls,
     /// 1 if HTTP/2 is spoken.
     Http2,
-    /// 1 if the experiment's second load generator asks.
-    Generator,
     /// Workers of the server, each on a CPU of its own.
     Workers,
 }
 
-impl Axis {
-    /// The name of [`Axis::Workers`] in files and placeholders.
-    pub(crate) const WORKERS: &str = "workers";
+/// How many axes there are.
+pub(super) const AXES: usize = Axis::Workers as usize + 1;
 
-    /// What stands beside the axis.
+/// An axis of a protocol.
+#[derive(Debug)]
+pub(crate) struct AxisSpec {
+    pub(crate) axis: Axis,
+    /// Its name in files, options and placeholders.
+    pub(crate) key: &'static str,
+    /// The value of a cell that does not say one; without it, every experiment says one.
+    pub(crate) default: Option<u32>,
+    /// The smallest and the largest value that are accepted.
+    pub(crate) bounds: [u32; 2],
+    /// It is written as `true` and `false`.
+    pub(crate) is_flag: bool,
+}
+
+const fn axis(axis: Axis, key: &'static str, bounds: [u32; 2]) -> AxisSpec {
+    AxisSpec { axis, key, default: None, bounds, is_flag: false }
+}
+
+const fn or(default: u32, spec: AxisSpec) -> AxisSpec {
+    AxisSpec { default: Some(default), ..spec }
+}
+
+const fn flag(axis: Axis, key: &'static str, default: u32) -> AxisSpec {
+    AxisSpec { axis, key, default: Some(default), bounds: [0, 1], is_flag: true }
+}
+
+const CONNECTIONS: AxisSpec = axis(Axis::Connections, "connections", [1, 1_000_000]);
+const DEPTH: AxisSpec = or(1, axis(Axis::Depth, "depth", [1, 100_000]));
+const RATE_PER_S: AxisSpec = or(0, axis(Axis::RatePerS, "rate_per_s", [0, 100_000_000]));
+const LOAD_PERCENT: AxisSpec = or(0, axis(Axis::LoadPercent, "load_percent", [0, 100]));
+const WORKERS: AxisSpec = or(1, axis(Axis::Workers, "workers", [1, 1024]));
+const FILE_BYTES_MAX: u32 = 64 << 20;
+/// The most that IPv4 carries in a datagram.
+const DATAGRAM_BYTES_MAX: u32 = 65_507;
+
+static TCP: &[AxisSpec] = &[
+    axis(Axis::Bytes, "message_bytes", [1, FILE_BYTES_MAX]),
+    CONNECTIONS,
+    DEPTH,
+    RATE_PER_S,
+    LOAD_PERCENT,
+    or(0, axis(Axis::Churn, "churn", [0, 1_000_000_000])),
+    WORKERS,
+];
+
+static UDP: &[AxisSpec] = &[
+    axis(Axis::Bytes, "message_bytes", [1, DATAGRAM_BYTES_MAX]),
+    axis(Axis::Streams, "streams", [1, 1_000_000]),
+    axis(Axis::PacketsPerS, "packets_per_s", [1, 100_000_000]),
+    WORKERS,
+];
+
+static HTTP: &[AxisSpec] = &[
+    axis(Axis::Bytes, "file_bytes", [1, FILE_BYTES_MAX]),
+    CONNECTIONS,
+    or(1, axis(Axis::Files, "files", [1, 1_000_000])),
+    DEPTH,
+    RATE_PER_S,
+    LOAD_PERCENT,
+    flag(Axis::Keepalive, "keepalive", 1),
+    flag(Axis::Tls, "tls", 0),
+    flag(Axis::Http2, "http2", 0),
+    WORKERS,
+];
+
+/// The axes of each protocol, in the order of the reports: the points of the last are next to each other.
+pub(crate) fn axes_of(protocol: Protocol) -> &'static [AxisSpec] {
+    match protocol {
+        Protocol::Tcp => TCP,
+        Protocol::Udp => UDP,
+        Protocol::Http => HTTP,
+    }
+}
+
+impl Axis {
+    /// The axis of this name, for an option: `bytes` is short for the size in any protocol.
+    pub(crate) fn of_key(protocol: Protocol, key: &str) -> Option<&'static AxisSpec> {
+        let is_it = |spec: &&AxisSpec| {
+            spec.key == key || (key == "bytes" && spec.axis == Axis::Bytes)
+        };
+        axes_of(protocol).iter().find(is_it)
+    }
+
+    /// The heading of the axis.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Axis::Connections => "connections",
@@ -58,7 +137,6 @@ impl Axis {
             Axis::Keepalive => "connections",
             Axis::Tls => "encryption",
             Axis::Http2 => "protocol",
-            Axis::Generator => "load generator",
             Axis::Workers => "workers",
         }
     }
@@ -77,13 +155,11 @@ impl Axis {
             (Axis::Tls, _) => "TLS".to_owned(),
             (Axis::Http2, 0) => "HTTP/1.1".to_owned(),
             (Axis::Http2, _) => "HTTP/2".to_owned(),
-            (Axis::Generator, 0) => "first".to_owned(),
-            (Axis::Generator, _) => "second".to_owned(),
             (_, value) => rate(value),
         }
     }
 
-    /// A value with its unit, as it stands in a title; nothing for what goes without saying.
+    /// A value with its unit, for a title; nothing for a default.
     pub(crate) fn phrase(self, value: u32) -> Option<String> {
         let plural = if value == 1 { "" } else { "s" };
         match (self, value) {
@@ -99,13 +175,12 @@ impl Axis {
             (Axis::Files, 2..) => Some(format!("{value} files")),
             (Axis::Tls, 1..) => Some("TLS".to_owned()),
             (Axis::Http2, 1..) => Some("HTTP/2".to_owned()),
-            (Axis::Generator, 1..) => Some("second load generator".to_owned()),
             (Axis::Workers, 2..) => Some(format!("{value} workers")),
             _ => None,
         }
     }
 
-    /// Whether more of it is more work per second that is due, whoever can do it.
+    /// Whether a larger value offers more work per second.
     pub(crate) fn is_offered_load(self, cell: &Cell) -> bool {
         match self {
             Axis::RatePerS | Axis::LoadPercent => self.of(cell).is_some_and(|load| load > 0),
@@ -123,8 +198,7 @@ impl Axis {
 /// Whether two cells differ in nothing but these axes.
 pub(crate) fn differ_only_in(free: &[Axis], one: &Cell, other: &Cell) -> bool {
     let fixed = |cell: &Cell| -> Vec<_> {
-        let axes = cell.point.load().axes().into_iter();
-        axes.filter(|(axis, ..)| !free.contains(axis)).collect()
+        cell.point.axes().filter(|(spec, _)| !free.contains(&spec.axis)).map(|it| it.1).collect()
     };
     one.net == other.net && one.protocol() == other.protocol() && fixed(one) == fixed(other)
 }

@@ -1,112 +1,31 @@
-//! What the lab can measure. A workload is a module: its axes and its unit of work, and within it how its
-//! commands are filled in (`commands.rs`) and its audits (`audits.rs`). A further one is such a module, a line
-//! in `workloads!`, a table of the experiment, and the type of its result in `twinring-wire`; the compiler
-//! names the places that have an arm for each.
+//! What the lab can measure: protocols, the points of their grids, and cells.
 
 mod axis;
-mod http;
-mod requests;
-mod tcp;
-mod udp;
+mod grid;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::contract::LoadResult;
-use crate::error::LabError;
-use crate::experiment::{Check, NetKind};
+use crate::experiment::NetKind;
 
 pub use axis::Axis;
-pub(crate) use axis::{bytes, differ_only_in, rate};
-pub use http::{HttpGrid, HttpPoint};
-pub use requests::{AnswersInTime, Arrivals};
-pub use tcp::{TcpGrid, TcpPoint};
-pub use udp::{KeepsUp, UdpGrid, UdpPoint, UnderTest};
+use axis::AXES;
+pub(crate) use axis::{AxisSpec, axes_of, bytes, differ_only_in, rate};
+pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
-/// Makes everything that has a case for each workload. A line: what it is, its name in types, the
-/// module and the table of an experiment, its grid, a point of that.
-macro_rules! workloads {
-    ($($(#[$about:meta])* $id:ident $name:ident $grid:ident $point:ident;)*) => {
-        /// What is spoken between server and load generator.
-        #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-        )]
-        #[serde(rename_all = "lowercase")]
-        pub enum Protocol {
-            $($(#[$about])* $id,)*
-        }
-
-        impl Protocol {
-            /// All of them, in the order of the reports.
-            pub const ALL: &[Protocol] = &[$(Protocol::$id),*];
-
-            /// Its name, as in files and options.
-            pub fn name(self) -> &'static str {
-                match self { $(Protocol::$id => stringify!($name),)* }
-            }
-
-            pub(crate) fn workload(self) -> &'static Workload {
-                match self { $(Protocol::$id => &$name::WORKLOAD,)* }
-            }
-        }
-
-        impl From<&LoadResult> for Protocol {
-            fn from(result: &LoadResult) -> Protocol {
-                match result { $(LoadResult::$id(_) => Protocol::$id,)* }
-            }
-        }
-
-        /// A point of a grid. The fields tell which.
-        #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-        )]
-        #[serde(untagged)]
-        pub enum Point {
-            $($(#[$about])* $id($point),)*
-        }
-
-        impl Point {
-            /// What is spoken at it.
-            pub fn protocol(&self) -> Protocol {
-                match self { $(Point::$id(_) => Protocol::$id,)* }
-            }
-
-            pub(crate) fn load(&self) -> &dyn Load {
-                match self { $(Point::$id(point) => point,)* }
-            }
-        }
-
-        $(impl Common for $grid {
-            fn pace(&self) -> [Option<f64>; 2] {
-                [self.warmup_s, self.window_s]
-            }
-
-            fn set_pace(&mut self, [warmup_s, window_s]: [Option<f64>; 2]) {
-                self.warmup_s = warmup_s.or(self.warmup_s);
-                self.window_s = window_s.or(self.window_s);
-            }
-
-            fn load(&self) -> &[String] {
-                &self.load
-            }
-
-            fn limits(&self) -> String {
-                // Numbers can always be written.
-                serde_json::to_string(&self.keeps_up).unwrap_or_default()
-            }
-        })*
-
-    };
-}
-
-workloads! {
+/// The protocol between server and load generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
     /// Connections; the load is `twinring load tcp`.
-    Tcp tcp TcpGrid TcpPoint;
+    Tcp,
     /// Streams of datagrams on a schedule; the load is `twinring load udp`.
-    Udp udp UdpGrid UdpPoint;
-    /// Files over HTTP/1.1; the load is `twinring load http`.
-    Http http HttpGrid HttpPoint;
+    Udp,
+    /// Files over HTTP; the load is `twinring load http`.
+    Http,
 }
 
 /// A table of the reports.
@@ -143,133 +62,71 @@ pub(crate) struct Workload {
     pub(crate) tables: &'static [Table],
     /// The groups of `figures` in a bundle that not every workload has.
     pub(crate) figures: &'static [&'static str],
-    /// The options of `twinring serve`.
+    /// The options of `twinring serve`. Only the load generator reaches the namespaces of the lab.
     pub(crate) service: &'static [&'static str],
 }
 
-/// The load at a point of a grid.
-pub(crate) trait Load: fmt::Display {
-    /// Every axis: which it is, its name in files and placeholders, and its value here.
-    fn axes(&self) -> Vec<(Axis, &'static str, u32)>;
-
-    /// What a server copies from and to the kernel for a unit of work, in bytes.
-    fn copied_bytes(&self) -> f64;
-
-    /// The part of one of several load generators, which `part` takes of a number.
-    fn divided(&self, part: &dyn Fn(u32) -> u32) -> Point;
-}
-
-/// What each grid has, independent of its axes.
-pub(crate) trait Common {
-    /// Warm-up and window in seconds, where they are other than the experiment's.
-    fn pace(&self) -> [Option<f64>; 2];
-
-    fn set_pace(&mut self, pace: [Option<f64>; 2]);
-
-    /// The command of the load generator, placeholders still in it.
-    fn load(&self) -> &[String];
-
-    /// The limits within which a subject keeps up.
-    fn limits(&self) -> String;
-}
-
-/// The points of an axis in an experiment.
-pub(crate) struct Points<'a> {
-    /// Its name in files.
-    pub(crate) key: &'static str,
-    /// The option that replaces them; none has.
-    pub(crate) option: &'static str,
-    pub(crate) points: &'a mut Vec<u32>,
-    /// The smallest and the largest that are accepted.
-    pub(crate) bounds: [u32; 2],
-}
-
-/// The cells of a workload in an experiment: every combination of the axes is one.
-pub(crate) trait Grid: Common {
-    fn axes(&mut self) -> Vec<Points<'_>>;
-
-    /// In the order of the reports.
-    fn points(&self) -> Vec<Point>;
-
-    /// # Errors
-    /// [`LabError::BadExperiment`] for the first thing that is wrong.
-    fn check(&self, check: &Check<'_>, subjects_change_load: bool) -> Result<(), LabError>;
-
-    /// How the requests of a schedule follow each other.
-    fn arrivals(&self) -> Arrivals {
-        Arrivals::Periodic
-    }
-
-    /// The command of another load generator, if the cells are measured with two.
-    fn second_load(&self) -> &[String] {
-        &[]
-    }
-
-    /// Whose work the verdicts are about.
-    fn under_test(&self) -> UnderTest {
-        UnderTest::Server
-    }
-}
-
-/// The axis of load generators: ours, and a second one if there is one.
-fn generators(second_load: &[String]) -> &'static [u32] {
-    if second_load.is_empty() { &[0] } else { &[0, 1] }
-}
-
-/// Every combination of these axes; the points of the last one are next to each other.
-fn combinations<const N: usize>(axes: [&[u32]; N]) -> Vec<[u32; N]> {
-    let mut all = vec![[0; N]];
-    for (position, points) in axes.into_iter().enumerate() {
-        let with = |one: [u32; N], point: u32| {
-            let mut one = one;
-            one[position] = point;
-            one
-        };
-        all = all.into_iter().flat_map(|one| points.iter().map(move |it| with(one, *it))).collect();
-    }
-    all
-}
-
-fn one() -> Vec<u32> {
-    vec![1]
-}
-
-fn zero() -> Vec<u32> {
-    vec![0]
-}
-
-fn is_zero(axis: &[u32]) -> bool {
-    axis == [0]
-}
-
-fn is_one(axis: &[u32]) -> bool {
-    axis == [1]
-}
-
-fn is_nought(number: &u32) -> bool {
-    *number == 0
-}
-
-fn single() -> u32 {
-    1
-}
-
-fn is_single(number: &u32) -> bool {
-    *number == 1
-}
-
-/// The most workers of a server.
-const WORKERS_MOST: u32 = 1024;
-
-/// How workers stand in the name of a cell.
-fn phrase_workers(f: &mut fmt::Formatter<'_>, workers: u32) -> fmt::Result {
-    if workers == 1 { Ok(()) } else { write!(f, ", {workers} workers") }
-}
-
 impl Protocol {
+    /// All of them, in the order of the reports.
+    pub const ALL: &[Protocol] = &[Protocol::Tcp, Protocol::Udp, Protocol::Http];
+
+    /// Its name, as in files and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Http => "http",
+        }
+    }
+
     /// What is counted: the work of one exchange.
     pub fn unit(self) -> &'static str {
         self.workload().unit
+    }
+
+    pub(crate) fn workload(self) -> &'static Workload {
+        match self {
+            Protocol::Tcp => &Workload {
+                unit: "request",
+                per: "per request",
+                latency: "Latency",
+                over_tcp: true,
+                on_schedule: false,
+                tables: &[Table::Each, Table::Requests],
+                figures: &["open_loop"],
+                service: &["echo", "--listen", "{addr}", "--allow", "any"],
+            },
+            Protocol::Udp => &Workload {
+                unit: "packet",
+                per: "per packet that came back",
+                latency: "Round trip",
+                over_tcp: false,
+                on_schedule: true,
+                tables: &[Table::Each, Table::Packets],
+                figures: &["datagrams"],
+                service: &["udp", "--listen", "{addr}", "--allow", "any"],
+            },
+            Protocol::Http => &Workload {
+                unit: "request",
+                per: "per request",
+                latency: "Latency",
+                over_tcp: true,
+                on_schedule: false,
+                tables: &[Table::Each, Table::Requests, Table::Http],
+                figures: &["http", "open_loop"],
+                service: &["http", "--root", "{root}", "{listen}"],
+            },
+        }
+    }
+}
+
+impl From<&LoadResult> for Protocol {
+    fn from(result: &LoadResult) -> Protocol {
+        match result {
+            LoadResult::Tcp(_) => Protocol::Tcp,
+            LoadResult::Udp(_) => Protocol::Udp,
+            LoadResult::Http(_) => Protocol::Http,
+        }
     }
 }
 
@@ -289,40 +146,196 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// A point of a grid: a protocol, and a value on each of its axes. In files it is a map of axes; which
+/// ones there are says the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+pub struct Point {
+    protocol: Protocol,
+    /// Those of other protocols are 0.
+    values: [u32; AXES],
+}
+
 impl Point {
+    /// The point with these values; the other axes have their defaults.
+    ///
+    /// # Errors
+    /// The axis that is missing, unknown or out of bounds.
+    pub fn new(protocol: Protocol, values: &[(Axis, u32)]) -> Result<Point, String> {
+        let mut point = Point { protocol, values: [0; AXES] };
+        for spec in axes_of(protocol) {
+            let given = values.iter().find(|(axis, _)| *axis == spec.axis).map(|it| it.1);
+            let value = given.or(spec.default).ok_or_else(|| format!("no {}", spec.key))?;
+            let [least, most] = spec.bounds;
+            if !(least..=most).contains(&value) {
+                return Err(format!("{} = {value}; expected {least} to {most}", spec.key));
+            }
+            point.values[spec.axis as usize] = value;
+        }
+        match values.iter().find(|(axis, _)| point.on(*axis).is_none()) {
+            Some((axis, _)) => Err(format!("{protocol} has no axis {axis:?}")),
+            None => Ok(point),
+        }
+    }
+
+    /// What is spoken at it.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// Its value on an axis, if it has the axis.
-    pub(crate) fn on(&self, axis: Axis) -> Option<u32> {
-        self.load().axes().into_iter().find(|(it, ..)| *it == axis).map(|(.., value)| value)
+    pub fn on(&self, axis: Axis) -> Option<u32> {
+        let has = axes_of(self.protocol).iter().any(|spec| spec.axis == axis);
+        has.then(|| self.values[axis as usize])
+    }
+
+    /// Its value on an axis, 0 without it.
+    pub(crate) fn get(&self, axis: Axis) -> u32 {
+        self.values[axis as usize]
+    }
+
+    pub(crate) fn is(&self, axis: Axis) -> bool {
+        self.get(axis) != 0
+    }
+
+    /// The same point with another value on an axis that it has.
+    pub(crate) fn with(mut self, axis: Axis, value: u32) -> Point {
+        if self.on(axis).is_some() {
+            self.values[axis as usize] = value;
+        }
+        self
+    }
+
+    /// Every axis with its value.
+    pub(crate) fn axes(&self) -> impl Iterator<Item = (&'static AxisSpec, u32)> {
+        axes_of(self.protocol).iter().map(|spec| (spec, self.values[spec.axis as usize]))
     }
 
     /// Connections or streams: the axis, and how many at once.
     pub(crate) fn clients(&self) -> (Axis, u32) {
-        let on = |axis| Some((axis, self.on(axis)?));
-        on(Axis::Connections).or_else(|| on(Axis::Streams)).unwrap_or((Axis::Connections, 1))
+        let axis = if self.protocol == Protocol::Udp { Axis::Streams } else { Axis::Connections };
+        (axis, self.get(axis))
     }
 
     /// Workers of the server.
     pub(crate) fn workers(&self) -> usize {
-        self.on(Axis::Workers).unwrap_or(1) as usize
+        self.get(Axis::Workers).max(1) as usize
     }
 
     /// The rate as a percentage of what the slowest subject can serve; 0 where it is not.
     pub(crate) fn load_percent(&self) -> u32 {
-        self.on(Axis::LoadPercent).unwrap_or(0)
+        self.get(Axis::LoadPercent)
     }
 
     /// The same load in a closed loop, in which each answer brings the next request.
     pub(crate) fn saturated(self) -> Point {
-        match self {
-            Point::Tcp(point) => Point::Tcp(TcpPoint { load_percent: 0, ..point }),
-            Point::Http(point) => Point::Http(HttpPoint { load_percent: 0, ..point }),
-            Point::Udp(_) => self,
-        }
+        self.with(Axis::LoadPercent, 0)
     }
 
     /// Requests per second on a schedule that the experiment gives; 0 where there is none.
     pub(crate) fn rate_per_s(&self) -> u32 {
-        self.on(Axis::RatePerS).unwrap_or(0)
+        self.get(Axis::RatePerS)
+    }
+
+    /// What a server copies from and to the kernel for a unit of work, in bytes. Of a file only the
+    /// sending counts.
+    pub(crate) fn copied_bytes(&self) -> f64 {
+        let bytes = f64::from(self.get(Axis::Bytes));
+        if self.protocol == Protocol::Http { bytes } else { 2.0 * bytes }
+    }
+
+    /// The part of one of several load generators that have equal parts.
+    ///
+    /// # Errors
+    /// The axis that cannot be divided.
+    pub(crate) fn divided(self, parts: u32) -> Result<Point, String> {
+        let (clients, count) = self.clients();
+        let mut part = self;
+        for (axis, value) in [(clients, count), (Axis::RatePerS, self.rate_per_s())] {
+            if !value.is_multiple_of(parts) {
+                let title = axis.title();
+                return Err(format!("{value} {title} cannot be divided among {parts} load generators"));
+            }
+            part = part.with(axis, value / parts);
+        }
+        Ok(part)
+    }
+}
+
+impl TryFrom<Map<String, Value>> for Point {
+    type Error = String;
+
+    fn try_from(map: Map<String, Value>) -> Result<Point, String> {
+        let protocol = match (map.contains_key("streams"), map.contains_key("file_bytes")) {
+            (true, _) => Protocol::Udp,
+            (_, true) => Protocol::Http,
+            _ => Protocol::Tcp,
+        };
+        let mut values = Vec::new();
+        for (key, value) in &map {
+            let spec = Axis::of_key(protocol, key).filter(|spec| spec.key == key);
+            let spec = spec.ok_or_else(|| format!("{protocol} has no axis `{key}`"))?;
+            let number = value.as_bool().map(u64::from).or_else(|| value.as_u64());
+            let number = number.and_then(|number| u32::try_from(number).ok());
+            values.push((spec.axis, number.ok_or_else(|| format!("{key} = {value}"))?));
+        }
+        Point::new(protocol, &values)
+    }
+}
+
+impl From<Point> for Map<String, Value> {
+    fn from(point: Point) -> Map<String, Value> {
+        let value = |spec: &AxisSpec, value: u32| match spec.is_flag {
+            true => Value::from(value != 0),
+            false => Value::from(value),
+        };
+        let given = point.axes().filter(|(spec, value)| spec.default != Some(*value));
+        given.map(|(spec, it)| (spec.key.to_owned(), value(spec, it))).collect()
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = bytes(self.get(Axis::Bytes));
+        let (_, clients) = self.clients();
+        let plural = if clients == 1 { "" } else { "s" };
+        match self.protocol {
+            Protocol::Tcp => write!(f, "{clients} x {size}")?,
+            Protocol::Http => write!(f, "{clients} connection{plural} x {size}")?,
+            Protocol::Udp => {
+                let rate = rate(self.get(Axis::PacketsPerS));
+                write!(f, "{clients} stream{plural} x {rate}/s x {size}")?;
+            }
+        }
+        if self.get(Axis::Files) > 1 {
+            write!(f, " of {} files", self.get(Axis::Files))?;
+        }
+        if self.get(Axis::Depth) > 1 {
+            write!(f, " x depth {}", self.get(Axis::Depth))?;
+        }
+        match (self.rate_per_s(), self.load_percent()) {
+            (0, 0) => {}
+            (0, percent) => write!(f, " at {percent} % load")?,
+            (per_s, _) => write!(f, " at {}/s", rate(per_s))?,
+        }
+        if self.protocol == Protocol::Http {
+            f.write_str(match (self.is(Axis::Http2), self.is(Axis::Tls)) {
+                (false, false) => " over HTTP",
+                (false, true) => " over HTTPS",
+                (true, false) => " over HTTP/2",
+                (true, true) => " over HTTP/2 with TLS",
+            })?;
+        }
+        let per_request = self.on(Axis::Keepalive) == Some(0) || self.get(Axis::Churn) == 1;
+        match self.get(Axis::Churn) {
+            _ if per_request => f.write_str(", a connection per request")?,
+            0 => {}
+            churn => write!(f, ", a connection per {churn} requests")?,
+        }
+        match self.workers() {
+            1 => Ok(()),
+            workers => write!(f, ", {workers} workers"),
+        }
     }
 }
 
@@ -345,7 +358,7 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.point.load(), self.net.phrase())
+        write!(f, "{} {}", self.point, self.net.phrase())
     }
 }
 
@@ -355,41 +368,54 @@ mod tests {
 
     #[test]
     fn cells_are_written_for_people_and_read_back() {
-        let udp = |streams, packets_per_s| Cell {
-            net: NetKind::Rps,
-            point: Point::Udp(UdpPoint { streams, packets_per_s, message_bytes: 172, workers: 1 }),
-        };
-        assert_eq!(udp(4000, 50).to_string(), "4000 streams x 50/s x 172 B on rps");
-        assert_eq!(udp(1, 200_000).to_string(), "1 stream x 200k/s x 172 B on rps");
-        assert_eq!(udp(1, 2_500_000).to_string(), "1 stream x 2.5M/s x 172 B on rps");
-        let json = serde_json::to_string(&udp(2, 50)).unwrap();
-        assert_eq!(serde_json::from_str::<Cell>(&json).unwrap(), udp(2, 50));
-        // As the first version wrote it.
-        let old = r#"{"net":"loopback","connections":100,"message_bytes":16384,"depth":1}"#;
-        let old: Cell = serde_json::from_str(old).unwrap();
-        assert_eq!((old.protocol(), &*old.to_string()), (Protocol::Tcp, "100 x 16 KB on lo"));
-        // With one field more it is no point of TCP.
-        let other = r#"{"net":"lo","connections":1,"message_bytes":1,"depth":1,"topics":1}"#;
-        assert!(serde_json::from_str::<Cell>(other).is_err());
-    }
-
-    #[test]
-    fn axes_of_points_and_grids_have_the_same_names() {
-        let quick = crate::experiment::Experiment::find("quick").unwrap();
-        for protocol in Protocol::ALL {
-            let points = quick.grid(*protocol).unwrap().points();
-            let of_point: Vec<&str> = points[0].load().axes().iter().map(|it| it.1).collect();
-            let stored = serde_json::to_value(points[0]).unwrap();
-            assert!(of_point.iter().all(|key| stored.get(key).is_some() || is_optional(key)));
-            let mut quick = quick.clone();
-            quick.keep_protocols(|it| it == *protocol);
-            let mut grids: Vec<_> = quick.grids_mut().collect();
-            let of_grid = grids[0].1.axes();
-            assert!(of_grid.iter().all(|axis| of_point.contains(&axis.key)), "{protocol}");
+        let (streams, rate, size) = (Axis::Streams, Axis::PacketsPerS, Axis::Bytes);
+        let (tls, keepalive, http2) = (Axis::Tls, Axis::Keepalive, Axis::Http2);
+        for (protocol, values, expected) in [
+            (Protocol::Udp, &[(streams, 4000), (rate, 50), (size, 172)][..], "4000 streams x 50/s x 172 B"),
+            (Protocol::Udp, &[(streams, 1), (rate, 2_500_000), (size, 1)], "1 stream x 2.5M/s x 1 B"),
+            (
+                Protocol::Tcp,
+                &[(Axis::Connections, 100), (size, 16 << 10), (Axis::LoadPercent, 25)],
+                "100 x 16 KB at 25 % load",
+            ),
+            (
+                Protocol::Tcp,
+                &[(Axis::Connections, 1), (size, 1), (Axis::Churn, 1), (Axis::Workers, 2)],
+                "1 x 1 B, a connection per request, 2 workers",
+            ),
+            (
+                Protocol::Http,
+                &[(Axis::Connections, 1), (size, 1), (tls, 1), (http2, 1), (Axis::Depth, 8)],
+                "1 connection x 1 B x depth 8 over HTTP/2 with TLS",
+            ),
+            (
+                Protocol::Http,
+                &[(Axis::Connections, 2), (size, 1024), (keepalive, 0), (Axis::Files, 3)],
+                "2 connections x 1 KB of 3 files over HTTP, a connection per request",
+            ),
+        ] {
+            let cell = Cell { net: NetKind::Rps, point: Point::new(protocol, values).unwrap() };
+            assert_eq!(cell.to_string(), format!("{expected} on rps"));
+            let json = serde_json::to_string(&cell).unwrap();
+            assert_eq!(serde_json::from_str::<Cell>(&json).unwrap(), cell, "{json}");
+        }
+        for wrong in [
+            r#"{"net":"lo","connections":1,"message_bytes":1,"topics":1}"#,
+            r#"{"net":"lo","connections":1}"#,
+            r#"{"net":"lo","connections":0,"message_bytes":1}"#,
+            r#"{"net":"lo","connections":"1","message_bytes":1}"#,
+        ] {
+            assert!(serde_json::from_str::<Cell>(wrong).is_err(), "{wrong}");
         }
     }
 
-    fn is_optional(key: &str) -> bool {
-        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator" | "http2" | "workers")
+    #[test]
+    fn a_load_is_divided_into_equal_parts_or_not_at_all() {
+        let values = [(Axis::Connections, 100), (Axis::Bytes, 1), (Axis::RatePerS, 1000)];
+        let point = Point::new(Protocol::Tcp, &values).unwrap();
+        let part = point.divided(4).unwrap();
+        assert_eq!((part.get(Axis::Connections), part.rate_per_s()), (25, 250));
+        assert!(point.divided(3).unwrap_err().contains("100 connections cannot be divided"));
+        assert!(point.divided(8).is_err());
     }
 }

@@ -6,12 +6,11 @@ use maud::{Markup, html};
 
 use super::parts::parts;
 use crate::audit::{Finding, Severity};
-use crate::prices::Explanation;
 use crate::record::RunRecord;
 use crate::report::columns::shown;
 use crate::report::document;
 use crate::report::model::Part;
-use crate::report::{prices, words};
+use crate::report::words;
 use crate::result::Bundle;
 use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
 
@@ -67,10 +66,6 @@ fn downloads(bundle: &Bundle, listed: &[RunRecord], all: usize) -> Markup {
                 @if listed.len() < all { "the first " (listed.len()) " of " (all) " runs" }
                 @else { "all " (all) " runs" }
                 " (CSV)"
-            }
-            @if let Some(explanation) = Explanation::of(bundle) {
-                ", " a download=(format!("{name}-prices.csv"))
-                    href=(link("text/csv", &prices::csv(&explanation))) { "what explains the differences (CSV)" }
             }
             @if let Some(whole) = whole {
                 " and " a download=(format!("{name}-bundle.json"))
@@ -165,7 +160,6 @@ fn commands(runs: &[RunRecord]) -> Markup {
             "# run " (run.index) ", " (run.cell) ", " (run.subject) "\n"
             (words::quoted(&run.server_command)) "\n"
             @if let Some(config) = &run.server_config { "# with\n" (config) }
-            @for server in &run.further_servers { (words::quoted(&server.command)) "\n" }
             (words::quoted(&run.client_command)) "\n"
         }
     }

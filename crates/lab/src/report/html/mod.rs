@@ -14,13 +14,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::document;
-use super::model::{Detail, apart};
+use super::model::apart;
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
 use super::{conditions, networks, numbers, prices, verdicts, warnings, words};
-use crate::experiment::Experiment;
-use crate::prices::Explanation;
 use crate::record::RunRecord;
 use crate::result::Bundle;
 use crate::summary::{Comparison, Summary};
@@ -93,7 +91,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
     let all: Vec<Judged<'_>> = judged(summary).collect();
     let told = document::warnings(bundle, summary);
     let [published, not_reproduced] = document::of_published(bundle, summary);
-    let explanation = Explanation::of(bundle);
+    let explanation = prices::section(bundle);
     let ranking = ranking::section(bundle, &all);
     let there = [!ranking.0.is_empty(), !told.parts.is_empty(), explanation.is_some()];
     html! {
@@ -110,14 +108,11 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
                 (parts::parts(&apart("Networks", networks)))
             }
         }
-        (verdicts(&bundle.experiment, &all, &shape, summary))
+        (verdicts(&all, &shape, summary))
         p.soft.small { (words::legend(bundle)) }
         (parts::section("warnings", &told))
         (cells::sections(summary))
-        @if let Some(explanation) = &explanation { (price_section(bundle, explanation)) }
-        @if let Some(profile) = document::of_profile(bundle, Detail::Full) {
-            (parts::section("profile", &profile))
-        }
+        @if let Some(explanation) = &explanation { (parts::section("prices", explanation)) }
         (parts::section("published", &published))
         (parts::section("not-reproduced", &not_reproduced))
     }
@@ -150,7 +145,6 @@ fn contents(summary: &Summary, shape: &Shape<'_>, there: [bool; 3]) -> Markup {
 
 /// Every verdict by itself: cards, or a table that can be sorted.
 fn verdicts(
-    experiment: &Experiment,
     all: &[Judged<'_>],
     shape: &Shape<'_>,
     summary: &Summary,
@@ -176,7 +170,7 @@ fn verdicts(
             }
         }
         @if all.len() > 1 {
-            p.soft.small { (warnings::many_verdicts(experiment)) }
+            p.soft.small { (warnings::many_verdicts()) }
         }
     }
 }
@@ -256,26 +250,3 @@ fn overview(all: &[Judged<'_>]) -> Markup {
     }
 }
 
-/// What of the differences the prices explain, and how well they predict.
-fn price_section(bundle: &Bundle, explanation: &Explanation<'_>) -> Markup {
-    let point = |it: &crate::prices::Explained<'_>| {
-        let names = [&*it.comparison.subject, &*it.comparison.baseline];
-        let name = format!("{} less {}, {}", names[0], names[1], it.cell.cell);
-        (it.difference_ns, it.predicted_ns(), it.was_fitted, name)
-    };
-    let points: Vec<plots::Point> = explanation.differences.iter().map(point).collect();
-    let section = document::of_prices(bundle, explanation, false);
-    html! {
-        section #prices {
-            h2 { (prices::TITLE) }
-            (parts::parts(&section.parts))
-            @if points.len() > 2 {
-                figure {
-                    figcaption { "Differences in CPU, ns per request or packet"
-                        span { "filled: predicted; hollow: fitted; on the line the model is right" } }
-                    (plots::scatter(&points, "measured", "by the model"))
-                }
-            }
-        }
-    }
-}

@@ -7,7 +7,6 @@ mod bars;
 mod curves;
 mod intervals;
 mod percentiles;
-mod scatter;
 mod stacks;
 
 use maud::{Markup, html};
@@ -16,7 +15,6 @@ pub(super) use bars::bars;
 pub(super) use curves::{PERCENTILES, cpu, latencies_by_load, ratios, subjects, throughput};
 pub(super) use intervals::{IntervalRow, intervals, rows_of};
 pub(super) use percentiles::{latencies, latenesses};
-pub(super) use scatter::{Point, scatter};
 pub(super) use stacks::{legend, stacks};
 
 const WIDTH: f64 = 400.0;

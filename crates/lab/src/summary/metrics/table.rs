@@ -121,13 +121,13 @@ single {
         |it| it.cpu.server_cpu.busy_each_s.iter().copied().reduce(f64::min)? / it.cpu.window_s;
     ClientBusyShare "client_busy_share" (OfWindow Neither Median) [EACH "client CPU" "busy"]
         "The same of the load generator; of the busiest if there are several."
-        |it| it.cpu.client_busy_share();
+        |it| it.cpu.client_busy_share()?;
     ClientThreadShare "client_thread_share" (OfWindow Neither Median) []
         "Share of the window used by the load generator's busiest thread, as it says."
         |it| it.client_thread_share();
     ClientProcessShare "client_process_share" (OfWindow Neither Median) []
         "Share of the window that the load generator's process used, by its own clock."
-        |it| it.cpu.client.cpu_s / it.cpu.window_s;
+        |it| it.cpu.client.as_ref()?.cpu_s / it.cpu.window_s;
     OtherProcessesShare "other_processes_share" (OfWindow Neither Median) []
         "Share of all CPUs that other processes used around the run; of the host where it was most."
         |it| it.other_processes_share()?;

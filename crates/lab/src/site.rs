@@ -1,0 +1,212 @@
+//! What servers of files serve: the lab makes the files, and everything else that HTTP needs on
+//! disk, in a directory of the bundle that is removed when the experiment ends.
+//!
+//! - `root/512.bin`: the file of 512 bytes; `root/512/0.bin` and on: a set of such files;
+//! - `certificate.pem`, `key.pem`: where a cell speaks TLS;
+//! - `urls.txt`, `server.conf`: written again for each run that needs them.
+//!
+//! The content of the files is random and follows from the seed of the experiment. No two files
+//! have the same content, so that one sent in place of another is noticed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use oorandom::Rand64;
+
+use crate::error::LabError;
+use crate::experiment::{Axis, Cell, Point, Protocol};
+
+/// The directory in the bundle.
+const DIRECTORY: &str = "work";
+
+/// The files of an experiment. Dropping it removes them.
+pub(crate) struct Site {
+    directory: PathBuf,
+}
+
+impl Site {
+    /// Makes the files of these cells in a bundle, and a certificate for servers at these addresses where
+    /// a cell speaks TLS. Without cells of HTTP there is nothing.
+    ///
+    /// # Errors
+    /// [`LabError::Write`], [`LabError::Machine`].
+    pub(crate) fn make(
+        bundle: &Path,
+        cells: &[Cell],
+        seed: u64,
+        servers: &[IpAddr],
+    ) -> Result<Option<Site>, LabError> {
+        let of_http = || cells.iter().map(|it| it.point).filter(|it| it.protocol() == Protocol::Http);
+        if of_http().next().is_none() {
+            return Ok(None);
+        }
+        // Subjects are started elsewhere, so their arguments need the whole path.
+        let bundle = bundle.canonicalize().map_err(|error| LabError::read(bundle, error))?;
+        let site = Site { directory: bundle.join(DIRECTORY) };
+        make_directory(&site.root())?;
+        let mut random = Rand64::new(u128::from(seed));
+        let sets: BTreeSet<(u32, u32)> =
+            of_http().map(|it| (it.get(Axis::Bytes), it.get(Axis::Files))).collect();
+        for (file_bytes, files) in sets {
+            if files > 1 {
+                make_directory(&site.root().join(file_bytes.to_string()))?;
+            }
+            for number in 0..files {
+                let path = site.root().join(relative(file_bytes, files, number));
+                write_random(&path, file_bytes, &mut random)
+                    .map_err(|error| LabError::write(&path, error))?;
+            }
+        }
+        if of_http().any(|it| it.is(Axis::Tls)) {
+            let names: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
+            let made = rcgen::generate_simple_self_signed(names)
+                .map_err(|error| LabError::Machine { why: format!("no certificate: {error}") })?;
+            write_text(site.certificate(), 0o644, &made.cert.pem())?;
+            write_text(site.key(), 0o600, &made.signing_key.serialize_pem())?;
+        }
+        Ok(Some(site))
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.directory.join("certificate.pem")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.directory.join("key.pem")
+    }
+
+    /// The configuration of a server that needs one.
+    pub(crate) fn configuration(&self) -> PathBuf {
+        self.directory.join("server.conf")
+    }
+
+    /// The words that tell `twinring load http` what to ask for: a URL, or `--urls` with a file of
+    /// them, which is written here.
+    ///
+    /// # Errors
+    /// [`LabError::Write`].
+    pub(crate) fn urls(&self, point: &Point, server: SocketAddr) -> Result<Vec<String>, LabError> {
+        let scheme = if point.is(Axis::Tls) { "https" } else { "http" };
+        let (file_bytes, files) = (point.get(Axis::Bytes), point.get(Axis::Files));
+        let url = |number| format!("{scheme}://{server}/{}", relative(file_bytes, files, number));
+        if files == 1 {
+            return Ok(vec![url(0)]);
+        }
+        let path = self.directory.join("urls.txt");
+        let list: String = (0..files).map(|number| url(number) + "\n").collect();
+        fs::write(&path, list).map_err(|error| LabError::write(&path, error))?;
+        Ok(vec!["--urls".to_owned(), path.display().to_string()])
+    }
+
+    /// The option that tells it what content to expect. Of many files, it compares each with the
+    /// first answer from the same URL.
+    pub(crate) fn verify_body(&self, point: &Point) -> String {
+        let file = self.root().join(relative(point.get(Axis::Bytes), 1, 0));
+        match point.get(Axis::Files) {
+            1 => format!("--verify-body={}", file.display()),
+            _ => "--verify-body".to_owned(),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // What cannot be removed is a few files in a directory of the lab's own.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Where a file is beneath the root.
+fn relative(file_bytes: u32, files: u32, number: u32) -> String {
+    match files {
+        1 => format!("{file_bytes}.bin"),
+        _ => format!("{file_bytes}/{number}.bin"),
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), LabError> {
+    fs::create_dir_all(path).map_err(|error| LabError::write(path, error))
+}
+
+fn write_text(path: PathBuf, mode: u32, text: &str) -> Result<(), LabError> {
+    let file = File::options().write(true).create_new(true).mode(mode).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| LabError::write(&path, error))
+}
+
+fn write_random(path: &Path, bytes: u32, random: &mut Rand64) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut left = bytes as usize;
+    while left > 0 {
+        let chunk = random.rand_u64().to_le_bytes();
+        let length = left.min(chunk.len());
+        file.write_all(&chunk[..length])?;
+        left -= length;
+    }
+    file.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::NetKind;
+
+    fn cell(bytes: u32, files: u32, tls: u32) -> Cell {
+        let axes = [(Axis::Connections, 1), (Axis::Bytes, bytes), (Axis::Files, files), (Axis::Tls, tls)];
+        Cell { net: NetKind::Lo, point: Point::new(Protocol::Http, &axes).unwrap() }
+    }
+
+    #[test]
+    fn files_have_their_sizes_differ_follow_from_the_seed_and_are_gone_at_the_end() {
+        let cells = [cell(1, 1, 0), cell(1000, 1, 0), cell(1000, 3, 0)];
+        let content = |seed| {
+            let bundle = tempfile::tempdir().unwrap();
+            let site = Site::make(bundle.path(), &cells, seed, &[]).unwrap().unwrap();
+            let read = |path: &str| fs::read(site.root().join(path)).unwrap();
+            let files = ["1000.bin", "1000/0.bin", "1000/1.bin", "1000/2.bin"].map(read);
+            assert_eq!(read("1.bin").len(), 1);
+            assert!(!site.certificate().exists());
+            drop(site);
+            assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 0);
+            files
+        };
+        let files = content(7);
+        for (index, file) in files.iter().enumerate() {
+            assert_eq!(file.len(), 1000);
+            assert!(!files[..index].contains(file));
+        }
+        assert_eq!(files, content(7));
+        assert_ne!(files, content(8));
+    }
+
+    #[test]
+    fn the_load_is_told_what_to_ask_for() {
+        let bundle = tempfile::tempdir().unwrap();
+        let server: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let cells = [cell(10, 1, 0), cell(10, 3, 1)];
+        let site = Site::make(bundle.path(), &cells, 1, &[server.ip()]).unwrap().unwrap();
+        let [one, many] = cells.map(|cell| cell.point);
+        assert_eq!(site.urls(&one, server).unwrap(), ["http://127.0.0.1:9/10.bin"]);
+        let words = site.urls(&many, server).unwrap();
+        assert_eq!(words[0], "--urls");
+        let list = fs::read_to_string(&words[1]).unwrap();
+        let last = "https://127.0.0.1:9/10/2.bin";
+        assert_eq!((list.lines().count(), list.lines().last()), (3, Some(last)));
+        assert!(fs::read_to_string(site.certificate()).unwrap().contains("BEGIN CERTIFICATE"));
+        let mode = std::os::unix::fs::PermissionsExt::mode;
+        assert_eq!(mode(&fs::metadata(site.key()).unwrap().permissions()) & 0o777, 0o600);
+        assert!(site.verify_body(&one).ends_with("root/10.bin"));
+    }
+}
