@@ -1,73 +1,27 @@
-//! `twinring advise`: which engine suits a workload here.
+//! `twinring advise`: the page for the one who decides. It is `compare` with what the probe says of this machine.
 
-use crate::lab::{HELPER, tell};
+use crate::compare::{Workload, measure, service};
+use crate::lab::tell;
 use crate::output::complain;
-use crate::values;
-use clap::{Args, ValueEnum};
-use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::{self, BufRead, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use clap::Args;
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
-use twinring_lab::advise::{self, Local, Workload};
-use twinring_lab::{Advice, Estimate, LabError, NetChoice, Protocol, RunOptions, Stop, Style};
+use twinring_lab::{LabError, Load, Outcome, Protocol, Question, Style, Subject};
 
-/// The longest line that is read as an answer.
-const ANSWER_BYTES_MAX: u64 = 256;
-
-/// What a server does.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Service {
-    /// Messages over TCP that are answered.
-    Echo,
-    /// Files over HTTP.
-    Http,
-    /// Datagrams over UDP that are answered.
-    Udp,
-}
-
+/// Options of `advise`.
 #[derive(Debug, Args)]
 pub(crate) struct Advise {
-    /// What your server is most like.
-    service: Option<Service>,
-    /// Connections (or UDP streams) of one worker at once.
-    #[arg(short, long, value_name = "N")]
-    connections: Option<u32>,
-    /// Size of a message, a file or a datagram, such as 128 or 4K.
-    #[arg(short, long, value_name = "BYTES", value_parser = values::size)]
-    size: Option<u32>,
-    /// Requests per second of one worker; 0 is as many as it can answer.
-    #[arg(short, long, value_name = "R")]
+    /// What your server is most like: echo, http or udp.
+    #[arg(default_value = "echo", value_parser = ["echo", "http", "udp"])]
+    service: String,
+    #[command(flatten)]
+    workload: Workload,
+    /// Requests per second of one worker; by default a quarter of what it can answer, and as many as it can.
+    #[arg(short, long, value_name = "R", value_parser = crate::values::count)]
     rate: Option<u32>,
-    /// HTTP over TLS.
-    #[arg(long)]
-    tls: bool,
-    /// Networks to measure on: lo, rps (which interrupts the server), napi (which the server polls),
-    /// all of them, or auto: rps where rights allow, else lo.
-    #[arg(long, default_value = "all")]
-    net: NetChoice,
-    /// How long to measure. More time gives narrower intervals and more cells close to yours.
-    #[arg(long, value_name = "MINUTES", default_value_t = 5.0, value_parser = minutes)]
-    minutes: f64,
-    /// Ask nothing: what is not given takes its default (echo, 100 connections, 1024 bytes, rate 0).
-    #[arg(long)]
-    no_questions: bool,
-    /// Also write the page as HTML to this file.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Print the page as one JSON line.
+    /// Print the result as one JSON line.
     #[arg(long)]
     json: bool,
-    /// Directory for the bundle with the raw data.
-    #[arg(long, default_value = "bundles", value_name = "DIR")]
-    out: PathBuf,
-}
-
-fn minutes(text: &str) -> Result<f64, String> {
-    let minutes = text.parse().ok().filter(|minutes| (0.1..=240.0).contains(minutes));
-    minutes.ok_or_else(|| "expected minutes between 0.1 and 240".to_owned())
 }
 
 pub(crate) fn run(options: &Advise) -> ExitCode {
@@ -81,130 +35,76 @@ pub(crate) fn run(options: &Advise) -> ExitCode {
 }
 
 fn advise(options: &Advise) -> Result<u8, LabError> {
-    let workload = workload(options);
-    let experiment = workload.experiment(options.minutes * 60.0)?;
-    let local = local();
-    let (advice, code) = if local.refused.is_some() {
-        (Advice::unmeasured(&workload, local), 0)
-    } else {
-        complain(&format!("measuring, {}", Estimate::of(&experiment).words()));
-        let binary =
-            std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-        let outcome = twinring_lab::run(
-            &RunOptions {
-                experiment,
-                out: options.out.clone(),
-                seed: None,
-                helper: vec![OsString::from(&binary), HELPER.into()],
-                binary,
-                peers: None,
-                prices: true,
-                command: std::env::args().collect(),
-            },
-            &Stop::on_signals().map_err(LabError::signals)?,
-        )?;
-        let directory = outcome.directory.display().to_string();
-        (Advice::of(&workload, &outcome.bundle, &directory, local), outcome.exit_code())
-    };
-    let page = match options.json {
-        true => format!("{}\n", advice.json_line()),
-        false => advise::text(&advice, Style::for_stdout()),
-    };
-    let code = tell(&page, code);
-    // Behind the page: if the file cannot be written, minutes of measuring are not lost.
-    if let Some(file) = &options.html {
-        write(file, &advise::html(&advice)).map_err(|error| LabError::write(file, error))?;
-    }
-    Ok(code)
-}
-
-/// Writes a file. A FIFO without a reader is an error, and not waited for.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut open = OpenOptions::new();
-    open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
-    open.open(path)?.write_all(text.as_bytes())
-}
-
-/// What was asked for. What the options leave open is asked on a terminal.
-fn workload(options: &Advise) -> Workload {
-    let asks = !options.no_questions && !options.json && io::stdin().is_terminal();
-    let service = options.service.unwrap_or_else(|| {
-        let question = "What is your server most like: echo, http or udp?";
-        let read = |text: &str| Service::from_str(text, true).ok();
-        ask(asks, question, "echo", read).unwrap_or(Service::Echo)
-    });
-    let protocol = match service {
-        Service::Echo => Protocol::Tcp,
-        Service::Http => Protocol::Http,
-        Service::Udp => Protocol::Udp,
-    };
-    let number = |given: Option<u32>, question: &str, default: u32| {
-        // Units are for sizes; a thousand connections may be written as 1K all the same.
-        let read = |text: &str| values::size(text).ok();
-        given.or_else(|| ask(asks, question, &default.to_string(), read)).unwrap_or(default)
-    };
-    let (many, size) = match service {
-        Service::Echo => ("Connections of one worker at once?", "Bytes of a message?"),
-        Service::Http => ("Connections of one worker at once?", "Bytes of a file?"),
-        Service::Udp => ("Streams of one worker at once?", "Bytes of a datagram?"),
-    };
-    Workload {
-        protocol,
-        connections: number(options.connections, many, 100),
-        bytes: number(options.size, size, if protocol == Protocol::Udp { 172 } else { 1024 }),
-        rate_per_s: number(
-            options.rate,
-            "Requests per second of one worker? 0 is as many as it can answer.",
-            0,
-        ),
-        tls: options.tls && protocol == Protocol::Http,
-        net: options.net,
-    }
-}
-
-/// Asks until the answer can be read; nothing at the end of input, or if standard input is no terminal.
-fn ask<T>(
-    asks: bool,
-    question: &str,
-    default: &str,
-    read: impl Fn(&str) -> Option<T>,
-) -> Option<T> {
-    if !asks {
-        return None;
-    }
-    loop {
-        let _reader_is_gone = write!(io::stderr(), "{question} [{default}] ");
-        let mut answer = String::new();
-        let input = io::Read::take(io::stdin().lock(), ANSWER_BYTES_MAX);
-        if io::BufReader::new(input).read_line(&mut answer).ok()? == 0 {
-            return None;
-        }
-        let answer = answer.trim();
-        if let Some(value) = read(if answer.is_empty() { default } else { answer }) {
-            return Some(value);
-        }
-    }
-}
-
-/// What this kernel and container say about io_uring.
-fn local() -> Local {
+    let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
     let found = Capabilities::detect();
-    let refused = found.refusal.as_ref().map(|it| format!("{}: {}", it.what, it.fix));
-    let mut against = Vec::new();
-    let missing: Vec<&str> = found.missing().iter().map(|feature| feature.kernel_name).collect();
-    if !missing.is_empty() && refused.is_none() {
-        against.push(format!("this kernel lacks {}", missing.join(", ")));
+    if let Some(refusal) = &found.refusal {
+        let page = match options.json {
+            true => format!("{}\n", serde_json::json!({"event": "result", "use": "epoll", "refused": refusal.what})),
+            false => format!("io_uring cannot run here: {}.\nTRY    {}\nUSE    epoll\n", refusal.what, refusal.fix),
+        };
+        return Ok(tell(&page, 0));
     }
-    if found.uring.as_ref().is_some_and(|uring| uring.memlock_charged) {
-        against.push("rings are charged to RLIMIT_MEMLOCK: raise `ulimit -l`".to_owned());
+    let outcome = measure(question(options, protocol)?.experiment()?, &options.workload)?;
+    let page = match options.json {
+        true => format!("{}\n", twinring_lab::json_line(&outcome)),
+        false => page(&outcome, protocol, &found),
+    };
+    Ok(tell(&page, outcome.exit_code()))
+}
+
+fn question(options: &Advise, protocol: Protocol) -> Result<Question, LabError> {
+    // Most programs use epoll without gathering their sends. Datagrams are never gathered.
+    let subjects = match protocol {
+        Protocol::Udp => vec!["epoll", "io_uring"],
+        Protocol::Tcp | Protocol::Http => vec!["epoll", "io_uring", "at-once=epoll:gather=off"],
+    };
+    let mut subjects = subjects.into_iter().map(Subject::parse).collect::<Result<Vec<_>, _>>()?;
+    if let [_, uring, at_once] = &mut subjects[..] {
+        uring.against.push(at_once.name.clone());
     }
+    let loads = match (options.rate, protocol) {
+        (Some(rate), _) => vec![Load::Rate(rate)],
+        (None, Protocol::Udp) => Vec::new(),
+        (None, _) => vec![Load::Percent(25), Load::Max],
+    };
+    Ok(Question {
+        name: "advise".to_owned(),
+        protocol,
+        subjects,
+        clients: options.workload.connections,
+        bytes: options.workload.bytes(protocol),
+        tls: options.workload.tls,
+        loads,
+        net: options.workload.net,
+        pairs: None,
+    })
+}
+
+/// The page of the comparison, with what the probe says before its answer.
+fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
+    let page = outcome.page(Style::for_stdout());
+    let at = page.find("LIMITS").or_else(|| page.find("NEXT")).unwrap_or(0);
+    let (chart, rest) = page.split_at(at);
+    let service = match protocol {
+        Protocol::Tcp => "echo",
+        Protocol::Udp => "udp",
+        Protocol::Http => "http --root DIR",
+    };
+    let mut facts: Vec<String> = before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")).collect();
+    facts.push(format!("TRY    twinring serve {service} --listen ADDRESS --engine both\n"));
+    format!("{chart}{}{rest}", facts.concat())
+}
+
+/// What has to be done before io_uring can be used where it is deployed: the words of `twinring probe`, by which it
+/// can be checked.
+fn before(found: &Capabilities) -> Vec<String> {
+    let mut facts = Vec::new();
     if found.environment.container.is_none() {
-        against.push(
-            "the default seccomp profiles of Docker and containerd forbid io_uring; it has to be \
-             allowed where you deploy"
-                .to_owned(),
-        );
+        facts.push("Docker forbids io_uring by default: twinring seccomp oci".to_owned());
     }
-    let features = found.chosen.as_ref().map(crate::probe::describe);
-    Local { refused, against, features }
+    let missing: Vec<&str> = found.missing().iter().map(|feature| feature.kernel_name).collect();
+    if !missing.is_empty() {
+        facts.push(format!("this kernel lacks {}: twinring probe", missing.join(", ")));
+    }
+    facts
 }

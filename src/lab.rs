@@ -7,10 +7,10 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
+use twinring_lab::result::Bundle;
 use twinring_lab::{
-    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError, NetChoice, Overrides,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, Gate, LabError, NetChoice, Overrides,
     Protocol, RunOptions, Stop, Style, Subject, Via, Wanted,
 };
 
@@ -24,15 +24,18 @@ pub(crate) enum Lab {
     Run(Box<Run>),
     /// List the built-in experiments.
     List,
-    /// Print an experiment as TOML, to start your own from; or explain the differences in a bundle.
+    /// Print an experiment as TOML, to start your own from; or all tables of a bundle.
     Show {
         /// A built-in experiment, a file, or the directory of a bundle.
         name: String,
     },
-    /// Render the reports of a bundle again, and print its table.
+    /// Render the reports of a bundle again, and print the first page.
     Report {
         /// The directory of the bundle.
         bundle: PathBuf,
+        /// Print all tables before the first page.
+        #[arg(long)]
+        full: bool,
     },
     /// Join bundles of one experiment, from several occasions or machines, into a new one.
     Merge {
@@ -42,8 +45,8 @@ pub(crate) enum Lab {
         #[arg(required = true, num_args = 2..)]
         bundles: Vec<PathBuf>,
     },
-    /// Compare two bundles, cell by cell and subject by subject, and judge gates on the changes.
-    Compare(Compare),
+    /// What changed from one bundle to another, cell by cell and subject by subject, with gates.
+    Diff(Diff),
     /// List other people's programs: which are installed, and how to get the others.
     Peers(Peers),
     /// Recompute every figure of a bundle from its raw data, and detect edits.
@@ -205,19 +208,15 @@ fn axis(text: &str) -> Result<(String, Vec<u32>), String> {
     Ok((key.trim().to_owned(), points?))
 }
 
-/// Options of `lab compare`.
+/// Options of `lab diff`.
 #[derive(Debug, Args)]
-pub(crate) struct Compare {
+pub(crate) struct Diff {
     /// The bundle to compare with: before.
     a: PathBuf,
     /// The bundle to judge: after.
     b: PathBuf,
-    /// A gate that fails the comparison: `[possibly] [relative] FIGURE > N%` or `< -N%`, or
-    /// `verdict changed`, followed by `of SUBJECT` and `in CELL` to limit it. FIGURE is server_cpu,
-    /// both_cpus, server_process, throughput, p50, p99, p99.9, syscalls, memory, or another field of
-    /// `figures`, such as notifications or server.user_ns. The gate is breached if the whole interval is
-    /// beyond the limit; with `possibly`, if one end is; `relative` means the ratio to the baseline.
-    /// Exit code 3 if breached, 1 if it cannot be judged. Repeatable.
+    /// A gate: `FIGURE > N%` or `FIGURE < -N%`, such as `server_cpu > 3%`. It is breached if the whole interval is beyond
+    /// the limit; then the exit code is 3, or 1 if it cannot be judged. Repeatable.
     #[arg(long, value_name = "EXPR")]
     fail_if: Vec<Gate>,
     /// Also compare bundles that fail verification.
@@ -243,11 +242,11 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Run(options) => measure(&options),
         Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name } => show(&name),
-        Lab::Report { bundle } => twinring_lab::rerender(&bundle)
-            .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
-        Lab::Merge { out, bundles } => twinring_lab::merge(&out, &bundles)
-            .map(|bundle| tell(&twinring_lab::table(&bundle, Style::for_stdout()), 0)),
-        Lab::Compare(options) => compare(options),
+        Lab::Report { bundle, full } => twinring_lab::rerender(&bundle).map(|found| report(&found, &bundle, full)),
+        Lab::Merge { out, bundles } => {
+            twinring_lab::merge(&out, &bundles).map(|bundle| report(&bundle, &out, false))
+        }
+        Lab::Diff(options) => diff(&options),
         Lab::Peers(options) => list_peers(&options),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
             .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
@@ -304,6 +303,7 @@ fn measure(options: &Run) -> Result<u8, LabError> {
             binary,
             peers: options.peers,
             prices: !options.no_prices,
+            excluded_max: twinring_lab::EXCLUDED_MAX,
             command: std::env::args().collect(),
         },
         &stop,
@@ -315,8 +315,7 @@ fn measure(options: &Run) -> Result<u8, LabError> {
     let result = if options.json {
         format!("{}\n", twinring_lab::json_line(&outcome))
     } else {
-        let table = twinring_lab::table(&outcome.bundle, Style::for_stdout());
-        format!("{table}\nBundle: {0}\nReport: {0}/report.html\n", outcome.directory.display())
+        outcome.page(Style::for_stdout())
     };
     Ok(tell(&result, outcome.exit_code()))
 }
@@ -346,18 +345,24 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
     Ok(tell(&result, code))
 }
 
-fn compare(options: Compare) -> Result<u8, LabError> {
-    let Compare { a, b, fail_if, unverified, json, markdown } = options;
-    let options = compare::Options { gates: fail_if, unverified };
-    let comparison = compare::bundles(&a, &b, &options)?;
-    let result = if json {
-        format!("{}\n", comparison.json_line()?)
-    } else if markdown {
-        comparison.markdown()
-    } else {
-        comparison.table(Style::for_stdout())
+/// Prints the first page of a bundle, or everything.
+fn report(bundle: &Bundle, directory: &Path, full: bool) -> u8 {
+    let (directory, style) = (directory.display().to_string(), Style::for_stdout());
+    let text = match full {
+        true => twinring_lab::full(bundle, &directory, style),
+        false => twinring_lab::first_page(bundle, &directory, style),
     };
-    Ok(tell(&result, comparison.exit_code()))
+    tell(&text, 0)
+}
+
+fn diff(options: &Diff) -> Result<u8, LabError> {
+    let found = twinring_lab::diff(&options.a, &options.b, &options.fail_if, options.unverified)?;
+    let result = match (options.json, options.markdown) {
+        (true, _) => format!("{}\n", found.json_line()),
+        (false, true) => found.markdown(),
+        (false, false) => found.table(Style::for_stdout()),
+    };
+    Ok(tell(&result, found.exit_code()))
 }
 
 fn list() -> String {
@@ -373,9 +378,7 @@ fn list() -> String {
 fn show(name: &str) -> Result<u8, LabError> {
     let directory = Path::new(name);
     if twinring_lab::built_in(name).is_none() && twinring_lab::is_bundle(directory) {
-        let bundle = twinring_lab::recomputed(directory)?;
-        let text = twinring_lab::explain(&bundle, Style::for_stdout())?;
-        return Ok(tell(&text, 0));
+        return Ok(report(&twinring_lab::recomputed(directory)?, directory, true));
     }
     match twinring_lab::built_in(name) {
         Some(text) => Ok(tell(text, 0)),

@@ -2,6 +2,7 @@
 //! call its parsers.
 
 mod advise;
+mod compare;
 mod engine_args;
 mod inherit;
 mod lab;
@@ -52,7 +53,9 @@ enum Command {
     },
     /// Find out which engine suits a workload on this machine, in a few minutes.
     Advise(advise::Advise),
-    /// Compare engines and servers in paired experiments.
+    /// Compare servers under one workload: engines, other servers, or two builds of one.
+    Compare(compare::Compare),
+    /// Paired experiments, their bundles and reports.
     #[command(subcommand)]
     Lab(lab::Lab),
     /// Print the completions of a shell, for its directory of completions.
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
             exit_code(serve::profile(format).and_then(|text| output::print(&text)))
         }
         Command::Advise(options) => advise::run(&options),
+        Command::Compare(options) => compare::run(&options),
         Command::Lab(lab) => lab::run(lab),
         Command::Completions { shell } => completions(shell),
         Command::Man { directory } => manual(&directory),

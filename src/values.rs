@@ -12,6 +12,12 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("`{text}` is too large: at most {} bytes", u32::MAX))
 }
 
+/// A count, such as `100` or `10k`.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    let count = quantity::count(text)?;
+    u32::try_from(count).map_err(|_| format!("`{text}` is too large: at most {}", u32::MAX))
+}
+
 /// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; a port alone is
 /// one of 127.0.0.1, and `:8080` or `*:8080` one of every IPv4 address.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {

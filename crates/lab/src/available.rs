@@ -94,10 +94,13 @@ pub(crate) fn available(options: &RunOptions, server_cpus: usize) -> Result<Avai
 /// Why our server or load generator cannot run on io_uring and on epoll here, if they cannot. What is not
 /// used is not looked at.
 fn engines(experiment: &Experiment, binary: &Path) -> (Option<String>, Option<String>) {
-    let has = |engine: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(engine));
+    let has =
+        |engine: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(engine));
     let is_ours = |subject: &Subject| {
         let load = |protocol| experiment.load_template(protocol, subject);
-        experiment.protocols().any(|it| load(it).starts_with(&["{twinring}", "load"].map(str::to_owned)))
+        experiment
+            .protocols()
+            .any(|it| load(it).starts_with(&["{twinring}", "load"].map(str::to_owned)))
     };
     // Elsewhere it may be another kernel.
     let loads = experiment.via.is_none() && experiment.subjects.iter().any(is_ours);
@@ -190,7 +193,8 @@ mod tests {
             why_not(&path, "io_uring")
         };
         assert_eq!(script("echo '{\"event\":\"ready\"}'; exec sleep 60"), None);
-        let why = script("echo 'no io_uring: seccomp refuses it;' >&2; echo '  do this' >&2; exit 1");
+        let why =
+            script("echo 'no io_uring: seccomp refuses it;' >&2; echo '  do this' >&2; exit 1");
         assert_eq!(why.unwrap(), "no io_uring: seccomp refuses it; do this");
         assert!(script("exit 1").unwrap().contains("does not start"));
         let missing = why_not(&directory.path().join("nothing"), "epoll").unwrap();

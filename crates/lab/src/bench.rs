@@ -44,6 +44,7 @@ impl Bench<'_> {
     /// elsewhere there is none.
     pub(crate) fn round_trip_ns(&self) -> Option<f64> {
         let here = self.experiment.via.is_none();
-        here.then(|| placement::round_trip_ns(self.cpus.server.first(), self.cpus.client.first())).flatten()
+        here.then(|| placement::round_trip_ns(self.cpus.server.first(), self.cpus.client.first()))
+            .flatten()
     }
 }

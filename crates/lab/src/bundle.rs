@@ -164,7 +164,6 @@ pub(crate) fn write_runs<'a>(
 pub(crate) fn finish(
     directory: &Path,
     bundle: &Bundle,
-    runs: &[RunRecord],
 ) -> Result<(), LabError> {
     let path = directory.join(RUNS_FILE);
     let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
@@ -172,7 +171,7 @@ pub(crate) fn finish(
     for (name, content) in [
         (BUNDLE_FILE, as_json(directory, bundle)?),
         (MARKDOWN_FILE, report::markdown(bundle).into_bytes()),
-        (HTML_FILE, report::html(bundle, runs).into_bytes()),
+        (HTML_FILE, report::html(bundle).into_bytes()),
     ] {
         drafts.push(Draft::write(directory, name, &content)?);
     }

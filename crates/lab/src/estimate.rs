@@ -2,8 +2,8 @@
 
 use crate::experiment::{Cell, Experiment, Protocol};
 use crate::plan::groups;
-use crate::statistics::MIN_PAIRS;
-use crate::statistics::{least_pairs, level_for};
+use crate::analysis::family;
+use crate::statistics::{family_level, least_pairs};
 
 /// What a run takes beyond warm-up and window: start, placement, end.
 const OVERHEAD_S: f64 = 0.3;
@@ -34,7 +34,8 @@ impl Estimate {
         for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
             // Three windows of each subject, to find the rate.
             let protocol = cell.protocol();
-            let seconds = 3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
+            let seconds =
+                3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
             estimate.seconds += seconds;
             estimate.seconds_most += seconds;
         }
@@ -71,9 +72,8 @@ fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
 /// Says so if the plan can give no decision, before it is run.
 pub(crate) fn too_few_pairs(experiment: &Experiment) -> Option<String> {
     let cells = experiment.cells(experiment.networks());
-    let comparisons: usize =
-        cells.iter().map(|cell| experiment.contests(cell.protocol()).len()).sum();
-    let needed = least_pairs(level_for(1, comparisons))?.max(MIN_PAIRS);
+    let comparisons = family(experiment, &cells);
+    let needed = least_pairs(family_level(comparisons));
     let pairs = experiment.pairs;
     (comparisons > 0 && pairs < needed).then(|| {
         format!(
@@ -112,6 +112,9 @@ mod tests {
         assert_eq!(too_few_pairs(&experiment), None);
         experiment.pairs = 4;
         let said = too_few_pairs(&experiment).unwrap();
-        assert!(said.starts_with("4 pairs can give no decision") && said.contains("--pairs 8"), "{said}");
+        assert!(
+            said.starts_with("4 pairs can give no decision") && said.contains("--pairs 8"),
+            "{said}"
+        );
     }
 }

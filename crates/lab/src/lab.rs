@@ -8,6 +8,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::accounting::BackgroundLoad;
+use crate::analysis::{CellSummary, Summary, summarise};
 use crate::available::{Available, available};
 use crate::bench::{Bench, Slot};
 use crate::bundle::{self, Writer};
@@ -16,6 +17,7 @@ use crate::cpus::Cpus;
 use crate::error::LabError;
 use crate::estimate::too_few_pairs;
 use crate::experiment::{Cell, Experiment, NetKind};
+use crate::gate::{Gate, Gated};
 use crate::machine::{Fingerprint, Program, hash};
 use crate::net::{self, Network};
 use crate::noise::{self, Noise};
@@ -26,19 +28,15 @@ use crate::plan::{Block, Plan};
 use crate::prices::{self, PriceRecord};
 use crate::progress::{Progress, say};
 use crate::record::RunRecord;
+use crate::report::{Style, first_page};
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
 use crate::runner;
 use crate::site::Site;
 use crate::stop::{Stop, keep_children};
-use crate::summary::{Summary, Verdict, summarise};
-use crate::warnings::warnings;
 
 /// How long a block waits for the placement that is wanted, and between two samples of it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
 const PLACEMENT_TICK: Duration = Duration::from_millis(300);
-
-/// After so many excluded blocks in a row the experiment stops, if their cause can be ended.
-const EXCLUDED_MAX: usize = 6;
 
 /// What came out of an experiment.
 #[derive(Debug, Clone)]
@@ -51,7 +49,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The exit code of the command: 128 + the signal for an interrupted experiment; 1 when every
-    /// comparison is void, so that nothing could be measured; else 0, for any verdicts.
+    /// comparison is void, so that nothing could be measured; else 0, for any decision.
     pub fn exit_code(&self) -> u8 {
         if let State::Interrupted { signal } = self.bundle.state {
             return (128 + signal) as u8;
@@ -59,7 +57,26 @@ impl Outcome {
         let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
         let mut comparisons = cells.flat_map(|cell| &cell.comparisons).peekable();
         let any = comparisons.peek().is_some();
-        u8::from(any && comparisons.all(|it| matches!(it.verdict, Verdict::Void { .. })))
+        u8::from(any && comparisons.all(|it| it.void.is_some()))
+    }
+
+    /// The first page of the report.
+    pub fn page(&self, style: Style) -> String {
+        first_page(&self.bundle, &self.directory.display().to_string(), style)
+    }
+
+    /// What a gate says of each comparison, with its place; nothing where it could not be judged.
+    pub fn gated(&self, gate: &Gate) -> Vec<(Option<Gated>, String)> {
+        let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
+        let of_cell = |cell: &CellSummary| {
+            let (name, comparisons) = (cell.cell, cell.comparisons.clone());
+            comparisons.into_iter().map(move |it| {
+                let change = it.figures.get(&gate.figure).filter(|_| it.void.is_none());
+                let place = format!("{} against {}, {name}", it.subject, it.baseline);
+                (change.and_then(|change| gate.judge(change)), place)
+            })
+        };
+        cells.flat_map(of_cell).collect()
     }
 }
 
@@ -103,7 +120,6 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         cpus,
         occasions: Vec::new(),
         summary: None,
-        warnings: Vec::new(),
         prices: Some(prices),
     };
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
@@ -124,8 +140,15 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             load_engine,
             began: Instant::now(),
         };
-        Lab { bench: &bench, networks: &mut networks.list, writer, runs: &mut runs, calibrations: 0 }
-            .measure(cells, seed)
+        Lab {
+            bench: &bench,
+            networks: &mut networks.list,
+            writer,
+            runs: &mut runs,
+            calibrations: 0,
+            excluded_max: options.excluded_max,
+        }
+        .measure(cells, seed)
     });
     drop(networks);
     bundle.state = match (&measured, stop.signal()) {
@@ -133,9 +156,8 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         (Ok(()), Some(signal)) => State::Interrupted { signal },
         (Ok(()), None) => State::Complete,
     };
-    bundle.summary = Some(summarise(&experiment, seed, &runs));
-    bundle.warnings = warnings(&bundle);
-    let finished = bundle::finish(&directory, &bundle, &runs);
+    bundle.summary = Some(summarise(&bundle, &runs));
+    let finished = bundle::finish(&directory, &bundle);
     // The first error is the cause, a second one most often its consequence.
     measured?;
     finished?;
@@ -146,7 +168,9 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
 fn try_to_write(out: &Path) -> Result<(), LabError> {
     let existed = out.exists();
     let file = out.join(format!(".twinring-{}", std::process::id()));
-    let tried = fs::create_dir_all(out).and_then(|()| fs::write(&file, "")).map_err(|e| LabError::write(out, e));
+    let tried = fs::create_dir_all(out)
+        .and_then(|()| fs::write(&file, ""))
+        .map_err(|e| LabError::write(out, e));
     // It was the lab's own a moment ago.
     let _ = fs::remove_file(&file);
     if !existed {
@@ -183,6 +207,7 @@ struct Lab<'a> {
     writer: Writer,
     runs: &'a mut Vec<RunRecord>,
     calibrations: usize,
+    excluded_max: usize,
 }
 
 impl Lab<'_> {
@@ -202,13 +227,15 @@ impl Lab<'_> {
                 break;
             }
             self.wait_for_placement();
-            let Some(noise) = self.run_block(&mut plan, &block, &rates, &mut progress)? else { break };
+            let Some(noise) = self.run_block(&mut plan, &block, &rates, &mut progress)? else {
+                break;
+            };
             if !noise.is_empty() {
                 progress.more(plan.replace(&block));
             }
             let cause = noise.into_iter().find(|(noise, _)| noise.can_be_ended());
             excluded = if cause.is_some() { excluded + 1 } else { 0 };
-            if let Some((_, why)) = cause.filter(|_| excluded >= EXCLUDED_MAX) {
+            if let Some((_, why)) = cause.filter(|_| excluded >= self.excluded_max) {
                 return Err(LabError::Noisy { blocks: excluded, why });
             }
         }
@@ -304,7 +331,8 @@ fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec
     let own = options.binary.to_string_lossy().into_owned();
     let mut paths = vec![own.clone()];
     for subject in &experiment.subjects {
-        let loads = experiment.protocols().map(|protocol| experiment.load_template(protocol, subject));
+        let loads =
+            experiment.protocols().map(|protocol| experiment.load_template(protocol, subject));
         let commands = loads.chain(subject.command.clone());
         let words = commands.filter_map(|command| command.into_iter().next());
         paths.extend(words.map(|word| word.replace("{twinring}", &own)));

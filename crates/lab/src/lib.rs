@@ -22,11 +22,12 @@
 //!         binary,
 //!         peers: None,
 //!         prices: true,
+//!         excluded_max: twinring_lab::EXCLUDED_MAX,
 //!         command: std::env::args().collect(),
 //!     },
 //!     &Stop::on_signals()?,
 //! )?;
-//! print!("{}", twinring_lab::table(&outcome.bundle, twinring_lab::Style::for_stdout()));
+//! print!("{}", outcome.page(twinring_lab::Style::for_stdout()));
 //! std::process::exit(outcome.exit_code().into());
 //! # }
 //! ```
@@ -36,18 +37,18 @@
 extern crate self as twinring_lab;
 
 pub mod accounting;
-pub mod advise;
-pub mod audit;
+pub mod analysis;
 mod available;
 mod bench;
 mod bundle;
 mod calibration;
-pub mod compare;
 mod contract;
 mod cpus;
+mod diff;
 mod error;
 mod estimate;
 mod experiment;
+mod gate;
 mod helper;
 mod json;
 mod lab;
@@ -65,21 +66,19 @@ mod prices;
 mod process;
 mod procfs;
 mod progress;
+mod question;
 pub mod record;
 mod report;
-mod reproduction;
 pub mod result;
 mod runner;
 mod site;
 mod stop;
-pub mod summary;
 mod verify;
-pub mod warnings;
 mod words;
 mod workload;
 
-pub use advise::Advice;
 pub use cpus::{CpuList, Cpus, Pin};
+pub use diff::{Diff, diff};
 pub use error::LabError;
 pub use estimate::Estimate;
 pub use experiment::{
@@ -88,16 +87,18 @@ pub use experiment::{
     PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate,
     PublishedRequests, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
+pub use gate::{Gate, Gated};
 pub use helper::helper;
 pub use lab::{Outcome, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
-pub use options::RunOptions;
+pub use options::{EXCLUDED_MAX, RunOptions};
 pub use placement::{Distance, Placement, Wanted};
 pub use prices::{Price, PriceRecord};
 pub use process::Exit;
-pub use report::{Style, explain, markdown, table};
+pub use question::{Load, Question};
+pub use report::{Style, first_page, full, markdown};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;
 pub use verify::{Verification, is_bundle, recomputed, rerender, verify};

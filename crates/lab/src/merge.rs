@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use crate::analysis::summarise;
 use crate::bundle::{self, Stored};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
@@ -14,8 +15,6 @@ use crate::prices::PriceRecord;
 use crate::progress::say;
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, State};
-use crate::summary::summarise;
-use crate::warnings::warnings;
 
 /// The most occasions of one bundle.
 pub const MERGED_OCCASIONS_MAX: usize = 64;
@@ -98,10 +97,9 @@ fn cannot(path: &Path, why: &str) -> LabError {
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, calibrations, .. } = joined;
     bundle.schema = BUNDLE_SCHEMA.to_owned();
-    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
-    bundle.warnings = warnings(&bundle);
+    bundle.summary = Some(summarise(&bundle, &runs));
     bundle::write_runs(directory, calibrations.iter().chain(&runs))?;
-    bundle::finish(directory, &bundle, &runs)?;
+    bundle::finish(directory, &bundle)?;
     Ok(bundle)
 }
 

@@ -7,9 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// Where a job is run: in the calling thread, or in a namespace.
 pub(crate) enum Place {

@@ -63,7 +63,9 @@ pub fn noise(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Vec<(Noise, 
         if delay_us > SAMPLE_DELAY_LIMIT * cpu.window_s * 1e6 {
             let what = match run.generators {
                 1 => format!("sampled {delay_us:.0} us after the mark"),
-                several => format!("the windows of {several} load generators were {delay_us:.0} us apart"),
+                several => {
+                    format!("the windows of {several} load generators were {delay_us:.0} us apart")
+                }
             };
             found.push((Noise::LateSample, what));
         }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use crate::experiment::Experiment;
 
+/// The usual [`RunOptions::excluded_max`].
+pub const EXCLUDED_MAX: usize = 6;
+
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
@@ -22,6 +25,9 @@ pub struct RunOptions {
     pub peers: Option<PathBuf>,
     /// Measure the machine's prices first, and look for background load meanwhile; takes seconds.
     pub prices: bool,
+    /// After so many excluded blocks in a row the experiment stops, if what disturbs it can be ended: see
+    /// [`EXCLUDED_MAX`].
+    pub excluded_max: usize,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }

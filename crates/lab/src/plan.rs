@@ -151,7 +151,8 @@ impl<'a> Plan<'a> {
 
     /// Those that have not failed too often, and have an opponent left.
     fn left(&self, cell: usize, subjects: &[usize]) -> Vec<usize> {
-        let works = |it: &usize| self.failures.get(&(cell, *it)).is_none_or(|it| *it < FAILURES_MAX);
+        let works =
+            |it: &usize| self.failures.get(&(cell, *it)).is_none_or(|it| *it < FAILURES_MAX);
         let left: Vec<usize> = subjects.iter().copied().filter(works).collect();
         if subjects.len() == 1 {
             return left;

@@ -3,14 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::Summary;
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::Experiment;
 use crate::machine::{Fingerprint, Program};
 use crate::net::NetRecord;
 use crate::prices::PriceRecord;
 use crate::record::RunRecord;
-use crate::summary::Summary;
-use crate::warnings::Warning;
 
 /// The schema of `bundle.json`.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/6";
@@ -52,9 +51,6 @@ pub struct Bundle {
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
-    /// What limits the conclusions; it follows from everything above.
-    #[serde(default)]
-    pub warnings: Vec<Warning>,
     /// What the machine charges; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceRecord>,

@@ -130,7 +130,9 @@ fn all_online(bench: &Bench<'_>) -> Result<(), LabError> {
     let online = procfs::cpu_list(&online);
     let used = bench.cpus.server.all().iter().chain(bench.cpus.client.all());
     match used.copied().find(|cpu| !online.contains(cpu)) {
-        Some(cpu) => Err(LabError::Machine { why: format!("CPU {cpu} went offline while it was measured") }),
+        Some(cpu) => {
+            Err(LabError::Machine { why: format!("CPU {cpu} went offline while it was measured") })
+        }
         None => Ok(()),
     }
 }
@@ -245,7 +247,8 @@ impl Run<'_> {
         let network = self.network;
         let (cpus, command) = (&network.client.cpus, &self.record.client_command);
         let (helper, place) = (self.bench.helper, &network.client.place);
-        let mut client = process::start(helper, place, cpus, command, Role::Client, events.clone())?;
+        let mut client =
+            process::start(helper, place, cpus, command, Role::Client, events.clone())?;
         let limit = Duration::from_secs_f64(lead_s + warmup_s + window_s) + CLIENT_PATIENCE;
         let mut deadline = Instant::now() + limit;
         let (mut asked, mut kernel_under_load, mut server_at_end) = (false, None, None);
@@ -404,11 +407,13 @@ impl Run<'_> {
             return Err(bad(format!("{marks} marks instead of window_start and window_end")));
         };
         if server.at_ns >= server_end.at_ns {
-            let why = "the windows of the load generators were not open at the same time".to_owned();
+            let why =
+                "the windows of the load generators were not open at the same time".to_owned();
             return Err(Failure::NoAccounting { why });
         }
         let windows = results.iter().map(|result| *result.window());
-        let window_s = windows.clone().map(|it| it.between_marks_s()).sum::<f64>() / expected as f64;
+        let window_s =
+            windows.clone().map(|it| it.between_marks_s()).sum::<f64>() / expected as f64;
         let delay_us = match windows.clone().next() {
             Some(window) if client.is_some() => {
                 [(server, window.start_monotonic_ns), (server_end, window.end_monotonic_ns)]

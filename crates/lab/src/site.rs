@@ -40,7 +40,8 @@ impl Site {
         seed: u64,
         servers: &[IpAddr],
     ) -> Result<Option<Site>, LabError> {
-        let of_http = || cells.iter().map(|it| it.point).filter(|it| it.protocol() == Protocol::Http);
+        let of_http =
+            || cells.iter().map(|it| it.point).filter(|it| it.protocol() == Protocol::Http);
         if of_http().next().is_none() {
             return Ok(None);
         }
@@ -164,7 +165,8 @@ mod tests {
     use crate::experiment::NetKind;
 
     fn cell(bytes: u32, files: u32, tls: u32) -> Cell {
-        let axes = [(Axis::Connections, 1), (Axis::Bytes, bytes), (Axis::Files, files), (Axis::Tls, tls)];
+        let axes =
+            [(Axis::Connections, 1), (Axis::Bytes, bytes), (Axis::Files, files), (Axis::Tls, tls)];
         Cell { net: NetKind::Lo, point: Point::new(Protocol::Http, &axes).unwrap() }
     }
 

@@ -5,17 +5,16 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::accounting::CpuUse;
+use crate::analysis::{Summary, summarise};
 use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
-use crate::accounting::CpuUse;
 use crate::cpus::CpuList;
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::{Cell, NetKind};
 use crate::record::{RUN_SCHEMA, RunRecord};
 use crate::result::{BUNDLE_SCHEMA, Bundle, State};
-use crate::summary::{Summary, summarise};
-use crate::warnings::{Warning, warnings};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.
@@ -69,11 +68,6 @@ impl std::fmt::Display for Verification {
 /// # Errors
 /// When the bundle cannot be read at all.
 pub fn verify(directory: &Path) -> Result<Verification, LabError> {
-    recompute(directory).map(|(found, _, _)| found)
-}
-
-/// As [`verify`], with what was read and what was computed from it.
-pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summary), LabError> {
     let stored = bundle::read(directory)?;
     let Stored { bundle, summary, runs, cut_off, .. } = &stored;
     let mut found = Verification { runs: runs.len(), ..Verification::default() };
@@ -82,10 +76,9 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     }
     found.notes.extend(incomplete(bundle));
     check_manifest(directory, bundle, &mut found);
-    let computed = summarise(&bundle.experiment, bundle.seed, runs);
+    let computed = summarise(bundle, runs);
     check_runs(bundle, runs, &mut found);
     check_summary(bundle, summary.as_ref(), &computed, &mut found)?;
-    check_warnings(bundle, computed.clone(), &mut found)?;
     if bundle.summary.is_none() {
         let reports = [MARKDOWN_FILE, HTML_FILE].into_iter();
         let reports = reports.filter(|name| bundle::has(directory, name));
@@ -95,7 +88,7 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     for said in found.problems.iter_mut().chain(&mut found.notes) {
         *said = shortened(said, MESSAGE_CHARS_MAX);
     }
-    Ok((found, stored, computed))
+    Ok(found)
 }
 
 /// Why a bundle has less than was asked for, if its lab came to no end.
@@ -201,31 +194,6 @@ fn check_summary(
     Ok(())
 }
 
-/// Warnings follow from the summary, and from what the bundle says of machine and experiment.
-fn check_warnings(
-    bundle: &Bundle,
-    computed: Summary,
-    found: &mut Verification,
-) -> Result<(), LabError> {
-    if bundle.summary.is_none() {
-        return Ok(());
-    }
-    let unreadable = |error: serde_json::Error| LabError::NotABundle {
-        path: BUNDLE_FILE.into(),
-        why: error.to_string(),
-    };
-    let computed = Bundle { summary: Some(computed), ..bundle.clone() };
-    // Advice is no evidence, and a later version may word it better.
-    let without_advice = |mut warnings: Vec<Warning>| {
-        warnings.iter_mut().for_each(|it| it.advice.clear());
-        serde_json::to_value(warnings).map_err(unreadable)
-    };
-    let stored = without_advice(bundle.warnings.clone())?;
-    let computed = without_advice(warnings(&computed))?;
-    compare(&stored, &computed, "warnings", found);
-    Ok(())
-}
-
 /// Compares two trees and reports every leaf that differs.
 fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verification) {
     match (stored, computed) {
@@ -255,13 +223,13 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
     }
 }
 
-/// A bundle whose summary is computed again from its raw data, ignoring the recorded one.
+/// A bundle whose summary is computed again from its raw data, ignoring the stored one.
 ///
 /// # Errors
 /// When the bundle cannot be read.
 pub fn recomputed(directory: &Path) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
-    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
+    bundle.summary = Some(summarise(&bundle, &runs));
     Ok(bundle)
 }
 
@@ -277,9 +245,8 @@ pub fn is_bundle(directory: &Path) -> bool {
 /// When the bundle cannot be read, or the reports cannot be written.
 pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
-    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
+    bundle.summary = Some(summarise(&bundle, &runs));
     bundle.schema = BUNDLE_SCHEMA.to_owned();
-    bundle.warnings = warnings(&bundle);
-    bundle::finish(directory, &bundle, &runs)?;
+    bundle::finish(directory, &bundle)?;
     Ok(bundle)
 }

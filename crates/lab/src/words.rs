@@ -131,7 +131,10 @@ fn words(
         if template.iter().any(|word| word == "{urls}") {
             words.lists.insert("{urls}", site.urls(point, address)?);
         }
-        words.lists.insert("{listen}", listen(point, address, words.texts.get("{certificate}"), words.texts.get("{key}")));
+        words.lists.insert(
+            "{listen}",
+            listen(point, address, words.texts.get("{certificate}"), words.texts.get("{key}")),
+        );
     }
     words.texts.insert("{nginx_listen}".to_owned(), nginx_listen(point));
     words.lists.insert("{options}", options);

@@ -1,62 +1,54 @@
-//! Intervals on paired ratios, for few pairs and without a belief in their distribution.
+//! Intervals on paired ratios, for few pairs and without an assumption about their distribution.
 //!
-//! Everything works on the logarithms of the per-pair ratios, so that "twice" and "half" are
-//! equally far from "equal", and the figure reported is their geometric mean. `docs/statistics.md`
-//! gives the sources and shows how these choices were checked.
+//! Everything works on the logarithms of the per-pair ratios, so that "twice" and "half" are equally far from
+//! "equal"; the estimate is their geometric mean. `docs/statistics.md` gives the sources and the simulations.
 
-mod correction;
-mod occasions;
-mod outliers;
-mod power;
+mod difference;
+mod sessions;
 mod sign_flip;
 #[cfg(test)]
 mod simulations;
-#[cfg(test)]
-mod tests;
-mod trend;
-mod two_samples;
 
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use sign_flip::SubsetMeans;
 
-pub use correction::{STOP_RULE_PENALTY, benjamini_hochberg, level_for};
-pub use occasions::{MIN_OCCASIONS, Spread};
-pub use outliers::Outliers;
-pub use power::{MAX_REQUIRED_PAIRS, detectable_percent, least_pairs, required_pairs};
-pub use trend::{Drift, drift};
-pub use two_samples::{Incomparable, MIN_RUNS, TwoSamples, two_samples};
+pub use difference::{RUNS_MIN, Run, difference};
+pub use sessions::{MIN_SESSIONS, Session, over_sessions};
 
-/// The share of intervals that hold the true ratio.
+/// The probability with which all intervals of a family hold the true ratios.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// The chance with which [`Interval::detectable_percent`] would have been found.
-pub const POWER: f64 = 0.80;
+/// Fewer pairs than this of one stratum do not say how they scatter.
+const STRATUM_MIN: usize = 3;
 
-/// The fewest pairs a verdict may rest on.
-pub const MIN_PAIRS: usize = 8;
-
-/// Fewer values than this say nothing about how they scatter or whether they drift.
-pub const MIN_VALUES: usize = 5;
-
-/// What the pairs say about a ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// Geometric mean of the per-pair ratios.
+/// The ratio of one pair of runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pair {
+    /// The ratio, positive.
     pub ratio: f64,
-    /// Where the true ratio lies; none of so few pairs that the test cannot reject any ratio. At
-    /// 95 % that is fewer than 6.
+    /// The condition under which it was measured, such as the placement of the CPUs.
+    pub stratum: usize,
+}
+
+/// A ratio and its interval. The interval is the decision: there is a difference if 1 is outside.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Geometric mean of the per-pair ratios, or of the sessions' means.
+    pub ratio: f64,
+    /// Where the true ratio lies; none if so few pairs or sessions cannot exclude any ratio.
     #[serde(flatten)]
     pub ends: Option<Ends>,
     /// How many pairs.
     pub pairs: usize,
-    /// Probability of a mean at least this far from equal if the two subjects did not differ, by
-    /// the sign-flip test. The interval excludes 1 exactly if this is at most its level.
-    pub p_value: f64,
-    /// The smallest difference in percent that pairs which scatter like these would have shown
-    /// with probability [`POWER`].
-    pub detectable_percent: f64,
+}
+
+impl Estimate {
+    /// Whether the interval excludes a ratio of 1.
+    pub fn shows_a_difference(&self) -> bool {
+        self.ends.is_some_and(Ends::excludes_one)
+    }
 }
 
 /// The two ends of an interval.
@@ -73,167 +65,83 @@ impl Ends {
         Ends { low: low.exp(), high: high.exp() }
     }
 
-    /// The same interval of the inverse ratio.
-    pub fn inverse(self) -> Ends {
-        Ends { low: 1.0 / self.high, high: 1.0 / self.low }
-    }
-
     /// Whether a ratio of 1 is outside.
     pub fn excludes_one(self) -> bool {
         self.low > 1.0 || self.high < 1.0
     }
 }
 
-impl Interval {
-    /// From its lower to its upper end, in percent of the lower; nothing without ends.
-    pub fn width_percent(&self) -> Option<f64> {
-        self.ends.map(|Ends { low, high }| (high / low - 1.0) * 100.0)
-    }
-
-    /// Whether the test shows a difference at the usual level.
-    pub fn shows_a_difference(&self) -> bool {
-        self.p_value <= 1.0 - CONFIDENCE
-    }
+/// The level of each interval of a family of so many, so that all of them hold together with [`CONFIDENCE`]
+/// (Bonferroni).
+pub fn family_level(comparisons: usize) -> f64 {
+    (1.0 - CONFIDENCE) / comparisons.max(1) as f64
 }
 
-/// Whether two are equivalent: two one-sided sign-flip tests, of "at least this much less" and of "at
-/// least this much more".
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Equivalence {
-    /// The bound: the ratio is within it if neither of the two is this many percent better.
-    pub bound_percent: f64,
-    /// The interval at twice the level of each test, 90 % unless the experiment stopped by a rule; it
-    /// lies within the bounds exactly if both tests reject.
-    #[serde(flatten)]
-    pub ends: Option<Ends>,
-    /// Its confidence.
-    pub confidence: f64,
-    /// The larger p value of the two tests.
-    pub p_value: f64,
-    /// The q value among all comparisons of the experiment, if it corrects for their number. At most
-    /// 5 % is needed for a claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub q_value: Option<f64>,
+/// The fewest pairs that can show a difference at this level: all of them agree, and of all assignments of
+/// signs two are as far out.
+pub fn least_pairs(level: f64) -> usize {
+    (2..64).find(|pairs| 2.0_f64.powi(1 - pairs) <= level).map_or(usize::MAX, |pairs| pairs as usize)
 }
 
-/// The interval of two or more per-pair ratios, or nothing of fewer, or if any is not a positive
-/// number. The same seed gives the same interval.
-pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
-    interval_at(ratios, seed, CONFIDENCE)
-}
-
-/// As [`interval`], at another confidence.
-pub fn interval_at(ratios: &[f64], seed: u64, confidence: f64) -> Option<Interval> {
-    let logs = logs_of(ratios)?;
+/// The estimate of two or more pairs of one session; nothing of fewer, or if a ratio is not positive. The same
+/// seed gives the same interval.
+///
+/// Each pair had a coin of its own that decided which of the two ran first, so every assignment of signs to the
+/// distances from the true ratio was equally likely: the sign-flip test is exact by design. If pairs were measured
+/// in several strata, their distances are from the mean of their own stratum.
+pub fn estimate(pairs: &[Pair], level: f64, seed: u64) -> Option<Estimate> {
+    let logs = aligned(pairs)?;
     let means = SubsetMeans::of(&logs, seed);
-    Some(Interval {
+    Some(Estimate {
         ratio: means.mean().exp(),
-        ends: means.interval(1.0 - confidence).map(Ends::of_logs),
+        ends: means.interval(level).map(Ends::of_logs),
         pairs: logs.len(),
-        p_value: means.p_value(0.0),
-        detectable_percent: detectable_percent(deviation(&logs), logs.len(), 1.0 - CONFIDENCE),
     })
 }
 
-/// Per-pair ratios, each with the number of its occasion.
-pub type OfOccasions = [(usize, f64)];
-
-/// The ratios of each occasion that has [`MIN_VALUES`] of them or more, if those are several.
-fn several(ratios: &OfOccasions) -> Option<Vec<Vec<f64>>> {
-    let by_occasion = by_occasion(ratios).into_iter().map(|(_, ratios)| ratios);
-    let all: Vec<Vec<f64>> = by_occasion.filter(|it| it.len() >= MIN_VALUES).collect();
-    (all.len() > 1).then_some(all)
+/// As [`estimate`], of ratios without strata, by themselves.
+pub fn interval(ratios: &[f64], seed: u64) -> Option<Estimate> {
+    let pairs: Vec<Pair> = ratios.iter().map(|ratio| Pair { ratio: *ratio, stratum: 0 }).collect();
+    estimate(&pairs, 1.0 - CONFIDENCE, seed)
 }
 
-/// The ratios of each occasion, in the order of the occasions.
-pub fn by_occasion(ratios: &OfOccasions) -> Vec<(usize, Vec<f64>)> {
-    let mut all: Vec<(usize, Vec<f64>)> = Vec::new();
-    for (occasion, ratio) in ratios {
-        match all.iter_mut().find(|(known, _)| known == occasion) {
-            Some((_, ratios)) => ratios.push(*ratio),
-            None => all.push((*occasion, vec![*ratio])),
-        }
+/// The logarithms, without what strata differ by: their mean is the mean of all, their scatter that within
+/// strata, as wide as if the means of the strata had been known. Where a stratum has too few pairs for that, the
+/// difference between strata stays a part of the scatter.
+fn aligned(pairs: &[Pair]) -> Option<Vec<f64>> {
+    let usable = |pair: &Pair| pair.ratio.is_finite() && pair.ratio > 0.0;
+    if pairs.len() < 2 || !pairs.iter().all(usable) {
+        return None;
     }
-    all.sort_by_key(|(occasion, _)| *occasion);
-    all
-}
-
-/// The interval of ratios of one occasion or of several: as [`interval_at`], or pooled over the
-/// occasions.
-pub fn interval_of(ratios: &OfOccasions, seed: u64, confidence: f64) -> Option<Interval> {
-    match several(ratios) {
-        Some(occasions) => occasions::pooled(&occasions, confidence),
-        None => {
-            let all: Vec<f64> = ratios.iter().map(|(_, ratio)| *ratio).collect();
-            interval_at(&all, seed, confidence)
-        }
-    }
-}
-
-/// How far apart the occasions are, if there are several.
-pub fn spread_of(ratios: &OfOccasions) -> Option<Spread> {
-    let means = several(ratios)?.into_iter().filter_map(|it| {
-        let logs = logs_of(&it)?;
-        Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
-    });
-    occasions::spread(means)
-}
-
-/// As [`equivalence`], of ratios of one occasion or of several; none of two occasions.
-pub fn equivalence_of(
-    ratios: &OfOccasions,
-    seed: u64,
-    confidence: f64,
-    bound_percent: f64,
-) -> Option<Equivalence> {
-    match several(ratios) {
-        Some(occasions) => occasions::pooled_equivalence(&occasions, confidence, bound_percent),
-        None => {
-            let all: Vec<f64> = ratios.iter().map(|(_, ratio)| *ratio).collect();
-            equivalence(&all, seed, confidence, bound_percent)
-        }
-    }
-}
-
-/// Whether these ratios are within a number of percent of 1, judged at the level of each test that belongs
-/// to this confidence of a two-sided interval. Nothing of fewer than two ratios.
-pub fn equivalence(
-    ratios: &[f64],
-    seed: u64,
-    confidence: f64,
-    bound_percent: f64,
-) -> Option<Equivalence> {
-    let means = SubsetMeans::of(&logs_of(ratios)?, seed);
-    let bound = (bound_percent / 100.0).ln_1p();
-    let level = 1.0 - confidence;
-    // A mean on the far side of a bound speaks for it, with more than half of the assignments.
-    let one_sided = |shift: f64, rejects: bool| match rejects {
-        true => means.p_value(shift) / 2.0,
-        false => 1.0 - means.p_value(shift) / 2.0,
+    let mut logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio.ln()).collect();
+    let mut strata: Vec<usize> = pairs.iter().map(|pair| pair.stratum).collect();
+    strata.sort_unstable();
+    strata.dedup();
+    let members = |stratum: usize| -> Vec<usize> {
+        (0..pairs.len()).filter(|at| pairs[*at].stratum == stratum).collect()
     };
-    let below = one_sided(-bound, means.mean() > -bound);
-    let above = one_sided(bound, means.mean() < bound);
-    Some(Equivalence {
-        bound_percent,
-        ends: means.interval(2.0 * level).map(Ends::of_logs),
-        confidence: 1.0 - 2.0 * level,
-        p_value: below.max(above),
-        q_value: None,
-    })
+    let strata: Vec<Vec<usize>> = strata.into_iter().map(members).collect();
+    if strata.len() < 2 || strata.iter().any(|members| members.len() < STRATUM_MIN) {
+        return Some(logs);
+    }
+    let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+    for members in strata {
+        let count = members.len() as f64;
+        let own = members.iter().map(|at| logs[*at]).sum::<f64>() / count;
+        let all = logs.len() as f64;
+        let widened = (count / (count - 1.0) * (all - 1.0) / all).sqrt();
+        members.iter().for_each(|at| logs[*at] = mean + widened * (logs[*at] - own));
+    }
+    Some(logs)
 }
 
-/// The logarithms of two or more positive ratios.
-fn logs_of(ratios: &[f64]) -> Option<Vec<f64>> {
-    let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
-    let all = ratios.len() > 1 && ratios.iter().all(usable);
-    all.then(|| ratios.iter().map(|ratio| ratio.ln()).collect())
-}
-
-fn student_quantile(freedom: usize, share: f64) -> f64 {
+/// The quantile of Student's t.
+fn student_quantile(freedom: f64, share: f64) -> f64 {
     // One degree of freedom or more is always valid; a distribution without any has no quantile.
-    StudentsT::new(0.0, 1.0, freedom as f64).map_or(f64::INFINITY, |t| t.inverse_cdf(share))
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(share))
 }
 
+/// The standard deviation of two or more values.
 fn deviation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -241,38 +149,85 @@ fn deviation(values: &[f64]) -> f64 {
     (squares / (count - 1.0)).sqrt()
 }
 
-/// Quantile of sorted values, linear between neighbours.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let position = share * (sorted.len() - 1) as f64;
-    let below = sorted[position.floor() as usize];
-    let above = sorted[position.ceil() as usize];
-    if below == above { below } else { below + (above - below) * position.fract() }
+/// The geometric mean of positive values; of values with one that is not, the arithmetic mean; nothing of none.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    if values.iter().all(|value| *value > 0.0) {
+        let logs: f64 = values.iter().map(|value| value.ln()).sum();
+        return (count > 0.0).then(|| (logs / count).exp());
+    }
+    Some(values.iter().sum::<f64>() / count)
 }
 
-/// The median, or nothing of nothing.
-pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    (!sorted.is_empty()).then(|| quantile(&sorted, 0.5))
-}
-
-/// The exact sign test, two-sided: the probability of pairs that go one way as unequally as these
-/// if either way were as likely. Pairs that go neither way are not given.
+/// The exact sign test, two-sided: the probability that trials go one way as unequally as these if either way
+/// were as likely.
 pub fn sign_test(one_way: u64, other_way: u64) -> f64 {
-    let Ok(coin) = Binomial::new(0.5, one_way + other_way) else { return 1.0 };
+    let Ok(coin) = statrs::distribution::Binomial::new(0.5, one_way + other_way) else { return 1.0 };
+    use statrs::distribution::DiscreteCDF;
     (2.0 * coin.cdf(one_way.min(other_way))).min(1.0)
 }
 
-/// The probability of `least` or more false claims among `of` independent ones that are each made
-/// with probability `chance`.
-pub fn at_least(least: u64, of: u64, chance: f64) -> f64 {
-    match (least.checked_sub(1), Binomial::new(chance, of)) {
-        (Some(fewer), Ok(claims)) => claims.sf(fewer),
-        _ => 1.0,
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The standard deviation of the logarithms of these ratios, of two at least.
-pub fn scatter(ratios: &[f64]) -> Option<f64> {
-    logs_of(ratios).map(|logs| deviation(&logs))
+    fn pairs(ratios: &[(f64, usize)]) -> Vec<Pair> {
+        ratios.iter().map(|(ratio, stratum)| Pair { ratio: *ratio, stratum: *stratum }).collect()
+    }
+
+    #[test]
+    fn what_cannot_be_estimated_is_not() {
+        for ratios in [&[][..], &[1.1], &[1.1, 0.0], &[1.1, f64::NAN], &[-1.0, 1.0]] {
+            assert_eq!(interval(ratios, 1), None, "{ratios:?}");
+        }
+        // Five pairs cannot exclude any ratio at 5 %, six can.
+        assert_eq!(interval(&[1.1; 5], 1).unwrap().ends, None);
+        let six = interval(&[1.1, 1.2, 1.3, 1.4, 1.5, 1.6], 1).unwrap();
+        assert!(six.shows_a_difference() && six.pairs == 6, "{six:?}");
+        assert!((six.ratio - (1.1_f64 * 1.2 * 1.3 * 1.4 * 1.5 * 1.6).powf(1.0 / 6.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn more_comparisons_take_more_pairs() {
+        for (comparisons, pairs) in [(1, 6), (2, 7), (3, 7), (6, 8), (7, 9), (64, 12)] {
+            assert_eq!(least_pairs(family_level(comparisons)), pairs, "{comparisons}");
+            let level = family_level(comparisons);
+            let agree = |count: usize| {
+                let ratios: Vec<(f64, usize)> = (0..count).map(|at| (1.1 + at as f64 / 100.0, 0)).collect();
+                estimate(&super::tests::pairs(&ratios), level, 1).unwrap().shows_a_difference()
+            };
+            assert!(agree(pairs) && !agree(pairs - 1), "{comparisons}");
+        }
+    }
+
+    /// Two placements whose ratios differ by 1.3 made an interval so wide that nothing was found.
+    #[test]
+    fn what_strata_differ_by_is_no_scatter_and_the_mean_stays() {
+        let ratios: Vec<(f64, usize)> =
+            (0..8).map(|at| (if at % 2 == 0 { 1.05 } else { 1.35 } + f64::from(at) / 1000.0, at as usize % 2)).collect();
+        let stratified = estimate(&pairs(&ratios), 0.05, 1).unwrap();
+        let plain: Vec<f64> = ratios.iter().map(|it| it.0).collect();
+        let together = interval(&plain, 1).unwrap();
+        assert!((stratified.ratio - together.ratio).abs() < 1e-12);
+        let width = |it: Estimate| it.ends.map(|ends| ends.high / ends.low - 1.0).unwrap();
+        assert!(width(stratified) < 0.02 && width(together) > 0.1, "{stratified:?} {together:?}");
+        // A stratum of two says too little about itself.
+        let mut few = ratios;
+        (2..8).for_each(|at| few[at].1 = 0);
+        assert!(width(estimate(&pairs(&few), 0.05, 1).unwrap()) > 0.1);
+    }
+
+    #[test]
+    fn the_mean_is_geometric_unless_a_count_is_zero() {
+        assert_eq!(mean(&[]), None);
+        assert!((mean(&[1.0, 4.0]).unwrap() - 2.0).abs() < 1e-12);
+        assert_eq!(mean(&[0.0, 4.0]), Some(2.0));
+    }
+
+    #[test]
+    fn the_sign_test_is_binomial() {
+        for (one, other, expected) in [(8, 0, 2.0 / 256.0), (7, 1, 18.0 / 256.0), (4, 4, 1.0), (0, 0, 1.0)] {
+            assert!((sign_test(one, other) - expected).abs() < 1e-12, "{one} {other}");
+        }
+    }
 }

@@ -130,11 +130,6 @@ impl CpuUse {
         self.of_cpus(|cpu| cpu.counts.notifications())
     }
 
-    /// Runs of the receive softirq.
-    pub(crate) fn net_rx_runs(&self) -> Option<u64> {
-        self.of_cpus(|cpu| cpu.counts.net_rx_runs)
-    }
-
     /// How often packets were steered to one of them.
     pub(crate) fn steered(&self) -> Option<u64> {
         self.of_cpus(|cpu| cpu.counts.steered)

@@ -83,13 +83,6 @@ impl CpuUse {
         std::iter::once(&self.server_cpu).chain(&self.client_cpu).collect()
     }
 
-    /// How exact the busy time of the CPUs is, as a share of the window.
-    pub(crate) fn unsure_share(&self) -> Option<f64> {
-        let unsure_s =
-            self.cpus().into_iter().filter_map(|cpu| Some(cpu.busy_unsure_s? / cpu.count()));
-        unsure_s.reduce(f64::max).map(|unsure_s| unsure_s / self.window_s)
-    }
-
     /// Share of the window in which the server's CPUs were busy.
     pub(crate) fn server_busy_share(&self) -> f64 {
         self.server_cpu.busy_share(self.window_s)

@@ -71,7 +71,11 @@ fn hierarchies(own: &str) -> Vec<Hierarchy> {
         let root = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
         let has = |it: &&str| procfs::text(&format!("{it}/cpu.cfs_period_us")).is_some();
         let root = root.into_iter().find(has)?;
-        controllers.split(',').any(|it| it == "cpu").then_some(Hierarchy { root, group, quota: quota_v1 })
+        controllers.split(',').any(|it| it == "cpu").then_some(Hierarchy {
+            root,
+            group,
+            quota: quota_v1,
+        })
     };
     own.lines().filter_map(of_line).collect()
 }

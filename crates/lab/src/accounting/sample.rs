@@ -105,8 +105,7 @@ pub(crate) fn take<const SIDES: usize>(
     let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
     let mut taken = sides.map(|Watched { cpus, .. }| {
         let all = || cpus.all().iter().copied();
-        let idle: Vec<(IdleClock, Idle)> =
-            all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
+        let idle: Vec<(IdleClock, Idle)> = all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
         let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
             all().map(softirq_thread_ns).collect(),
             all().map(|cpu| procfs::backlog_drops(&softnet_stat, cpu)).collect(),
@@ -388,7 +387,10 @@ mod tests {
         let (clock, found) = idle(with, stat, 0);
         assert_eq!((clock, found.ns), (IdleClock::TimerList, 3));
         let (clock, found) = idle(without, stat, 0);
-        assert_eq!((clock, found.ns, found.unsure_ns), (IdleClock::ProcStat, 4_500_000_000, 20_000_000));
+        assert_eq!(
+            (clock, found.ns, found.unsure_ns),
+            (IdleClock::ProcStat, 4_500_000_000, 20_000_000)
+        );
         assert!(clock > IdleClock::TimerList && clock.describe().contains("10 ms"));
     }
 }

@@ -83,7 +83,8 @@ impl Experiment {
 
     fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
         let grid = self.grid(protocol);
-        let own = |grid: &super::Grid| if key == "warmup_s" { grid.warmup_s } else { grid.window_s };
+        let own =
+            |grid: &super::Grid| if key == "warmup_s" { grid.warmup_s } else { grid.window_s };
         grid.and_then(own).is_some()
     }
 
@@ -106,7 +107,12 @@ impl Experiment {
         for cell in self.cells(&[NetKind::Hosts]) {
             let divided = cell.point.divided(via.generators);
             let expected = "a number that each load generator gets an equal part of";
-            check.unless(divided.is_ok(), "via.generators", divided.err().unwrap_or_default(), expected)?;
+            check.unless(
+                divided.is_ok(),
+                "via.generators",
+                divided.err().unwrap_or_default(),
+                expected,
+            )?;
         }
         let both = self.protocols().any(|it| self.under_test(it) == UnderTest::Both);
         let found = "under_test = \"both\" with load generators on other machines, whose CPU is not measured";
@@ -163,7 +169,9 @@ impl Experiment {
                 && (engine.is_some() || features.is_none())
                 && (command.is_none() || arguments.is_empty()),
             &key("name"),
-            format!("subject `{name}` has engine {engine:?}, peer {peer:?} and command {command:?}"),
+            format!(
+                "subject `{name}` has engine {engine:?}, peer {peer:?} and command {command:?}"
+            ),
             "one of engine (with features and arguments), peer (with arguments) and command",
         )?;
         check_peer(check, subject, index)?;

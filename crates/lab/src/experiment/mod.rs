@@ -225,15 +225,20 @@ impl Experiment {
     }
 
     /// The comparisons in the cells of a protocol, as positions in `subjects`: baseline,
-    /// subject. Every subject with the first; and as `against` says. If every one of them has another that
-    /// is the same but for its name, only with that one: an A/A test.
+    /// subject. Every subject with the first, and as `against` says; one that is another but for its name
+    /// with that one (an A/A test). If all have such a twin, that is all.
     pub fn contests(&self, protocol: Protocol) -> Vec<(usize, usize)> {
         let speakers = self.subjects_of(protocol);
         let named = |name: &String| {
             speakers.iter().copied().find(|speaker| self.subjects[*speaker].name == *name)
         };
-        let others = speakers.iter().copied().skip(1);
-        let mut contests: Vec<_> = others.map(|subject| (speakers[0], subject)).collect();
+        let twin = |later: usize| {
+            let subject = &self.subjects[speakers[later]];
+            let is_twin = |it: &&usize| self.subjects[**it].is_twin_of(subject);
+            speakers[..later].iter().find(is_twin).copied()
+        };
+        let others = (1..speakers.len()).filter(|later| twin(*later).is_none());
+        let mut contests: Vec<_> = others.map(|later| (speakers[0], speakers[later])).collect();
         for &subject in &speakers {
             for opponent in self.subjects[subject].against.iter().filter_map(named) {
                 if !contests.contains(&(opponent, subject)) {
@@ -241,6 +246,8 @@ impl Experiment {
                 }
             }
         }
+        let twins = (1..speakers.len()).filter_map(|later| Some((twin(later)?, speakers[later])));
+        contests.extend(twins);
         let is_aa = |contest: &&(usize, usize)| {
             self.subjects[contest.0].is_twin_of(&self.subjects[contest.1])
         };
@@ -254,7 +261,9 @@ impl Experiment {
         let grid = self.grid(protocol);
         let command = grid.map(|grid| grid.load.clone()).filter(|load| !load.is_empty());
         let target = if protocol == Protocol::Http { "{urls}" } else { "{addr}" };
-        let usual = || ["{twinring}", "load", protocol.name(), target, "{options}"].map(str::to_owned).to_vec();
+        let usual = || {
+            ["{twinring}", "load", protocol.name(), target, "{options}"].map(str::to_owned).to_vec()
+        };
         let mut command = command.unwrap_or_else(usual);
         if self.under_test(protocol) == UnderTest::Both {
             command.extend(subject.load_arguments.iter().cloned());
@@ -265,7 +274,8 @@ impl Experiment {
     /// Warm-up and window of a protocol's runs, in seconds.
     pub fn pace_s(&self, protocol: Protocol) -> (f64, f64) {
         let grid = self.grid(protocol);
-        let [warmup_s, window_s] = grid.map(|grid| [grid.warmup_s, grid.window_s]).unwrap_or_default();
+        let [warmup_s, window_s] =
+            grid.map(|grid| [grid.warmup_s, grid.window_s]).unwrap_or_default();
         (warmup_s.unwrap_or(self.warmup_s), window_s.unwrap_or(self.window_s))
     }
 

@@ -73,24 +73,41 @@ impl Subject {
             ),
         };
         // What follows a colon has `=` in it as well.
-        let is_name = |it: &&str| !it.is_empty() && it.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+        let is_name = |it: &&str| {
+            !it.is_empty() && it.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+        };
         let named = text.split_once('=').filter(|(name, _)| is_name(name));
-        let (name, value) = named.map_or((None, text.trim()), |(name, value)| (Some(name), value.trim()));
+        let (name, value) =
+            named.map_or((None, text.trim()), |(name, value)| (Some(name), value.trim()));
         let (known, options) = match value.split_once(':') {
             Some((known, options)) => (known, Some(options.to_owned())),
             None => (value, None),
         };
         let name = |usual: &str| name.unwrap_or(usual).to_owned();
         if matches!(known, "io_uring" | "epoll") {
-            let usual = options.as_ref().map_or(known.to_owned(), |it| format!("{known}-{}", plain(it)));
+            let usual =
+                options.as_ref().map_or(known.to_owned(), |it| format!("{known}-{}", plain(it)));
             let engine = Some(known.to_owned());
-            return Ok(Subject { name: name(&usual), engine, features: options, ..Subject::default() });
+            return Ok(Subject {
+                name: name(&usual),
+                engine,
+                features: options,
+                ..Subject::default()
+            });
         }
         if options.is_none() && Peer::find(known).is_some() {
-            return Ok(Subject { name: name(known), peer: Some(known.to_owned()), ..Subject::default() });
+            return Ok(Subject {
+                name: name(known),
+                peer: Some(known.to_owned()),
+                ..Subject::default()
+            });
         }
         if named.is_none() {
-            return Err(bad(if value.contains(' ') { "the command has no name" } else { "not known" }));
+            return Err(bad(if value.contains(' ') {
+                "the command has no name"
+            } else {
+                "not known"
+            }));
         }
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
         if !command.iter().any(|word| word.contains("{addr}") || word.contains("{port}")) {
@@ -136,7 +153,8 @@ impl Subject {
         let (Some(engine), None) = (&self.engine, &self.command) else {
             return self.command.clone().unwrap_or_default();
         };
-        let pinned = ["--engine", engine, "--workers", "{workers}", "--pin", "{server_cpus}", "--json"];
+        let pinned =
+            ["--engine", engine, "--workers", "{workers}", "--pin", "{server_cpus}", "--json"];
         let service = cell.protocol().workload().service;
         let words = ["{twinring}", "serve"].iter().chain(service).chain(&pinned);
         let mut command: Vec<String> = words.map(|word| (*word).to_owned()).collect();
@@ -163,8 +181,8 @@ fn plain(options: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Axis, Point};
     use crate::experiment::NetKind;
+    use crate::workload::{Axis, Point};
 
     fn cell(protocol: Protocol) -> Cell {
         let clients = if protocol == Protocol::Udp { Axis::Streams } else { Axis::Connections };
@@ -186,7 +204,11 @@ mod tests {
             ("mine='./my echo' --on {addr}", "mine", Ready::Tcp),
         ] {
             let subject = Subject::parse(text).unwrap();
-            assert_eq!((&*subject.name, subject.ready_check(Protocol::Tcp)), (name, ready), "{text}");
+            assert_eq!(
+                (&*subject.name, subject.ready_check(Protocol::Tcp)),
+                (name, ready),
+                "{text}"
+            );
         }
         let plain = Subject::parse("plain=io_uring:multishot=off,buffers=none").unwrap();
         let command = plain.command_template(&cell(Protocol::Tcp));

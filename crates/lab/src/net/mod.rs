@@ -155,7 +155,12 @@ impl Network {
     }
 
     /// A network that is there already.
-    fn here(kind: NetKind, ip: IpAddr, device: impl Fn() -> Option<Device>, cpus: &Cpus) -> Network {
+    fn here(
+        kind: NetKind,
+        ip: IpAddr,
+        device: impl Fn() -> Option<Device>,
+        cpus: &Cpus,
+    ) -> Network {
         let of_lo = |name: &str| procfs::text(&format!("/sys/class/net/lo/{name}"));
         let lo = kind == NetKind::Lo;
         let record = NetRecord {

@@ -64,7 +64,8 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
         mtu_bytes: mtu.and_then(|mtu| mtu.parse().ok()),
         settings,
     };
-    let end = |place, cpus: &CpuList, device| End { place, cpus: cpus.clone(), device: Some(device) };
+    let end =
+        |place, cpus: &CpuList, device| End { place, cpus: cpus.clone(), device: Some(device) };
     let server = end(server, &cpus.server, server_end.device);
     let client = end(client, &cpus.client, client_end.device);
     Ok(Network::new(record, server, client))

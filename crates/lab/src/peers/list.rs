@@ -80,7 +80,8 @@ pub fn table(peers: &[PeerState]) -> String {
     let missing = || peers.iter().filter(|peer| !peer.present);
     if missing().any(|peer| peer.builds) {
         text.push_str("\n`twinring lab peers --build` builds: ");
-        let names: Vec<_> = missing().filter(|peer| peer.builds).map(|peer| peer.name.as_str()).collect();
+        let names: Vec<_> =
+            missing().filter(|peer| peer.builds).map(|peer| peer.name.as_str()).collect();
         text.push_str(&names.join(", "));
         text.push('\n');
     }

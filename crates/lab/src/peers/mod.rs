@@ -105,7 +105,8 @@ impl Peer {
             word.replace("{buffer_bytes}", &buffer_bytes.to_string())
                 .replace("{buffers}", &buffers.to_string())
         };
-        let added = self.fit.iter().find(applies).into_iter().flat_map(|fit| fit.add.iter().map(filled));
+        let added =
+            self.fit.iter().find(applies).into_iter().flat_map(|fit| fit.add.iter().map(filled));
         self.words.iter().cloned().chain(added).collect()
     }
 
@@ -136,7 +137,9 @@ impl Peer {
                 "cargo build --release --manifest-path peers/Cargo.toml --target-dir peers/target \
                  --bin {program}"
             )],
-            Some(Build::Go) => vec![format!("go -C peers/{name} build -o ../target/release/{program} .")],
+            Some(Build::Go) => {
+                vec![format!("go -C peers/{name} build -o ../target/release/{program} .")]
+            }
             None => self.get.clone(),
         }
     }

@@ -1,20 +1,14 @@
-//! What a machine charges for a system call, a notification, a wake-up and a copied byte, and how much
-//! of the differences between servers that explains.
+//! What a machine charges for a system call, a notification, a wake-up and a copied byte.
 //!
-//! `lab run` has the server's own program measure the prices before the first run ([`measure`]). Each count of
-//! the summary is multiplied by its price ([`explain`]).
+//! `lab run` has the server's own program measure the prices before the first run ([`measure`]). The report multiplies
+//! differences in counts by them.
 
-mod explain;
 mod measure;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Cell;
-use crate::summary::{Figures, Metric};
-
-pub(crate) use explain::{Explained, explain};
 pub(crate) use measure::measure;
 
 /// The prices of the machine, or why there are none.
@@ -70,48 +64,4 @@ impl PriceRecord {
         let Price::Measured { median, .. } = self.list.get(name)? else { return None };
         Some(*median).filter(|it| (0.0..=PRICE_NS_MAX).contains(it))
     }
-}
-
-/// Something that a server pays for by the piece.
-pub(crate) struct Term {
-    pub(crate) title: &'static str,
-    /// The price in the list.
-    price: &'static str,
-    /// The part of the price that the server's CPU pays.
-    share: f64,
-    count: fn(&Figures, &Cell) -> Option<f64>,
-}
-
-/// Everything that is paid for by the piece.
-pub(crate) const TERMS: [Term; 4] = [
-    Term {
-        title: "system calls",
-        price: "syscall_ns",
-        share: 1.0,
-        count: |figures, _| figures.get(Metric::ServerSyscalls),
-    },
-    Term {
-        title: "notifications",
-        price: "notification_busy_ns",
-        // They are counted on both CPUs, and the price is for both. The server sends some and receives some.
-        share: 0.5,
-        count: |figures, _| figures.get(Metric::Notifications),
-    },
-    Term {
-        title: "switches",
-        price: "wakeup_ns",
-        share: 1.0,
-        count: |figures, _| figures.get(Metric::ServerSwitches),
-    },
-    Term {
-        title: "copies",
-        price: "copy_ns_per_kb",
-        share: 1.0,
-        count: |_, cell| Some(copied_kb(cell)),
-    },
-];
-
-/// What a server copies from and to the kernel for a unit of work, in KB.
-fn copied_kb(cell: &Cell) -> f64 {
-    cell.point.copied_bytes() / 1024.0
 }

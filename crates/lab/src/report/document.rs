@@ -1,197 +1,221 @@
-//! A report as a document: what it says, part by part. The terminal, Markdown and HTML lay the
-//! parts out; what is drawn stands in HTML only.
+//! The tables behind the first page, as blocks that each rendering shows in its own way.
 
-use super::model::{Detail, Document, Item, Part, Rows, Section, Tone, apart, item};
-use super::outcome::{self, MARKS, Outcome, judged, overall};
-use super::shape::Shape;
-use super::{
-    accounting, columns, conditions, findings, networks, prices, published, scaling, text,
-    verdicts, words,
-};
+use super::answer::clock;
+use super::chart::{percent, sections};
+use super::page::figure;
+use super::published::published;
+use crate::analysis::{CellSummary, Comparison, Effect, Figures};
+use crate::prices::PriceRecord;
 use crate::result::Bundle;
-use crate::summary::{CellSummary, Summary};
-use crate::workload::Table;
+use crate::statistics::Estimate;
 
-/// From this many cells, or comparisons, on the terminal shows verdicts only; figures of each cell
-/// are in the other reports.
-const COMPACT_FROM: usize = 48;
+/// A part of the document.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Block {
+    Heading(String),
+    Text(String),
+    Item(String),
+    /// The first row is the head.
+    Table(Vec<Vec<String>>),
+    /// What a page with folds shows folded.
+    Folded(String, Vec<Block>),
+}
 
-/// The whole bundle.
-pub(super) fn document(bundle: &Bundle, detail: Detail) -> Document {
-    let experiment = &bundle.experiment;
-    let mut sections = vec![head(bundle)];
-    if let Some(summary) = &bundle.summary {
-        let full = detail == Detail::Full;
-        let shape = Shape::of(bundle, summary);
-        let told = overall(bundle, summary).into_iter().map(|it| Part::Text(Tone::Strong, it));
-        sections.push(Section::new(None, told.collect()));
-        let mut networks = apart("Networks", networks::tables(summary));
-        if !networks.is_empty() && shape.maps.is_empty() && shape.ablations.is_empty() {
-            networks.push(Part::Text(Tone::Soft, format!("{MARKS}.")));
-        }
-        sections.push(Section::new(None, networks));
-        sections.push(of_workers(summary));
-        sections.extend(pictures(&shape));
-        if full {
-            sections.push(warnings(bundle, summary));
-        }
-        if !full && summary.cells.len().max(judged(summary).count()) >= COMPACT_FROM {
-            sections.extend(compact(summary, &shape));
-        } else {
-            sections.extend(summary.cells.iter().map(|cell| of_cell(cell, detail)));
-        }
-        sections.extend(prices::section(bundle).filter(|_| full));
-        sections.extend(of_published(bundle, summary));
-        if !full {
-            sections.push(warnings(bundle, summary));
-        }
-        if full || !summary.cells.is_empty() {
-            sections.push(Section::new(None, vec![Part::plain(words::legend(bundle))]));
-        }
-        if full {
-            sections.push(of_conditions(bundle));
-            sections.push(to_repeat(bundle));
+/// Everything but the first page.
+pub(crate) fn document(bundle: &Bundle) -> Vec<Block> {
+    let mut blocks = vec![Block::Text(bundle.experiment.about.clone())];
+    let Some(summary) = &bundle.summary else { return blocks };
+    for ([baseline, subject], rows) in sections(bundle) {
+        let cells = rows.into_iter().map(|row| (row.cell, row.comparison)).collect::<Vec<_>>();
+        let unit = "Ratios are those of the first to the second, less than 1 is less CPU; in brackets the interval.";
+        blocks.push(Block::Heading(format!("{subject} against {baseline}")));
+        blocks.push(Block::Text(unit.to_owned()));
+        blocks.push(Block::Table(ratios(&cells)));
+        blocks.extend(left_out(&cells));
+        blocks.extend(explained(bundle.prices.as_ref(), &cells));
+    }
+    blocks.extend(published(bundle));
+    let cells = summary.cells.iter().flat_map(of_cell).collect();
+    blocks.push(Block::Folded("Every figure of every cell".to_owned(), cells));
+    blocks.extend(findings(&summary.cells));
+    blocks.push(Block::Folded("Conditions".to_owned(), conditions(bundle)));
+    blocks
+}
+
+fn estimate(of: Option<&Estimate>) -> String {
+    match of {
+        None => "-".to_owned(),
+        Some(Estimate { ratio, ends: None, .. }) => format!("{ratio:.3}"),
+        Some(Estimate { ratio, ends: Some(ends), .. }) => {
+            format!("{ratio:.3} [{:.3}, {:.3}]", ends.low, ends.high)
         }
     }
-    sections.retain(|section| !section.is_empty());
-    let (title, about) = (experiment.name.clone(), experiment.about.clone());
-    Document { title, about, sections }
 }
 
-fn head(bundle: &Bundle) -> Section {
-    let mut parts = vec![Part::plain(words::setting(bundle))];
-    match &conditions::machines(bundle)[..] {
-        [one] => parts.push(Part::plain(one)),
-        several => parts.push(Part::items(several.iter().map(|it| item(Tone::Plain, it.clone())))),
-    }
-    parts.extend(words::notes(bundle).into_iter().map(|note| Part::Text(Tone::Note, note)));
-    Section::new(None, parts)
-}
-
-/// What more workers bring, if cells differ in them.
-pub(super) fn of_workers(summary: &Summary) -> Section {
-    let mut parts = apart("Workers", scaling::tables(summary));
-    if !parts.is_empty() {
-        parts.push(Part::Text(Tone::Soft, scaling::EXPLANATION.to_owned()));
-    }
-    Section::new(Some((2, "Workers")), parts)
-}
-
-/// Maps, changes and knees.
-fn pictures(shape: &Shape<'_>) -> Vec<Section> {
-    let picture = |title: String, rows| {
-        let parts = vec![Part::table(&title, rows)];
-        Section::new(Some((3, &title)), parts)
-    };
-    let maps = shape.maps.iter().map(|it| picture(text::map_title(it), text::map(it)));
-    let changes =
-        shape.ablations.iter().map(|it| picture(text::ablation_title(it), text::ablation(it)));
-    let mut sections: Vec<Section> = maps.chain(changes).collect();
-    if let Some(last) = sections.last_mut() {
-        last.parts.push(Part::Text(Tone::Soft, format!("{MARKS}.")));
-    }
-    for curves in &shape.curves {
-        let knee = |it| format!("{}: {}", curves.common, outcome::knee(it));
-        let knees = curves.knees.iter().map(|it| item(Tone::Plain, knee(it)));
-        sections.push(Section::new(None, vec![Part::items(knees)]));
-    }
-    sections
-}
-
-/// What a reader of the verdicts has to know, with advice.
-pub(super) fn warnings(bundle: &Bundle, summary: &Summary) -> Section {
-    let told = findings::gathered(bundle, summary).into_iter();
-    Section::new(Some((2, "Warnings")), vec![Part::items(told)])
-}
-
-/// The verdicts that no map shows.
-fn compact(summary: &Summary, shape: &Shape<'_>) -> [Section; 2] {
-    let unseen = judged(summary).filter(|(_, it)| !shape.shows(it)).map(|(cell, comparison)| {
-        let verdict = format!("{}: {}", cell.cell, verdicts::headline(cell, comparison));
-        item(Tone::Verdict(Outcome::of(comparison)), verdict)
-    });
-    let cells = summary.cells.len();
-    let rest = format!("The figures of the {cells} cells are in report.md and report.html.");
-    let unseen = Section::new(None, vec![Part::items(unseen)]);
-    [unseen, Section::new(None, vec![Part::plain(rest)])]
-}
-
-fn of_cell(cell: &CellSummary, detail: Detail) -> Section {
-    let headline = |it| Part::Text(Tone::Verdict(Outcome::of(it)), verdicts::headline(cell, it));
-    let mut parts: Vec<Part> = cell.comparisons.iter().map(headline).collect();
-    parts.extend(figures(cell, detail));
-    Section::new(Some((2, &cell.cell.to_string())), parts)
-}
-
-/// The tables of a cell, and what was found in it.
-pub(super) fn figures(cell: &CellSummary, detail: Detail) -> Vec<Part> {
-    let full = detail == Detail::Full;
-    let with_units =
-        |label: &str, rows| Part::Rows(Rows { label: label.to_owned(), head: 2, rows });
-    let mut parts = vec![
-        with_units("Figures", columns::figures(cell)),
-        Part::table("Ratios", columns::ratio_rows(cell)),
-        with_units("Counts", columns::counts(cell)),
+fn ratios(rows: &[(&CellSummary, &Comparison)]) -> Vec<Vec<String>> {
+    let head = [
+        "cell",
+        "all runs",
+        "undisturbed",
+        "pairs",
+        "p99",
+        "system calls",
+        "notifications",
+        "bottleneck",
+        "decision",
     ];
-    if full {
-        parts.push(Part::table("Times", columns::simple(cell, Table::Times, "times")));
-        parts.push(Part::table("Datagrams", columns::simple(cell, Table::Datagrams, "datagrams")));
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    for (cell, it) in rows {
+        let figure = |name: &str| it.figures.get(name).map_or("-".to_owned(), |of| format!("{:.2}", of.ratio));
+        let bottleneck = cell.subject(&it.subject).and_then(|subject| subject.bottleneck);
+        let decision = match (&it.less, &it.because) {
+            (Some(less), _) => {
+                let fragile = if it.is_fragile() { ", but not over all runs" } else { "" };
+                format!("{less} needs less, {}{fragile}", it.scope.words())
+            }
+            (None, because) => because.clone().unwrap_or_default(),
+        };
+        table.push(vec![
+            cell.cell.to_string(),
+            estimate(it.all_runs.as_ref()),
+            estimate(it.ratio.as_ref()),
+            format!("{} of {}", it.counted(), it.pairs),
+            figure("p99_us"),
+            figure("syscalls"),
+            figure("notifications"),
+            bottleneck.map_or("-", |it| it.title()).to_owned(),
+            decision,
+        ]);
     }
-    parts.push(Part::table("System calls of the load generator", columns::calls(cell)));
-    if full {
-        for (rows, note) in accounting::tables(cell) {
-            let label = rows[0][0].clone();
-            parts.push(Part::table(&label, rows));
-            parts.push(Part::Text(Tone::Soft, note.to_owned()));
+    table
+}
+
+fn left_out(rows: &[(&CellSummary, &Comparison)]) -> Vec<Block> {
+    let mut table = vec![["cell", "left out", "why", "seen on"].map(str::to_owned).to_vec()];
+    for (cell, comparison) in rows {
+        for it in &comparison.left_out {
+            table.push(vec![cell.cell.to_string(), it.pairs.to_string(), it.why.clone(), it.side.clone()]);
         }
     }
-    parts.extend(words::placements(cell).into_iter().map(Part::plain));
-    let notes = cell.comparisons.iter().filter_map(verdicts::throughput_note);
-    parts.extend(notes.map(|note| Part::Text(Tone::Note, note)));
-    if full {
-        let findings = words::finding_groups(cell).into_iter().map(|group| Item {
-            tone: Tone::Finding(group.first.severity),
-            mark: words::severity(group.first.severity).to_owned(),
-            text: group.sentence(),
-        });
-        parts.push(Part::items(findings));
+    if table.len() > 1 { vec![Block::Folded("Pairs that were left out".to_owned(), vec![Block::Table(table)])] } else { Vec::new() }
+}
+
+/// What counts explain of the differences: the difference in counts, times what the machine charges for each.
+fn explained(prices: Option<&PriceRecord>, rows: &[(&CellSummary, &Comparison)]) -> Vec<Block> {
+    let Some(prices) = prices.filter(|it| !it.list.is_empty()) else { return Vec::new() };
+    let mut table = vec![["cell", "difference", "system calls", "notifications", "switches", "unexplained"].map(str::to_owned).to_vec()];
+    for (cell, it) in rows {
+        let figures = |name: &str| cell.subject(name)?.figures.as_ref();
+        let (Some(baseline), Some(subject)) = (figures(&it.baseline), figures(&it.subject)) else { continue };
+        let difference = |name: &str| Some(subject.get(name)? - baseline.get(name)?);
+        let Some(whole) = difference("server_cpu_ns") else { continue };
+        // Notifications are counted on both CPUs, and their price is for both: the server sends some and receives some.
+        let terms = [("syscalls", "syscall_ns", 1.0), ("notifications", "notification_busy_ns", 0.5), ("switches", "wakeup_ns", 1.0)];
+        let parts: Vec<Option<f64>> = terms
+            .iter()
+            .map(|(count, price, share)| Some(difference(count)? * prices.median(price)? * share))
+            .collect();
+        let rest = whole - parts.iter().flatten().sum::<f64>();
+        let ns = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:+.0} ns"));
+        let mut row = vec![cell.cell.to_string(), ns(Some(whole))];
+        row.extend(parts.into_iter().map(ns));
+        row.push(ns(Some(rest)));
+        table.push(row);
     }
-    Section::new(None, parts).parts
+    let about = "The difference in server CPU per request, and the part that counts times measured prices make up.";
+    vec![Block::Folded("What the difference is made of".to_owned(), vec![Block::Text(about.to_owned()), Block::Table(table)])]
 }
 
-
-/// What was published beside ours, and what could not be reproduced.
-pub(super) fn of_published(bundle: &Bundle, summary: &Summary) -> [Section; 2] {
-    let mut parts = apart(published::TITLE, published::tables(bundle, summary));
-    parts.extend(published::remarks(bundle, summary).into_iter().map(Part::plain));
-    let conditions = published::conditions(bundle).into_iter();
-    parts.extend(conditions.map(|it| Part::Text(Tone::Soft, it)));
-    let missing = bundle.experiment.not_reproduced.iter().cloned();
-    let missing = Part::items(missing.map(|it| item(Tone::Plain, it)));
-    [
-        Section::new(Some((2, published::TITLE)), parts),
-        Section::new(Some((3, published::NOT_REPRODUCED_TITLE)), vec![missing]),
-    ]
+/// Every figure of a cell, a column for each subject.
+fn of_cell(cell: &CellSummary) -> Vec<Block> {
+    let mut table = vec![vec![String::new()]];
+    let named: Vec<_> = cell.subjects.iter().map(|it| it.figures.map(|it: Figures| it.named()).unwrap_or_default()).collect();
+    table[0].extend(cell.subjects.iter().map(|it| it.name.clone()));
+    let mut row = |title: &str, values: Vec<String>| table.push([vec![title.to_owned()], values].concat());
+    row("runs that count", cell.subjects.iter().map(|it| format!("{} of {}", it.counted, it.runs)).collect());
+    if cell.subjects.iter().any(|it| it.met_slo.is_some()) {
+        let met = |it: &crate::analysis::SubjectSummary| it.met_slo.map_or("-".to_owned(), |met| met.to_string());
+        row("met the SLO", cell.subjects.iter().map(met).collect());
+    }
+    for name in crate::analysis::all_names() {
+        if named.iter().any(|figures| figures.contains_key(&name)) {
+            let value = |figures: &crate::analysis::Named| figures.get(&name).map_or("-".to_owned(), |it| figure(*it));
+            row(&name, named.iter().map(value).collect());
+        }
+    }
+    vec![Block::Heading(cell.cell.to_string()), Block::Table(table)]
 }
 
-pub(super) fn of_conditions(bundle: &Bundle) -> Section {
-    let rows = conditions::conditions(bundle).into_iter().map(|(name, value)| vec![name, value]);
-    let rows = Rows { label: "Conditions".to_owned(), head: 0, rows: rows.collect() };
-    Section::new(Some((2, "Conditions")), vec![Part::Rows(rows)])
+fn findings(cells: &[CellSummary]) -> Vec<Block> {
+    let mut items = Vec::new();
+    for cell in cells {
+        let mut seen = Vec::new();
+        for it in &cell.findings {
+            if seen.contains(&(it.check, &it.subject)) {
+                continue;
+            }
+            seen.push((it.check, &it.subject));
+            let same = cell.findings.iter().filter(|other| (other.check, &other.subject) == (it.check, &it.subject));
+            let effect = match it.effect {
+                Effect::Note => "note",
+                Effect::Excluded => "excluded",
+                Effect::Void => "VOID",
+            };
+            items.push(Block::Item(format!(
+                "{effect}: {}, {}: {}: {} ({} runs). {}.",
+                cell.cell,
+                it.subject,
+                it.check.title(),
+                it.what,
+                same.count(),
+                it.check.advice()
+            )));
+        }
+    }
+    if items.is_empty() { Vec::new() } else { vec![Block::Folded("What the checks found".to_owned(), items)] }
 }
 
-fn to_repeat(bundle: &Bundle) -> Section {
-    let mut parts = vec![Part::Code(words::repeat(bundle))];
-    parts.extend(programs(bundle));
-    Section::new(Some((2, "To repeat it")), parts)
+fn conditions(bundle: &Bundle) -> Vec<Block> {
+    let machine = &bundle.machine;
+    let mut rows: Vec<(&str, String)> = vec![
+        ("machine", format!("{} CPUs, {}", machine.cpus_online, machine.cpu_model)),
+        ("caches", machine.caches.join(", ")),
+        ("virtualisation", machine.virtualisation.clone().unwrap_or_else(|| "none".to_owned())),
+        ("kernel", machine.kernel.clone()),
+        ("governor, boost", format!("{}, {}", machine.governor.as_deref().unwrap_or("unknown"), machine.boost.as_deref().unwrap_or("unknown"))),
+        ("CPU of the server", bundle.cpus.server.to_string()),
+        ("CPU of the load generator", bundle.cpus.client.to_string()),
+        ("command", bundle.command.join(" ")),
+        ("seed", bundle.seed.to_string()),
+    ];
+    let active = machine.mitigations.iter().filter(|(_, state)| state.starts_with("Mitigation"));
+    let mitigations: Vec<&str> = active.map(|(name, _)| name.as_str()).collect();
+    rows.push(("mitigations", if mitigations.is_empty() { "none".to_owned() } else { mitigations.join(", ") }));
+    for (number, session) in bundle.all_occasions().iter().enumerate() {
+        rows.push(("session", format!("{}: {}, twinring {}", number + 1, session.started, session.lab_version)));
+    }
+    for program in &bundle.programs {
+        let hash = program.sha256.as_deref().map_or("not read", |hash| &hash[..hash.len().min(16)]);
+        rows.push(("program", format!("{} {hash}", program.path)));
+    }
+    if let Some(prices) = &bundle.prices {
+        rows.extend(prices.list.keys().filter_map(|name| Some(("price", format!("{name} {}", figure(prices.median(name)?))))));
+    }
+    let mut table = vec![vec!["condition".to_owned(), String::new()]];
+    table.extend(rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]));
+    let mut blocks: Vec<Block> = table.into_iter().skip(1).map(|row| Block::Item(row.join(": "))).collect();
+    blocks.push(Block::Text(clock(bundle.summary.as_ref().map(|it| it.idle_clock).unwrap_or_default())));
+    blocks.extend(bundle.experiment.claims.iter().map(|claim| Block::Item(format!("claimed: {claim}"))));
+    blocks.extend(bundle.experiment.not_reproduced.iter().map(|it| Block::Item(format!("not reproduced: {it}"))));
+    blocks.extend(bundle.not_run.iter().map(|it| Block::Item(format!("not run: {}: {}", it.subject, it.why))));
+    blocks.extend(bundle.network_fallback.iter().map(|why| Block::Item(format!("network: {why}"))));
+    blocks
 }
 
-/// The hashes of the programs.
-pub(super) fn programs(bundle: &Bundle) -> Option<Part> {
-    let line = |it: &crate::machine::Program| {
-        let hash = it.sha256.as_deref().unwrap_or("could not be read");
-        format!("{hash}  {}", it.path)
-    };
-    let lines: Vec<String> = bundle.programs.iter().map(line).collect();
-    (!lines.is_empty()).then(|| Part::Code(lines.join("\n")))
+/// A change in percent, for tables of changes.
+pub(crate) fn change(of: &Estimate) -> String {
+    match of.ends {
+        None => format!("{:+.1} %", percent(of.ratio)),
+        Some(ends) => format!("{:+.1} % [{:+.1}, {:+.1}]", percent(of.ratio), percent(ends.low), percent(ends.high)),
+    }
 }

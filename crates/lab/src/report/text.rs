@@ -1,149 +1,126 @@
-//! Tables of letters, for the terminal and for Markdown.
+//! Blocks as text, for the terminal and for Markdown.
 
-use super::outcome::{Outcome, entry};
-use super::shape::{Ablation, Change, Map};
-use crate::statistics::Ends;
-
-/// Columns of a terminal that text is made for.
-pub(super) const WIDTH: usize = 100;
-
-/// Between two columns of a table.
-const GAP: usize = 2;
-
-/// A title row with the columns, then a row of ratios for each value of the other axis.
-pub(super) fn map(map: &Map<'_>) -> Vec<Vec<String>> {
-    let (rows, row_values) = &map.rows;
-    let (columns, column_values) = &map.columns;
-    let mut head = vec![rows.title().to_owned()];
-    head.extend(column_values.iter().map(|value| columns.label(*value)));
-    let mut table = vec![head];
-    for (value, entries) in row_values.iter().zip(&map.entries) {
-        let times = |it: &crate::summary::Comparison| it.of_record().map(|interval| interval.ratio);
-        let text = |found: &Option<super::outcome::Judged<'_>>| match found {
-            Some((_, comparison)) => entry(comparison, times(comparison)),
-            None => super::numbers::NOTHING.to_owned(),
-        };
-        table.push([rows.label(*value)].into_iter().chain(entries.iter().map(text)).collect());
-    }
-    table
-}
-
-/// What a map is of.
-pub(super) fn map_title(map: &Map<'_>) -> String {
-    let Map { subject, baseline, common, .. } = map;
-    let [rows, columns] = [map.rows.0.title(), map.columns.0.title()];
-    format!("{subject} against {baseline}, {common}: {rows} by {columns}")
-}
-
-/// A title row, then a row for each change: how many times the CPU of its origin it needs.
-pub(super) fn ablation(ablation: &Ablation<'_>) -> Vec<Vec<String>> {
-    let titles = ["change", "times the CPU", "interval", "features"];
-    let row = |change: &Change<'_>| {
-        let times = change.times.filter(|_| Outcome::of(change.comparison) != Outcome::Void);
-        let ends = change.ends.filter(|_| times.is_some());
-        vec![
-            change.comparison.subject.clone(),
-            entry(change.comparison, times),
-            ends.map_or(super::numbers::NOTHING.to_owned(), |Ends { low, high }| {
-                format!("[{low:.3}, {high:.3}]")
-            }),
-            change.what.unwrap_or_default().to_owned(),
-        ]
-    };
-    [titles.map(str::to_owned).to_vec()]
-        .into_iter()
-        .chain(ablation.changes.iter().map(row))
-        .collect()
-}
-
-/// What the bars of a cell are of.
-pub(super) fn ablation_title(ablation: &Ablation<'_>) -> String {
-    format!("Changes to {}, {}: times its CPU", ablation.origin, ablation.cell.cell)
-}
-
-/// The rows as lines of at most `width` columns where one column beside the first has room. What
-/// does not fit follows below, with the first column again.
-pub(super) fn lines(rows: &[Vec<String>], width: usize) -> Vec<String> {
-    let widths = column_widths(rows);
-    let Some(first) = widths.first() else { return Vec::new() };
-    let mut blocks: Vec<Vec<usize>> = Vec::new();
-    let mut used = 0;
-    for (column, wide) in widths.iter().enumerate().skip(1) {
-        match blocks.last_mut() {
-            Some(block) if used + GAP + wide <= width => block.push(column),
-            _ => {
-                blocks.push(vec![column]);
-                used = *first;
-            }
-        }
-        used += GAP + wide;
-    }
-    if blocks.is_empty() {
-        blocks.push(Vec::new());
-    }
-    let part = |block: &Vec<usize>| -> Vec<Vec<String>> {
-        let pick = |row: &Vec<String>| {
-            let columns = [0].iter().chain(block);
-            columns.map(|column| row.get(*column).cloned().unwrap_or_default()).collect()
-        };
-        rows.iter().map(pick).collect()
-    };
-    blocks.iter().flat_map(|block| align(&part(block))).collect()
-}
-
-fn column_widths(rows: &[Vec<String>]) -> Vec<usize> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|text| length(text)).max().unwrap_or(0)
-    };
-    (0..columns).map(width).collect()
-}
-
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
+use super::{Block, Style, WIDTH};
 
 /// Pads the columns: the first to the left, the others to the right.
 pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
-    let widths = column_widths(rows);
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let length = |text: &String| text.chars().count();
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
     let pad = |(column, text): (usize, &String)| {
         let blanks = " ".repeat(widths[column] - length(text));
         if column == 0 { format!("{text}{blanks}") } else { format!("  {blanks}{text}") }
     };
-    let line = |row: &Vec<String>| row.iter().enumerate().map(pad).collect::<String>();
-    rows.iter().map(|row| line(row).trim_end().to_owned()).collect()
+    rows.iter().map(|row| row.iter().enumerate().map(pad).collect::<String>().trim_end().to_owned()).collect()
 }
 
-/// Text in lines of at most [`WIDTH`] columns where words allow, indented by `indent`.
-pub(super) fn wrapped(text: &str, indent: usize) -> Vec<String> {
-    let indent = " ".repeat(indent);
+/// Text in lines of at most [`WIDTH`] columns where words allow, the first and the others behind these.
+pub(crate) fn wrapped(text: &str, first: &str, others: &str) -> Vec<String> {
     let options = textwrap::Options::new(WIDTH)
-        .initial_indent(&indent)
-        .subsequent_indent(&indent)
+        .initial_indent(first)
+        .subsequent_indent(others)
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::wrap(text, options).into_iter().map(std::borrow::Cow::into_owned).collect()
+}
+
+/// The columns of a table that fit beside the first, and then the others below, with the first again.
+fn folded(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let pick = |from: usize, to: usize| -> Vec<Vec<String>> {
+        rows.iter().map(|row| [&row[..1], &row[from..to]].concat()).collect()
+    };
+    let fits = |from: usize, to: usize| align(&pick(from, to)).iter().all(|line| line.chars().count() <= WIDTH);
+    let (mut lines, mut from) = (Vec::new(), 1);
+    while from < columns {
+        let to = (from + 1..=columns).rev().find(|to| fits(from, *to)).unwrap_or(from + 1);
+        lines.extend(align(&pick(from, to)));
+        from = to;
+    }
+    lines
+}
+
+pub(super) fn render(block: &Block, style: Style, into: &mut String) {
+    let mut line = |text: &str| {
+        into.push_str(text);
+        into.push('\n');
+    };
+    match block {
+        Block::Heading(text) => {
+            line("");
+            line(&style.paint("1", text));
+        }
+        Block::Text(text) => wrapped(text, "", "").iter().for_each(|it| line(it)),
+        Block::Item(text) => wrapped(text, "- ", "  ").iter().for_each(|it| line(it)),
+        Block::Table(rows) => folded(rows).iter().for_each(|it| line(it)),
+        Block::Folded(title, blocks) => {
+            line("");
+            line(&style.paint("1", title));
+            blocks.iter().for_each(|block| render(block, style, into));
+        }
+    }
+}
+
+/// Text that means nothing in Markdown.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '\\' | '`' | '*' | '_' | '[' | ']' | '#' | '|' | '~' => escaped.extend(['\\', character]),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '\n' | '\r' => escaped.push(' '),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+pub(crate) fn render_markdown(block: &Block, into: &mut String) {
+    match block {
+        Block::Heading(text) => into.push_str(&format!("\n## {}\n\n", escape(text))),
+        Block::Text(text) => into.push_str(&format!("{}\n\n", escape(text))),
+        Block::Item(text) => into.push_str(&format!("- {}\n", escape(text))),
+        Block::Table(rows) => {
+            for (number, row) in rows.iter().enumerate() {
+                let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+                into.push_str(&format!("| {} |\n", cells.join(" | ")));
+                if number == 0 {
+                    into.push_str(&format!("|---{}|\n", "|---:".repeat(row.len().saturating_sub(1))));
+                }
+            }
+            into.push('\n');
+        }
+        Block::Folded(title, blocks) => {
+            into.push_str(&format!("\n## {}\n\n", escape(title)));
+            blocks.iter().for_each(|block| render_markdown(block, into));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rows<const N: usize>(rows: &[[&str; N]]) -> Vec<Vec<String>> {
+    fn rows(rows: &[[&str; 4]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.map(str::to_owned).to_vec()).collect()
     }
 
     #[test]
-    fn columns_are_aligned_by_characters() {
-        let rows = rows(&[["", "µs"], ["a", "1,000"], ["bcd", "–"]]);
-        assert_eq!(lines(&rows, 100), ["        µs", "a    1,000", "bcd      –"]);
+    fn columns_are_aligned_by_characters_and_fold_below() {
+        let wide = "x".repeat(50);
+        let table = rows(&[["", "µs", &wide, "three"], ["bcd", "–", "2", "3"]]);
+        let lines = folded(&table);
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH) && lines.len() == 2, "{lines:?}");
+        let wider = "x".repeat(76);
+        let lines = folded(&rows(&[["a", "1", &wider, "three"], ["b", "1", "2", "3"]]));
+        assert_eq!(lines.len(), 6, "{lines:?}");
     }
 
     #[test]
-    fn columns_that_do_not_fit_follow_below() {
-        let rows = rows(&[["name", "one", "two", "three"], ["x", "1", "2", "3"]]);
-        let folded = ["name  one  two", "x       1    2", "name  three", "x         3"];
-        assert_eq!(lines(&rows, 14), folded);
-        assert_eq!(lines(&rows, 5).len(), 6, "a column wider than the line is not lost");
+    fn markdown_shows_text_as_it_is() {
+        assert_eq!(escape("a|b <i> `c` _d_ &\n"), "a\\|b &lt;i&gt; \\`c\\` \\_d\\_ &amp; ");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Protocol};
+use super::Protocol;
 
 /// One number of a cell that an experiment may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -116,9 +116,8 @@ pub(crate) fn axes_of(protocol: Protocol) -> &'static [AxisSpec] {
 impl Axis {
     /// The axis of this name, for an option: `bytes` is short for the size in any protocol.
     pub(crate) fn of_key(protocol: Protocol, key: &str) -> Option<&'static AxisSpec> {
-        let is_it = |spec: &&AxisSpec| {
-            spec.key == key || (key == "bytes" && spec.axis == Axis::Bytes)
-        };
+        let is_it =
+            |spec: &&AxisSpec| spec.key == key || (key == "bytes" && spec.axis == Axis::Bytes);
         axes_of(protocol).iter().find(is_it)
     }
 
@@ -140,67 +139,6 @@ impl Axis {
             Axis::Workers => "workers",
         }
     }
-
-    /// A value on the axis.
-    pub(crate) fn label(self, value: u32) -> String {
-        match (self, value) {
-            (Axis::Bytes, value) => bytes(value),
-            (Axis::RatePerS, 0) => "closed loop".to_owned(),
-            (Axis::LoadPercent, 0) => "saturated".to_owned(),
-            (Axis::LoadPercent, value) => format!("{value} %"),
-            (Axis::Churn, 0) => "all".to_owned(),
-            (Axis::Keepalive, 0) => "one per request".to_owned(),
-            (Axis::Keepalive, _) => "stay".to_owned(),
-            (Axis::Tls, 0) => "none".to_owned(),
-            (Axis::Tls, _) => "TLS".to_owned(),
-            (Axis::Http2, 0) => "HTTP/1.1".to_owned(),
-            (Axis::Http2, _) => "HTTP/2".to_owned(),
-            (_, value) => rate(value),
-        }
-    }
-
-    /// A value with its unit, for a title; nothing for a default.
-    pub(crate) fn phrase(self, value: u32) -> Option<String> {
-        let plural = if value == 1 { "" } else { "s" };
-        match (self, value) {
-            (Axis::Connections, _) => Some(format!("{} connection{plural}", rate(value))),
-            (Axis::Streams, _) => Some(format!("{} stream{plural}", rate(value))),
-            (Axis::Bytes, _) => Some(bytes(value)),
-            (Axis::PacketsPerS, _) => Some(format!("{} packets/s per stream", rate(value))),
-            (Axis::RatePerS, 1..) => Some(format!("{} requests/s", rate(value))),
-            (Axis::LoadPercent, 1..) => Some(format!("{value} % load")),
-            (Axis::Depth, 2..) => Some(format!("depth {value}")),
-            (Axis::Churn, 1) | (Axis::Keepalive, 0) => Some("a connection per request".to_owned()),
-            (Axis::Churn, 2..) => Some(format!("a connection per {value} requests")),
-            (Axis::Files, 2..) => Some(format!("{value} files")),
-            (Axis::Tls, 1..) => Some("TLS".to_owned()),
-            (Axis::Http2, 1..) => Some("HTTP/2".to_owned()),
-            (Axis::Workers, 2..) => Some(format!("{value} workers")),
-            _ => None,
-        }
-    }
-
-    /// Whether a larger value offers more work per second.
-    pub(crate) fn is_offered_load(self, cell: &Cell) -> bool {
-        match self {
-            Axis::RatePerS | Axis::LoadPercent => self.of(cell).is_some_and(|load| load > 0),
-            Axis::PacketsPerS | Axis::Streams => true,
-            _ => false,
-        }
-    }
-
-    /// The cell's value on this axis, if it has the axis.
-    pub(crate) fn of(self, cell: &Cell) -> Option<u32> {
-        cell.point.on(self)
-    }
-}
-
-/// Whether two cells differ in nothing but these axes.
-pub(crate) fn differ_only_in(free: &[Axis], one: &Cell, other: &Cell) -> bool {
-    let fixed = |cell: &Cell| -> Vec<_> {
-        cell.point.axes().filter(|(spec, _)| !free.contains(&spec.axis)).map(|it| it.1).collect()
-    };
-    one.net == other.net && one.protocol() == other.protocol() && fixed(one) == fixed(other)
 }
 
 /// A number of bytes as people write it: `128 B`, `16 KB`.

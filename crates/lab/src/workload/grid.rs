@@ -135,7 +135,10 @@ impl Grid {
         for spec in axes_of(protocol) {
             let values = self.values(spec);
             let with = |one: Vec<(Axis, u32)>| {
-                values.iter().map(move |value| [&one[..], &[(spec.axis, *value)]].concat()).collect::<Vec<_>>()
+                values
+                    .iter()
+                    .map(move |value| [&one[..], &[(spec.axis, *value)]].concat())
+                    .collect::<Vec<_>>()
             };
             all = all.into_iter().flat_map(with).collect();
         }
@@ -154,7 +157,12 @@ impl Grid {
         let known: Vec<&str> = axes_of(protocol).iter().map(|spec| spec.key).collect();
         for key in self.axes.keys() {
             let is_known = known.contains(&key.as_str());
-            check.unless(is_known, &at(key), format!("`{key}` in [{protocol}]"), &known.join(", "))?;
+            check.unless(
+                is_known,
+                &at(key),
+                format!("`{key}` in [{protocol}]"),
+                &known.join(", "),
+            )?;
         }
         for spec in axes_of(protocol) {
             let (values, [least, most]) = (self.values(spec), spec.bounds);

@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use crate::contract::LoadResult;
 use crate::experiment::NetKind;
 
-pub use axis::Axis;
 use axis::AXES;
-pub(crate) use axis::{AxisSpec, axes_of, bytes, differ_only_in, rate};
+pub use axis::Axis;
+pub(crate) use axis::{AxisSpec, axes_of, bytes, rate};
 pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
 /// The protocol between server and load generator.
@@ -28,40 +28,12 @@ pub enum Protocol {
     Http,
 }
 
-/// A table of the reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Table {
-    /// The first table of a cell: of every workload, of requests, of HTTP, of packets.
-    Each,
-    Requests,
-    Http,
-    Packets,
-    Counts,
-    /// What only HTTP has.
-    Times,
-    /// What only datagrams have.
-    Datagrams,
-    /// Where the CPU time of a side went. The columns of the server are those of the client, too.
-    Sides,
-    Memory,
-}
-
 /// What is the same for every point of a workload.
 pub(crate) struct Workload {
     /// The work of one exchange.
     pub(crate) unit: &'static str,
-    /// Per what CPU is counted.
-    pub(crate) per: &'static str,
-    /// What a latency is called.
-    pub(crate) latency: &'static str,
     /// Whether its connections are those of TCP.
     pub(crate) over_tcp: bool,
-    /// Whether the load is always on a schedule, which then gives the throughput.
-    pub(crate) on_schedule: bool,
-    /// Whose columns the first table of a cell has.
-    pub(crate) tables: &'static [Table],
-    /// The groups of `figures` in a bundle that not every workload has.
-    pub(crate) figures: &'static [&'static str],
     /// The options of `twinring serve`. Only the load generator reaches the namespaces of the lab.
     pub(crate) service: &'static [&'static str],
 }
@@ -88,32 +60,17 @@ impl Protocol {
         match self {
             Protocol::Tcp => &Workload {
                 unit: "request",
-                per: "per request",
-                latency: "Latency",
                 over_tcp: true,
-                on_schedule: false,
-                tables: &[Table::Each, Table::Requests],
-                figures: &["open_loop"],
                 service: &["echo", "--listen", "{addr}", "--allow", "any"],
             },
             Protocol::Udp => &Workload {
                 unit: "packet",
-                per: "per packet that came back",
-                latency: "Round trip",
                 over_tcp: false,
-                on_schedule: true,
-                tables: &[Table::Each, Table::Packets],
-                figures: &["datagrams"],
                 service: &["udp", "--listen", "{addr}", "--allow", "any"],
             },
             Protocol::Http => &Workload {
                 unit: "request",
-                per: "per request",
-                latency: "Latency",
                 over_tcp: true,
-                on_schedule: false,
-                tables: &[Table::Each, Table::Requests, Table::Http],
-                figures: &["http", "open_loop"],
                 service: &["http", "--root", "{root}", "{listen}"],
             },
         }
@@ -190,7 +147,7 @@ impl Point {
     }
 
     /// Its value on an axis, 0 without it.
-    pub(crate) fn get(&self, axis: Axis) -> u32 {
+    pub fn get(&self, axis: Axis) -> u32 {
         self.values[axis as usize]
     }
 
@@ -237,13 +194,6 @@ impl Point {
         self.get(Axis::RatePerS)
     }
 
-    /// What a server copies from and to the kernel for a unit of work, in bytes. Of a file only the
-    /// sending counts.
-    pub(crate) fn copied_bytes(&self) -> f64 {
-        let bytes = f64::from(self.get(Axis::Bytes));
-        if self.protocol == Protocol::Http { bytes } else { 2.0 * bytes }
-    }
-
     /// The part of one of several load generators that have equal parts.
     ///
     /// # Errors
@@ -254,7 +204,9 @@ impl Point {
         for (axis, value) in [(clients, count), (Axis::RatePerS, self.rate_per_s())] {
             if !value.is_multiple_of(parts) {
                 let title = axis.title();
-                return Err(format!("{value} {title} cannot be divided among {parts} load generators"));
+                return Err(format!(
+                    "{value} {title} cannot be divided among {parts} load generators"
+                ));
             }
             part = part.with(axis, value / parts);
         }
@@ -371,8 +323,16 @@ mod tests {
         let (streams, rate, size) = (Axis::Streams, Axis::PacketsPerS, Axis::Bytes);
         let (tls, keepalive, http2) = (Axis::Tls, Axis::Keepalive, Axis::Http2);
         for (protocol, values, expected) in [
-            (Protocol::Udp, &[(streams, 4000), (rate, 50), (size, 172)][..], "4000 streams x 50/s x 172 B"),
-            (Protocol::Udp, &[(streams, 1), (rate, 2_500_000), (size, 1)], "1 stream x 2.5M/s x 1 B"),
+            (
+                Protocol::Udp,
+                &[(streams, 4000), (rate, 50), (size, 172)][..],
+                "4000 streams x 50/s x 172 B",
+            ),
+            (
+                Protocol::Udp,
+                &[(streams, 1), (rate, 2_500_000), (size, 1)],
+                "1 stream x 2.5M/s x 1 B",
+            ),
             (
                 Protocol::Tcp,
                 &[(Axis::Connections, 100), (size, 16 << 10), (Axis::LoadPercent, 25)],

@@ -1,6 +1,5 @@
 //! Experiments with the fakes of `examples/fakes`, which cargo builds before the tests.
 
-pub(crate) mod browser;
 #[path = "../../../../tests/support/missing.rs"]
 pub(crate) mod missing;
 pub(crate) mod records;
@@ -8,10 +7,9 @@ pub(crate) mod stories;
 
 use std::path::{Path, PathBuf};
 
-use twinring_lab::audit::{Kind, Severity};
+use twinring_lab::analysis::{CellSummary, Check, Effect, Summary};
 use twinring_lab::record::RunRecord;
 use twinring_lab::result::Bundle;
-use twinring_lab::summary::{CellSummary, Summary};
 use twinring_lab::{Experiment, LabError, Outcome, RunOptions, Stop};
 
 /// The executable of the fakes, beside the directory of the test binaries.
@@ -68,7 +66,7 @@ impl Sketch<'_> {
         let Sketch { clean, others, connections, pairs, net, client_fault, window_s } = self;
         let subjects: String = [clean].into_iter().chain(*others).copied().map(subject).collect();
         format!(
-            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/4\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [tcp]\nconnections = [{connections}]\nmessage_bytes = [128]\n\
              load = [\"{{twinring}}\", \"client\", \"{{addr}}\", \"{{connections}}\", \
@@ -130,7 +128,7 @@ impl UdpSketch<'_> {
         let subjects: String =
             [subject("reflect", "clean", "")].into_iter().chain(others).collect();
         format!(
-            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/4\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [udp]\nstreams = [20]\npackets_per_s = [50]\nmessage_bytes = [172]\n\
              under_test = \"both\"\nkeeps_up = {{ missing_ratio = 0.001, lateness_us_p99_9 = 25000.0 }}\n\
@@ -184,7 +182,7 @@ impl HttpSketch<'_> {
         let HttpSketch { others, connections, pairs, client_fault, window_s, grid, more } = self;
         let subjects: String = ["files"].iter().chain(*others).copied().map(subject).collect();
         format!(
-            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/4\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"lo\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [http]\nconnections = [{connections}]\nfile_bytes = [1000]\n{grid}\n\
              load = [\"{{twinring}}\", \"http-client\", \"{{urls}}\", \
@@ -215,7 +213,7 @@ pub(crate) fn calm(bundle: &Path) -> Bundle {
         for cpu in run.cpu.iter_mut() {
             cpu.sample_delay_us = [0.0, 0.0];
             cpu.server_cpu.steal_coarse_s = 0.0;
-            cpu.client_cpu.steal_coarse_s = 0.0;
+            cpu.client_cpu.iter_mut().for_each(|it| it.steal_coarse_s = 0.0);
         }
         serde_json::to_string(&run).expect("a run") + "\n"
     };
@@ -238,10 +236,9 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         binary: fakes(),
         helper: vec![fakes().into(), "helper".into()],
         peers: None,
-        prices: true,
-        profile: false,
-        resume: None,
-        hosts: None,
+        prices: false,
+        // Other tests use the CPUs.
+        excluded_max: usize::MAX,
         command: vec!["test".to_owned()],
     }
 }
@@ -251,11 +248,11 @@ pub(crate) fn summary(outcome: &Outcome) -> &Summary {
 }
 
 /// The rules that voided a subject.
-pub(crate) fn voids(cell: &CellSummary, subject: &str) -> Vec<Kind> {
-    let of_subject = |finding: &&twinring_lab::audit::Finding| {
-        finding.subject == subject && finding.severity == Severity::Void
+pub(crate) fn voids(cell: &CellSummary, subject: &str) -> Vec<Check> {
+    let of_subject = |finding: &&twinring_lab::analysis::Finding| {
+        finding.subject == subject && finding.effect == Effect::Void
     };
-    cell.findings.iter().filter(of_subject).map(|finding| finding.kind).collect()
+    cell.findings.iter().filter(of_subject).map(|finding| finding.check).collect()
 }
 
 /// Waits for something that happens beside the test, half a minute at most.

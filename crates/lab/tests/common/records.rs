@@ -2,10 +2,9 @@
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+use twinring_lab::analysis::{CellSummary, summarise};
 use twinring_lab::record::{RUN_SCHEMA, RunRecord};
 use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
-use twinring_lab::summary::{CellSummary, summarise};
-use twinring_lab::warnings::warnings;
 use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Overrides, Protocol};
 use twinring_wire::EncodedHistogram;
 
@@ -17,9 +16,10 @@ pub(crate) const LATENCY_NS: u64 = 1_000_000;
 
 pub(crate) fn experiment() -> Experiment {
     let overrides = Overrides {
-        message_bytes: Some(vec![128]),
         protocol: Some(Protocol::Tcp),
-        load_percent: Some(vec![0]),
+        axes: [("bytes", 128), ("load_percent", 0)]
+            .map(|(key, it)| (key.to_owned(), vec![it]))
+            .into(),
         ..Overrides::default()
     };
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
@@ -29,11 +29,6 @@ fn latencies(latency_ns: u64, answered: u64) -> Histogram<u64> {
     let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
     latencies.record_n(latency_ns, answered).unwrap();
     latencies
-}
-
-/// As a result line has it.
-pub(crate) fn histogram(answered: u64) -> Value {
-    histogram_of(LATENCY_NS, answered)
 }
 
 fn histogram_of(latency_ns: u64, answered: u64) -> Value {
@@ -73,7 +68,7 @@ pub(crate) fn record_of(
         "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, server_busy_s),
             "client_cpu": busy(1, 1.5), "server": process, "client": process,
             "sample_delay_us": [50.0, 60.0]},
-        "load": {
+        "loads": [{
             "settings": {"connections": CONNECTIONS, "depth": 1, "mode": "closed", "verify": true},
             "window": {"start_monotonic_ns": 0, "end_monotonic_ns": 2_000_000_000_u64,
                 "seconds": WINDOW_S},
@@ -85,7 +80,7 @@ pub(crate) fn record_of(
             "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
             "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
                 "other": 0},
-            "first_error": null, "cpu": {"busiest_thread_share": 0.7, "saturated": false}},
+            "first_error": null, "cpu": {"busiest_thread_share": 0.7, "saturated": false}}],
     })
 }
 
@@ -112,16 +107,14 @@ pub(crate) fn judge(records: Vec<Value>) -> CellSummary {
 }
 
 pub(crate) fn judge_by(experiment: &Experiment, records: Vec<Value>) -> CellSummary {
-    let runs: Vec<RunRecord> = records.into_iter().map(read).collect();
-    let mut summary = summarise(experiment, 1, &runs);
+    let mut summary = bundle(experiment.clone(), records).summary.unwrap();
     assert_eq!(summary.cells.len(), 1);
     summary.cells.remove(0)
 }
 
-/// A bundle of these runs, measured on a machine that gives no reason for warnings.
+/// A bundle of these runs, all of one session.
 pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
     let runs: Vec<RunRecord> = records.into_iter().map(read).collect();
-    let summary = summarise(&experiment, 1, &runs);
     let mut bundle = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
         lab_version: "0".to_owned(),
@@ -143,14 +136,9 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         not_run: Vec::new(),
         machine: Fingerprint::default(),
         occasions: Vec::new(),
-        hosts: Vec::new(),
-        lost_hosts: Vec::new(),
-        resumed: Vec::new(),
-        summary: Some(summary),
-        warnings: Vec::new(),
+        summary: None,
         prices: None,
-        profile: None,
     };
-    bundle.warnings = warnings(&bundle);
+    bundle.summary = Some(summarise(&bundle, &runs));
     bundle
 }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use statrs::distribution::{ContinuousCDF, Normal};
 use twinring_lab::result::Bundle;
-use twinring_lab::{Cell, Experiment, NetKind, Point, UdpPoint};
+use twinring_lab::{Axis, Cell, Experiment, NetKind, Protocol};
 use twinring_wire::EncodedHistogram;
 
 /// Every story, by name.
@@ -60,11 +60,7 @@ pub(crate) fn write(name: &str, directory: &Path) -> Bundle {
 fn experiment_of(name: &str) -> String {
     let two = "[[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n\
                [[subjects]]\nname = \"io_uring\"\nengine = \"io_uring\"\n";
-    let tcp = |axes: &str| {
-        format!(
-            "[tcp]\n{axes}\nload = [\"{{twinring}}\", \"load\", \"{{addr}}\", \"{{options}}\"]\n"
-        )
-    };
+    let tcp = |axes: &str| format!("[tcp]\n{axes}\n");
     let (about, pairs, rest) = match name {
         "map" => (
             "io_uring against epoll over TCP: 64 B to 64 KB x 1 to 1,000 connections",
@@ -98,19 +94,16 @@ fn experiment_of(name: &str) -> String {
             "UDP: streams x packets per second, both sides on the subject's engine",
             8,
             "[udp]\nstreams = [100, 1000, 4000]\npackets_per_s = [10, 50, 100]\n\
-             message_bytes = [172]\nunder_test = \"both\"\n\
-             load = [\"{twinring}\", \"load\", \"{addr}\", \"{engine}\"]\n"
+             message_bytes = [172]\nunder_test = \"both\"\n"
                 .to_owned()
                 + two,
         ),
         "http" => (
             "Files over HTTP: io_uring, epoll and nginx",
             8,
-            "[http]\nconnections = [100, 500]\nfile_bytes = [1024, 10240, 102400]\n\
-             load = [\"{twinring}\", \"load\", \"{urls}\", \"{options}\"]\n"
-                .to_owned()
+            "[http]\nconnections = [100, 500]\nfile_bytes = [1024, 10240, 102400]\n".to_owned()
                 + two
-                + "[[subjects]]\nname = \"nginx\"\nnginx = { sendfile = true }\n",
+                + "[[subjects]]\nname = \"nginx\"\npeer = \"nginx\"\n",
         ),
         "workers" => (
             "What more workers bring",
@@ -131,7 +124,7 @@ fn experiment_of(name: &str) -> String {
         ),
     };
     format!(
-        "schema = \"twinring.lab.experiment/3\"\nname = \"{name}\"\nabout = \"{about}\"\n\
+        "schema = \"twinring.lab.experiment/4\"\nname = \"{name}\"\nabout = \"{about}\"\n\
          pairs = {pairs}\nwarmup_s = 0.5\nwindow_s = {WINDOW_S:.1}\n{rest}"
     )
 }
@@ -140,7 +133,10 @@ fn ablation(tcp: &dyn Fn(&str) -> String) -> String {
     let changes: String = CHANGES
         .iter()
         .map(|(name, change, _)| {
-            format!("[[subjects]]\nname = \"{name}\"\nfrom = \"best\"\nchange = \"{change}\"\n")
+            format!(
+                "[[subjects]]\nname = \"{name}\"\nengine = \"io_uring\"\n\
+                 features = \"{change}\"\nagainst = [\"best\"]\n"
+            )
         })
         .collect();
     tcp("connections = [100, 1000]\nmessage_bytes = [128]")
@@ -167,10 +163,11 @@ fn work(story: &str, subject: &str, cell: &Cell) -> Work {
         client_ns,
         most_per_s: 1e9 / server_ns.max(client_ns) * 0.985,
     };
-    match cell.point {
-        Point::Tcp(point) => {
-            let size = f64::from(point.message_bytes);
-            let connections = f64::from(point.connections);
+    let point = cell.point;
+    let size = f64::from(point.get(Axis::Bytes));
+    match cell.protocol() {
+        Protocol::Tcp => {
+            let connections = f64::from(point.get(Axis::Connections));
             let epoll = 2600.0 + 0.35 * size + 90.0 * connections.ln();
             // Batches grow with connections; copies hide that.
             let gain = 0.93 + 0.07 * connections.log10() * (1.0 - (size / 65_536.0).sqrt() * 1.25);
@@ -183,19 +180,18 @@ fn work(story: &str, subject: &str, cell: &Cell) -> Work {
             let factor = if story == "open-loop" { 0.8 } else { 1.0 };
             let mut work = of(server_ns * factor, 1900.0 + 0.3 * size);
             // Each worker more makes all of them a little slower; the load generator has CPUs to spare.
-            let workers = f64::from(point.workers);
+            let workers = f64::from(point.get(Axis::Workers));
             work.server_ns *= 1.0 + 0.02 * (workers - 1.0);
             if story == "workers" {
                 work.most_per_s = 1e9 / work.server_ns * workers * 0.95;
             }
             work
         }
-        Point::Udp(point) => {
-            let wait = f64::from(point.streams).log10();
+        Protocol::Udp => {
+            let wait = f64::from(point.get(Axis::Streams)).log10();
             if subject == "epoll" { of(1500.0, 1950.0 + 250.0 * wait) } else { of(1490.0, 2150.0) }
         }
-        Point::Http(point) => {
-            let size = f64::from(point.file_bytes);
+        Protocol::Http => {
             let base = 5200.0 + 0.16 * size;
             let times = match subject {
                 "nginx" => 1.35 - 0.1 * (size / 1024.0).log10(),
@@ -276,20 +272,21 @@ fn us(values: &Histogram<u64>, share: f64) -> f64 {
 
 /// The CPUs of the server, as many as it has workers, and of the load generator.
 fn cpus(story: &str, cell: &Cell) -> (Vec<usize>, Vec<usize>) {
-    match (story, cell.point) {
-        ("workers", Point::Tcp(point)) => {
-            ((0..point.workers as usize).collect(), (WORKERS_MOST..2 * WORKERS_MOST).collect())
-        }
+    match story {
+        "workers" => (
+            (0..cell.point.get(Axis::Workers) as usize).collect(),
+            (WORKERS_MOST..2 * WORKERS_MOST).collect(),
+        ),
         _ => (vec![0], vec![1]),
     }
 }
 
 /// One flawless run.
 fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Value {
-    let offered = match cell.point {
-        Point::Tcp(point) if point.rate_per_s > 0 => Some(f64::from(point.rate_per_s)),
-        Point::Udp(point) => Some(f64::from(point.streams) * f64::from(point.packets_per_s)),
-        _ => None,
+    let of = |axis| f64::from(cell.point.get(axis));
+    let offered = match cell.protocol() {
+        Protocol::Udp => Some(of(Axis::Streams) * of(Axis::PacketsPerS)),
+        _ => Some(of(Axis::RatePerS)).filter(|rate| *rate > 0.0),
     };
     let rate = offered.map_or(work.most_per_s, |offered| offered.min(work.most_per_s));
     let done = (rate * WINDOW_S) as u64;
@@ -317,7 +314,7 @@ fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Val
     let engine = if subject.contains("epoll") { "epoll" } else { "io_uring" };
     let calls = if engine == "epoll" { 2.1 } else { 0.31 };
     json!({
-        "schema": "twinring.lab.run/5", "index": 0, "block": block, "subject": subject,
+        "schema": "twinring.lab.run/6", "index": 0, "block": block, "subject": subject,
         "cell": cell, "at_s": 0.0,
         "server_command": ["/usr/local/bin/twinring", "serve", story, "--listen", "10.0.0.1:20000",
             "--engine", engine, "--workers", "1", "--pin", "0", "--json"],
@@ -330,7 +327,7 @@ fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Val
         "cpu": {"window_s": WINDOW_S, "server_cpu": busy(&of_server, work.server_ns),
             "client_cpu": busy(&of_client, work.client_ns), "server": process(work.server_ns),
             "client": process(work.client_ns), "sample_delay_us": [50.0, 60.0]},
-        "load": load(cell, done, offered, work),
+        "loads": [load(cell, done, offered, work)],
     })
 }
 
@@ -339,11 +336,11 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
         "seconds": WINDOW_S});
     let rate = done as f64 / WINDOW_S;
     let cpu = json!({"busiest_thread_share": 0.7, "saturated": false});
-    let (connections, depth, http) = match cell.point {
-        Point::Udp(_) => return udp_load(cell, done, &window, &cpu, work),
-        Point::Tcp(point) => (u64::from(point.connections), u64::from(point.depth), None),
-        Point::Http(point) => (u64::from(point.connections), u64::from(point.depth), Some(point)),
-    };
+    if cell.protocol() == Protocol::Udp {
+        return udp_load(cell, done, &window, &cpu, work);
+    }
+    let of = |axis| u64::from(cell.point.get(axis));
+    let (connections, depth) = (of(Axis::Connections), of(Axis::Depth));
     let utilisation = offered.map_or(1.0, |offered| offered / work.most_per_s);
     let mean_ns = match offered {
         None => connections as f64 / rate * 1e9,
@@ -367,11 +364,11 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
         "connections": {"served_at_once_max": connections, "served": connections,
             "min_answered": (done / connections).max(1)},
     });
-    if let Some(point) = http {
+    if cell.protocol() == Protocol::Http {
         load["schema"] = json!("twinring.load.http/1");
         load["settings"] = json!({"urls": 1, "connections": connections, "pipeline": depth,
             "keepalive": true, "mode": "closed", "verify_body": "file", "tls": null});
-        load["bytes"] = json!({"bodies": done * u64::from(point.file_bytes)});
+        load["bytes"] = json!({"bodies": done * of(Axis::Bytes)});
         load["ttfb_us"] = json!({"p50": us(&values, 0.45), "p99": us(&values, 0.98)});
         load["connect_us"] = json!({"p50": 40.0, "p99": 90.0});
     }
@@ -379,8 +376,8 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
 }
 
 fn udp_load(cell: &Cell, done: u64, window: &Value, cpu: &Value, work: Work) -> Value {
-    let Point::Udp(point) = cell.point else { panic!("a cell of UDP") };
-    let UdpPoint { streams, packets_per_s, message_bytes, .. } = point;
+    let [streams, packets_per_s, message_bytes] =
+        [Axis::Streams, Axis::PacketsPerS, Axis::Bytes].map(|axis| cell.point.get(axis));
     let due = (f64::from(streams) * f64::from(packets_per_s) * WINDOW_S) as u64;
     let utilisation = due as f64 / WINDOW_S / work.most_per_s;
     let trips = latencies(160_000.0 / (1.0 - utilisation).max(0.05), done, 2.0);
@@ -414,14 +411,14 @@ fn make_flawed(runs: &mut [Value]) {
     for run in runs {
         let io_uring = run["subject"] == "io_uring";
         if is(run, 300, 65_536) && io_uring && run["block"] == 2 {
-            run["load"]["errors"]["mismatch"] = json!(3);
+            run["loads"][0]["errors"]["mismatch"] = json!(3);
         }
         if is(run, 1000, 65_536) && run["block"].as_u64() < Some(4) {
             run["others"]["cpu_s"] = json!(1.2);
             run["others"]["largest"] = json!("cc1plus");
         }
         if is(run, 10, 64) && io_uring {
-            run["load"]["settings"]["verify"] = json!(false);
+            run["loads"][0]["settings"]["verify"] = json!(false);
         }
     }
 }
@@ -430,7 +427,7 @@ fn make_flawed(runs: &mut [Value]) {
 fn fail(run: &mut Value) {
     let why = "exit code 1; it said: <script>alert('stderr')</script> | `rm` **now**";
     run["failures"] = json!([{"what": "server_not_ready", "why": why}]);
-    for key in ["ready", "load", "server_final", "cpu", "client_exit"] {
+    for key in ["ready", "server_final", "cpu", "client_exit"] {
         run[key] = Value::Null;
     }
 }
@@ -453,7 +450,7 @@ fn make_partial(bundle: &mut Value, runs: &mut Vec<Value>) {
 
 fn bundle_of(experiment: &Experiment) -> Value {
     json!({
-        "schema": "twinring.lab.bundle/5", "lab_version": "0.1.0",
+        "schema": "twinring.lab.bundle/6", "lab_version": "0.1.0",
         "started": "2026-11-22T06:00:00Z", "state": {"is": "complete"}, "experiment": experiment,
         "command": ["twinring", "lab", "run", experiment.name], "seed": 7,
         "programs": [{"path": "/usr/local/bin/twinring", "sha256": "9680aaa19df57a5284913190dcbd2ebd85a3c24c86f8ef6aed49927f47d6ff98"}],

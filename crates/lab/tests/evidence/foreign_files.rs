@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use nix::sys::stat::Mode;
-use twinring_lab::{Experiment, LabError, compare, rerender, verify};
+use twinring_lab::{Experiment, LabError, diff, rerender, verify};
 
 use crate::tampering::copy;
 
@@ -42,8 +42,7 @@ fn files_of_a_bundle_that_are_no_files_are_refused_at_once() {
             }
             let said = told(bundle.path());
             assert!(said.contains(name) && said.contains(&format!("is {kind}")), "{name}: {said}");
-            let options = compare::Options::default();
-            assert!(compare::bundles(bundle.path(), bundle.path(), &options).is_err());
+            assert!(diff(bundle.path(), bundle.path(), &[], false).is_err());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{HttpSketch, Sketch, UdpSketch, fakes, files, run_as_it_is};
-use twinring_lab::{LabError, Stop, add_to, compare, rerender, verify};
+use twinring_lab::{LabError, Stop, add_to, diff, rerender, verify};
 
 #[test]
 fn a_bundle_holds_until_any_of_it_is_edited() {
@@ -37,10 +37,6 @@ fn a_bundle_holds_until_any_of_it_is_edited() {
     edit("report.md", "sketch", "Sketch");
     edit("report.html", "sketch", "Sketch");
     assert!(edit("bundle.json", "\"counted\": ", "\"counted\": 9").contains("summary."));
-    // A warning that does not depend on what was measured.
-    let warning = "\"kind\": \"loopback_accounting\"";
-    let edited = edit("bundle.json", warning, "\"kind\": \"noisy\"");
-    assert!(edited.contains("warnings[") && edited.contains("].kind is"), "{edited}");
     // The raw data themselves, with the manifest brought into line.
     let found = edit("runs.jsonl", "\"answered\":", "\"answered\":1");
     assert!(found.contains("runs.jsonl was changed") && found.contains("raw data give"), "{found}");
@@ -99,75 +95,10 @@ fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
     assert!(markdown.contains("content, MB/s"), "{markdown}");
 }
 
-/// Its runs are of the version that excused voids of disturbed runs; then intervals and verdicts were of
-/// another procedure, and some fields had other names.
-#[test]
-fn bundles_of_earlier_versions_are_verified_by_their_figures_and_rendered_again() {
-    let old =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-joakimthun");
-    let out = tempfile::tempdir().unwrap();
-    for name in files(&old) {
-        fs::copy(old.join(&name), out.path().join(&name)).unwrap();
-    }
-    let file = out.path().join("bundle.json");
-    let before = fs::File::open(old.join("bundle.json.zst")).unwrap();
-    let before = ruzstd::decoding::StreamingDecoder::new(before).unwrap();
-    let mut before: serde_json::Value = serde_json::from_reader(before).unwrap();
-    before["schema"] = "twinring.lab.bundle/3".into();
-    let cell = &mut before["summary"]["cells"][0];
-    let excluded = cell.as_object_mut().unwrap().remove("excluded_blocks").unwrap();
-    cell["spoilt_blocks"] = excluded;
-    let comparison = &mut cell["comparisons"][0];
-    let needed = comparison.as_object_mut().unwrap().remove("p_value_needed").unwrap();
-    comparison["level"] = needed;
-    comparison["server_cpu"]["low"] = 0.5.into();
-    comparison["verdict"] = serde_json::json!({"is": "only_one_keeps_up", "winner": "epoll"});
-    // What is left to find are figures; the manifest knows nothing of what is changed here.
-    let figures = |bundle: &serde_json::Value| -> Vec<String> {
-        fs::remove_file(out.path().join("bundle.json.zst")).ok();
-        fs::write(&file, bundle.to_string()).unwrap();
-        let found = verify(out.path()).unwrap();
-        assert!(found.figures > 500, "{found}");
-        assert!(found.notes.iter().any(|note| note.contains("bundle/3")), "{found}");
-        found.problems.iter().filter(|it| it.contains("raw data give")).cloned().collect()
-    };
-    assert_eq!(figures(&before), [] as [String; 0]);
-    let ratio = &mut before["summary"]["cells"][0]["comparisons"][0]["server_cpu"]["ratio"];
-    *ratio = 9.0.into();
-    assert!(figures(&before)[0].contains("server_cpu.ratio"));
-
-    let bundle = rerender(out.path()).unwrap();
-    assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
-    let found = verify(out.path()).unwrap();
-    assert!(found.holds() && found.notes.is_empty(), "{found}");
-}
-
-/// Bundles named the directories that programs and files of an experiment lay in.
-#[test]
-fn a_bundle_has_prices_and_no_paths_of_its_machine() {
-    let out = tempfile::tempdir().unwrap();
-    let sketch = HttpSketch { others: &["burn"], pairs: 2, ..HttpSketch::default() };
-    let outcome = sketch.run(out.path()).unwrap();
-    let directory = &outcome.directory;
-    let places = [out.path(), fakes().parent().unwrap()].map(|it| it.display().to_string());
-    for name in files(directory) {
-        let text = fs::read_to_string(directory.join(&name)).unwrap();
-        for place in &places {
-            assert!(!text.contains(place), "{name} has {place}");
-        }
-    }
-    let prices = outcome.bundle.prices.as_ref().unwrap();
-    if outcome.bundle.cpus.shared {
-        assert!(prices.unavailable.as_ref().unwrap().contains("one CPU"));
-        return;
-    }
-    // The fakes have made them up.
-    assert_eq!((prices.median("syscall_ns"), prices.median("copy_ns_per_kb")), (Some(100.0), None));
-}
-
 /// The names of all fields, but those of lines that programs printed and of settings of a kernel.
 fn field_names(value: &serde_json::Value, names: &mut std::collections::BTreeSet<String>) {
-    const FOREIGN: &[&str] = &["ready", "load", "server_final", "mitigations", "sysctls", "limits"];
+    const FOREIGN: &[&str] =
+        &["ready", "loads", "server_final", "mitigations", "sysctls", "limits"];
     match value {
         serde_json::Value::Object(fields) => {
             for (name, value) in fields {
@@ -210,9 +141,8 @@ fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
                 serde_json::from_value(value.clone()).unwrap();
             assert_eq!(serde_json::to_value(&run).unwrap(), value);
         }
-        let found =
-            compare::bundles(&outcome.directory, &outcome.directory, &compare::Options::default());
-        let line = found.unwrap().json_line().unwrap();
+        let found = diff(&outcome.directory, &outcome.directory, &[], false);
+        let line = found.unwrap().json_line();
         field_names(&serde_json::from_str(&line).unwrap(), &mut names);
     }
     let missing: Vec<_> =

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::common::missing::missing;
-use crate::common::{HttpSketch, Sketch, bundle_in, fakes, files, options, run_text, wait_until};
+use crate::common::{HttpSketch, Sketch, bundle_in, fakes, files, run_text, wait_until};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use twinring_lab::result::State;
-use twinring_lab::warnings::WarningKind;
 use twinring_lab::{LabError, Stop, rerender, verify};
 
 /// An experiment in cells enough that it goes on when some are void: there nobody is run again.
@@ -114,17 +113,18 @@ fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
 fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     // A small file system in a mount namespace of this thread only.
     let worker = std::thread::spawn(|| {
-        let flags = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+        use nix::mount::{MsFlags, mount};
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         let entered = unshare(CloneFlags::CLONE_NEWNS)
-            .and_then(|()| nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>));
+            .and_then(|()| mount(None::<&str>, "/", None::<&str>, flags, None::<&str>));
         if let Err(errno) = entered {
             return missing("root", format!("no mount namespace: {errno}"));
         }
         let out = tempfile::tempdir().unwrap();
-        let none = nix::mount::MsFlags::empty();
+        let none = MsFlags::empty();
         // Room for the first bundle.json and a run or two.
         let size = Some("size=64k");
-        nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), none, size).unwrap();
+        mount(Some("none"), out.path(), Some("tmpfs"), none, size).unwrap();
         let sketch = Sketch { others: &["foreign"], pairs: 50, ..Sketch::default() };
         let text = in_many_cells(&sketch.text());
         let error = run_text(&text, out.path(), &Stop::new()).unwrap_err();
@@ -137,8 +137,8 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         assert!(!files(&bundle).iter().any(|name| name.ends_with(".draft")), "{bundle:?}");
         // With space again, the rest of the bundle is made from the runs.
         let more = Some("size=4m");
-        let remount = nix::mount::MsFlags::MS_REMOUNT;
-        nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), remount, more).unwrap();
+        let remount = MsFlags::MS_REMOUNT;
+        mount(Some("none"), out.path(), Some("tmpfs"), remount, more).unwrap();
         let rendered = rerender(&bundle).unwrap();
         assert!(rendered.summary.is_some_and(|summary| summary.runs == verification.runs));
         let verification = verify(&bundle).unwrap();
@@ -158,88 +158,4 @@ fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() 
     assert_eq!(lab.wait().unwrap().code(), Some(130));
     assert!(!bundle.join("work").exists());
     assert!(verify(&bundle).unwrap().holds());
-}
-
-/// The runs of a bundle, each as its line.
-fn lines(bundle: &Path) -> Vec<String> {
-    let text = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
-    text.lines().map(str::to_owned).collect()
-}
-
-/// Goes on with a bundle.
-fn resume(bundle: &Path) -> Result<twinring_lab::Outcome, LabError> {
-    let experiment = twinring_lab::add_to(bundle)?;
-    let options = options(experiment, bundle);
-    let resume = Some(bundle.to_owned());
-    twinring_lab::run(&twinring_lab::RunOptions { resume, seed: None, ..options }, &Stop::new())
-}
-
-#[test]
-fn a_killed_lab_is_resumed_with_the_runs_that_are_missing() {
-    let out = tempfile::tempdir().unwrap();
-    let sketch = Sketch { others: &["foreign"], pairs: 4, ..Sketch::default() };
-    let file = out.path().join("short.toml");
-    fs::write(&file, sketch.text()).unwrap();
-    let mut lab = Command::new(fakes());
-    lab.arg("lab").arg(&file).arg(out.path()).stdout(Stdio::null());
-    let mut lab = lab.spawn().unwrap();
-    let bundle = wait_for_runs(out.path(), 3);
-    let error = resume(&bundle).unwrap_err();
-    assert!(error.to_string().contains("a lab is measuring for it"), "{error}");
-    lab.kill().unwrap();
-    lab.wait().unwrap();
-    // In the middle of a pair, and of a line.
-    let before = lines(&bundle)[..3].to_vec();
-    let cut_off = "{\"schema\":\"twinring.lab.ru";
-    fs::write(bundle.join("runs.jsonl"), before.join("\n") + "\n" + cut_off).unwrap();
-    // A report of what there was becomes outdated.
-    rerender(&bundle).unwrap();
-
-    let outcome = resume(&bundle).unwrap();
-    assert_eq!(outcome.directory, bundle);
-    assert_eq!(outcome.bundle.state, State::Complete);
-    let [part] = &outcome.bundle.resumed[..] else { panic!("{:?}", outcome.bundle.resumed) };
-    assert_eq!((part.from_run, &part.before), (3, &State::Running));
-    let verification = verify(&bundle).unwrap();
-    assert!(verification.holds() && verification.notes.is_empty(), "{verification}");
-    let after = lines(&bundle);
-    assert_eq!(after[..3], before);
-    // The cut pair was measured again: one run is alone, and there are four pairs, or more in place of disturbed ones.
-    assert!(after.len() >= 9 && after.len() % 2 == 1, "{}", after.len());
-    let told = |kind| outcome.bundle.warnings.iter().any(|warning| warning.kind == kind);
-    assert!(told(WarningKind::Resumed), "{:?}", outcome.bundle.warnings);
-    let error = resume(&bundle).unwrap_err();
-    assert!(error.to_string().contains("nothing is missing"), "{error}");
-}
-
-#[test]
-fn an_experiment_that_would_become_another_one_is_not_resumed() {
-    let out = tempfile::tempdir().unwrap();
-    let lab = start_lab(out.path());
-    let bundle = wait_for_runs(out.path(), 1);
-    kill(Pid::from_raw(lab.id() as i32), Signal::SIGINT).unwrap();
-    lab.wait_with_output().unwrap();
-    let text = fs::read_to_string(bundle.join("bundle.json")).unwrap();
-    let stored: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let files = || (lines(&bundle), fs::read(bundle.join("report.md")).unwrap());
-    let before = files();
-    for (field, value, why) in [
-        ("lab_version", serde_json::json!("0.0.1"), "another version"),
-        ("programs", serde_json::json!([]), "the programs are others"),
-        (
-            "cpus",
-            serde_json::json!({"server": 999, "client": 1, "shared": false, "siblings": false,
-            "others": []}),
-            "other CPUs",
-        ),
-        ("networks", serde_json::json!([]), "its networks"),
-    ] {
-        let mut changed = stored.clone();
-        changed[field] = value;
-        fs::write(bundle.join("bundle.json"), changed.to_string()).unwrap();
-        let error = resume(&bundle).unwrap_err();
-        assert!(matches!(error, LabError::CannotResume { .. }), "{error}");
-        assert!(error.to_string().contains(why), "{error}");
-    }
-    assert!(files() == before);
 }

@@ -18,7 +18,7 @@ fn program(directory: &Path, name: &str, address: &str) {
 
 fn run(out: &Path, directory: &Path, subjects: &str) -> Result<Outcome, LabError> {
     let text = format!(
-        "schema = \"twinring.lab.experiment/3\"\nname = \"peers\"\npairs = 1\nnet = \"auto\"\n\
+        "schema = \"twinring.lab.experiment/4\"\nname = \"peers\"\npairs = 1\nnet = \"auto\"\n\
          warmup_s = 0.1\nwindow_s = 0.4\n[tcp]\nconnections = [4]\nmessage_bytes = [8192]\n\
          load = [\"{{twinring}}\", \"client\", \"{{addr}}\", \"{{connections}}\", \
          \"{{message_bytes}}\", \"{{depth}}\", \"{{warmup_ms}}\", \"{{window_ms}}\", \"\"]\n{subjects}"
@@ -60,12 +60,11 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     let runs = runs(&outcome);
     let of = |subject: &str| runs.iter().find(|run| run.subject == subject).unwrap();
     let floor = of("floor");
-    // Not where it was.
-    let file = "floor-uring";
+    let file = directory.path().join("floor-uring").display().to_string();
     let address = floor.server_command[2].clone();
     let cpu = bundle.cpus.server.to_string();
     // 8 KB are more than its small buffers take; the cell's options come before the subject's own.
-    let expected = [file, "--listen", &address, "--pin", &cpu, "--inc", "--split", "--direct"];
+    let expected = [&*file, "--listen", &address, "--pin", &cpu, "--inc", "--split", "--direct"];
     assert_eq!(floor.server_command, expected);
     let fixed = of("fixed");
     assert!(fixed.client_command.iter().any(|word| word.ends_with(":6379")), "{fixed:?}");
@@ -75,7 +74,7 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     }
     let program = bundle.programs.iter().find(|it| it.peer.as_deref() == Some("floor-uring"));
     let program = program.unwrap_or_else(|| panic!("{:?}", bundle.programs));
-    assert_eq!((program.path.as_str(), program.sha256.as_ref().unwrap().len()), (file, 64));
+    assert_eq!((program.path.as_str(), program.sha256.as_ref().unwrap().len()), (&*file, 64));
     // The bundle holds without the peers.
     drop(directory);
     assert!(verify(&outcome.directory).unwrap().holds());

@@ -1,0 +1,264 @@
+//! Whether a run is what it claims to be. Each check is one function; what disturbed a run is no matter of theirs
+//! ([`crate::noise`]), but for the tolerances of what a busy machine does to any program.
+
+mod load;
+mod network;
+mod requests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::LoadResult;
+use crate::record::{Failure, RunRecord};
+
+/// A check, causes before their consequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// The server was ready, stayed, and ended well when it was asked to.
+    ServerRuns,
+    /// The load generator ran to its end, and CPU use could be established.
+    LoadRuns,
+    /// The network does what it says.
+    Network,
+    /// The result can be read and agrees with itself.
+    Result,
+    /// The load is the one that was asked for.
+    Load,
+    /// The bytes that came back are right.
+    Bytes,
+    /// The load generator met no errors.
+    Errors,
+    /// Every connection or stream was served.
+    Admission,
+    /// Everything sent is accounted for.
+    Balance,
+    /// Something was answered in the window.
+    Answers,
+    /// No request, connection or stream was forgotten.
+    Stalled,
+    /// Rate, latency and requests in flight agree with Little's law.
+    LittlesLaw,
+    /// The load generator kept its schedule.
+    Schedule,
+    /// No packets were lost, or so few that latency is still that of the servers.
+    Packets,
+    /// The bytes that came back were compared.
+    Verified,
+}
+
+/// What follows from a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It is said.
+    Note,
+    /// The run does not count, nor its pair; if most runs of a subject do not, the subject is void.
+    Excluded,
+    /// The subject is void in this cell: its figures are not what they claim to be.
+    Void,
+}
+
+/// What a check found in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Which check.
+    pub check: Check,
+    /// What follows.
+    pub effect: Effect,
+    /// The subject.
+    pub subject: String,
+    /// The run.
+    pub run: usize,
+    /// What was seen, with figures.
+    pub what: String,
+}
+
+/// What a check says of a run.
+type Found = Option<(Effect, String)>;
+
+fn void(what: String) -> Found {
+    Some((Effect::Void, what))
+}
+
+fn note(what: String) -> Found {
+    Some((Effect::Note, what))
+}
+
+/// A run as its checks see it.
+struct Seen<'a> {
+    run: &'a RunRecord,
+    /// What the load generator said, if it can be read and is of the cell's protocol.
+    load: Option<&'a LoadResult>,
+    /// Seconds of the window in which the programs may not have had their CPUs, at most: the hypervisor or other
+    /// processes had them, or the machine stood still, as the lab noticed by its own samples. No fault of a subject
+    /// makes this larger.
+    taken_s: f64,
+}
+
+impl Seen<'_> {
+    fn window_s(&self) -> f64 {
+        self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.window_s)
+    }
+
+    /// Void, unless so much of the window was taken that no program could have done better.
+    fn void_unless_starved(&self, what: String) -> Found {
+        match self.taken_s > STARVED_SHARE * self.window_s() {
+            true => Some((
+                Effect::Excluded,
+                format!("{what}, with {:.2} s of the window taken by others", self.taken_s),
+            )),
+            false => void(what),
+        }
+    }
+
+    /// Packets were sent in the window and none came back, with a load generator that ran to its end: the worst of
+    /// losses, and no fault of the measurement. Such a run missed the SLO.
+    fn is_unanswered(&self) -> bool {
+        is_unanswered(self.run)
+    }
+}
+
+/// Programs that had less than the rest of the window cannot be expected to serve anybody.
+const STARVED_SHARE: f64 = 0.75;
+
+/// How far a printed figure may be from the one recomputed from the histogram: hdr histograms of three digits are
+/// good to 0.1 %.
+const RECOMPUTED_TOLERANCE: f64 = 0.005;
+
+/// Every check, with its function.
+const CHECKS: [(Check, fn(&Seen<'_>) -> Found); 15] = [
+    (Check::ServerRuns, server_runs),
+    (Check::LoadRuns, load_runs),
+    (Check::Network, network::network),
+    (Check::Result, load::result),
+    (Check::Load, load::as_asked),
+    (Check::Bytes, load::bytes),
+    (Check::Errors, load::errors),
+    (Check::Admission, load::admission),
+    (Check::Balance, load::balance),
+    (Check::Answers, load::answers),
+    (Check::Stalled, requests::stalled),
+    (Check::LittlesLaw, requests::littles_law),
+    (Check::Schedule, requests::schedule),
+    (Check::Packets, network::packets),
+    (Check::Verified, load::verified),
+];
+
+/// What the checks find in a run.
+pub fn check(run: &RunRecord) -> Vec<Finding> {
+    let load = run.load_result().and_then(Result::ok);
+    let is_of_cell = |load: &&LoadResult| run.cell.protocol() == (*load).into();
+    let seen = Seen { run, load: load.as_ref().filter(is_of_cell), taken_s: taken_s(run) };
+    let finding = |(check, function): (Check, fn(&Seen<'_>) -> Found)| {
+        let (effect, what) = function(&seen)?;
+        Some(Finding { check, effect, subject: run.subject.clone(), run: run.index, what })
+    };
+    CHECKS.into_iter().filter_map(finding).collect()
+}
+
+fn taken_s(run: &RunRecord) -> f64 {
+    let Some(cpu) = &run.cpu else { return 0.0 };
+    let steal_s: f64 = cpu.cpus().iter().map(|busy| busy.steal_coarse_s).sum();
+    let others_s = run.others.as_ref().map_or(0.0, |others| others.cpu_s);
+    let late_s = cpu.sample_delay_us.into_iter().fold(0.0, f64::max) / 1e6;
+    (steal_s + others_s + late_s).min(cpu.window_s)
+}
+
+/// See [`Seen::is_unanswered`].
+pub(super) fn is_unanswered(run: &RunRecord) -> bool {
+    let Some(Ok(load)) = run.load_result() else { return false };
+    let Some(load) = load.udp() else { return false };
+    // `twinring load udp` ends with 1 if no packet came back at all.
+    let ended = run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)));
+    ended && load.packets.sent > 0 && load.packets.received == 0
+}
+
+fn server_runs(seen: &Seen<'_>) -> Found {
+    let of_server = |failure: &&Failure| {
+        matches!(
+            failure,
+            Failure::ServerNotReady { .. } | Failure::ServerDied { .. } | Failure::ServerDidNotStop { .. }
+        )
+    };
+    let failure = seen.run.failures.iter().find(of_server)?;
+    // A foreign server that ends badly has served well; ours has to end well.
+    let is_foreign = seen.run.ready.is_none();
+    match failure {
+        Failure::ServerDidNotStop { .. } if is_foreign => note(failure.to_string()),
+        _ => void(failure.to_string()),
+    }
+}
+
+fn load_runs(seen: &Seen<'_>) -> Found {
+    let failure = seen.run.failures.iter().find(|failure| match failure {
+        // Without any answer the load generator says that it failed; see `Check::Answers`.
+        Failure::ClientFailed { .. } => !seen.is_unanswered(),
+        Failure::ClientTimeout { .. } | Failure::NoAccounting { .. } => true,
+        _ => false,
+    })?;
+    match failure {
+        // The windows of several load generators were apart.
+        Failure::NoAccounting { .. } => Some((Effect::Excluded, failure.to_string())),
+        _ => void(failure.to_string()),
+    }
+}
+
+/// Whether two figures that should be one are further apart than rounding. What is not a number differs from
+/// everything.
+fn differ(a: f64, b: f64) -> bool {
+    let apart = (a - b).abs();
+    apart.is_nan() || apart > RECOMPUTED_TOLERANCE * a.abs().max(b.abs()) + 1e-9
+}
+
+impl Check {
+    /// All of them.
+    pub fn all() -> [Check; 15] {
+        CHECKS.map(|(check, _)| check)
+    }
+
+    /// What is wrong when it fails, in words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Check::ServerRuns => "the server failed",
+            Check::LoadRuns => "the load generator failed",
+            Check::Network => "the network is not what it says",
+            Check::Result => "bad result",
+            Check::Load => "another load than asked for",
+            Check::Bytes => "wrong bytes",
+            Check::Errors => "errors",
+            Check::Admission => "not all connections served",
+            Check::Balance => "requests unaccounted for",
+            Check::Answers => "nothing answered",
+            Check::Stalled => "a request was forgotten",
+            Check::LittlesLaw => "Little's law broken",
+            Check::Schedule => "late schedule",
+            Check::Packets => "packets lost",
+            Check::Verified => "bytes not compared",
+        }
+    }
+
+    /// What the reader can do about it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Check::ServerRuns => "run the server's command by hand under the same load and read what it says",
+            Check::LoadRuns => "run the load's command by hand; check descriptors and ports",
+            Check::Network => "use another network (--net), and see docs/networks.md",
+            Check::Result => "compare the load's output with docs/json.md",
+            Check::Load => "see which options the load generator was given",
+            Check::Bytes => "the server sends wrong bytes or answers: fix it first",
+            Check::Errors => "check limits on connections and descriptors of the server",
+            Check::Admission => "raise the server's backlog, connection or descriptor limit",
+            Check::Balance => "the load generator miscounts: its other figures are doubtful",
+            Check::Answers => "check the server, and for UDP its receive buffer; make the window longer",
+            Check::Stalled => "the server lost bytes, or forgot some of its clients",
+            Check::LittlesLaw => "latencies or counts are wrong, or connections hang",
+            Check::Schedule => "lower the rate, or give the load generator a CPU of its own",
+            Check::Packets => {
+                "keep fewer bytes in flight, or raise net.core.netdev_max_backlog: TCP sends again what is \
+                 lost after 200 ms, which is then in the latency"
+            }
+            Check::Verified => "have the load generator compare what comes: see its --help",
+        }
+    }
+}
+

@@ -1,0 +1,237 @@
+//! From records to figures and decisions. Everything printed anywhere is computed here, and only from the records
+//! and the experiment, so that `twinring lab verify` can do it again.
+
+mod checks;
+mod compare;
+mod figures;
+mod judged;
+
+use serde::{Deserialize, Serialize};
+
+use crate::accounting::IdleClock;
+use crate::experiment::{Cell, Experiment, NetKind, UnderTest};
+use crate::record::RunRecord;
+use crate::result::Bundle;
+use crate::statistics::family_level;
+
+pub use checks::{Check, Effect, Finding, check};
+pub use compare::{Comparison, LeftOut, Scope};
+pub use figures::{Figures, Named, all_names, figures_of};
+
+use compare::{Contest, compare};
+use judged::Judged;
+
+/// A CPU busier than this is the bottleneck.
+pub const SATURATED_SHARE: f64 = 0.95;
+
+/// What an experiment found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many comparisons are judged together: with 95 % probability all of their intervals hold the true ratios.
+    pub family: usize,
+    /// How many runs there were.
+    pub runs: usize,
+    /// The clock that idle time was read from: the coarsest of all runs.
+    pub idle_clock: IdleClock,
+    /// One entry for each cell that was begun, in the order of the experiment.
+    pub cells: Vec<CellSummary>,
+}
+
+/// What was found in one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellSummary {
+    /// The cell.
+    pub cell: Cell,
+    /// `closed` or `open`: whether the load waited for answers. It decides what latency means.
+    pub load_mode: Option<String>,
+    /// The subjects, the baseline first.
+    pub subjects: Vec<SubjectSummary>,
+    /// Every other subject against the baseline; then those that the experiment compares as well.
+    pub comparisons: Vec<Comparison>,
+    /// Blocks that were run.
+    pub blocks: usize,
+    /// How many of them something disturbed.
+    pub disturbed_blocks: usize,
+    /// What the checks found, in the order of time.
+    pub findings: Vec<Finding>,
+}
+
+/// One subject in one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubjectSummary {
+    /// Its name.
+    pub name: String,
+    /// How many runs it had.
+    pub runs: usize,
+    /// How many of them were undisturbed and passed every check.
+    pub counted: usize,
+    /// How many of these met the SLO, where there is a schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub met_slo: Option<usize>,
+    /// The mean over those that met it.
+    pub figures: Option<Figures>,
+    /// What limited it.
+    pub bottleneck: Option<Bottleneck>,
+}
+
+/// What kept a subject from answering more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bottleneck {
+    /// The server's CPU: what one wants to measure.
+    ServerCpu,
+    /// The load generator's CPU: the throughput is a lower bound.
+    ClientCpu,
+    /// Both at once.
+    BothCpus,
+    /// One CPU that both share.
+    SharedCpu,
+    /// Neither CPU: the schedule, wake-ups, timers or the network.
+    Neither,
+}
+
+impl Bottleneck {
+    /// In words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Bottleneck::ServerCpu => "server CPU",
+            Bottleneck::ClientCpu => "client CPU",
+            Bottleneck::BothCpus => "both CPUs",
+            Bottleneck::SharedCpu => "the one CPU",
+            Bottleneck::Neither => "neither CPU",
+        }
+    }
+
+    fn of(figures: &Figures, is_shared: bool) -> Bottleneck {
+        if is_shared {
+            return Bottleneck::SharedCpu;
+        }
+        let is_saturated = |share: Option<f64>| share.is_some_and(|share| share >= SATURATED_SHARE);
+        let client = is_saturated(figures.client_busy_share) || is_saturated(figures.client_thread_share);
+        match (is_saturated(figures.server_busy_share), client) {
+            (true, true) => Bottleneck::BothCpus,
+            (true, false) => Bottleneck::ServerCpu,
+            (false, true) => Bottleneck::ClientCpu,
+            (false, false) => Bottleneck::Neither,
+        }
+    }
+}
+
+impl CellSummary {
+    /// A subject of the cell.
+    pub fn subject(&self, name: &str) -> Option<&SubjectSummary> {
+        self.subjects.iter().find(|subject| subject.name == name)
+    }
+
+    /// Whether the load waits for answers, so that a CPU is always busy.
+    pub fn is_saturated(&self) -> bool {
+        self.load_mode.as_deref() == Some("closed")
+    }
+}
+
+/// The comparisons of an experiment in these cells: known before anything is measured.
+pub(crate) fn family(experiment: &Experiment, cells: &[Cell]) -> usize {
+    cells.iter().map(|cell| experiment.contests(cell.protocol()).len()).sum()
+}
+
+/// Computes the summary of a bundle's runs.
+pub fn summarise(bundle: &Bundle, runs: &[RunRecord]) -> Summary {
+    let experiment = &bundle.experiment;
+    let mut nets: Vec<NetKind> = bundle.networks.iter().map(|network| network.kind).collect();
+    if nets.is_empty() {
+        nets = runs.iter().map(|run| run.cell.net).collect();
+        nets.sort_unstable();
+        nets.dedup();
+    }
+    let planned = experiment.cells(&nets);
+    let family = family(experiment, &planned);
+    let machines = machines(bundle);
+    let mut cells = Vec::new();
+    for cell in planned {
+        let runs: Vec<&RunRecord> = runs.iter().filter(|run| run.cell == cell).collect();
+        if !runs.is_empty() {
+            cells.push(cell_summary(bundle, cell, &runs, family, &machines));
+        }
+    }
+    let clocks = runs.iter().filter_map(|run| Some(run.cpu.as_ref()?.idle_clock));
+    Summary { family, runs: runs.len(), idle_clock: clocks.max().unwrap_or_default(), cells }
+}
+
+/// The number of the machine of each session.
+fn machines(bundle: &Bundle) -> Vec<usize> {
+    let sessions = bundle.all_occasions();
+    let first_like = |session: &crate::result::Occasion| {
+        sessions.iter().position(|other| other.machine.is_same_machine(&session.machine)).unwrap_or(0)
+    };
+    sessions.iter().map(first_like).collect()
+}
+
+fn cell_summary(
+    bundle: &Bundle,
+    cell: Cell,
+    runs: &[&RunRecord],
+    family: usize,
+    machines: &[usize],
+) -> CellSummary {
+    let experiment = &bundle.experiment;
+    let protocol = cell.protocol();
+    let judged = Judged::all(experiment, runs);
+    let subjects = experiment.subjects_of(protocol);
+    let name = |position: usize| &*experiment.subjects[position].name;
+    let primary = match experiment.under_test(protocol) {
+        UnderTest::Server => "server_cpu_ns",
+        UnderTest::Both => "both_cpus_ns",
+    };
+    let contest = |(baseline, subject): (usize, usize)| Contest {
+        baseline: name(baseline),
+        subject: name(subject),
+        primary,
+        aa: experiment.subjects[baseline].is_twin_of(&experiment.subjects[subject]),
+        level: family_level(family),
+        machines,
+        seed: bundle.seed,
+        resolution: resolution(runs),
+    };
+    let comparisons = experiment.contests(protocol).into_iter().map(|it| compare(&contest(it), &judged));
+    let mut blocks: Vec<(usize, bool)> =
+        judged.iter().map(|it| (it.run.block, !it.noise_of_block.is_empty())).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    CellSummary {
+        cell,
+        load_mode: runs.iter().find_map(|run| Some(run.load_result()?.ok()?.mode().to_owned())),
+        subjects: subjects.iter().map(|position| subject_summary(name(*position), &judged)).collect(),
+        comparisons: comparisons.collect(),
+        blocks: blocks.len(),
+        disturbed_blocks: blocks.iter().filter(|(_, is_disturbed)| *is_disturbed).count(),
+        findings: judged.iter().flat_map(|it| it.findings.clone()).collect(),
+    }
+}
+
+/// How coarse the busy time of a run is, as a share of it, where the clock counts ticks; else 0.
+fn resolution(runs: &[&RunRecord]) -> f64 {
+    let of_run = |run: &&RunRecord| {
+        let cpu = run.cpu.as_ref().filter(|cpu| cpu.idle_clock == IdleClock::ProcStat)?;
+        Some(cpu.server_cpu.busy_unsure_s? / cpu.server_cpu.busy_s.max(1e-9))
+    };
+    runs.iter().filter_map(of_run).fold(0.0, f64::max)
+}
+
+fn subject_summary(name: &str, judged: &[Judged<'_>]) -> SubjectSummary {
+    let runs: Vec<&Judged<'_>> = judged.iter().filter(|it| it.run.subject == name).collect();
+    let counted: Vec<&&Judged<'_>> = runs.iter().filter(|it| it.counts()).collect();
+    let met: Vec<bool> = counted.iter().filter_map(|it| it.met_slo).collect();
+    let of_mean = counted.iter().filter(|it| it.met_slo != Some(false));
+    let all: Vec<&Figures> = of_mean.filter_map(|it| it.figures.as_ref()).collect();
+    let figures = Figures::mean(&all);
+    let is_shared = runs.iter().any(|it| it.run.cpu.as_ref().is_some_and(|cpu| cpu.is_shared()));
+    SubjectSummary {
+        name: name.to_owned(),
+        runs: runs.len(),
+        counted: counted.len(),
+        met_slo: (!met.is_empty()).then(|| met.iter().filter(|met| **met).count()),
+        bottleneck: figures.as_ref().map(|figures| Bottleneck::of(figures, is_shared)),
+        figures,
+    }
+}
+

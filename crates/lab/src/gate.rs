@@ -1,0 +1,101 @@
+//! A condition that fails a comparison: `FIGURE > N%` or `FIGURE < -N%`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::analysis::{Figures, all_names};
+use crate::statistics::Estimate;
+
+/// A figure and the most that it may change. The gate is breached if the whole interval is beyond the limit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Gate {
+    /// The figure, by its full name.
+    pub figure: String,
+    /// The limit in percent; above 0 of growth, below 0 of decline.
+    pub limit_percent: f64,
+}
+
+/// What a gate says of one change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gated {
+    /// The whole interval is within the limit.
+    Holds,
+    /// A part of the interval is beyond it: not shown.
+    Undecided,
+    /// The whole interval is beyond it.
+    Breached,
+}
+
+impl Gate {
+    /// What it says of a ratio; nothing without an interval.
+    pub fn judge(&self, change: &Estimate) -> Option<Gated> {
+        let ends = change.ends?;
+        let limit = 1.0 + self.limit_percent / 100.0;
+        let (nearest, farthest) = if self.limit_percent < 0.0 { (ends.high, ends.low) } else { (ends.low, ends.high) };
+        let is_beyond = |end: f64| if self.limit_percent < 0.0 { end < limit } else { end > limit };
+        Some(match (is_beyond(nearest), is_beyond(farthest)) {
+            (true, _) => Gated::Breached,
+            (false, true) => Gated::Undecided,
+            (false, false) => Gated::Holds,
+        })
+    }
+}
+
+impl FromStr for Gate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Gate, String> {
+        let at = text.find(['>', '<']).ok_or_else(|| expected(text))?;
+        let (name, rest) = text.split_at(at);
+        let number = rest[1..].trim().trim_end_matches('%').trim();
+        let limit_percent: f64 = number.parse().map_err(|_| expected(text))?;
+        let is_right = if rest.starts_with('>') { limit_percent >= 0.0 } else { (-100.0..0.0).contains(&limit_percent) };
+        if !is_right || !limit_percent.is_finite() {
+            return Err(expected(text));
+        }
+        let figure = Figures::full_name(name.trim()).ok_or_else(|| {
+            format!("`{}` is no figure; expected one of {}", name.trim(), all_names().join(", "))
+        })?;
+        Ok(Gate { figure, limit_percent })
+    }
+}
+
+fn expected(text: &str) -> String {
+    format!("`{text}`: expected FIGURE > N% or FIGURE < -N%, such as `server_cpu > 3%`")
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.limit_percent < 0.0 { '<' } else { '>' };
+        write!(f, "{} {sign} {} %", self.figure, self.limit_percent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::Ends;
+
+    #[test]
+    fn a_gate_is_breached_by_the_whole_interval() {
+        for (text, low, high, expected) in [
+            ("server_cpu > 3%", 1.04, 1.10, Gated::Breached),
+            ("server_cpu > 3%", 1.01, 1.10, Gated::Undecided),
+            ("server_cpu_ns>3", 0.90, 1.03, Gated::Holds),
+            ("throughput < -5 %", 0.80, 0.94, Gated::Breached),
+            ("throughput < -5 %", 0.80, 1.00, Gated::Undecided),
+            ("throughput < -5 %", 0.96, 1.50, Gated::Holds),
+        ] {
+            let gate: Gate = text.parse().unwrap();
+            let change = Estimate { ratio: 1.0, ends: Some(Ends { low, high }), pairs: 8 };
+            assert_eq!(gate.judge(&change), Some(expected), "{text} [{low}, {high}]");
+            assert_eq!(gate.judge(&Estimate { ends: None, ..change }), None);
+        }
+        for wrong in ["", "speed > 3%", "server_cpu", "server_cpu > x%", "server_cpu > -3%", "p99 < 3%", "p99 > inf%"] {
+            assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! One question as an experiment: which of these servers needs less CPU for this workload?
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, NetChoice, Overrides, Protocol, Subject};
+use crate::statistics::{family_level, least_pairs};
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// Its name, and the beginning of the bundle's.
+    pub name: String,
+    /// TCP is an echo of messages, HTTP static files, UDP streams that are reflected.
+    pub protocol: Protocol,
+    /// Who is compared, the first with each of the others.
+    pub subjects: Vec<Subject>,
+    /// Connections, or streams of UDP.
+    pub clients: u32,
+    /// Bytes of a message, a file or a datagram's payload.
+    pub bytes: u32,
+    /// HTTP over TLS.
+    pub tls: bool,
+    /// The loads. UDP always has a schedule.
+    pub loads: Vec<Load>,
+    /// The network.
+    pub net: NetChoice,
+    /// Pairs; by default as many as show a difference, and two to spare.
+    pub pairs: Option<usize>,
+}
+
+/// How much a server has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// A share, in percent, of what the slowest can serve.
+    Percent(u32),
+    /// As much as each can serve: a closed loop.
+    Max,
+    /// Requests or packets per second of all connections.
+    Rate(u32),
+}
+
+impl std::str::FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Load, String> {
+        if text == "max" {
+            return Ok(Load::Max);
+        }
+        let expected = || format!("`{text}`: expected a share such as 25%, max, or a rate such as 5000");
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim().parse().ok().filter(|it| (1..=95).contains(it));
+                percent.map(Load::Percent).ok_or_else(expected)
+            }
+            None => text.parse().ok().filter(|it| *it > 0).map(Load::Rate).ok_or_else(expected),
+        }
+    }
+}
+
+/// The fewest pairs that are run.
+const PAIRS_MIN: usize = 8;
+
+/// Packets per second of one stream of UDP; 50 is a telephone call.
+const PACKETS_PER_S: u32 = 50;
+
+impl Question {
+    /// The experiment.
+    ///
+    /// # Errors
+    /// [`LabError::BadExperiment`] when a number is out of range, or a subject cannot serve this.
+    pub fn experiment(&self) -> Result<Experiment, LabError> {
+        let comparisons = self.subjects.len().saturating_sub(1) * self.loads.len().max(1);
+        let pairs = self.pairs.unwrap_or_else(|| (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN));
+        let experiment = Experiment::from_toml(&self.text(pairs), "the question")?;
+        experiment.with(&Overrides {
+            net: Some(self.net),
+            subjects: self.subjects.clone(),
+            ..Overrides::default()
+        })
+    }
+
+    fn text(&self, pairs: usize) -> String {
+        let Question { name, protocol, clients, bytes, tls, .. } = self;
+        let axes = match protocol {
+            Protocol::Udp => {
+                let rate = self.loads.iter().find_map(|load| match load {
+                    Load::Rate(rate) => Some((rate / clients.max(&1)).max(1)),
+                    Load::Percent(_) | Load::Max => None,
+                });
+                let rate = rate.unwrap_or(PACKETS_PER_S);
+                format!("streams = [{clients}]\npackets_per_s = [{rate}]\nmessage_bytes = [{bytes}]\n")
+            }
+            Protocol::Tcp => format!("connections = [{clients}]\nmessage_bytes = [{bytes}]\n{}", self.pace()),
+            Protocol::Http => {
+                format!("connections = [{clients}]\nfile_bytes = [{bytes}]\ntls = [{tls}]\n{}", self.pace())
+            }
+        };
+        format!(
+            "schema = \"{}\"\nname = \"{name}\"\nabout = \"which server needs less CPU for one workload\"\n\
+             pairs = {pairs}\nspare_pairs = {pairs}\nwarmup_s = 0.25\nwindow_s = 0.5\n[{protocol}]\n{axes}\
+             [[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n",
+            crate::experiment::EXPERIMENT_SCHEMA
+        )
+    }
+
+    fn pace(&self) -> String {
+        let shares: Vec<String> = self
+            .loads
+            .iter()
+            .filter_map(|load| match load {
+                Load::Percent(percent) => Some(percent.to_string()),
+                Load::Max => Some("0".to_owned()),
+                Load::Rate(_) => None,
+            })
+            .collect();
+        let rate = self.loads.iter().find_map(|load| if let Load::Rate(rate) = load { Some(rate) } else { None });
+        match rate {
+            // Both say how many requests/s there are.
+            Some(rate) => format!("rate_per_s = [{rate}]\n"),
+            None => format!("load_percent = [{}]\n", shares.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Axis, NetKind};
+
+    fn question(protocol: Protocol, subjects: &[&str], loads: &[Load]) -> Question {
+        Question {
+            name: "compare".to_owned(),
+            protocol,
+            subjects: subjects.iter().map(|text| Subject::parse(text).unwrap()).collect(),
+            clients: 100,
+            bytes: 128,
+            tls: false,
+            loads: loads.to_vec(),
+            net: NetChoice::Lo,
+            pairs: None,
+        }
+    }
+
+    #[test]
+    fn a_question_is_an_experiment_with_enough_pairs() {
+        let both = [Load::Percent(25), Load::Max];
+        let experiment = question(Protocol::Tcp, &["epoll", "io_uring", "mine=./a {addr}"], &both).experiment().unwrap();
+        let cells = experiment.cells(&[NetKind::Lo]);
+        let percents: Vec<_> = cells.iter().map(|cell| cell.point.on(Axis::LoadPercent)).collect();
+        assert_eq!(percents, [Some(25), Some(0)]);
+        // Four comparisons take 8 pairs.
+        assert_eq!((experiment.pairs, experiment.contests(Protocol::Tcp).len()), (10, 2));
+        let udp = question(Protocol::Udp, &["epoll", "io_uring"], &[Load::Rate(20_000)]).experiment().unwrap();
+        assert_eq!(udp.cells(&[NetKind::Lo])[0].point.on(Axis::PacketsPerS), Some(200));
+        let http = question(Protocol::Http, &["epoll", "nginx"], &[Load::Rate(5000)]).experiment().unwrap();
+        assert_eq!(http.cells(&[NetKind::Lo])[0].point.on(Axis::RatePerS), Some(5000));
+        let none = Question { clients: 0, ..question(Protocol::Tcp, &["epoll"], &both) };
+        assert!(none.experiment().is_err());
+    }
+
+    #[test]
+    fn loads_are_read_from_the_command_line() {
+        for (text, load) in [("25%", Load::Percent(25)), ("max", Load::Max), ("5000", Load::Rate(5000))] {
+            assert_eq!(text.parse(), Ok(load));
+        }
+        for wrong in ["", "0%", "100%", "0", "-1", "much"] {
+            assert!(wrong.parse::<Load>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The answer in sentences, and what limits it.
+
+use super::chart::{Row, percent, sections};
+use crate::accounting::IdleClock;
+use crate::analysis::Bottleneck;
+use crate::experiment::NetKind;
+use crate::result::{Bundle, State};
+
+/// The most sentences of an answer.
+const SENTENCES_MAX: usize = 6;
+
+/// One sentence for each pair of subjects and class of load.
+pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let sections = sections(bundle);
+    let several = sections.len() > 1;
+    for ([baseline, subject], rows) in &sections {
+        for is_saturated in [false, true] {
+            let of_class: Vec<&Row<'_>> = rows.iter().filter(|row| row.cell.is_saturated() == is_saturated).collect();
+            if of_class.is_empty() {
+                continue;
+            }
+            let class = if is_saturated { "Saturated" } else { "At part load" };
+            let who = if several { format!(", {subject} and {baseline}") } else { String::new() };
+            sentences.push(format!("{class}{who}: {}.", found(&of_class)));
+        }
+    }
+    if sentences.is_empty() {
+        sentences.push("Nothing was compared.".to_owned());
+    }
+    let more = sentences.len().saturating_sub(SENTENCES_MAX);
+    if more > 0 {
+        sentences.truncate(SENTENCES_MAX - 1);
+        sentences.push(format!("{} more sentences: see the tables.", more + 1));
+    }
+    sentences
+}
+
+/// What rows of one class of load say together.
+fn found(rows: &[&Row<'_>]) -> String {
+    let mut parts = Vec::new();
+    let mut winners: Vec<&str> = rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
+    winners.sort_unstable();
+    winners.dedup();
+    for winner in winners {
+        let won = rows.iter().filter(|row| row.comparison.less.as_deref() == Some(winner));
+        let sure: Vec<f64> = won.clone().filter(|row| !row.comparison.is_fragile()).filter_map(|row| saved(row, winner)).collect();
+        let fragile = won.filter(|row| row.comparison.is_fragile()).count();
+        if !sure.is_empty() {
+            let (count, of) = (sure.len(), rows.len());
+            parts.push(format!("{winner}, {} less CPU ({count} of {of})", range(&sure)));
+        }
+        if fragile > 0 {
+            parts.push(format!("perhaps {winner} ({fragile} of {}), but not over all runs", rows.len()));
+        }
+    }
+    let undecided: Vec<&&Row<'_>> = rows.iter().filter(|row| row.comparison.less.is_none()).collect();
+    let mut reasons: Vec<String> =
+        undecided.iter().filter_map(|row| row.comparison.because.clone()).collect();
+    reasons.sort_unstable();
+    for group in reasons.chunk_by(|a, b| a == b) {
+        let count = if rows.len() > 1 { format!(" ({} of {})", group.len(), rows.len()) } else { String::new() };
+        parts.push(format!("{}{count}", group[0]));
+    }
+    // The rest would not be read.
+    let more = parts.len().saturating_sub(3);
+    parts.truncate(3);
+    if more > 0 {
+        parts.push(format!("{more} more"));
+    }
+    parts.join("; ")
+}
+
+/// How much less the winner needs, in percent of the other.
+fn saved(row: &Row<'_>, winner: &str) -> Option<f64> {
+    let ratio = row.comparison.ratio?.ratio;
+    Some(-percent(if row.comparison.subject == winner { ratio } else { 1.0 / ratio }))
+}
+
+fn range(percents: &[f64]) -> String {
+    let low = percents.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = percents.iter().copied().fold(0.0, f64::max);
+    match (low.round(), high.round()) {
+        (low, high) if low == high => format!("{low:.0} %"),
+        (low, high) => format!("{low:.0} to {high:.0} %"),
+    }
+}
+
+/// What a reader must not conclude, in a few words each.
+pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
+    let mut limits = Vec::new();
+    match &bundle.state {
+        State::Complete => {}
+        State::Interrupted { .. } => limits.push("interrupted".to_owned()),
+        State::Failed { error } => limits.push(format!("it ended early: {error}")),
+        State::Running => limits.push("not complete".to_owned()),
+    }
+    let Some(summary) = &bundle.summary else { return limits };
+    let comparisons: Vec<_> = summary.cells.iter().flat_map(|cell| &cell.comparisons).collect();
+    let falsely = comparisons.iter().filter(|it| it.aa && it.less.is_some()).count();
+    if falsely > 0 {
+        limits.push(format!("{falsely} A/A comparisons show a difference, which is false"));
+    }
+    if bundle.machine.virtualisation.is_some() {
+        limits.push("virtual machine".to_owned());
+    }
+    let mut scopes: Vec<String> = comparisons.iter().map(|it| it.scope.words()).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    match scopes.as_slice() {
+        [scope] if scope == "in this session" => limits.push("one session".to_owned()),
+        [scope] => limits.push(scope.clone()),
+        _ => {}
+    }
+    limits.extend(left_out(bundle));
+    let is_bound = |it: &Bottleneck| matches!(it, Bottleneck::ClientCpu);
+    let subjects = || summary.cells.iter().flat_map(|cell| &cell.subjects);
+    let bound = subjects().filter(|it| it.bottleneck.as_ref().is_some_and(is_bound)).count();
+    if bound > 0 {
+        limits.push(format!("the load generator was the bottleneck {bound} times"));
+    }
+    if bundle.cpus.shared {
+        limits.push("server and load generator share a CPU".to_owned());
+    } else if bundle.cpus.siblings {
+        limits.push("server and load generator share a core".to_owned());
+    }
+    if bundle.networks.iter().any(|it| it.kind == NetKind::Lo) {
+        limits.push("on lo the sender's CPU does the receive work".to_owned());
+    }
+    limits
+}
+
+/// How many pairs were left out, why most of them, and on which side.
+fn left_out(bundle: &Bundle) -> Option<String> {
+    let comparisons = bundle.summary.iter().flat_map(|it| &it.cells).flat_map(|cell| &cell.comparisons);
+    let (mut pairs, mut reasons) = (0, std::collections::BTreeMap::<(&str, &str), usize>::new());
+    for comparison in comparisons {
+        pairs += comparison.pairs;
+        for it in &comparison.left_out {
+            *reasons.entry((&*it.why, &*it.side)).or_default() += it.pairs;
+        }
+    }
+    let all: usize = reasons.values().sum();
+    let ((why, side), most) = reasons.into_iter().max_by_key(|(_, count)| *count)?;
+    let side = if side == "both" { "both sides".to_owned() } else { format!("during {side}") };
+    Some(format!("{all} of {pairs} pairs left out, {most} for {why} ({side})"))
+}
+
+/// The clock of idle time, and how exact it is.
+pub(super) fn clock(runs_clock: IdleClock) -> String {
+    format!("CPU time is the window less the idle time of {}.", runs_clock.describe())
+}

@@ -1,0 +1,144 @@
+//! The rows of the interval chart: one for each comparison.
+
+use crate::analysis::{CellSummary, Comparison, SubjectSummary};
+use crate::experiment::{Axis, Cell, Protocol};
+use crate::result::Bundle;
+use crate::statistics::Ends;
+use crate::workload::{bytes, rate};
+
+/// One comparison in one cell.
+pub(super) struct Row<'a> {
+    pub(super) cell: &'a CellSummary,
+    pub(super) comparison: &'a Comparison,
+}
+
+impl Row<'_> {
+    /// The load: a share of what can be served, a rate, or `busy` for a closed loop.
+    pub(super) fn load(&self) -> String {
+        let point = &self.cell.cell.point;
+        match (point.protocol(), point.load_percent(), point.rate_per_s()) {
+            (Protocol::Udp, ..) => format!("{}/s", rate(point.on(Axis::PacketsPerS).unwrap_or(0))),
+            (_, 0, 0) => "full".to_owned(),
+            (_, 0, per_s) => format!("{}/s", rate(per_s)),
+            (_, percent, _) => format!("{percent} %"),
+        }
+    }
+
+    /// The work in a few words.
+    pub(super) fn work(&self, with_net: bool) -> String {
+        let Cell { net, point } = &self.cell.cell;
+        let name = match point.protocol() {
+            Protocol::Http if point.on(Axis::Http2) == Some(1) => "HTTP/2",
+            Protocol::Http if point.on(Axis::Tls) == Some(1) => "HTTPS",
+            Protocol::Http => "HTTP",
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        let (_, clients) = point.clients();
+        let mut text = format!("{name} {} x {clients}", bytes(point.on(Axis::Bytes).unwrap_or(0)));
+        for (axis, usual, title) in
+            [(Axis::Depth, 1, "depth"), (Axis::Churn, 0, "churn"), (Axis::Files, 1, "files"), (Axis::Workers, 1, "workers")]
+        {
+            if let Some(value) = point.on(axis).filter(|value| *value != usual && *value != 0) {
+                text += &format!(" {title} {value}");
+            }
+        }
+        if point.on(Axis::Keepalive) == Some(0) {
+            text += " no keep-alive";
+        }
+        if with_net { format!("{text} {net}") } else { text }
+    }
+
+    fn side(&self, name: &str) -> Option<&SubjectSummary> {
+        self.cell.subject(name)
+    }
+
+    /// The primary metric of baseline and subject, in microseconds.
+    pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
+        let comparison = self.comparison;
+        [&comparison.baseline, &comparison.subject].map(|name| {
+            Some(self.side(name)?.figures.as_ref()?.get(&comparison.primary)? / 1e3)
+        })
+    }
+
+    /// The busy share of the baseline's CPU.
+    pub(super) fn busy_share(&self) -> Option<f64> {
+        self.side(&self.comparison.baseline)?.figures.as_ref()?.server_busy_share
+    }
+
+    /// What the subject needs more, in percent of the baseline; less is negative.
+    pub(super) fn percent(&self) -> Option<f64> {
+        self.comparison.ratio.map(|it| percent(it.ratio))
+    }
+
+    pub(super) fn ends(&self) -> Option<Ends> {
+        self.comparison.ratio.and_then(|it| it.ends)
+    }
+
+    /// The decision in a word or two.
+    pub(super) fn decision(&self) -> String {
+        let comparison = self.comparison;
+        match (&comparison.less, &comparison.void) {
+            (_, Some(_)) => "void".to_owned(),
+            (Some(_), _) if comparison.aa => "false!".to_owned(),
+            (Some(_), _) if comparison.is_fragile() => "fragile".to_owned(),
+            (Some(less), _) => less.clone(),
+            (None, None) if comparison.aa && comparison.ratio.is_some() => "alike".to_owned(),
+            (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => "either?".to_owned(),
+            (None, None) => "unclear".to_owned(),
+        }
+    }
+}
+
+/// A ratio as a difference in percent.
+pub(super) fn percent(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
+}
+
+/// The rows of each pair of subjects, part loads before saturated ones.
+pub(super) fn sections(bundle: &Bundle) -> Vec<([&str; 2], Vec<Row<'_>>)> {
+    let mut sections: Vec<([&str; 2], Vec<Row<'_>>)> = Vec::new();
+    let cells = bundle.summary.iter().flat_map(|summary| &summary.cells);
+    for cell in cells {
+        for comparison in &cell.comparisons {
+            let both = [&*comparison.baseline, &*comparison.subject];
+            let row = Row { cell, comparison };
+            match sections.iter_mut().find(|(known, _)| *known == both) {
+                Some((_, rows)) => rows.push(row),
+                None => sections.push((both, vec![row])),
+            }
+        }
+    }
+    for (_, rows) in &mut sections {
+        rows.sort_by_key(|row| row.cell.is_saturated());
+    }
+    sections
+}
+
+/// The end of the scale, in percent, that most ends of intervals are within.
+pub(super) fn scale<'a>(rows: impl Iterator<Item = &'a Row<'a>>) -> f64 {
+    let far = |row: &Row<'_>| {
+        let ends = row.ends().map(|it| percent(it.low).abs().max(percent(it.high).abs()));
+        ends.or(row.percent().map(f64::abs))
+    };
+    let most = rows.filter_map(far).fold(0.0, f64::max);
+    [10.0, 20.0, 30.0, 50.0].into_iter().find(|end| most <= *end).unwrap_or(100.0)
+}
+
+/// An interval as text of an odd number of columns: `|--o--|`, with a dot at 0.
+pub(super) fn interval(row: &Row<'_>, width: usize, end: f64) -> String {
+    let place = |percent: f64| {
+        let share = (percent.clamp(-end, end) + end) / (2.0 * end);
+        (share * (width - 1) as f64).round() as usize
+    };
+    let mut line = vec![' '; width];
+    line[width / 2] = '.';
+    let Some(middle) = row.percent() else { return line.into_iter().collect() };
+    if let Some(ends) = row.ends() {
+        let (low, high) = (place(percent(ends.low)), place(percent(ends.high)));
+        line[low..=high].fill('-');
+        (line[low], line[high]) = ('|', '|');
+    }
+    line[place(middle)] = 'o';
+    line.into_iter().collect()
+}

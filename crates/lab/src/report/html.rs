@@ -1,0 +1,109 @@
+//! The report as one HTML file that needs nothing else: no script, no font, no network. The interval chart of all
+//! cells comes first, the first page as the terminal prints it after it, the tables behind, folded where they are long.
+
+use maud::{Markup, PreEscaped, html};
+
+use super::chart::{Row, percent, scale, sections};
+use super::{Block, document, page};
+use crate::page::page as frame;
+use crate::result::Bundle;
+
+const STYLE: &str = "\
+    :root { --io: #1769c4; --ep: #b85c00; --no: #777 }\
+    @media (prefers-color-scheme: dark) { :root { --io: #6cb2ff; --ep: #ffad57; --no: #aaa } }\
+    body { max-width: 72rem } pre { overflow-x: auto; font-size: .8rem; line-height: 1.35 }\
+    .chart { width: 100%; height: auto; font: 12px system-ui, sans-serif } .chart text { fill: currentColor }\
+    .chart .soft { opacity: .7 } details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }\
+    .io { color: var(--io) } .ep { color: var(--ep) } .no { color: var(--no) }";
+
+/// Lengths of the chart.
+const WIDTH: f64 = 900.0;
+const LABELS: f64 = 360.0;
+const DECISIONS: f64 = 130.0;
+const LINE: f64 = 20.0;
+
+pub(crate) fn html(bundle: &Bundle) -> String {
+    let body = html! {
+        style { (PreEscaped(STYLE)) }
+        h1 { (bundle.experiment.name) }
+        p { (bundle.experiment.about) }
+        @for ([baseline, subject], rows) in sections(bundle) {
+            h2 { (subject) "'s CPU per request against " (baseline) "'s" }
+            (chart(&rows))
+        }
+        pre { (page(bundle, ".").join("\n")) }
+        @for block in document(bundle).into_iter().skip(1) { (rendered(&block)) }
+    };
+    frame(&format!("{}: report", bundle.experiment.name), &body)
+}
+
+/// The colour of an engine, or of no decision.
+fn class(row: &Row<'_>) -> &'static str {
+    match row.comparison.less.as_deref() {
+        _ if row.comparison.is_fragile() => "no",
+        Some(less) if less.contains("uring") => "io",
+        Some(less) if less.contains("epoll") => "ep",
+        Some(less) if less == row.comparison.subject => "io",
+        Some(_) => "ep",
+        None => "no",
+    }
+}
+
+fn chart(rows: &[Row<'_>]) -> Markup {
+    let end = scale(rows.iter());
+    let plot = WIDTH - LABELS - DECISIONS;
+    let x = |percent: f64| LABELS + (percent.clamp(-end, end) + end) / (2.0 * end) * plot;
+    let height = (rows.len() + 2) as f64 * LINE;
+    let with_net = rows.iter().any(|row| row.cell.cell.net != rows[0].cell.cell.net);
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label="95 % intervals of the change in CPU per request" {
+            @for mark in [-1.0, -0.5, 0.0, 0.5, 1.0] {
+                @let at = x(mark * end);
+                line.soft x1=(at) x2=(at) y1=(LINE) y2=(height) stroke="currentColor" stroke-width=(if mark == 0.0 { "1.5" } else { "0.4" }) {}
+                text x=(at) y="13" text-anchor="middle" { (format!("{:+.0} %", mark * end)) }
+            }
+            @for (number, row) in rows.iter().enumerate() {
+                @let y = (number as f64 + 1.7) * LINE;
+                text x="0" y=(y + 4.0) { (row.load()) }
+                text.soft x="55" y=(y + 4.0) { (row.busy_share().map_or(String::new(), |share| format!("{:.0} % busy", share * 100.0))) }
+                text x="130" y=(y + 4.0) { (row.work(with_net)) }
+                g class=(class(row)) {
+                    @if let Some(ends) = row.ends() {
+                        @let (low, high) = (x(percent(ends.low)), x(percent(ends.high)));
+                        line x1=(low) x2=(high) y1=(y) y2=(y) stroke="currentColor" stroke-width="3" {}
+                    }
+                    @if let Some(middle) = row.percent() {
+                        circle cx=(x(middle)) cy=(y) r="4.5" fill="currentColor" {}
+                        text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (format!("{middle:+.0} %  ")) (row.decision()) }
+                    } @else {
+                        text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (row.decision()) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn rendered(block: &Block) -> Markup {
+    match block {
+        Block::Heading(text) => html! { h2 { (text) } },
+        Block::Text(text) => html! { p { (text) } },
+        Block::Item(text) => html! { p.soft { "• " (text) } },
+        Block::Table(rows) => html! {
+            div.scroll {
+                table {
+                    @for (number, row) in rows.iter().enumerate() {
+                        tr {
+                            @for cell in row {
+                                @if number == 0 { th { (cell) } } @else { td { (cell) } }
+                            }
+                        }
+                    }
+                }
+            }
+        },
+        Block::Folded(title, blocks) => html! {
+            details { summary { (title) } @for block in blocks { (rendered(block)) } }
+        },
+    }
+}

@@ -1,0 +1,163 @@
+//! The first page.
+
+use super::answer::{answer, limits};
+use super::chart::{Row, interval, scale, sections};
+use super::text::wrapped;
+use crate::experiment::{NetKind, UnderTest};
+use crate::result::Bundle;
+use crate::statistics::MIN_SESSIONS;
+
+/// Columns of a terminal.
+pub(crate) const WIDTH: usize = 80;
+
+/// The most rows of the chart: the page has at most 30 lines.
+const ROWS_MAX: usize = 14;
+
+/// The lines of the first page.
+pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
+    let mut lines = wrapped(&title(bundle), "", "  ");
+    lines.truncate(2);
+    lines.extend(charts(bundle));
+    let limits = limits(bundle);
+    if !limits.is_empty() {
+        lines.push(String::new());
+        let mut limits = wrapped(&limits.join("; "), "LIMITS ", "       ");
+        limits.truncate(3);
+        lines.extend(limits);
+    }
+    let sessions = bundle.all_occasions().len();
+    if sessions < MIN_SESSIONS && directory != "." {
+        lines.push(shortened(&format!("NEXT   twinring lab run --add {directory}  (in an hour)")));
+    }
+    if directory != "." {
+        lines.push(shortened(&format!("MORE   twinring lab report --full {directory}")));
+    }
+    let answer: Vec<String> = answer(bundle);
+    let mut first = "ANSWER ";
+    let mut sentences = Vec::new();
+    for sentence in answer {
+        sentences.extend(wrapped(&sentence, first, "       "));
+        first = "       ";
+    }
+    sentences.truncate(30_usize.saturating_sub(lines.len()).max(2));
+    lines.extend(sentences);
+    lines
+}
+
+/// What was measured, and on what.
+fn title(bundle: &Bundle) -> String {
+    let machine = &bundle.machine;
+    let model = machine.cpu_model.split(" @").next().unwrap_or_default();
+    let model = model.split(" with ").next().unwrap_or_default().trim();
+    let mut on = vec![format!("{} CPUs {model}", machine.cpus_online)];
+    if machine.virtualisation.is_some() {
+        on.push("virtual".to_owned());
+    }
+    let kernel = machine.kernel.split_whitespace().next().unwrap_or_default();
+    on.push(format!("Linux {kernel}"));
+    let mut nets: Vec<String> = bundle.networks.iter().map(|it| it.kind.to_string()).collect();
+    nets.dedup();
+    if !nets.is_empty() {
+        on.push(format!("network {}", nets.join(", ")));
+    }
+    format!("{}: {}", bundle.experiment.name, on.join(", "))
+}
+
+fn charts(bundle: &Bundle) -> Vec<String> {
+    let Some(summary) = &bundle.summary else { return vec!["Nothing was measured yet.".to_owned()] };
+    let sections = sections(bundle);
+    let mut nets: Vec<NetKind> = summary.cells.iter().map(|cell| cell.cell.net).collect();
+    nets.dedup();
+    let with_net = nets.len() > 1;
+    let rows = || sections.iter().flat_map(|(_, rows)| rows);
+    let work = rows().map(|row| row.work(with_net).chars().count()).max().unwrap_or(4).clamp(4, 26);
+    let end = scale(rows());
+    let mut lines = Vec::new();
+    let family = summary.family;
+    let together = if family > 1 { format!(", all {family} at once") } else { String::new() };
+    let mut left = ROWS_MAX.saturating_sub(sections.len().saturating_sub(1));
+    let mut dropped = 0;
+    for ([baseline, subject], rows) in &sections {
+        if left == 0 {
+            dropped += rows.len();
+            continue;
+        }
+        let both = bundle.experiment.under_test(rows[0].cell.cell.protocol()) == UnderTest::Both;
+        let side = if both { "CPU (both sides)" } else { "CPU" };
+        lines.push(shortened(&format!("{subject}'s {side} per request against {baseline}'s, 95 % interval{together}")));
+        lines.push(head([baseline, subject], work, end));
+        for row in rows.iter().take(left) {
+            lines.push(line(row, with_net, work, end));
+        }
+        dropped += rows.len().saturating_sub(left);
+        left = left.saturating_sub(rows.len() + 2);
+    }
+    if dropped > 0 {
+        lines.push(format!("and {dropped} more rows: --full"));
+    }
+    if rows().any(|row| row.cell.is_saturated()) && rows().any(|row| !row.cell.is_saturated()) {
+        lines.push("Full: a closed loop, where CPU per request is the inverse of throughput.".to_owned());
+    } else if rows().any(|row| row.cell.is_saturated()) {
+        lines.push("A closed loop: CPU per request is the inverse of throughput.".to_owned());
+    }
+    lines
+}
+
+/// Columns beside that of the work and the chart: load, busy, two figures, change and decision, with their gaps.
+const OTHERS: usize = 6 + 5 + 10 + 10 + 6 + 2 + 9;
+
+fn chart_width(work: usize) -> usize {
+    let width = WIDTH.saturating_sub(OTHERS + work + 1).clamp(7, 25);
+    // There is a middle.
+    width - (1 - width % 2)
+}
+
+fn head([baseline, subject]: [&str; 2], work: usize, end: f64) -> String {
+    let width = chart_width(work);
+    let mut axis = vec![' '; width];
+    axis[width / 2] = '0';
+    let left = format!("-{end:.0}%");
+    let right = format!("+{end:.0}%");
+    left.chars().enumerate().for_each(|(at, it)| axis[at] = it);
+    right.chars().enumerate().for_each(|(at, it)| axis[width - right.len() + at] = it);
+    let axis: String = if width >= left.len() + right.len() + 3 { axis.into_iter().collect() } else { " ".repeat(width) };
+    let [baseline, subject] = [baseline, subject].map(|it| clipped(it, 9));
+    let line = format!("{:<6}{:>5} {:<work$}{baseline:>10}{subject:>10}{:>6}  {axis}", "load", "busy", "", "");
+    line.trim_end().to_owned()
+}
+
+fn line(row: &Row<'_>, with_net: bool, work: usize, end: f64) -> String {
+    let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{} us", figure(us)));
+    let [baseline, subject] = row.cpu_us().map(us);
+    let busy = row.busy_share().map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
+    let change = row.percent().map_or("-".to_owned(), |percent| format!("{percent:+.0}%"));
+    let text = clipped(&row.work(with_net), work);
+    let chart = interval(row, chart_width(work), end);
+    let decision = clipped(&row.decision(), 8);
+    let load = row.load();
+    let line = format!("{load:<6}{busy:>5} {text:<work$}{baseline:>10}{subject:>10}{change:>6}  {chart} {decision}");
+    line.trim_end().to_owned()
+}
+
+/// Three digits.
+pub(super) fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        size if size >= 0.1 => format!("{value:.2}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn clipped(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+}
+
+/// A line that is too long only if it has a path to copy.
+fn shortened(line: &str) -> String {
+    if line.starts_with("NEXT") || line.starts_with("MORE") { line.to_owned() } else { clipped(line, WIDTH) }
+}

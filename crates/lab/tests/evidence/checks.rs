@@ -1,0 +1,140 @@
+//! Every check fires on a run made to trigger it, whether something disturbed the run or not.
+
+use serde_json::{Value, json};
+use twinring_lab::analysis::{Check, Effect, Finding, check};
+
+use crate::common::records::{judge, pairs, read, record};
+
+/// What is changed in a flawless run of TCP, by JSON pointer, so that a check fires.
+fn flaws() -> Vec<(Check, Effect, Vec<(&'static str, Value)>)> {
+    let failed = |what: &str| vec![("/failures", json!([{"what": what, "why": "so"}]))];
+    let counts = |counts: Value| vec![("/cpu/server_cpu/counts", counts.clone()), ("/cpu/client_cpu/counts", counts)];
+    let open = |lag_us: f64| {
+        vec![
+            ("/rate_per_s", json!(100_000)),
+            ("/loads/0/settings/mode", json!("open")),
+            ("/loads/0/requests/due", json!(200_000)),
+            ("/loads/0/schedule_lag_us", json!({"p50": 1.0, "p99": lag_us, "max": 3000.0})),
+        ]
+    };
+    use Effect::{Excluded, Note, Void};
+    vec![
+        (Check::ServerRuns, Void, failed("server_not_ready")),
+        (Check::ServerRuns, Void, failed("server_died")),
+        (Check::ServerRuns, Void, failed("server_did_not_stop")),
+        (Check::LoadRuns, Void, failed("client_failed")),
+        (Check::LoadRuns, Excluded, failed("no_accounting")),
+        (Check::Network, Void, counts(json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0}))),
+        (Check::Result, Void, failed("bad_line")),
+        (Check::Result, Void, vec![("/loads/0/requests/per_second", json!(5.0))]),
+        (Check::Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
+        (Check::Result, Void, vec![("/loads/0/window/seconds", json!(1.9))]),
+        (Check::Load, Void, vec![("/loads/0/settings/connections", json!(64))]),
+        (Check::Load, Void, [open(1.0), vec![("/loads/0/requests/due", json!(150_000))]].concat()),
+        (Check::Bytes, Void, vec![("/loads/0/errors/mismatch", json!(1))]),
+        (Check::Errors, Void, vec![("/loads/0/errors/reset", json!(1))]),
+        (Check::Admission, Void, vec![("/loads/0/connections/served_at_once_max", json!(64))]),
+        (Check::Balance, Void, vec![("/loads/0/whole_run/abandoned", json!(1))]),
+        // Their sum overflowed, which ended a debug build.
+        (
+            Check::Balance,
+            Void,
+            vec![("/loads/0/whole_run/answered", json!(u64::MAX)), ("/loads/0/whole_run/failed", json!(u64::MAX))],
+        ),
+        (Check::Answers, Void, vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))]),
+        (Check::Stalled, Void, vec![("/loads/0/connections/min_answered", json!(0))]),
+        (Check::Stalled, Void, vec![("/loads/0/requests/oldest_in_flight_us", json!(600_000.0))]),
+        (Check::LittlesLaw, Void, vec![("/loads/0/latency_us/mean", json!(700.0))]),
+        (Check::Schedule, Excluded, open(2000.0)),
+        (Check::Packets, Note, counts(json!({"tcp_retransmits": 11, "device_drops": 8}))),
+        (Check::Verified, Note, vec![("/loads/0/settings/verify", json!(false))]),
+    ]
+}
+
+/// Puts values into a record, also where there was none.
+fn put(record: &mut Value, changes: &[(&str, Value)]) {
+    for (pointer, value) in changes {
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        record.pointer_mut(parent).unwrap()[key] = value.clone();
+    }
+}
+
+fn effect(found: &[Finding], of: Check) -> Option<Effect> {
+    found.iter().find(|finding| finding.check == of).map(|finding| finding.effect)
+}
+
+#[test]
+fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
+    assert_eq!(check(&read(record(0, 0, "io_uring", 1.6))), []);
+    let mut fired = Vec::new();
+    for (of, expected, changes) in flaws() {
+        let mut made = record(0, 0, "io_uring", 1.6);
+        put(&mut made, &changes);
+        let found = check(&read(made));
+        assert_eq!(effect(&found, of), Some(expected), "{of:?} {changes:?}: {found:?}");
+        fired.push(of);
+    }
+    assert!(Check::all().iter().all(|check| fired.contains(check)), "{fired:?}");
+}
+
+/// A foreign server that ends badly has served well.
+#[test]
+fn a_foreign_server_may_end_badly() {
+    let mut made = record(0, 0, "theirs", 1.6);
+    put(&mut made, &[("/failures", json!([{"what": "server_did_not_stop", "why": "so"}])), ("/ready", Value::Null)]);
+    assert_eq!(effect(&check(&read(made)), Check::ServerRuns), Some(Effect::Note));
+}
+
+/// A check allows for the time that others had the CPUs, and for no more.
+#[test]
+fn the_time_that_others_took_is_in_the_tolerance_of_each_check() {
+    for (of, taken_s, expected) in [
+        // 600 ms are 100 ms more than a request may wait in a window of 2 s.
+        (Check::Stalled, 0.09, Some(Effect::Void)),
+        (Check::Stalled, 0.11, None),
+        // 70 of 100 requests were in flight, and 89 is the least.
+        (Check::LittlesLaw, 0.3, Some(Effect::Void)),
+        (Check::LittlesLaw, 0.5, None),
+        (Check::Schedule, 0.0005, Some(Effect::Excluded)),
+        (Check::Schedule, 0.0011, None),
+        (Check::Admission, 1.4, Some(Effect::Void)),
+        (Check::Admission, 1.6, Some(Effect::Excluded)),
+        (Check::Answers, 1.4, Some(Effect::Void)),
+        (Check::Answers, 1.6, Some(Effect::Excluded)),
+        (Check::Bytes, 1.9, Some(Effect::Void)),
+    ] {
+        let (_, _, changes) = flaws().into_iter().rfind(|(check, ..)| *check == of).unwrap();
+        let mut made = record(0, 0, "io_uring", 1.6);
+        put(&mut made, &changes);
+        put(&mut made, &[("/others/cpu_s", json!(taken_s)), ("/cpu/sample_delay_us", json!([0.0, 0.0]))]);
+        assert_eq!(effect(&check(&read(made)), of), expected, "{of:?}, {taken_s} s");
+    }
+}
+
+/// One late run of nine voided a cell, and with it the other sixteen runs.
+#[test]
+fn a_late_load_generator_costs_its_pair_unless_most_runs_are_late() {
+    let mut records = pairs(9, 1.25);
+    for record in &mut records {
+        put(
+            record,
+            &[
+                ("/rate_per_s", json!(100_000)),
+                ("/loads/0/settings/mode", json!("open")),
+                ("/loads/0/requests/due", json!(200_000)),
+                ("/loads/0/schedule_lag_us", json!({"p50": 1.0, "p99": 20.0, "max": 300.0})),
+            ],
+        );
+    }
+    for (late, is_void) in [(1, false), (4, false), (5, true)] {
+        let mut records = records.clone();
+        for pair in 0..late {
+            records[2 * pair + 1]["loads"][0]["schedule_lag_us"]["p99"] = json!(2000.0);
+        }
+        let cell = judge(records);
+        let comparison = &cell.comparisons[0];
+        assert_eq!(comparison.void.is_some(), is_void, "{late}: {comparison:?}");
+        let [left_out] = &comparison.left_out[..] else { panic!("{:?}", comparison.left_out) };
+        assert_eq!((&*left_out.side, left_out.pairs, comparison.counted()), ("io_uring", late, 9 - late));
+    }
+}
