@@ -22,28 +22,28 @@ pub struct Figures {
     /// threads are in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns: Option<f64>,
-    /// The same of the load generator's CPUs.
+    /// Time that the load generator's CPUs were not idle, per unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cpu_ns: Option<f64>,
-    /// Both together: the primary metric where both sides are under test.
+    /// CPU of server and load generator together: the primary metric where both sides are under test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both_cpus_ns: Option<f64>,
     /// The part of `server_cpu_ns` that the server's own threads used in user mode. The kernel samples it at ticks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_user_ns: Option<f64>,
-    /// The part that they used in the kernel.
+    /// The part of `server_cpu_ns` that the server's own threads used in the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_kernel_ns: Option<f64>,
-    /// The part of its io-wq and SQPOLL threads.
+    /// The part of `server_cpu_ns` of the server's io-wq and SQPOLL threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_threads_ns: Option<f64>,
-    /// The rest: interrupts, softirq, everything outside the process.
+    /// The rest of `server_cpu_ns`: interrupts, softirq, everything outside the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_outside_ns: Option<f64>,
     /// Share of the window in which the server's CPUs were busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_busy_share: Option<f64>,
-    /// The same of the load generator's CPUs.
+    /// Share of the window in which the load generator's CPUs were busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_busy_share: Option<f64>,
     /// Share of the window that the busiest thread of the load generator used.
@@ -55,10 +55,10 @@ pub struct Figures {
     /// Median latency from the intended send time, or round trip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_us: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<f64>,
-    /// Its 99.9th percentile.
+    /// 99.9th percentile of latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p999_us: Option<f64>,
     /// How late packets left against their schedule: 99.9th percentile. UDP only.

@@ -207,7 +207,7 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
     blocks.push(Block::Text(clock(bundle.summary.as_ref().map(|it| it.idle_clock).unwrap_or_default())));
     blocks.extend(bundle.experiment.claims.iter().map(|claim| Block::Item(format!("claimed: {claim}"))));
     blocks.extend(bundle.experiment.not_reproduced.iter().map(|it| Block::Item(format!("not reproduced: {it}"))));
-    blocks.extend(bundle.not_run.iter().map(|it| Block::Item(format!("not run: {}: {}", it.subject, it.why))));
+    blocks.extend(bundle.not_run.iter().map(|it| Block::Item(format!("{} was not run: {}", it.subject, it.why))));
     blocks.extend(bundle.network_fallback.iter().map(|why| Block::Item(format!("network: {why}"))));
     blocks
 }

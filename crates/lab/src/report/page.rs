@@ -70,7 +70,7 @@ fn charts(bundle: &Bundle) -> Vec<String> {
     nets.dedup();
     let with_net = nets.len() > 1;
     let rows = || sections.iter().flat_map(|(_, rows)| rows);
-    let work = rows().map(|row| row.work(with_net).chars().count()).max().unwrap_or(4).clamp(4, 26);
+    let work = rows().map(|row| row.work(with_net).chars().count()).max().unwrap_or(4).clamp(4, 24);
     let end = scale(rows());
     let mut lines = Vec::new();
     let family = summary.family;
