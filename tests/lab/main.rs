@@ -9,8 +9,6 @@ mod missing;
 mod pages;
 mod peers;
 mod quick;
-#[path = "../support/rootfs.rs"]
-mod rootfs;
 mod slurm;
 mod support;
 mod tcp;

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use twinring_lab::{Experiment, Protocol, Subject};
+use twinring_lab::{Experiment, Subject};
 
 /// All runs of one short pair of everything.
 fn runs(arguments: &[&str]) -> Vec<Value> {
@@ -135,7 +135,8 @@ fn as_told(key: &str, value: &str) -> (String, Value) {
 fn features_of(subject: &Subject) -> Value {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpu = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap()).unwrap().to_string();
-    let mut words = subject.command_template(Protocol::Tcp);
+    let cell = r#"{"net":"lo","connections":1,"message_bytes":1}"#;
+    let mut words = subject.command_template(&serde_json::from_str(cell).unwrap());
     for (name, value) in [
         ("{twinring}", env!("CARGO_BIN_EXE_twinring")),
         ("{addr}", "127.0.0.1:0"),
@@ -159,7 +160,7 @@ fn whatever_an_ablation_changes_is_really_changed() {
     let experiment = Experiment::find("ablation").unwrap();
     let mut changed = 0;
     for subject in &experiment.subjects {
-        let Some(change) = &subject.change else { continue };
+        let Some(change) = &subject.features else { continue };
         let features = features_of(subject);
         for feature in change.split(',') {
             let (key, value) = feature.split_once('=').unwrap();

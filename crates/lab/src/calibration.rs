@@ -59,7 +59,6 @@ pub(crate) fn calibrate(
 }
 
 /// What the slowest subject serves in a closed loop, if any answers; nothing when it was stopped.
-#[expect(clippy::type_complexity, reason = "the outer level is the user's")]
 fn slowest(
     experiment: &Experiment,
     cell: Cell,

@@ -77,7 +77,7 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     };
     let (a, b) = (read(a)?, read(b)?);
     let of = |stored: &Stored| {
-        let mut runs: BTreeMap<(Cell, String), Vec<(usize, Run, Figures)>> = BTreeMap::new();
+        let mut runs: BTreeMap<(Cell, String), Vec<Measured>> = BTreeMap::new();
         for run in stored.runs.iter().filter(|run| is_sound(&stored.bundle, run, &stored.runs)) {
             let Some(figures) = figures_of(run) else { continue };
             let stratum = run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);

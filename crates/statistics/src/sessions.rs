@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn session(mean: f64, scatter: f64, pairs: usize) -> Vec<Pair> {
-        let sign = |at: usize| if at % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |at: usize| if at.is_multiple_of(2) { 1.0 } else { -1.0 };
         (0..pairs).map(|at| Pair { ratio: (mean + sign(at) * scatter).exp(), stratum: 0 }).collect()
     }
 

@@ -79,7 +79,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         command: std::env::args().collect(),
     };
     let outcome = twinring_lab::run(&options, &stop)?;
-    print!("{}", twinring_lab::table(&outcome.bundle, twinring_lab::Style::for_stdout()));
+    print!("{}", twinring_lab::full(&outcome.bundle, ".", twinring_lab::Style::for_stdout()));
     println!("{}", outcome.directory.display());
     Ok(outcome.exit_code())
 }

@@ -115,14 +115,10 @@ pub(super) fn sections(bundle: &Bundle) -> Vec<([&str; 2], Vec<Row<'_>>)> {
     sections
 }
 
-/// The end of the scale, in percent, that most ends of intervals are within.
+/// The end of the scale, in percent: room for every estimate, and for most intervals.
 pub(super) fn scale<'a>(rows: impl Iterator<Item = &'a Row<'a>>) -> f64 {
-    let far = |row: &Row<'_>| {
-        let ends = row.ends().map(|it| percent(it.low).abs().max(percent(it.high).abs()));
-        ends.or(row.percent().map(f64::abs))
-    };
-    let most = rows.filter_map(far).fold(0.0, f64::max);
-    [10.0, 20.0, 30.0, 50.0].into_iter().find(|end| most <= *end).unwrap_or(100.0)
+    let most = rows.filter_map(Row::percent).map(f64::abs).fold(0.0, f64::max);
+    [10.0, 20.0, 30.0, 50.0].into_iter().find(|end| 1.8 * most <= *end).unwrap_or(100.0)
 }
 
 /// An interval as text of an odd number of columns: `|--o--|`, with a dot at 0.

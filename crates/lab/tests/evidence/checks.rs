@@ -5,8 +5,11 @@ use twinring_lab::analysis::{Check, Effect, Finding, check};
 
 use crate::common::records::{judge, pairs, read, record};
 
-/// What is changed in a flawless run of TCP, by JSON pointer, so that a check fires.
-fn flaws() -> Vec<(Check, Effect, Vec<(&'static str, Value)>)> {
+/// What is changed in a flawless run, by JSON pointer, and which check then fires with which effect.
+type Flaw = (Check, Effect, Vec<(&'static str, Value)>);
+
+/// Flaws of a run of TCP, one or more for each check.
+fn flaws() -> Vec<Flaw> {
     let failed = |what: &str| vec![("/failures", json!([{"what": what, "why": "so"}]))];
     let counts = |counts: Value| vec![("/cpu/server_cpu/counts", counts.clone()), ("/cpu/client_cpu/counts", counts)];
     let open = |lag_us: f64| {

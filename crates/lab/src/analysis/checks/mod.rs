@@ -125,8 +125,11 @@ const STARVED_SHARE: f64 = 0.75;
 /// good to 0.1 %.
 const RECOMPUTED_TOLERANCE: f64 = 0.005;
 
-/// Every check, with its function.
-const CHECKS: [(Check, fn(&Seen<'_>) -> Found); 15] = [
+/// A check and its function.
+type Row = (Check, fn(&Seen<'_>) -> Found);
+
+/// Every check.
+const CHECKS: [Row; 15] = [
     (Check::ServerRuns, server_runs),
     (Check::LoadRuns, load_runs),
     (Check::Network, network::network),
@@ -149,7 +152,7 @@ pub fn check(run: &RunRecord) -> Vec<Finding> {
     let load = run.load_result().and_then(Result::ok);
     let is_of_cell = |load: &&LoadResult| run.cell.protocol() == (*load).into();
     let seen = Seen { run, load: load.as_ref().filter(is_of_cell), taken_s: taken_s(run) };
-    let finding = |(check, function): (Check, fn(&Seen<'_>) -> Found)| {
+    let finding = |(check, function): Row| {
         let (effect, what) = function(&seen)?;
         Some(Finding { check, effect, subject: run.subject.clone(), run: run.index, what })
     };
