@@ -39,8 +39,14 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
     let found = Capabilities::detect();
     if let Some(refusal) = &found.refusal {
         let page = match options.json {
-            true => format!("{}\n", serde_json::json!({"event": "result", "use": "epoll", "refused": refusal.what})),
-            false => format!("io_uring cannot run here: {}.\nTRY    {}\nUSE    epoll\n", refusal.what, refusal.fix),
+            true => format!(
+                "{}\n",
+                serde_json::json!({"event": "result", "use": "epoll", "refused": refusal.what})
+            ),
+            false => format!(
+                "io_uring cannot run here: {}.\nTRY    {}\nUSE    epoll\n",
+                refusal.what, refusal.fix
+            ),
         };
         return Ok(tell(&page, 0));
     }
@@ -90,7 +96,8 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
         Protocol::Udp => "udp",
         Protocol::Http => "http --root DIR",
     };
-    let mut facts: Vec<String> = before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")).collect();
+    let mut facts: Vec<String> =
+        before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")).collect();
     facts.push(format!("TRY    twinring serve {service} --listen ADDRESS --engine both\n"));
     format!("{chart}{}{rest}", facts.concat())
 }

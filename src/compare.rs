@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use twinring_lab::{
-    Estimate, Experiment, Gate, Gated, LabError, Load, NetChoice, Outcome, Protocol, Question, RunOptions, Stop,
-    Style, Subject,
+    Estimate, Experiment, Gate, Gated, LabError, Load, NetChoice, Outcome, Protocol, Question,
+    RunOptions, Stop, Style, Subject,
 };
 
 /// Options of `compare`.

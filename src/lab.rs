@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
-    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, Gate, LabError, NetChoice, Overrides,
-    Protocol, RunOptions, Stop, Style, Subject, Via, Wanted,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, Gate, LabError, NetChoice,
+    Overrides, Protocol, RunOptions, Stop, Style, Subject, Via, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -242,7 +242,9 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Run(options) => measure(&options),
         Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name } => show(&name),
-        Lab::Report { bundle, full } => twinring_lab::rerender(&bundle).map(|found| report(&found, &bundle, full)),
+        Lab::Report { bundle, full } => {
+            twinring_lab::rerender(&bundle).map(|found| report(&found, &bundle, full))
+        }
         Lab::Merge { out, bundles } => {
             twinring_lab::merge(&out, &bundles).map(|bundle| report(&bundle, &out, false))
         }

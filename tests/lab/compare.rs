@@ -47,7 +47,8 @@ fn options_and_exit_codes() {
 #[test]
 fn the_example_workflow_runs() {
     let workflow = include_str!("../../docs/examples/compare.yml");
-    let line = workflow.lines().map(str::trim).find(|line| line.contains("bin/new compare")).unwrap();
+    let line =
+        workflow.lines().map(str::trim).find(|line| line.contains("bin/new compare")).unwrap();
     let place = tempfile::tempdir().unwrap();
     let command = line
         .trim_start_matches("run: ")
@@ -56,7 +57,8 @@ fn the_example_workflow_runs() {
         .replace("bin/old", TWINRING)
         .replace("bin/new", TWINRING)
         .replace("\"$GITHUB_STEP_SUMMARY\"", "summary.md");
-    let output = Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();
+    let output =
+        Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();
     // One pair cannot be judged.
     assert_eq!(output.status.code(), Some(1), "{command}: {output:?}");
     let summary = std::fs::read_to_string(place.path().join("summary.md")).unwrap();

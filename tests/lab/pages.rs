@@ -29,7 +29,10 @@ fn words_that_make_no_sense_are_refused_before_anything_runs() {
 fn two_commands_are_compared_and_a_gate_that_cannot_be_judged_fails() {
     let out = tempfile::tempdir().unwrap();
     let build = |name: &str| {
-        format!("{name}='{}' serve echo --listen {{addr}} --allow any --workers 1", env!("CARGO_BIN_EXE_twinring"))
+        format!(
+            "{name}='{}' serve echo --listen {{addr}} --allow any --workers 1",
+            env!("CARGO_BIN_EXE_twinring")
+        )
     };
     let output = twinring(&[
         "compare",

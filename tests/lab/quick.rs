@@ -45,7 +45,8 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
 #[test]
 fn no_prices_are_needed() {
     let out = tempfile::tempdir().unwrap();
-    let (output, bundle) = quick(out.path(), &["--protocol", "tcp", "--set", "bytes=128", "--no-prices"]);
+    let (output, bundle) =
+        quick(out.path(), &["--protocol", "tcp", "--set", "bytes=128", "--no-prices"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("TCP 128 B x 100"), "{output:?}");
     let stored = std::fs::read_to_string(bundle.join("bundle.json")).unwrap();
     assert!(stored.contains("they were not to be measured"), "{stored}");

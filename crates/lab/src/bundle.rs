@@ -161,10 +161,7 @@ pub(crate) fn write_runs<'a>(
 ///
 /// # Errors
 /// [`LabError::Write`].
-pub(crate) fn finish(
-    directory: &Path,
-    bundle: &Bundle,
-) -> Result<(), LabError> {
+pub(crate) fn finish(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
     let path = directory.join(RUNS_FILE);
     let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
     let mut drafts = Vec::new();

@@ -70,7 +70,8 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     let read = |path: &Path| -> Result<Stored, LabError> {
         let found = verify(path)?;
         if !found.holds() && !unverified {
-            let why = format!("it fails verification: {}", found.problems.first().map_or("", |it| it));
+            let why =
+                format!("it fails verification: {}", found.problems.first().map_or("", |it| it));
             return Err(LabError::not_a_bundle(path, &why));
         }
         bundle::read(path)
@@ -80,14 +81,20 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
         let mut runs: BTreeMap<(Cell, String), Vec<Measured>> = BTreeMap::new();
         for run in stored.runs.iter().filter(|run| is_sound(&stored.bundle, run, &stored.runs)) {
             let Some(figures) = figures_of(run) else { continue };
-            let stratum = run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);
+            let stratum =
+                run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);
             let key = (run.cell, run.subject.clone());
-            runs.entry(key).or_default().push((run.occasion, Run { figure: 0.0, stratum }, figures));
+            runs.entry(key).or_default().push((
+                run.occasion,
+                Run { figure: 0.0, stratum },
+                figures,
+            ));
         }
         runs
     };
     let (before, after) = (of(&a), of(&b));
-    let common: Vec<&(Cell, String)> = before.keys().filter(|key| after.contains_key(key)).collect();
+    let common: Vec<&(Cell, String)> =
+        before.keys().filter(|key| after.contains_key(key)).collect();
     if common.is_empty() {
         let why = "the two bundles have no subject of the same name in the same cell".to_owned();
         return Err(LabError::Machine { why });
@@ -97,7 +104,14 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     let changes: Vec<Change> = common.iter().map(change).collect();
     let gates = gates.iter().map(|gate| judge(gate, &changes)).collect();
     let family = common.len();
-    Ok(Diff { event: "result", schema: "twinring.lab.diff/2", family, changes, conditions: conditions(&a, &b), gates })
+    Ok(Diff {
+        event: "result",
+        schema: "twinring.lab.diff/2",
+        family,
+        changes,
+        conditions: conditions(&a, &b),
+        gates,
+    })
 }
 
 /// Whether a run was undisturbed and passed every check.
@@ -127,13 +141,15 @@ fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], leve
                 return each.into_iter().map(|it| it.1).collect();
             }
             let of_session = |session: usize| {
-                let own: Vec<f64> = each.iter().filter(|it| it.0 == session).map(|it| it.1.figure).collect();
+                let own: Vec<f64> =
+                    each.iter().filter(|it| it.0 == session).map(|it| it.1.figure).collect();
                 Some(Run { figure: mean(&own)?, stratum: 0 })
             };
             sessions(runs).into_iter().filter_map(of_session).collect()
         };
         let least = if over_sessions { MIN_SESSIONS } else { crate::statistics::RUNS_MIN };
-        figures.extend(difference(&values(a), &values(b), least, level).map(|it| (name.clone(), it)));
+        figures
+            .extend(difference(&values(a), &values(b), least, level).map(|it| (name.clone(), it)));
     }
     Change { cell: *cell, subject: subject.clone(), figures, over_sessions }
 }
@@ -141,11 +157,20 @@ fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], leve
 fn judge(gate: &Gate, changes: &[Change]) -> Judged {
     let found: Vec<(Gated, String)> = changes
         .iter()
-        .filter_map(|it| Some((gate.judge(it.figures.get(&gate.figure)?)?, format!("{}, {}", it.subject, it.cell))))
+        .filter_map(|it| {
+            Some((
+                gate.judge(it.figures.get(&gate.figure)?)?,
+                format!("{}, {}", it.subject, it.cell),
+            ))
+        })
         .collect();
     let rank = |it: Gated| it as usize;
     let worst = found.iter().map(|it| it.0).max_by_key(|it| rank(*it));
-    let at = found.into_iter().filter(|it| Some(it.0) == worst && it.0 != Gated::Holds).map(|it| it.1).collect();
+    let at = found
+        .into_iter()
+        .filter(|it| Some(it.0) == worst && it.0 != Gated::Holds)
+        .map(|it| it.1)
+        .collect();
     Judged { gate: gate.to_string(), is: worst, at }
 }
 
@@ -192,7 +217,8 @@ impl Diff {
         table[0].extend(SHOWN.map(str::to_owned));
         for change in &self.changes {
             let mut row = vec![change.subject.clone(), change.cell.to_string()];
-            let shown = SHOWN.map(|name| change.figures.get(name).map_or("-".to_owned(), crate::report::change));
+            let shown = SHOWN
+                .map(|name| change.figures.get(name).map_or("-".to_owned(), crate::report::change));
             row.extend(shown);
             table.push(row);
         }
@@ -216,7 +242,11 @@ impl Diff {
                 Some(Gated::Holds) => "holds",
                 None => "cannot be judged",
             };
-            let at = if gate.at.is_empty() { String::new() } else { format!(": {}", gate.at.join("; ")) };
+            let at = if gate.at.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", gate.at.join("; "))
+            };
             all.push(format!("gate {}: {is}{at}", gate.gate));
         }
         all
@@ -231,7 +261,11 @@ impl Diff {
         }
         for sentence in self.sentences() {
             for line in wrapped(&sentence, "", "  ") {
-                text.push_str(&if line.contains("BREACHED") { style.paint("1", &line) } else { line });
+                text.push_str(&if line.contains("BREACHED") {
+                    style.paint("1", &line)
+                } else {
+                    line
+                });
                 text.push('\n');
             }
         }

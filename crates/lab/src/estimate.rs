@@ -1,8 +1,8 @@
 //! An estimate of how long an experiment takes, printed before it runs.
 
+use crate::analysis::family;
 use crate::experiment::{Cell, Experiment, Protocol};
 use crate::plan::groups;
-use crate::analysis::family;
 use crate::statistics::{family_level, least_pairs};
 
 /// What a run takes beyond warm-up and window: start, placement, end.

@@ -34,7 +34,8 @@ impl Gate {
     pub fn judge(&self, change: &Estimate) -> Option<Gated> {
         let ends = change.ends?;
         let limit = 1.0 + self.limit_percent / 100.0;
-        let (nearest, farthest) = if self.limit_percent < 0.0 { (ends.high, ends.low) } else { (ends.low, ends.high) };
+        let (nearest, farthest) =
+            if self.limit_percent < 0.0 { (ends.high, ends.low) } else { (ends.low, ends.high) };
         let is_beyond = |end: f64| if self.limit_percent < 0.0 { end < limit } else { end > limit };
         Some(match (is_beyond(nearest), is_beyond(farthest)) {
             (true, _) => Gated::Breached,
@@ -52,7 +53,11 @@ impl FromStr for Gate {
         let (name, rest) = text.split_at(at);
         let number = rest[1..].trim().trim_end_matches('%').trim();
         let limit_percent: f64 = number.parse().map_err(|_| expected(text))?;
-        let is_right = if rest.starts_with('>') { limit_percent >= 0.0 } else { (-100.0..0.0).contains(&limit_percent) };
+        let is_right = if rest.starts_with('>') {
+            limit_percent >= 0.0
+        } else {
+            (-100.0..0.0).contains(&limit_percent)
+        };
         if !is_right || !limit_percent.is_finite() {
             return Err(expected(text));
         }
@@ -94,7 +99,15 @@ mod tests {
             assert_eq!(gate.judge(&change), Some(expected), "{text} [{low}, {high}]");
             assert_eq!(gate.judge(&Estimate { ends: None, ..change }), None);
         }
-        for wrong in ["", "speed > 3%", "server_cpu", "server_cpu > x%", "server_cpu > -3%", "p99 < 3%", "p99 > inf%"] {
+        for wrong in [
+            "",
+            "speed > 3%",
+            "server_cpu",
+            "server_cpu > x%",
+            "server_cpu > -3%",
+            "p99 < 3%",
+            "p99 > inf%",
+        ] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
         }
     }

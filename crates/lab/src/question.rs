@@ -45,7 +45,8 @@ impl std::str::FromStr for Load {
         if text == "max" {
             return Ok(Load::Max);
         }
-        let expected = || format!("`{text}`: expected a share such as 25%, max, or a rate such as 5000");
+        let expected =
+            || format!("`{text}`: expected a share such as 25%, max, or a rate such as 5000");
         match text.strip_suffix('%') {
             Some(percent) => {
                 let percent = percent.trim().parse().ok().filter(|it| (1..=95).contains(it));
@@ -69,7 +70,9 @@ impl Question {
     /// [`LabError::BadExperiment`] when a number is out of range, or a subject cannot serve this.
     pub fn experiment(&self) -> Result<Experiment, LabError> {
         let comparisons = self.subjects.len().saturating_sub(1) * self.loads.len().max(1);
-        let pairs = self.pairs.unwrap_or_else(|| (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN));
+        let pairs = self
+            .pairs
+            .unwrap_or_else(|| (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN));
         let experiment = Experiment::from_toml(&self.text(pairs), "the question")?;
         experiment.with(&Overrides {
             net: Some(self.net),
@@ -87,11 +90,18 @@ impl Question {
                     Load::Percent(_) | Load::Max => None,
                 });
                 let rate = rate.unwrap_or(PACKETS_PER_S);
-                format!("streams = [{clients}]\npackets_per_s = [{rate}]\nmessage_bytes = [{bytes}]\n")
+                format!(
+                    "streams = [{clients}]\npackets_per_s = [{rate}]\nmessage_bytes = [{bytes}]\n"
+                )
             }
-            Protocol::Tcp => format!("connections = [{clients}]\nmessage_bytes = [{bytes}]\n{}", self.pace()),
+            Protocol::Tcp => {
+                format!("connections = [{clients}]\nmessage_bytes = [{bytes}]\n{}", self.pace())
+            }
             Protocol::Http => {
-                format!("connections = [{clients}]\nfile_bytes = [{bytes}]\ntls = [{tls}]\n{}", self.pace())
+                format!(
+                    "connections = [{clients}]\nfile_bytes = [{bytes}]\ntls = [{tls}]\n{}",
+                    self.pace()
+                )
             }
         };
         format!(
@@ -112,7 +122,10 @@ impl Question {
                 Load::Rate(_) => None,
             })
             .collect();
-        let rate = self.loads.iter().find_map(|load| if let Load::Rate(rate) = load { Some(rate) } else { None });
+        let rate = self
+            .loads
+            .iter()
+            .find_map(|load| if let Load::Rate(rate) = load { Some(rate) } else { None });
         match rate {
             // Both say how many requests/s there are.
             Some(rate) => format!("rate_per_s = [{rate}]\n"),
@@ -143,15 +156,21 @@ mod tests {
     #[test]
     fn a_question_is_an_experiment_with_enough_pairs() {
         let both = [Load::Percent(25), Load::Max];
-        let experiment = question(Protocol::Tcp, &["epoll", "io_uring", "mine=./a {addr}"], &both).experiment().unwrap();
+        let experiment = question(Protocol::Tcp, &["epoll", "io_uring", "mine=./a {addr}"], &both)
+            .experiment()
+            .unwrap();
         let cells = experiment.cells(&[NetKind::Lo]);
         let percents: Vec<_> = cells.iter().map(|cell| cell.point.on(Axis::LoadPercent)).collect();
         assert_eq!(percents, [Some(25), Some(0)]);
         // Four comparisons take 8 pairs.
         assert_eq!((experiment.pairs, experiment.contests(Protocol::Tcp).len()), (10, 2));
-        let udp = question(Protocol::Udp, &["epoll", "io_uring"], &[Load::Rate(20_000)]).experiment().unwrap();
+        let udp = question(Protocol::Udp, &["epoll", "io_uring"], &[Load::Rate(20_000)])
+            .experiment()
+            .unwrap();
         assert_eq!(udp.cells(&[NetKind::Lo])[0].point.on(Axis::PacketsPerS), Some(200));
-        let http = question(Protocol::Http, &["epoll", "nginx"], &[Load::Rate(5000)]).experiment().unwrap();
+        let http = question(Protocol::Http, &["epoll", "nginx"], &[Load::Rate(5000)])
+            .experiment()
+            .unwrap();
         assert_eq!(http.cells(&[NetKind::Lo])[0].point.on(Axis::RatePerS), Some(5000));
         let none = Question { clients: 0, ..question(Protocol::Tcp, &["epoll"], &both) };
         assert!(none.experiment().is_err());
@@ -159,7 +178,9 @@ mod tests {
 
     #[test]
     fn loads_are_read_from_the_command_line() {
-        for (text, load) in [("25%", Load::Percent(25)), ("max", Load::Max), ("5000", Load::Rate(5000))] {
+        for (text, load) in
+            [("25%", Load::Percent(25)), ("max", Load::Max), ("5000", Load::Rate(5000))]
+        {
             assert_eq!(text.parse(), Ok(load));
         }
         for wrong in ["", "0%", "100%", "0", "-1", "much"] {

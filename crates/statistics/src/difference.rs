@@ -62,7 +62,8 @@ fn welch(strata: &[&[Vec<f64>; 2]]) -> (f64, f64, f64) {
     }
     // Each stratum has a run of either side; with as many strata as runs nothing would be left.
     let freedoms = runs.map(|runs| (runs - strata.len() as f64).max(1.0));
-    let variances = [0, 1].map(|side| squares[side] / freedoms[side] * shares[side] / weights.powi(2));
+    let variances =
+        [0, 1].map(|side| squares[side] / freedoms[side] * shares[side] / weights.powi(2));
     let variance = variances[0] + variances[1];
     let spread = |side: usize| variances[side].powi(2) / freedoms[side];
     let freedom = variance.powi(2) / (spread(0) + spread(1));
@@ -119,8 +120,7 @@ mod tests {
     #[test]
     fn conditions_weigh_as_in_a_linear_model() {
         let near = [vec![1.0, 2.0, 4.0], vec![3.0, 5.0]];
-        let far =
-            [vec![10.0, 12.0, 11.0, 15.0, 13.0], vec![14.0, 13.0, 18.0, 16.0, 19.0, 17.0]];
+        let far = [vec![10.0, 12.0, 11.0, 15.0, 13.0], vec![14.0, 13.0, 18.0, 16.0, 19.0, 17.0]];
         let (log, standard_error, freedom) = welch(&[&near, &far]);
         assert!(close(log, 3.263888888888889, 1e-12), "{log}");
         assert!(close(standard_error, 1.0121673472858879, 1e-12), "{standard_error}");

@@ -80,7 +80,9 @@ pub fn family_level(comparisons: usize) -> f64 {
 /// The fewest pairs that can show a difference at this level: all of them agree, and of all assignments of
 /// signs two are as far out.
 pub fn least_pairs(level: f64) -> usize {
-    (2..64).find(|pairs| 2.0_f64.powi(1 - pairs) <= level).map_or(usize::MAX, |pairs| pairs as usize)
+    (2..64)
+        .find(|pairs| 2.0_f64.powi(1 - pairs) <= level)
+        .map_or(usize::MAX, |pairs| pairs as usize)
 }
 
 /// The estimate of two or more pairs of one session; nothing of fewer, or if a ratio is not positive. The same
@@ -162,7 +164,9 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 /// The exact sign test, two-sided: the probability that trials go one way as unequally as these if either way
 /// were as likely.
 pub fn sign_test(one_way: u64, other_way: u64) -> f64 {
-    let Ok(coin) = statrs::distribution::Binomial::new(0.5, one_way + other_way) else { return 1.0 };
+    let Ok(coin) = statrs::distribution::Binomial::new(0.5, one_way + other_way) else {
+        return 1.0;
+    };
     use statrs::distribution::DiscreteCDF;
     (2.0 * coin.cdf(one_way.min(other_way))).min(1.0)
 }
@@ -184,7 +188,9 @@ mod tests {
         assert_eq!(interval(&[1.1; 5], 1).unwrap().ends, None);
         let six = interval(&[1.1, 1.2, 1.3, 1.4, 1.5, 1.6], 1).unwrap();
         assert!(six.shows_a_difference() && six.pairs == 6, "{six:?}");
-        assert!((six.ratio - (1.1_f64 * 1.2 * 1.3 * 1.4 * 1.5 * 1.6).powf(1.0 / 6.0)).abs() < 1e-12);
+        assert!(
+            (six.ratio - (1.1_f64 * 1.2 * 1.3 * 1.4 * 1.5 * 1.6).powf(1.0 / 6.0)).abs() < 1e-12
+        );
     }
 
     #[test]
@@ -193,7 +199,8 @@ mod tests {
             assert_eq!(least_pairs(family_level(comparisons)), pairs, "{comparisons}");
             let level = family_level(comparisons);
             let agree = |count: usize| {
-                let ratios: Vec<(f64, usize)> = (0..count).map(|at| (1.1 + at as f64 / 100.0, 0)).collect();
+                let ratios: Vec<(f64, usize)> =
+                    (0..count).map(|at| (1.1 + at as f64 / 100.0, 0)).collect();
                 estimate(&super::tests::pairs(&ratios), level, 1).unwrap().shows_a_difference()
             };
             assert!(agree(pairs) && !agree(pairs - 1), "{comparisons}");
@@ -203,8 +210,11 @@ mod tests {
     /// Two placements whose ratios differ by 1.3 made an interval so wide that nothing was found.
     #[test]
     fn what_strata_differ_by_is_no_scatter_and_the_mean_stays() {
-        let ratios: Vec<(f64, usize)> =
-            (0..8).map(|at| (if at % 2 == 0 { 1.05 } else { 1.35 } + f64::from(at) / 1000.0, at as usize % 2)).collect();
+        let ratios: Vec<(f64, usize)> = (0..8)
+            .map(|at| {
+                (if at % 2 == 0 { 1.05 } else { 1.35 } + f64::from(at) / 1000.0, at as usize % 2)
+            })
+            .collect();
         let stratified = estimate(&pairs(&ratios), 0.05, 1).unwrap();
         let plain: Vec<f64> = ratios.iter().map(|it| it.0).collect();
         let together = interval(&plain, 1).unwrap();
@@ -226,7 +236,9 @@ mod tests {
 
     #[test]
     fn the_sign_test_is_binomial() {
-        for (one, other, expected) in [(8, 0, 2.0 / 256.0), (7, 1, 18.0 / 256.0), (4, 4, 1.0), (0, 0, 1.0)] {
+        for (one, other, expected) in
+            [(8, 0, 2.0 / 256.0), (7, 1, 18.0 / 256.0), (4, 4, 1.0), (0, 0, 1.0)]
+        {
             assert!((sign_test(one, other) - expected).abs() < 1e-12, "{one} {other}");
         }
     }

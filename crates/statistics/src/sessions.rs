@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn unequal_sessions_weigh_the_same() {
-        let found = over_sessions(&sessions(&[session(0.1, 0.01, 40), session(0.3, 0.01, 8)]), 0.05);
+        let found =
+            over_sessions(&sessions(&[session(0.1, 0.01, 40), session(0.3, 0.01, 8)]), 0.05);
         let found = found.unwrap();
         assert!((found.ratio.ln() - 0.2).abs() < 1e-12 && found.ends.is_none(), "{found:?}");
     }

@@ -92,7 +92,9 @@ impl Plan {
             let counted: Vec<Pair> = all.iter().filter(|it| it.1).map(|it| it.0).collect();
             for (held, pairs) in held.iter_mut().zip([every, counted]) {
                 let found = estimate(&pairs, 0.05, seed).and_then(|it| it.ends);
-                *held += u64::from(found.is_none_or(|it| (it.low..=it.high).contains(&self.truth(&pairs))));
+                *held += u64::from(
+                    found.is_none_or(|it| (it.low..=it.high).contains(&self.truth(&pairs))),
+                );
             }
         }
         held.map(|held| held as f64 / sessions as f64)
@@ -168,7 +170,10 @@ fn three_sessions_say_what_one_cannot() {
         alone += over(0.0);
     }
     let [one, three, alone] = [one, three, alone].map(|held| held as f64 / sessions as f64);
-    print("sessions that differ: the interval of one, over three; three that do not differ", &[one, three, alone]);
+    print(
+        "sessions that differ: the interval of one, over three; three that do not differ",
+        &[one, three, alone],
+    );
     assert!((three - 0.95).abs() <= 0.01 && (alone - 0.95).abs() <= 0.01, "{three} {alone}");
     // What one session says of the machine is too sure by far.
     assert!(one < 0.85, "{one}");
@@ -184,16 +189,26 @@ fn an_experiment_of_equals_seldom_claims_any_difference() {
         for seed in 0..experiments {
             let mut any = false;
             for comparison in 0..comparisons {
-                let noise = [Noise::Normal, Noise::Heavy, Noise::Outliers, Noise::Drift][comparison % 4];
-                let pairs: Vec<Pair> =
-                    Plan::of(noise, pairs).run(&mut random, 0.0).into_iter().map(|it| it.0).collect();
+                let noise =
+                    [Noise::Normal, Noise::Heavy, Noise::Outliers, Noise::Drift][comparison % 4];
+                let pairs: Vec<Pair> = Plan::of(noise, pairs)
+                    .run(&mut random, 0.0)
+                    .into_iter()
+                    .map(|it| it.0)
+                    .collect();
                 any |= estimate(&pairs, level, seed).unwrap().shows_a_difference();
             }
             claimed += u64::from(any);
         }
         let share = claimed as f64 / experiments as f64;
-        print(&format!("A/A, {comparisons} comparisons of {pairs} pairs: any false difference"), &[share]);
-        assert!(share <= 0.05 + 2.0 * (0.05 * 0.95 / experiments as f64).sqrt(), "{comparisons}: {share}");
+        print(
+            &format!("A/A, {comparisons} comparisons of {pairs} pairs: any false difference"),
+            &[share],
+        );
+        assert!(
+            share <= 0.05 + 2.0 * (0.05 * 0.95 / experiments as f64).sqrt(),
+            "{comparisons}: {share}"
+        );
     }
 }
 

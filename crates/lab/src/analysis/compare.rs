@@ -9,7 +9,8 @@ use super::figures::Figures;
 use super::judged::{Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
-    CONFIDENCE, Estimate, MIN_SESSIONS, Pair, Session, estimate, least_pairs, over_sessions, sign_test,
+    CONFIDENCE, Estimate, MIN_SESSIONS, Pair, Session, estimate, least_pairs, over_sessions,
+    sign_test,
 };
 
 /// The figures that are compared, beside the primary one.
@@ -106,7 +107,8 @@ impl Comparison {
     /// Whether the decision would be another one over all runs.
     pub fn is_fragile(&self) -> bool {
         let (Some(_), Some(ratio)) = (&self.less, self.ratio) else { return false };
-        let agrees = |all: Estimate| all.shows_a_difference() && (all.ratio < 1.0) == (ratio.ratio < 1.0);
+        let agrees =
+            |all: Estimate| all.shows_a_difference() && (all.ratio < 1.0) == (ratio.ratio < 1.0);
         // Of few sessions neither has an interval.
         ratio.ends.is_some() && !self.all_runs.is_some_and(agrees)
     }
@@ -139,8 +141,10 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
     let (counted, left_out) = split(&blocks);
     let met = |side: usize| counted.iter().filter(|both| both[side].met_slo != Some(false)).count();
     let met_slo = counted.iter().any(|both| both[0].met_slo.is_some()).then(|| [met(0), met(1)]);
-    let at_work: Vec<Both<'_, '_>> =
-        counted.into_iter().filter(|both| both.iter().all(|it| it.met_slo != Some(false))).collect();
+    let at_work: Vec<Both<'_, '_>> = counted
+        .into_iter()
+        .filter(|both| both.iter().all(|it| it.met_slo != Some(false)))
+        .collect();
     let lost = judged.iter().flat_map(|it| &it.findings).any(|it| it.check == Check::Packets);
     let mut figures = BTreeMap::new();
     for name in COMPARED.into_iter().filter(|name| !(lost && name.ends_with("_us"))) {
@@ -175,7 +179,8 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
 fn blocks<'a, 'b>(contest: &Contest<'_>, judged: &'a [Judged<'b>]) -> Vec<Both<'a, 'b>> {
     let mut of_block: BTreeMap<usize, [Option<&'a Judged<'b>>; 2]> = BTreeMap::new();
     for it in judged {
-        let side = [contest.baseline, contest.subject].iter().position(|name| *name == it.run.subject);
+        let side =
+            [contest.baseline, contest.subject].iter().position(|name| *name == it.run.subject);
         if let Some(side) = side {
             of_block.entry(it.run.block).or_default()[side] = Some(it);
         }
@@ -192,8 +197,11 @@ fn split<'a, 'b>(blocks: &[Both<'a, 'b>]) -> (Vec<Both<'a, 'b>>, Vec<LeftOut>) {
             None => counted.push(*both),
             Some(reason) => *reasons.entry(reason).or_default() += 1,
         }
-        let missed: Vec<&Judged<'_>> =
-            both.iter().copied().filter(|it| reason(both).is_none() && it.met_slo == Some(false)).collect();
+        let missed: Vec<&Judged<'_>> = both
+            .iter()
+            .copied()
+            .filter(|it| reason(both).is_none() && it.met_slo == Some(false))
+            .collect();
         if !missed.is_empty() {
             let side = side_of(missed.iter().map(|it| &*it.run.subject));
             *reasons.entry(("missed the SLO".to_owned(), side)).or_default() += 1;
@@ -248,7 +256,8 @@ struct Sample {
 
 fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
     let sample = |both: &Both<'_, '_>| {
-        let [baseline, subject] = both.map(|it| it.figures.as_ref().and_then(|it: &Figures| it.get(figure)));
+        let [baseline, subject] =
+            both.map(|it| it.figures.as_ref().and_then(|it: &Figures| it.get(figure)));
         let ratio = subject? / baseline?;
         let run = both[0].run;
         let stratum = run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);
@@ -272,7 +281,10 @@ impl Contest<'_> {
             let scope = Scope { sessions: 1, machines: 1 };
             return (estimate(&pairs, self.level, self.seed), Vec::new(), scope);
         }
-        let each = by_session.values().filter_map(|pairs| estimate(pairs, self.level, self.seed)).collect();
+        let each = by_session
+            .values()
+            .filter_map(|pairs| estimate(pairs, self.level, self.seed))
+            .collect();
         let mut by_machine: BTreeMap<usize, Vec<Session>> = BTreeMap::new();
         for (session, pairs) in &by_session {
             by_machine.entry(machine(*session)).or_default().extend(Session::of(pairs));
@@ -297,8 +309,10 @@ impl Contest<'_> {
             return Err(format!("void: {why}"));
         }
         if let Some([baseline, subject]) = of.met_slo
-            && sign_test(baseline.saturating_sub(of.counted()) as u64, subject.saturating_sub(of.counted()) as u64)
-                <= 1.0 - CONFIDENCE
+            && sign_test(
+                baseline.saturating_sub(of.counted()) as u64,
+                subject.saturating_sub(of.counted()) as u64,
+            ) <= 1.0 - CONFIDENCE
         {
             let [who, met] = if subject > baseline {
                 [self.subject.to_owned(), format!("{subject} pairs against {baseline}")]
@@ -308,17 +322,23 @@ impl Contest<'_> {
             return Err(format!("only {who} meets the SLO, in {met}"));
         }
         let needed = least_pairs(self.level);
-        let Some(ratio) = of.ratio else { return Err(format!("{}, {needed} needed", pairs_word(of.counted()))) };
+        let Some(ratio) = of.ratio else {
+            return Err(format!("{}, {needed} needed", pairs_word(of.counted())));
+        };
         if ratio.ratio.ln().abs() < self.resolution {
             return Err(format!("finer than the clock, {:.1} %", self.resolution * 100.0));
         }
         match ratio.ends {
             Some(ends) if ends.excludes_one() => Ok(winner(ratio.ratio)),
             Some(_) => Err("no difference found".to_owned()),
-            None if of.sessions.len() < 2 => Err(format!("{}, {needed} needed", pairs_word(ratio.pairs))),
+            None if of.sessions.len() < 2 => {
+                Err(format!("{}, {needed} needed", pairs_word(ratio.pairs)))
+            }
             None => {
                 // Too few sessions for an interval over them: each has to show the same.
-                let same = |it: &Estimate| it.shows_a_difference() && (it.ratio < 1.0) == (ratio.ratio < 1.0);
+                let same = |it: &Estimate| {
+                    it.shows_a_difference() && (it.ratio < 1.0) == (ratio.ratio < 1.0)
+                };
                 match of.sessions.iter().all(same) && of.scope.sessions == of.sessions.len() {
                     true => Ok(winner(ratio.ratio)),
                     false => Err("sessions differ; three are needed".to_owned()),

@@ -194,7 +194,8 @@ impl Figures {
         let ns = |seconds: f64| Some(seconds * 1e9 / done);
         self.server_cpu_ns = ns(busy_s);
         // A CPU that both share is the server's.
-        let client_s = cpu.client_cpu.as_ref().map(|client| if cpu.is_shared() { 0.0 } else { client.busy_s });
+        let client_s =
+            cpu.client_cpu.as_ref().map(|client| if cpu.is_shared() { 0.0 } else { client.busy_s });
         self.client_cpu_ns = client_s.filter(|_| !cpu.is_shared()).and_then(ns);
         self.both_cpus_ns = client_s.and_then(|client_s| ns(busy_s + client_s));
         let parts = Parts::of(cpu, &cpu.server_cpu, busy_s, &cpu.server);
@@ -213,7 +214,8 @@ impl Figures {
         latencies: &Histogram<u64>,
         done: f64,
     ) -> Option<()> {
-        let quantile_us = |values: &Histogram<u64>, share| Some(values.value_at_quantile(share) as f64 / 1e3);
+        let quantile_us =
+            |values: &Histogram<u64>, share| Some(values.value_at_quantile(share) as f64 / 1e3);
         let of_client = load.cpu();
         let thread = of_client.busiest_thread_share.max(f64::from(u8::from(of_client.saturated)));
         self.client_thread_share = Some(thread);
@@ -222,7 +224,8 @@ impl Figures {
         self.p99_us = quantile_us(latencies, 0.99);
         self.p999_us = quantile_us(latencies, 0.999);
         if let Some(udp) = load.udp() {
-            self.lateness_p999_us = quantile_us(&udp.histograms.send_lateness.decode().ok()?, 0.999);
+            self.lateness_p999_us =
+                quantile_us(&udp.histograms.send_lateness.decode().ok()?, 0.999);
             self.missing_share = Some(udp.packets.missing_ratio());
         } else if let Some(requests) = load.requests().filter(|it| it.schedule_lag_us.is_some()) {
             let due = requests.due(run.rate_per_s());
@@ -252,7 +255,8 @@ impl Figures {
     fn of_memory(&mut self, run: &RunRecord) {
         let Some(memory) = &run.memory else { return };
         let (before, after) = (&memory.server_at_ready, &memory.server_at_end);
-        let kernel = memory.kernel_under_load.total_bytes() as f64 - memory.kernel_at_ready.total_bytes() as f64;
+        let kernel = memory.kernel_under_load.total_bytes() as f64
+            - memory.kernel_at_ready.total_bytes() as f64;
         let grown = after.peak_rss_bytes as f64 - before.rss_bytes as f64 + kernel;
         let (_, connections) = run.cell.point.clients();
         self.memory_bytes = Some(after.peak_rss_bytes as f64);
@@ -278,7 +282,8 @@ impl Parts {
         let process_s = counted_s.min(busy_s);
         let scale = if counted_s > 0.0 { to_window * process_s / counted_s } else { to_window };
         let of_ring = process.threads.iter().filter(|thread| thread.name.starts_with("iou-"));
-        let threads_s = (of_ring.fold(0.0, |sum, thread| sum + thread.cpu_s) * scale).min(process_s);
+        let threads_s =
+            (of_ring.fold(0.0, |sum, thread| sum + thread.cpu_s) * scale).min(process_s);
         let own_s = process_s - threads_s;
         let user_s = (process_s * process.user_share()).min(own_s);
         Parts { user_s, kernel_s: own_s - user_s, threads_s, outside_s: busy_s - process_s }
@@ -331,7 +336,11 @@ mod tests {
             cpu_s,
             user_s,
             system_s: 1.0 - user_s,
-            threads: vec![thread("server", 0.9), thread("iou-wrk", ring_s / 2.0), thread("iou-sqp", ring_s / 2.0)],
+            threads: vec![
+                thread("server", 0.9),
+                thread("iou-wrk", ring_s / 2.0),
+                thread("iou-sqp", ring_s / 2.0),
+            ],
             ..ProcessUse::default()
         };
         let busy = |busy_s: f64| CpuBusy {

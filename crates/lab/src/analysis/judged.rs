@@ -35,7 +35,10 @@ impl<'a> Judged<'a> {
             let unanswered = checks::is_unanswered(run).then_some(false);
             Judged {
                 run,
-                met_slo: figures.as_ref().and_then(|it| met_slo(experiment, run.cell.protocol(), it)).or(unanswered),
+                met_slo: figures
+                    .as_ref()
+                    .and_then(|it| met_slo(experiment, run.cell.protocol(), it))
+                    .or(unanswered),
                 figures,
                 findings: checks::check(run),
                 noise_of_block: noise_of.get(&run.block).cloned().unwrap_or_default(),
@@ -63,7 +66,8 @@ pub(super) fn void(name: &str, judged: &[Judged<'_>]) -> Option<String> {
     let findings = || own.iter().flat_map(|it| &it.findings);
     let void = findings().filter(|it| it.effect == Effect::Void).min_by_key(|it| it.check);
     let excluded = own.iter().filter(|it| it.failed().is_some()).count();
-    let most = || findings().find(|it| it.effect == Effect::Excluded).filter(|_| 2 * excluded > own.len());
+    let most =
+        || findings().find(|it| it.effect == Effect::Excluded).filter(|_| 2 * excluded > own.len());
     let finding = void.or_else(most)?;
     Some(format!("{name}: {}: {}", finding.check.title(), finding.what))
 }

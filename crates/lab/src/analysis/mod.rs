@@ -107,7 +107,8 @@ impl Bottleneck {
             return Bottleneck::SharedCpu;
         }
         let is_saturated = |share: Option<f64>| share.is_some_and(|share| share >= SATURATED_SHARE);
-        let client = is_saturated(figures.client_busy_share) || is_saturated(figures.client_thread_share);
+        let client =
+            is_saturated(figures.client_busy_share) || is_saturated(figures.client_thread_share);
         match (is_saturated(figures.server_busy_share), client) {
             (true, true) => Bottleneck::BothCpus,
             (true, false) => Bottleneck::ServerCpu,
@@ -161,7 +162,10 @@ pub fn summarise(bundle: &Bundle, runs: &[RunRecord]) -> Summary {
 fn machines(bundle: &Bundle) -> Vec<usize> {
     let sessions = bundle.all_occasions();
     let first_like = |session: &crate::result::Occasion| {
-        sessions.iter().position(|other| other.machine.is_same_machine(&session.machine)).unwrap_or(0)
+        sessions
+            .iter()
+            .position(|other| other.machine.is_same_machine(&session.machine))
+            .unwrap_or(0)
     };
     sessions.iter().map(first_like).collect()
 }
@@ -192,7 +196,8 @@ fn cell_summary(
         seed: bundle.seed,
         resolution: resolution(runs),
     };
-    let comparisons = experiment.contests(protocol).into_iter().map(|it| compare(&contest(it), &judged));
+    let comparisons =
+        experiment.contests(protocol).into_iter().map(|it| compare(&contest(it), &judged));
     let mut blocks: Vec<(usize, bool)> =
         judged.iter().map(|it| (it.run.block, !it.noise_of_block.is_empty())).collect();
     blocks.sort_unstable();
@@ -200,7 +205,10 @@ fn cell_summary(
     CellSummary {
         cell,
         load_mode: runs.iter().find_map(|run| Some(run.load_result()?.ok()?.mode().to_owned())),
-        subjects: subjects.iter().map(|position| subject_summary(name(*position), &judged)).collect(),
+        subjects: subjects
+            .iter()
+            .map(|position| subject_summary(name(*position), &judged))
+            .collect(),
         comparisons: comparisons.collect(),
         blocks: blocks.len(),
         disturbed_blocks: blocks.iter().filter(|(_, is_disturbed)| *is_disturbed).count(),
@@ -234,4 +242,3 @@ fn subject_summary(name: &str, judged: &[Judged<'_>]) -> SubjectSummary {
         figures,
     }
 }
-

@@ -16,7 +16,8 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
     let several = sections.len() > 1;
     for ([baseline, subject], rows) in &sections {
         for is_saturated in [false, true] {
-            let of_class: Vec<&Row<'_>> = rows.iter().filter(|row| row.cell.is_saturated() == is_saturated).collect();
+            let of_class: Vec<&Row<'_>> =
+                rows.iter().filter(|row| row.cell.is_saturated() == is_saturated).collect();
             if of_class.is_empty() {
                 continue;
             }
@@ -39,27 +40,40 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
 /// What rows of one class of load say together.
 fn found(rows: &[&Row<'_>]) -> String {
     let mut parts = Vec::new();
-    let mut winners: Vec<&str> = rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
+    let mut winners: Vec<&str> =
+        rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
     winners.sort_unstable();
     winners.dedup();
     for winner in winners {
         let won = rows.iter().filter(|row| row.comparison.less.as_deref() == Some(winner));
-        let sure: Vec<f64> = won.clone().filter(|row| !row.comparison.is_fragile()).filter_map(|row| saved(row, winner)).collect();
+        let sure: Vec<f64> = won
+            .clone()
+            .filter(|row| !row.comparison.is_fragile())
+            .filter_map(|row| saved(row, winner))
+            .collect();
         let fragile = won.filter(|row| row.comparison.is_fragile()).count();
         if !sure.is_empty() {
             let (count, of) = (sure.len(), rows.len());
             parts.push(format!("{winner}, {} less CPU ({count} of {of})", range(&sure)));
         }
         if fragile > 0 {
-            parts.push(format!("perhaps {winner} ({fragile} of {}), but not over all runs", rows.len()));
+            parts.push(format!(
+                "perhaps {winner} ({fragile} of {}), but not over all runs",
+                rows.len()
+            ));
         }
     }
-    let undecided: Vec<&&Row<'_>> = rows.iter().filter(|row| row.comparison.less.is_none()).collect();
+    let undecided: Vec<&&Row<'_>> =
+        rows.iter().filter(|row| row.comparison.less.is_none()).collect();
     let mut reasons: Vec<String> =
         undecided.iter().filter_map(|row| row.comparison.because.clone()).collect();
     reasons.sort_unstable();
     for group in reasons.chunk_by(|a, b| a == b) {
-        let count = if rows.len() > 1 { format!(" ({} of {})", group.len(), rows.len()) } else { String::new() };
+        let count = if rows.len() > 1 {
+            format!(" ({} of {})", group.len(), rows.len())
+        } else {
+            String::new()
+        };
         parts.push(format!("{}{count}", group[0]));
     }
     // The rest would not be read.
@@ -132,7 +146,8 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
 
 /// How many pairs were left out, why most of them, and on which side.
 fn left_out(bundle: &Bundle) -> Option<String> {
-    let comparisons = bundle.summary.iter().flat_map(|it| &it.cells).flat_map(|cell| &cell.comparisons);
+    let comparisons =
+        bundle.summary.iter().flat_map(|it| &it.cells).flat_map(|cell| &cell.comparisons);
     let (mut pairs, mut reasons) = (0, std::collections::BTreeMap::<(&str, &str), usize>::new());
     for comparison in comparisons {
         pairs += comparison.pairs;

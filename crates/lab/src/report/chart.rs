@@ -36,9 +36,12 @@ impl Row<'_> {
         };
         let (_, clients) = point.clients();
         let mut text = format!("{name} {} x {clients}", bytes(point.on(Axis::Bytes).unwrap_or(0)));
-        for (axis, usual, title) in
-            [(Axis::Depth, 1, "depth"), (Axis::Churn, 0, "churn"), (Axis::Files, 1, "files"), (Axis::Workers, 1, "workers")]
-        {
+        for (axis, usual, title) in [
+            (Axis::Depth, 1, "depth"),
+            (Axis::Churn, 0, "churn"),
+            (Axis::Files, 1, "files"),
+            (Axis::Workers, 1, "workers"),
+        ] {
             if let Some(value) = point.on(axis).filter(|value| *value != usual && *value != 0) {
                 text += &format!(" {title} {value}");
             }
@@ -56,9 +59,8 @@ impl Row<'_> {
     /// The primary metric of baseline and subject, in microseconds.
     pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
         let comparison = self.comparison;
-        [&comparison.baseline, &comparison.subject].map(|name| {
-            Some(self.side(name)?.figures.as_ref()?.get(&comparison.primary)? / 1e3)
-        })
+        [&comparison.baseline, &comparison.subject]
+            .map(|name| Some(self.side(name)?.figures.as_ref()?.get(&comparison.primary)? / 1e3))
     }
 
     /// The busy share of the baseline's CPU.
@@ -84,7 +86,9 @@ impl Row<'_> {
             (Some(_), _) if comparison.is_fragile() => "fragile".to_owned(),
             (Some(less), _) => less.clone(),
             (None, None) if comparison.aa && comparison.ratio.is_some() => "alike".to_owned(),
-            (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => "either?".to_owned(),
+            (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => {
+                "either?".to_owned()
+            }
             (None, None) => "unclear".to_owned(),
         }
     }

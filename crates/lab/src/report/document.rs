@@ -66,7 +66,9 @@ fn ratios(rows: &[(&CellSummary, &Comparison)]) -> Vec<Vec<String>> {
     ];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for (cell, it) in rows {
-        let figure = |name: &str| it.figures.get(name).map_or("-".to_owned(), |of| format!("{:.2}", of.ratio));
+        let figure = |name: &str| {
+            it.figures.get(name).map_or("-".to_owned(), |of| format!("{:.2}", of.ratio))
+        };
         let bottleneck = cell.subject(&it.subject).and_then(|subject| subject.bottleneck);
         let decision = match (&it.less, &it.because) {
             (Some(less), _) => {
@@ -94,23 +96,42 @@ fn left_out(rows: &[(&CellSummary, &Comparison)]) -> Vec<Block> {
     let mut table = vec![["cell", "left out", "why", "seen on"].map(str::to_owned).to_vec()];
     for (cell, comparison) in rows {
         for it in &comparison.left_out {
-            table.push(vec![cell.cell.to_string(), it.pairs.to_string(), it.why.clone(), it.side.clone()]);
+            table.push(vec![
+                cell.cell.to_string(),
+                it.pairs.to_string(),
+                it.why.clone(),
+                it.side.clone(),
+            ]);
         }
     }
-    if table.len() > 1 { vec![Block::Folded("Pairs that were left out".to_owned(), vec![Block::Table(table)])] } else { Vec::new() }
+    if table.len() > 1 {
+        vec![Block::Folded("Pairs that were left out".to_owned(), vec![Block::Table(table)])]
+    } else {
+        Vec::new()
+    }
 }
 
 /// What counts explain of the differences: the difference in counts, times what the machine charges for each.
 fn explained(prices: Option<&PriceRecord>, rows: &[(&CellSummary, &Comparison)]) -> Vec<Block> {
     let Some(prices) = prices.filter(|it| !it.list.is_empty()) else { return Vec::new() };
-    let mut table = vec![["cell", "difference", "system calls", "notifications", "switches", "unexplained"].map(str::to_owned).to_vec()];
+    let mut table = vec![
+        ["cell", "difference", "system calls", "notifications", "switches", "unexplained"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for (cell, it) in rows {
         let figures = |name: &str| cell.subject(name)?.figures.as_ref();
-        let (Some(baseline), Some(subject)) = (figures(&it.baseline), figures(&it.subject)) else { continue };
+        let (Some(baseline), Some(subject)) = (figures(&it.baseline), figures(&it.subject)) else {
+            continue;
+        };
         let difference = |name: &str| Some(subject.get(name)? - baseline.get(name)?);
         let Some(whole) = difference("server_cpu_ns") else { continue };
         // Notifications are counted on both CPUs, and their price is for both: the server sends some and receives some.
-        let terms = [("syscalls", "syscall_ns", 1.0), ("notifications", "notification_busy_ns", 0.5), ("switches", "wakeup_ns", 1.0)];
+        let terms = [
+            ("syscalls", "syscall_ns", 1.0),
+            ("notifications", "notification_busy_ns", 0.5),
+            ("switches", "wakeup_ns", 1.0),
+        ];
         let parts: Vec<Option<f64>> = terms
             .iter()
             .map(|(count, price, share)| Some(difference(count)? * prices.median(price)? * share))
@@ -123,23 +144,38 @@ fn explained(prices: Option<&PriceRecord>, rows: &[(&CellSummary, &Comparison)])
         table.push(row);
     }
     let about = "The difference in server CPU per request, and the part that counts times measured prices make up.";
-    vec![Block::Folded("What the difference is made of".to_owned(), vec![Block::Text(about.to_owned()), Block::Table(table)])]
+    vec![Block::Folded(
+        "What the difference is made of".to_owned(),
+        vec![Block::Text(about.to_owned()), Block::Table(table)],
+    )]
 }
 
 /// Every figure of a cell, a column for each subject.
 fn of_cell(cell: &CellSummary) -> Vec<Block> {
     let mut table = vec![vec![String::new()]];
-    let named: Vec<_> = cell.subjects.iter().map(|it| it.figures.map(|it: Figures| it.named()).unwrap_or_default()).collect();
+    let named: Vec<_> = cell
+        .subjects
+        .iter()
+        .map(|it| it.figures.map(|it: Figures| it.named()).unwrap_or_default())
+        .collect();
     table[0].extend(cell.subjects.iter().map(|it| it.name.clone()));
-    let mut row = |title: &str, values: Vec<String>| table.push([vec![title.to_owned()], values].concat());
-    row("runs that count", cell.subjects.iter().map(|it| format!("{} of {}", it.counted, it.runs)).collect());
+    let mut row =
+        |title: &str, values: Vec<String>| table.push([vec![title.to_owned()], values].concat());
+    row(
+        "runs that count",
+        cell.subjects.iter().map(|it| format!("{} of {}", it.counted, it.runs)).collect(),
+    );
     if cell.subjects.iter().any(|it| it.met_slo.is_some()) {
-        let met = |it: &crate::analysis::SubjectSummary| it.met_slo.map_or("-".to_owned(), |met| met.to_string());
+        let met = |it: &crate::analysis::SubjectSummary| {
+            it.met_slo.map_or("-".to_owned(), |met| met.to_string())
+        };
         row("met the SLO", cell.subjects.iter().map(met).collect());
     }
     for name in crate::analysis::all_names() {
         if named.iter().any(|figures| figures.contains_key(&name)) {
-            let value = |figures: &crate::analysis::Named| figures.get(&name).map_or("-".to_owned(), |it| figure(*it));
+            let value = |figures: &crate::analysis::Named| {
+                figures.get(&name).map_or("-".to_owned(), |it| figure(*it))
+            };
             row(&name, named.iter().map(value).collect());
         }
     }
@@ -155,7 +191,10 @@ fn findings(cells: &[CellSummary]) -> Vec<Block> {
                 continue;
             }
             seen.push((it.check, &it.subject));
-            let same = cell.findings.iter().filter(|other| (other.check, &other.subject) == (it.check, &it.subject));
+            let same = cell
+                .findings
+                .iter()
+                .filter(|other| (other.check, &other.subject) == (it.check, &it.subject));
             let effect = match it.effect {
                 Effect::Note => "note",
                 Effect::Excluded => "excluded",
@@ -172,7 +211,11 @@ fn findings(cells: &[CellSummary]) -> Vec<Block> {
             )));
         }
     }
-    if items.is_empty() { Vec::new() } else { vec![Block::Folded("What the checks found".to_owned(), items)] }
+    if items.is_empty() {
+        Vec::new()
+    } else {
+        vec![Block::Folded("What the checks found".to_owned(), items)]
+    }
 }
 
 fn conditions(bundle: &Bundle) -> Vec<Block> {
@@ -182,7 +225,14 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
         ("caches", machine.caches.join(", ")),
         ("virtualisation", machine.virtualisation.clone().unwrap_or_else(|| "none".to_owned())),
         ("kernel", machine.kernel.clone()),
-        ("governor, boost", format!("{}, {}", machine.governor.as_deref().unwrap_or("unknown"), machine.boost.as_deref().unwrap_or("unknown"))),
+        (
+            "governor, boost",
+            format!(
+                "{}, {}",
+                machine.governor.as_deref().unwrap_or("unknown"),
+                machine.boost.as_deref().unwrap_or("unknown")
+            ),
+        ),
         ("CPU of the server", bundle.cpus.server.to_string()),
         ("CPU of the load generator", bundle.cpus.client.to_string()),
         ("command", bundle.command.join(" ")),
@@ -190,24 +240,48 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
     ];
     let active = machine.mitigations.iter().filter(|(_, state)| state.starts_with("Mitigation"));
     let mitigations: Vec<&str> = active.map(|(name, _)| name.as_str()).collect();
-    rows.push(("mitigations", if mitigations.is_empty() { "none".to_owned() } else { mitigations.join(", ") }));
+    rows.push((
+        "mitigations",
+        if mitigations.is_empty() { "none".to_owned() } else { mitigations.join(", ") },
+    ));
     for (number, session) in bundle.all_occasions().iter().enumerate() {
-        rows.push(("session", format!("{}: {}, twinring {}", number + 1, session.started, session.lab_version)));
+        rows.push((
+            "session",
+            format!("{}: {}, twinring {}", number + 1, session.started, session.lab_version),
+        ));
     }
     for program in &bundle.programs {
         let hash = program.sha256.as_deref().map_or("not read", |hash| &hash[..hash.len().min(16)]);
         rows.push(("program", format!("{} {hash}", program.path)));
     }
     if let Some(prices) = &bundle.prices {
-        rows.extend(prices.list.keys().filter_map(|name| Some(("price", format!("{name} {}", figure(prices.median(name)?))))));
+        rows.extend(prices.list.keys().filter_map(|name| {
+            Some(("price", format!("{name} {}", figure(prices.median(name)?))))
+        }));
     }
     let mut table = vec![vec!["condition".to_owned(), String::new()]];
     table.extend(rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]));
-    let mut blocks: Vec<Block> = table.into_iter().skip(1).map(|row| Block::Item(row.join(": "))).collect();
-    blocks.push(Block::Text(clock(bundle.summary.as_ref().map(|it| it.idle_clock).unwrap_or_default())));
-    blocks.extend(bundle.experiment.claims.iter().map(|claim| Block::Item(format!("claimed: {claim}"))));
-    blocks.extend(bundle.experiment.not_reproduced.iter().map(|it| Block::Item(format!("not reproduced: {it}"))));
-    blocks.extend(bundle.not_run.iter().map(|it| Block::Item(format!("{} was not run: {}", it.subject, it.why))));
+    let mut blocks: Vec<Block> =
+        table.into_iter().skip(1).map(|row| Block::Item(row.join(": "))).collect();
+    blocks.push(Block::Text(clock(
+        bundle.summary.as_ref().map(|it| it.idle_clock).unwrap_or_default(),
+    )));
+    blocks.extend(
+        bundle.experiment.claims.iter().map(|claim| Block::Item(format!("claimed: {claim}"))),
+    );
+    blocks.extend(
+        bundle
+            .experiment
+            .not_reproduced
+            .iter()
+            .map(|it| Block::Item(format!("not reproduced: {it}"))),
+    );
+    blocks.extend(
+        bundle
+            .not_run
+            .iter()
+            .map(|it| Block::Item(format!("{} was not run: {}", it.subject, it.why))),
+    );
     blocks.extend(bundle.network_fallback.iter().map(|why| Block::Item(format!("network: {why}"))));
     blocks
 }
@@ -216,6 +290,11 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
 pub(crate) fn change(of: &Estimate) -> String {
     match of.ends {
         None => format!("{:+.1} %", percent(of.ratio)),
-        Some(ends) => format!("{:+.1} % [{:+.1}, {:+.1}]", percent(of.ratio), percent(ends.low), percent(ends.high)),
+        Some(ends) => format!(
+            "{:+.1} % [{:+.1}, {:+.1}]",
+            percent(of.ratio),
+            percent(ends.low),
+            percent(ends.high)
+        ),
     }
 }

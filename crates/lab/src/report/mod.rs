@@ -76,4 +76,3 @@ pub fn markdown(bundle: &Bundle) -> String {
     }
     text
 }
-

@@ -64,7 +64,9 @@ fn title(bundle: &Bundle) -> String {
 }
 
 fn charts(bundle: &Bundle) -> Vec<String> {
-    let Some(summary) = &bundle.summary else { return vec!["Nothing was measured yet.".to_owned()] };
+    let Some(summary) = &bundle.summary else {
+        return vec!["Nothing was measured yet.".to_owned()];
+    };
     let sections = sections(bundle);
     let mut nets: Vec<NetKind> = summary.cells.iter().map(|cell| cell.cell.net).collect();
     nets.dedup();
@@ -84,7 +86,9 @@ fn charts(bundle: &Bundle) -> Vec<String> {
         }
         let both = bundle.experiment.under_test(rows[0].cell.cell.protocol()) == UnderTest::Both;
         let side = if both { "CPU (both sides)" } else { "CPU" };
-        lines.push(shortened(&format!("{subject}'s {side} per request against {baseline}'s, 95 % interval{together}")));
+        lines.push(shortened(&format!(
+            "{subject}'s {side} per request against {baseline}'s, 95 % interval{together}"
+        )));
         lines.push(head([baseline, subject], work, end));
         for row in rows.iter().take(left) {
             lines.push(line(row, with_net, work, end));
@@ -96,7 +100,9 @@ fn charts(bundle: &Bundle) -> Vec<String> {
         lines.push(format!("and {dropped} more rows: --full"));
     }
     if rows().any(|row| row.cell.is_saturated()) && rows().any(|row| !row.cell.is_saturated()) {
-        lines.push("Full: a closed loop, where CPU per request is the inverse of throughput.".to_owned());
+        lines.push(
+            "Full: a closed loop, where CPU per request is the inverse of throughput.".to_owned(),
+        );
     } else if rows().any(|row| row.cell.is_saturated()) {
         lines.push("A closed loop: CPU per request is the inverse of throughput.".to_owned());
     }
@@ -120,9 +126,16 @@ fn head([baseline, subject]: [&str; 2], work: usize, end: f64) -> String {
     let right = format!("+{end:.0}%");
     left.chars().enumerate().for_each(|(at, it)| axis[at] = it);
     right.chars().enumerate().for_each(|(at, it)| axis[width - right.len() + at] = it);
-    let axis: String = if width >= left.len() + right.len() + 3 { axis.into_iter().collect() } else { " ".repeat(width) };
+    let axis: String = if width >= left.len() + right.len() + 3 {
+        axis.into_iter().collect()
+    } else {
+        " ".repeat(width)
+    };
     let [baseline, subject] = [baseline, subject].map(|it| clipped(it, 9));
-    let line = format!("{:<6}{:>5} {:<work$}{baseline:>10}{subject:>10}{:>6}  {axis}", "load", "busy", "", "");
+    let line = format!(
+        "{:<6}{:>5} {:<work$}{baseline:>10}{subject:>10}{:>6}  {axis}",
+        "load", "busy", "", ""
+    );
     line.trim_end().to_owned()
 }
 
@@ -135,7 +148,9 @@ fn line(row: &Row<'_>, with_net: bool, work: usize, end: f64) -> String {
     let chart = interval(row, chart_width(work), end);
     let decision = clipped(&row.decision(), 8);
     let load = row.load();
-    let line = format!("{load:<6}{busy:>5} {text:<work$}{baseline:>10}{subject:>10}{change:>6}  {chart} {decision}");
+    let line = format!(
+        "{load:<6}{busy:>5} {text:<work$}{baseline:>10}{subject:>10}{change:>6}  {chart} {decision}"
+    );
     line.trim_end().to_owned()
 }
 
@@ -159,5 +174,9 @@ fn clipped(text: &str, width: usize) -> String {
 
 /// A line that is too long only if it has a path to copy.
 fn shortened(line: &str) -> String {
-    if line.starts_with("NEXT") || line.starts_with("MORE") { line.to_owned() } else { clipped(line, WIDTH) }
+    if line.starts_with("NEXT") || line.starts_with("MORE") {
+        line.to_owned()
+    } else {
+        clipped(line, WIDTH)
+    }
 }

@@ -12,7 +12,9 @@ const LITTLE_MARGIN: f64 = 1.1;
 
 pub(super) fn published(bundle: &Bundle) -> Vec<Block> {
     let all = &bundle.experiment.published;
-    let Some(summary) = bundle.summary.as_ref().filter(|_| !all.is_empty()) else { return Vec::new() };
+    let Some(summary) = bundle.summary.as_ref().filter(|_| !all.is_empty()) else {
+        return Vec::new();
+    };
     let head = ["source", "work", "published", "here", "ratio here", "remark"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for published in all {
@@ -27,31 +29,45 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Block> {
         blocks.extend(datagrams(published, &summary.cells));
         blocks.extend(contradictions(published));
     }
-    let sources = all.iter().map(|it| Block::Item(format!("{}, {}: {}", it.source(), it.program(), it.conditions())));
+    let sources = all
+        .iter()
+        .map(|it| Block::Item(format!("{}, {}: {}", it.source(), it.program(), it.conditions())));
     blocks.extend(sources);
     vec![Block::Folded("Published figures".to_owned(), blocks)]
 }
 
-fn throughputs(published: &Published, all: &[Published], cells: &[CellSummary]) -> Vec<Vec<String>> {
+fn throughputs(
+    published: &Published,
+    all: &[Published],
+    cells: &[CellSummary],
+) -> Vec<Vec<String>> {
     let Some(against) = published.against() else { return Vec::new() };
-    let other = all.iter().find(|it| it.source() == published.source() && it.program() == against.program);
+    let other =
+        all.iter().find(|it| it.source() == published.source() && it.program() == against.program);
     let others = other.map(Published::printed).unwrap_or_default();
     let mut rows = Vec::new();
     for printed in published.printed() {
-        let same = |it: &&Printed<'_>| (it.connections, it.bytes) == (printed.connections, printed.bytes);
+        let same =
+            |it: &&Printed<'_>| (it.connections, it.bytes) == (printed.connections, printed.bytes);
         let divisor = others.iter().find(same).and_then(|it| it.requests_per_s);
         let ratio = printed.requests_per_s.zip(divisor).map(|(number, other)| number / other);
         for [subject, baseline] in &against.here {
-            let found = cells.iter().filter(|cell| is_same_work(published, &printed, cell)).filter_map(|cell| {
-                let is_it = |it: &&Comparison| it.subject == *subject && it.baseline == *baseline;
-                Some((cell, cell.comparisons.iter().find(is_it)?))
-            });
+            let found = cells
+                .iter()
+                .filter(|cell| is_same_work(published, &printed, cell))
+                .filter_map(|cell| {
+                    let is_it =
+                        |it: &&Comparison| it.subject == *subject && it.baseline == *baseline;
+                    Some((cell, cell.comparisons.iter().find(is_it)?))
+                });
             for (cell, comparison) in found {
                 let ours = comparison.figures.get("throughput_per_s");
                 rows.push(vec![
                     published.source().to_owned(),
                     cell.cell.to_string(),
-                    ratio.map_or("no number".to_owned(), |it| format!("{} / {} {it:.3}", published.program(), against.program)),
+                    ratio.map_or("no number".to_owned(), |it| {
+                        format!("{} / {} {it:.3}", published.program(), against.program)
+                    }),
                     format!("{subject} / {baseline}"),
                     ours.map_or("-".to_owned(), of),
                     [printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
@@ -104,7 +120,8 @@ fn is_same_work(published: &Published, printed: &Printed<'_>, cell: &CellSummary
     };
     let is_usual = |axis: Axis, usual: u32| point.on(axis).is_none_or(|value| value == usual);
     point.protocol() == protocol
-        && (point.on(Axis::Connections), point.on(Axis::Bytes)) == (Some(printed.connections), Some(printed.bytes))
+        && (point.on(Axis::Connections), point.on(Axis::Bytes))
+            == (Some(printed.connections), Some(printed.bytes))
         && is_usual(Axis::Depth, 1)
         && is_usual(Axis::RatePerS, 0)
         && is_usual(Axis::LoadPercent, 0)

@@ -6,13 +6,17 @@ use super::{Block, Style, WIDTH};
 pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length = |text: &String| text.chars().count();
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let pad = |(column, text): (usize, &String)| {
         let blanks = " ".repeat(widths[column] - length(text));
         if column == 0 { format!("{text}{blanks}") } else { format!("  {blanks}{text}") }
     };
-    rows.iter().map(|row| row.iter().enumerate().map(pad).collect::<String>().trim_end().to_owned()).collect()
+    rows.iter()
+        .map(|row| row.iter().enumerate().map(pad).collect::<String>().trim_end().to_owned())
+        .collect()
 }
 
 /// Text in lines of at most [`WIDTH`] columns where words allow, the first and the others behind these.
@@ -31,7 +35,9 @@ fn folded(rows: &[Vec<String>]) -> Vec<String> {
     let pick = |from: usize, to: usize| -> Vec<Vec<String>> {
         rows.iter().map(|row| [&row[..1], &row[from..to]].concat()).collect()
     };
-    let fits = |from: usize, to: usize| align(&pick(from, to)).iter().all(|line| line.chars().count() <= WIDTH);
+    let fits = |from: usize, to: usize| {
+        align(&pick(from, to)).iter().all(|line| line.chars().count() <= WIDTH)
+    };
     let (mut lines, mut from) = (Vec::new(), 1);
     while from < columns {
         let to = (from + 1..=columns).rev().find(|to| fits(from, *to)).unwrap_or(from + 1);
@@ -67,7 +73,9 @@ fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
         match character {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '#' | '|' | '~' => escaped.extend(['\\', character]),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '#' | '|' | '~' => {
+                escaped.extend(['\\', character])
+            }
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '&' => escaped.push_str("&amp;"),
@@ -88,7 +96,10 @@ pub(crate) fn render_markdown(block: &Block, into: &mut String) {
                 let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
                 into.push_str(&format!("| {} |\n", cells.join(" | ")));
                 if number == 0 {
-                    into.push_str(&format!("|---{}|\n", "|---:".repeat(row.len().saturating_sub(1))));
+                    into.push_str(&format!(
+                        "|---{}|\n",
+                        "|---:".repeat(row.len().saturating_sub(1))
+                    ));
                 }
             }
             into.push('\n');
@@ -113,7 +124,10 @@ mod tests {
         let wide = "x".repeat(50);
         let table = rows(&[["", "µs", &wide, "three"], ["bcd", "–", "2", "3"]]);
         let lines = folded(&table);
-        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH) && lines.len() == 2, "{lines:?}");
+        assert!(
+            lines.iter().all(|line| line.chars().count() <= WIDTH) && lines.len() == 2,
+            "{lines:?}"
+        );
         let wider = "x".repeat(76);
         let lines = folded(&rows(&[["a", "1", &wider, "three"], ["b", "1", "2", "3"]]));
         assert_eq!(lines.len(), 6, "{lines:?}");

@@ -11,7 +11,9 @@ type Flaw = (Check, Effect, Vec<(&'static str, Value)>);
 /// Flaws of a run of TCP, one or more for each check.
 fn flaws() -> Vec<Flaw> {
     let failed = |what: &str| vec![("/failures", json!([{"what": what, "why": "so"}]))];
-    let counts = |counts: Value| vec![("/cpu/server_cpu/counts", counts.clone()), ("/cpu/client_cpu/counts", counts)];
+    let counts = |counts: Value| {
+        vec![("/cpu/server_cpu/counts", counts.clone()), ("/cpu/client_cpu/counts", counts)]
+    };
     let open = |lag_us: f64| {
         vec![
             ("/rate_per_s", json!(100_000)),
@@ -27,7 +29,13 @@ fn flaws() -> Vec<Flaw> {
         (Check::ServerRuns, Void, failed("server_did_not_stop")),
         (Check::LoadRuns, Void, failed("client_failed")),
         (Check::LoadRuns, Excluded, failed("no_accounting")),
-        (Check::Network, Void, counts(json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0}))),
+        (
+            Check::Network,
+            Void,
+            counts(
+                json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0}),
+            ),
+        ),
         (Check::Result, Void, failed("bad_line")),
         (Check::Result, Void, vec![("/loads/0/requests/per_second", json!(5.0))]),
         (Check::Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
@@ -42,9 +50,16 @@ fn flaws() -> Vec<Flaw> {
         (
             Check::Balance,
             Void,
-            vec![("/loads/0/whole_run/answered", json!(u64::MAX)), ("/loads/0/whole_run/failed", json!(u64::MAX))],
+            vec![
+                ("/loads/0/whole_run/answered", json!(u64::MAX)),
+                ("/loads/0/whole_run/failed", json!(u64::MAX)),
+            ],
         ),
-        (Check::Answers, Void, vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))]),
+        (
+            Check::Answers,
+            Void,
+            vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))],
+        ),
         (Check::Stalled, Void, vec![("/loads/0/connections/min_answered", json!(0))]),
         (Check::Stalled, Void, vec![("/loads/0/requests/oldest_in_flight_us", json!(600_000.0))]),
         (Check::LittlesLaw, Void, vec![("/loads/0/latency_us/mean", json!(700.0))]),
@@ -84,7 +99,13 @@ fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
 #[test]
 fn a_foreign_server_may_end_badly() {
     let mut made = record(0, 0, "theirs", 1.6);
-    put(&mut made, &[("/failures", json!([{"what": "server_did_not_stop", "why": "so"}])), ("/ready", Value::Null)]);
+    put(
+        &mut made,
+        &[
+            ("/failures", json!([{"what": "server_did_not_stop", "why": "so"}])),
+            ("/ready", Value::Null),
+        ],
+    );
     assert_eq!(effect(&check(&read(made)), Check::ServerRuns), Some(Effect::Note));
 }
 
@@ -109,7 +130,10 @@ fn the_time_that_others_took_is_in_the_tolerance_of_each_check() {
         let (_, _, changes) = flaws().into_iter().rfind(|(check, ..)| *check == of).unwrap();
         let mut made = record(0, 0, "io_uring", 1.6);
         put(&mut made, &changes);
-        put(&mut made, &[("/others/cpu_s", json!(taken_s)), ("/cpu/sample_delay_us", json!([0.0, 0.0]))]);
+        put(
+            &mut made,
+            &[("/others/cpu_s", json!(taken_s)), ("/cpu/sample_delay_us", json!([0.0, 0.0]))],
+        );
         assert_eq!(effect(&check(&read(made)), of), expected, "{of:?}, {taken_s} s");
     }
 }
@@ -138,6 +162,9 @@ fn a_late_load_generator_costs_its_pair_unless_most_runs_are_late() {
         let comparison = &cell.comparisons[0];
         assert_eq!(comparison.void.is_some(), is_void, "{late}: {comparison:?}");
         let [left_out] = &comparison.left_out[..] else { panic!("{:?}", comparison.left_out) };
-        assert_eq!((&*left_out.side, left_out.pairs, comparison.counted()), ("io_uring", late, 9 - late));
+        assert_eq!(
+            (&*left_out.side, left_out.pairs, comparison.counted()),
+            ("io_uring", late, 9 - late)
+        );
     }
 }

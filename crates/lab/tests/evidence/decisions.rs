@@ -28,7 +28,10 @@ fn less_cpu_is_found_in_either_direction_and_not_between_equals() {
         assert_eq!(found.less.as_deref(), less, "{found:?}");
         let estimate = found.ratio.unwrap();
         // Of the subject to the baseline: less is less than 1. Nothing is left out, so both estimates are one.
-        assert!((estimate.ratio - 1.0 / ratio).abs() < 0.01 && found.all_runs == Some(estimate), "{found:?}");
+        assert!(
+            (estimate.ratio - 1.0 / ratio).abs() < 0.01 && found.all_runs == Some(estimate),
+            "{found:?}"
+        );
         assert_eq!(estimate.ends.unwrap().excludes_one(), less.is_some());
         assert_eq!((found.pairs, found.left_out.len(), found.is_fragile()), (8, 0, false));
     }
@@ -54,7 +57,8 @@ fn what_is_left_out_is_said_with_its_side_and_the_ratio_over_all_runs_is_beside(
     records[5]["cpu"]["server_cpu"]["busy_s"] = json!(1.9);
     records[13]["distance"] = json!({"before_ns": 80.0, "after_ns": 370.0});
     let found = only(judge(records.clone()));
-    let left_out: Vec<_> = found.left_out.iter().map(|it| (&*it.why, &*it.side, it.pairs)).collect();
+    let left_out: Vec<_> =
+        found.left_out.iter().map(|it| (&*it.why, &*it.side, it.pairs)).collect();
     assert_eq!(left_out, [("other processes", "epoll", 1), ("virtual CPUs moved", "io_uring", 1)]);
     assert_eq!((found.pairs, found.counted(), found.all_runs.unwrap().pairs), (10, 8, 10));
     assert!(found.all_runs.unwrap().ratio > found.ratio.unwrap().ratio + 0.01, "{found:?}");
@@ -62,7 +66,10 @@ fn what_is_left_out_is_said_with_its_side_and_the_ratio_over_all_runs_is_beside(
     // A subject that sends wrong bytes is void, whatever it saves.
     records[13]["loads"][0]["errors"]["mismatch"] = json!(1);
     let found = only(judge(records));
-    assert!(found.void.as_deref().unwrap().contains("wrong bytes") && found.less.is_none(), "{found:?}");
+    assert!(
+        found.void.as_deref().unwrap().contains("wrong bytes") && found.less.is_none(),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -102,7 +109,10 @@ fn placements_are_strata() {
 #[test]
 fn sessions_are_never_pooled_as_pairs() {
     let of = |sessions: &[(f64, usize)]| {
-        let each = sessions.iter().enumerate().map(|(number, (ratio, count))| session(number, pairs(*count, *ratio)));
+        let each = sessions
+            .iter()
+            .enumerate()
+            .map(|(number, (ratio, count))| session(number, pairs(*count, *ratio)));
         only(judge(each.flatten().collect()))
     };
     for (sessions, less, scope) in [
@@ -177,7 +187,10 @@ fn who_alone_meets_the_slo_is_said_and_cpu_is_not_compared() {
     }
     let found = only(judge(records));
     assert_eq!(found.met_slo, Some([0, 8]));
-    assert!(found.because.as_deref().unwrap().starts_with("only io_uring meets the SLO"), "{found:?}");
+    assert!(
+        found.because.as_deref().unwrap().starts_with("only io_uring meets the SLO"),
+        "{found:?}"
+    );
     assert_eq!((found.less, found.ratio), (None, None));
 }
 

@@ -18,7 +18,10 @@ fn assert_fits(bundle: &Bundle) -> String {
         assert!(line.chars().count() <= COLUMNS, "{line}\n{page}");
     }
     let last = lines.iter().rposition(|line| line.starts_with("ANSWER")).expect(&page);
-    assert!(lines[last + 1..].iter().all(|line| line.starts_with("       ")), "the answer is last:\n{page}");
+    assert!(
+        lines[last + 1..].iter().all(|line| line.starts_with("       ")),
+        "the answer is last:\n{page}"
+    );
     page
 }
 
@@ -38,7 +41,9 @@ fn the_first_page_of_every_story_fits() {
 #[test]
 fn the_page_says_who_needs_less_and_how_sure_that_is() {
     let page = assert_fits(&bundle(experiment(), pairs(8, 1.25)));
-    for part in ["-20%", "io_uring", "ANSWER Saturated: io_uring, 20 % less CPU", "one session", "inverse"] {
+    for part in
+        ["-20%", "io_uring", "ANSWER Saturated: io_uring, 20 % less CPU", "one session", "inverse"]
+    {
         assert!(page.contains(part), "`{part}`:\n{page}");
     }
     let page = assert_fits(&bundle(experiment(), pairs(5, 1.25)));

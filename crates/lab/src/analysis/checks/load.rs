@@ -36,7 +36,10 @@ fn contradiction(load: &LoadResult) -> Option<String> {
     let window = load.window();
     let spans = window.between_marks_s();
     if differ(spans, window.seconds) {
-        return Some(format!("{spans} s between the marks are not a window of {} s", window.seconds));
+        return Some(format!(
+            "{spans} s between the marks are not a window of {} s",
+            window.seconds
+        ));
     }
     let said = match (load.udp(), load.requests()) {
         (Some(udp), _) => udp.packets.received_per_second,
@@ -45,7 +48,11 @@ fn contradiction(load: &LoadResult) -> Option<String> {
     };
     let rate = load.done() as f64 / window.seconds;
     if differ(rate, said) {
-        return Some(format!("{} answers in {} s are not {said} per second", load.done(), window.seconds));
+        return Some(format!(
+            "{} answers in {} s are not {said} per second",
+            load.done(),
+            window.seconds
+        ));
     }
     let histograms = match load.udp() {
         Some(udp) => of_packets(udp),
@@ -87,7 +94,13 @@ fn of_packets(udp: &UdpResult) -> Result<Vec<Printed>, String> {
     let all = &udp.histograms;
     all.wait_overrun.decode()?;
     Ok(vec![
-        ("round trips", all.round_trip.decode()?, udp.packets.received, 0.99, udp.round_trip_us.p99),
+        (
+            "round trips",
+            all.round_trip.decode()?,
+            udp.packets.received,
+            0.99,
+            udp.round_trip_us.p99,
+        ),
         ("sends", all.send_lateness.decode()?, udp.packets.sent, 0.999, udp.send_lateness_us.p99_9),
     ])
 }
@@ -95,7 +108,9 @@ fn of_packets(udp: &UdpResult) -> Result<Vec<Printed>, String> {
 pub(super) fn as_asked(seen: &Seen<'_>) -> Found {
     let point = seen.run.cell.point;
     let is_as_asked = match seen.load? {
-        LoadResult::Tcp(load) => load.settings.connections == u64::from(point.get(Axis::Connections)),
+        LoadResult::Tcp(load) => {
+            load.settings.connections == u64::from(point.get(Axis::Connections))
+        }
         LoadResult::Udp(load) => {
             let settings = &load.settings;
             settings.streams == u64::from(point.get(Axis::Streams))
@@ -130,7 +145,8 @@ fn due(seen: &Seen<'_>) -> Option<String> {
     let (_, clients) = point.clients();
     let (due, rate, is_random) = match load {
         LoadResult::Udp(udp) => {
-            let rate = f64::from(point.get(Axis::Streams)) * f64::from(point.get(Axis::PacketsPerS));
+            let rate =
+                f64::from(point.get(Axis::Streams)) * f64::from(point.get(Axis::PacketsPerS));
             (udp.packets.due, rate, false)
         }
         LoadResult::Tcp(_) | LoadResult::Http(_) if load.mode() == "closed" => return None,
@@ -181,22 +197,35 @@ pub(super) fn bytes(seen: &Seen<'_>) -> Found {
 pub(super) fn errors(seen: &Seen<'_>) -> Found {
     let load = seen.load?;
     let (failures, kinds, first) = match load {
-        LoadResult::Tcp(load) => (load.errors.failures(), kinds(&load.errors), &load.all.first_error),
-        LoadResult::Http(load) => (load.errors.failures(), kinds(&load.errors), &load.all.first_error),
+        LoadResult::Tcp(load) => {
+            (load.errors.failures(), kinds(&load.errors), &load.all.first_error)
+        }
+        LoadResult::Http(load) => {
+            (load.errors.failures(), kinds(&load.errors), &load.all.first_error)
+        }
         LoadResult::Udp(load) => {
             let failures = sum([load.errors.icmp_refused, load.errors.receive]);
             (failures, kinds(&load.errors), &load.first_error)
         }
     };
     let first = first.as_deref().unwrap_or("not told");
-    if failures == 0 { None } else { void(format!("{failures} errors ({kinds}); the first: {first}")) }
+    if failures == 0 {
+        None
+    } else {
+        void(format!("{failures} errors ({kinds}); the first: {first}"))
+    }
 }
 
 /// The errors that occurred, with their numbers.
 fn kinds(errors: &impl serde::Serialize) -> String {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(errors) else { return String::new() };
-    let occurred = fields.iter().filter_map(|(name, count)| Some((name, count.as_u64().filter(|it| *it > 0)?)));
-    let each: Vec<String> = occurred.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(errors) else {
+        return String::new();
+    };
+    let occurred = fields
+        .iter()
+        .filter_map(|(name, count)| Some((name, count.as_u64().filter(|it| *it > 0)?)));
+    let each: Vec<String> =
+        occurred.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
     each.join(", ")
 }
 
@@ -205,7 +234,11 @@ pub(super) fn admission(seen: &Seen<'_>) -> Found {
     if let Some(udp) = load.udp() {
         let (asked, streams) = (u64::from(seen.run.cell.point.get(Axis::Streams)), &udp.streams);
         let all = streams.opened >= asked && streams.asked == asked;
-        return if all { None } else { void(format!("{asked} streams asked for, {} opened", streams.opened)) };
+        return if all {
+            None
+        } else {
+            void(format!("{asked} streams asked for, {} opened", streams.opened))
+        };
     }
     let asked = u64::from(seen.run.cell.point.get(Axis::Connections));
     let connections = &load.requests()?.connections;
@@ -215,7 +248,9 @@ pub(super) fn admission(seen: &Seen<'_>) -> Found {
         false => (connections.served, ""),
     };
     match served < asked {
-        true => seen.void_unless_starved(format!("{asked} connections asked for, {served} served{how}")),
+        true => {
+            seen.void_unless_starved(format!("{asked} connections asked for, {served} served{how}"))
+        }
         false => None,
     }
 }
@@ -224,7 +259,8 @@ pub(super) fn balance(seen: &Seen<'_>) -> Found {
     let load = seen.load?;
     if let Some(udp) = load.udp() {
         let it = &udp.packets;
-        let is_balanced = it.due == sum([it.sent, it.unsent, it.refused]) && it.sent == sum([it.received, it.lost]);
+        let is_balanced = it.due == sum([it.sent, it.unsent, it.refused])
+            && it.sent == sum([it.received, it.lost]);
         return if is_balanced {
             None
         } else {
@@ -262,7 +298,10 @@ pub(super) fn verified(seen: &Seen<'_>) -> Found {
         LoadResult::Tcp(load) if !load.settings.verify => "answers were counted, not compared",
         LoadResult::Udp(load) if !load.settings.verify => "packets were counted, not compared",
         LoadResult::Udp(load) if load.packets.foreign > 0 => {
-            return Some((Effect::Note, format!("{} packets came that no stream had sent", load.packets.foreign)));
+            return Some((
+                Effect::Note,
+                format!("{} packets came that no stream had sent", load.packets.foreign),
+            ));
         }
         LoadResult::Http(load) if load.settings.verify_body.is_none() => {
             "status and length were compared, content was not"

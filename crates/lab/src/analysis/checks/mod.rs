@@ -180,7 +180,9 @@ fn server_runs(seen: &Seen<'_>) -> Found {
     let of_server = |failure: &&Failure| {
         matches!(
             failure,
-            Failure::ServerNotReady { .. } | Failure::ServerDied { .. } | Failure::ServerDidNotStop { .. }
+            Failure::ServerNotReady { .. }
+                | Failure::ServerDied { .. }
+                | Failure::ServerDidNotStop { .. }
         )
     };
     let failure = seen.run.failures.iter().find(of_server)?;
@@ -243,7 +245,9 @@ impl Check {
     /// What the reader can do about it.
     pub fn advice(self) -> &'static str {
         match self {
-            Check::ServerRuns => "run the server's command by hand under the same load and read what it says",
+            Check::ServerRuns => {
+                "run the server's command by hand under the same load and read what it says"
+            }
             Check::LoadRuns => "run the load's command by hand; check descriptors and ports",
             Check::Network => "use another network (--net), and see docs/networks.md",
             Check::Result => "compare the load's output with docs/json.md",
@@ -252,7 +256,9 @@ impl Check {
             Check::Errors => "check limits on connections and descriptors of the server",
             Check::Admission => "raise the server's backlog, connection or descriptor limit",
             Check::Balance => "the load generator miscounts: its other figures are doubtful",
-            Check::Answers => "check the server, and for UDP its receive buffer; make the window longer",
+            Check::Answers => {
+                "check the server, and for UDP its receive buffer; make the window longer"
+            }
             Check::Stalled => "the server lost bytes, or forgot some of its clients",
             Check::LittlesLaw => "latencies or counts are wrong, or connections hang",
             Check::Schedule => "lower the rate, or give the load generator a CPU of its own",
@@ -264,4 +270,3 @@ impl Check {
         }
     }
 }
-

@@ -33,7 +33,9 @@ pub(super) fn network(seen: &Seen<'_>) -> Found {
         NetKind::Lo => {
             let steered = cpu.steered().filter(|it| *it as f64 > STEERED_MOST * done as f64)?;
             let at = "/sys/class/net/lo/queues/rx-0/rps_cpus";
-            void(format!("packets were steered to another CPU {steered} times for {done} answers: see {at}"))
+            void(format!(
+                "packets were steered to another CPU {steered} times for {done} answers: see {at}"
+            ))
         }
         NetKind::Hosts => None,
     }
@@ -58,10 +60,14 @@ fn rps(cpu: &CpuUse, done: u64) -> Found {
     let none = |count: u64| (count as f64) < NOTIFIED_LEAST * done as f64;
     let why = match (none(steered), none(told)) {
         (true, _) => "receive steering does not work",
-        (false, true) => "a CPU that is idle polls (idle=poll, haltpoll) and is notified without an interrupt",
+        (false, true) => {
+            "a CPU that is idle polls (idle=poll, haltpoll) and is notified without an interrupt"
+        }
         (false, false) => return None,
     };
-    void(format!("{told} notifications, and packets steered {steered} times, for {done} answers: {why}"))
+    void(format!(
+        "{told} notifications, and packets steered {steered} times, for {done} answers: {why}"
+    ))
 }
 
 pub(super) fn packets(seen: &Seen<'_>) -> Found {

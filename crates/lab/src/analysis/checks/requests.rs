@@ -49,7 +49,11 @@ pub(super) fn stalled(seen: &Seen<'_>) -> Found {
         let is_long = rate * udp.window.seconds > MANY_PACKETS && udp.packets.received > 0;
         // An overloaded server drops packets that arrive at the wrong moment, and a schedule brings the same
         // streams at the same moment again. What they lost is in the loss.
-        return if starved > 0 && is_long { note(format!("{starved} streams got nothing back")) } else { None };
+        return if starved > 0 && is_long {
+            note(format!("{starved} streams got nothing back"))
+        } else {
+            None
+        };
     }
     let requests = load.requests()?;
     if seen.is_overloaded(requests) {
@@ -69,7 +73,10 @@ pub(super) fn stalled(seen: &Seen<'_>) -> Found {
     let oldest_us = requests.requests.oldest_in_flight_us.unwrap_or(0.0);
     let limit_us = STALLED_LEAST_US.max(STALLED_SHARE * requests.window.seconds * 1e6);
     match oldest_us > limit_us + seen.taken_s * 1e6 {
-        true => excused(void(format!("a request had waited {:.0} ms when the run ended", oldest_us / 1e3))),
+        true => excused(void(format!(
+            "a request had waited {:.0} ms when the run ended",
+            oldest_us / 1e3
+        ))),
         false => None,
     }
 }
@@ -88,7 +95,8 @@ pub(super) fn littles_law(seen: &Seen<'_>) -> Found {
     let max_us = load.histogram.decode().ok()?.max() as f64 / 1e3;
     let point = seen.run.cell.point;
     let asked = f64::from(point.get(Axis::Connections)) * f64::from(point.get(Axis::Depth));
-    let client_s = seen.run.cpu.as_ref().and_then(|cpu| Some(cpu.client.as_ref()?.cpu_s / cpu.window_s));
+    let client_s =
+        seen.run.cpu.as_ref().and_then(|cpu| Some(cpu.client.as_ref()?.cpu_s / cpu.window_s));
     // Of load generators on other machines it is not known, and each has a CPU in its hands.
     let in_hand = client_s.unwrap_or(f64::from(seen.run.generators));
     let margin = asked * (LITTLE_TOLERANCE + max_us / 1e6 / load.window.seconds);
@@ -111,6 +119,7 @@ pub(super) fn schedule(seen: &Seen<'_>) -> Found {
     // read leaves the load generator nowhere to put its requests.
     let is_late = lag_us > SCHEDULE_LAG_LIMIT_US + seen.taken_s * 1e6;
     let is_own = load.cpu.saturated || !seen.is_overloaded(load);
-    (is_late && is_own)
-        .then(|| (Effect::Excluded, format!("1 % of the requests left more than {lag_us:.0} us late")))
+    (is_late && is_own).then(|| {
+        (Effect::Excluded, format!("1 % of the requests left more than {lag_us:.0} us late"))
+    })
 }

@@ -10,7 +10,9 @@ fn voids_of(mode: &str, sketch: Sketch<'_>) -> [Vec<Check>; 2] {
     let cell = first_cell(&outcome);
     let [clean, faulty] = [voids(&cell, "echo"), voids(&cell, mode)];
     if clean.is_empty() && !faulty.is_empty() {
-        let Some(why) = &cell.comparisons[0].void else { panic!("{mode}: {:?}", cell.comparisons[0]) };
+        let Some(why) = &cell.comparisons[0].void else {
+            panic!("{mode}: {:?}", cell.comparisons[0])
+        };
         let named = faulty.iter().any(|kind| why.contains(kind.title()));
         assert!(why.contains(mode) && named, "{why}");
         assert_eq!(outcome.exit_code(), 1, "nothing could be measured");
@@ -78,7 +80,10 @@ fn a_slow_server_is_measured() {
     let cell = &first_cell(&sketch.run(out.path()).unwrap());
     assert_eq!(voids(cell, "slow"), []);
     let [echo, slow] = [0, 1].map(|index| cell.subjects[index].figures.as_ref().unwrap());
-    assert!(slow.p50_us.unwrap() >= 20_000.0 && slow.throughput_per_s < echo.throughput_per_s, "{slow:?}");
+    assert!(
+        slow.p50_us.unwrap() >= 20_000.0 && slow.throughput_per_s < echo.throughput_per_s,
+        "{slow:?}"
+    );
 }
 
 #[test]

@@ -146,9 +146,5 @@ fn nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise() {
         .collect();
     assert_eq!(compared, [("theirs", "files"), ("other", "files"), ("theirs", "other")]);
     // Its end after SIGTERM is clean: one process, with code 0.
-    assert!(
-        !cell.findings.iter().any(|it| it.check == Check::ServerRuns),
-        "{:?}",
-        cell.findings
-    );
+    assert!(!cell.findings.iter().any(|it| it.check == Check::ServerRuns), "{:?}", cell.findings);
 }

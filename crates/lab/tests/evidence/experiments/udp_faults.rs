@@ -52,7 +52,10 @@ fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
         assert_eq!(cell.cell.to_string(), "20 streams x 50/s x 172 B on lo");
         for subject in &cell.subjects {
             let figures = subject.figures.as_ref().unwrap();
-            assert!(figures.lateness_p999_us.is_some() && figures.throughput_per_s.unwrap() > 500.0, "{figures:?}");
+            assert!(
+                figures.lateness_p999_us.is_some() && figures.throughput_per_s.unwrap() > 500.0,
+                "{figures:?}"
+            );
         }
         let ours = cell.subjects[0].figures.as_ref().unwrap();
         // One receive and one send a packet, over the whole life of the reflector.
