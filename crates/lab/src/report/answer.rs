@@ -7,7 +7,7 @@ use crate::experiment::NetKind;
 use crate::result::{Bundle, State};
 
 /// The most sentences of an answer.
-const SENTENCES_MAX: usize = 6;
+const SENTENCES_MAX: usize = 5;
 
 /// One sentence for each pair of subjects and class of load.
 pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
@@ -23,7 +23,7 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
             }
             let class = if is_saturated { "Saturated" } else { "At part load" };
             let who = if several { format!(", {subject} and {baseline}") } else { String::new() };
-            sentences.push(format!("{class}{who}: {}.", found(&of_class)));
+            sentences.push(format!("{class}{who}: {}.", found(&of_class, several)));
         }
     }
     if sentences.is_empty() {
@@ -37,8 +37,9 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
     sentences
 }
 
-/// What rows of one class of load say together.
-fn found(rows: &[&Row<'_>]) -> String {
+/// What rows of one class of load say together; of several pairs of subjects without the reasons of what is not
+/// decided.
+fn found(rows: &[&Row<'_>], brief: bool) -> String {
     let mut parts = Vec::new();
     let mut winners: Vec<&str> =
         rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
@@ -63,10 +64,14 @@ fn found(rows: &[&Row<'_>]) -> String {
             ));
         }
     }
+    let open = rows.iter().filter(|row| row.comparison.less.is_none()).count();
+    if brief && open > 0 {
+        parts.push(format!("not decided {open} of {}", rows.len()));
+        return parts.join("; ");
+    }
     let undecided: Vec<&&Row<'_>> =
         rows.iter().filter(|row| row.comparison.less.is_none()).collect();
-    let mut reasons: Vec<String> =
-        undecided.iter().filter_map(|row| row.comparison.because.clone()).collect();
+    let mut reasons: Vec<String> = undecided.iter().filter_map(|row| reason(row)).collect();
     reasons.sort_unstable();
     for group in reasons.chunk_by(|a, b| a == b) {
         let count = if rows.len() > 1 {
@@ -83,6 +88,16 @@ fn found(rows: &[&Row<'_>]) -> String {
         parts.push(format!("{more} more"));
     }
     parts.join("; ")
+}
+
+/// Why there is no decision, without figures.
+fn reason(row: &Row<'_>) -> Option<String> {
+    let because = row.comparison.because.as_ref()?;
+    match &row.comparison.void {
+        // The subject, and which check.
+        Some(why) => Some(format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": "))),
+        None => Some(because.clone()),
+    }
 }
 
 /// How much less the winner needs, in percent of the other.
@@ -105,9 +120,9 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     let mut limits = Vec::new();
     match &bundle.state {
         State::Complete => {}
-        State::Interrupted { .. } => limits.push("interrupted".to_owned()),
+        State::Interrupted { signal } => limits.push(format!("interrupted by signal {signal}")),
         State::Failed { error } => limits.push(format!("it ended early: {error}")),
-        State::Running => limits.push("not complete".to_owned()),
+        State::Running => limits.push("unfinished: its lab still runs, or was killed".to_owned()),
     }
     let Some(summary) = &bundle.summary else { return limits };
     let comparisons: Vec<_> = summary.cells.iter().flat_map(|cell| &cell.comparisons).collect();
@@ -127,6 +142,9 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
         _ => {}
     }
     limits.extend(left_out(bundle));
+    if summary.idle_clock == IdleClock::ProcStat {
+        limits.push("CPU time in ticks of 10 ms".to_owned());
+    }
     let is_bound = |it: &Bottleneck| matches!(it, Bottleneck::ClientCpu);
     let subjects = || summary.cells.iter().flat_map(|cell| &cell.subjects);
     let bound = subjects().filter(|it| it.bottleneck.as_ref().is_some_and(is_bound)).count();

@@ -10,6 +10,9 @@ use crate::statistics::MIN_SESSIONS;
 /// Columns of a terminal.
 pub(crate) const WIDTH: usize = 80;
 
+/// The most lines of the page.
+const LINES: usize = 30;
+
 /// The most rows of the chart: the page has at most 30 lines.
 const ROWS_MAX: usize = 14;
 
@@ -32,14 +35,19 @@ pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
     if directory != "." {
         lines.push(shortened(&format!("MORE   twinring lab report --full {directory}")));
     }
-    let answer: Vec<String> = answer(bundle);
+    let room = LINES.saturating_sub(lines.len());
     let mut first = "ANSWER ";
     let mut sentences = Vec::new();
-    for sentence in answer {
-        sentences.extend(wrapped(&sentence, first, "       "));
+    for sentence in answer(bundle) {
+        let sentence = wrapped(&sentence, first, "       ");
+        // A sentence without its end would say something else.
+        if sentences.len() + sentence.len() + 1 > room && !sentences.is_empty() {
+            sentences.push("       And more: see --full.".to_owned());
+            break;
+        }
+        sentences.extend(sentence);
         first = "       ";
     }
-    sentences.truncate(30_usize.saturating_sub(lines.len()).max(2));
     lines.extend(sentences);
     lines
 }
@@ -77,10 +85,13 @@ fn charts(bundle: &Bundle) -> Vec<String> {
     let mut lines = Vec::new();
     let family = summary.family;
     let together = if family > 1 { format!(", all {family} at once") } else { String::new() };
-    let mut left = ROWS_MAX.saturating_sub(sections.len().saturating_sub(1));
+    // Each section has a title and a head of its own.
+    let mut left = ROWS_MAX;
+    let each = (ROWS_MAX + 2).div_euclid(sections.len().max(1)).saturating_sub(2).max(2);
     let mut dropped = 0;
     for ([baseline, subject], rows) in &sections {
-        if left == 0 {
+        let shown = if sections.len() == 1 { ROWS_MAX } else { each.min(left) };
+        if shown == 0 {
             dropped += rows.len();
             continue;
         }
@@ -90,11 +101,11 @@ fn charts(bundle: &Bundle) -> Vec<String> {
             "{subject}'s {side} per request against {baseline}'s, 95 % interval{together}"
         )));
         lines.push(head([baseline, subject], work, end));
-        for row in rows.iter().take(left) {
+        for row in rows.iter().take(shown) {
             lines.push(line(row, with_net, work, end));
         }
-        dropped += rows.len().saturating_sub(left);
-        left = left.saturating_sub(rows.len() + 2);
+        dropped += rows.len().saturating_sub(shown);
+        left = left.saturating_sub(rows.len().min(shown) + 2);
     }
     if dropped > 0 {
         lines.push(format!("and {dropped} more rows: --full"));
