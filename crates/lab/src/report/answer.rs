@@ -95,7 +95,9 @@ fn reason(row: &Row<'_>) -> Option<String> {
     let because = row.comparison.because.as_ref()?;
     match &row.comparison.void {
         // The subject, and which check.
-        Some(why) => Some(format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": "))),
+        Some(why) => {
+            Some(format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": ")))
+        }
         None => Some(because.clone()),
     }
 }

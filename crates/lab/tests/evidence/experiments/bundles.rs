@@ -170,6 +170,9 @@ fn progress_goes_to_standard_error_only() {
     let output = Command::new(fakes()).arg("lab").arg(&file).arg(out.path()).output().unwrap();
     assert!(output.status.success());
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.lines().any(|line| line.starts_with("sketch: ")) && !said.contains(" runs, about"), "{said}");
+    assert!(
+        said.lines().any(|line| line.starts_with("sketch: ")) && !said.contains(" runs, about"),
+        "{said}"
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("1 runs"));
 }
