@@ -12,7 +12,7 @@ const STYLE: &str = "\
     :root { --io: #1769c4; --ep: #b85c00; --no: #777 }\
     @media (prefers-color-scheme: dark) { :root { --io: #6cb2ff; --ep: #ffad57; --no: #aaa } }\
     body { max-width: 72rem } pre { overflow-x: auto; font-size: .8rem; line-height: 1.35 }\
-    .chart { width: 100%; height: auto; font: 12px system-ui, sans-serif } .chart text { fill: currentColor }\
+    .chart { width: 100%; min-width: 40rem; height: auto; font: 12px system-ui, sans-serif } .chart text { fill: currentColor }\
     .chart .soft { opacity: .7 } details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }\
     .io { color: var(--io) } .ep { color: var(--ep) } .no { color: var(--no) }";
 
@@ -29,7 +29,7 @@ pub(crate) fn html(bundle: &Bundle) -> String {
         p { (bundle.experiment.about) }
         @for ([baseline, subject], rows) in sections(bundle) {
             h2 { (subject) "'s CPU per request against " (baseline) "'s" }
-            (chart(&rows))
+            div.scroll { (chart(&rows)) }
         }
         pre { (page(bundle, ".").join("\n")) }
         @for block in document(bundle).into_iter().skip(1) { (rendered(&block)) }
