@@ -1,5 +1,5 @@
 //! Bundles of the lab that were damaged on a disk or edited by hand: `lab verify`, `lab report` and
-//! `lab compare` read them or report an error, and a report rendered from readable raw data passes
+//! `lab diff` read them or report an error, and a report rendered from readable raw data passes
 //! verification.
 #![no_main]
 
@@ -10,8 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 use tempfile::TempDir;
-use twinring_lab::compare::{self, Options};
-use twinring_lab::{Style, rerender, table, verify};
+use twinring_lab::{Gate, Style, diff, full, rerender, verify};
 
 const BUNDLE: &str = include_str!("../../crates/lab/tests/data/bundle/bundle.json");
 const RUNS: &str = include_str!("../../crates/lab/tests/data/bundle/runs.jsonl");
@@ -192,7 +191,7 @@ fn scratch(scratch: &Scratch, directory: &Path) {
     fs::write(&path, bytes).expect("room");
 }
 
-/// Every bundle gets a verdict or an error.
+/// Every bundle is judged or refused.
 fn check(directory: &Path) {
     let said = match verify(directory) {
         Ok(found) => found.to_string(),
@@ -215,18 +214,16 @@ fuzz_target!(|damage: Damage| {
     write(&damage, directory);
     check(directory);
     let Ok(bundle) = rerender(directory) else { return };
-    let shown = table(&bundle, Style { colour: false });
+    let shown = full(&bundle, "bundle", Style::Plain);
     assert!(!shown.is_empty());
     let found = verify(directory).expect("it was just written");
     let wrong = found.problems.iter().find(|problem| is_about_what_was_rendered(problem));
     assert_eq!(wrong, None);
 
-    let gates: Vec<_> = damage.gate.iter().filter_map(|gate| gate.parse().ok()).collect();
-    let options = Options { gates, unverified: true };
-    if let Ok(comparison) = compare::bundles(directory, directory, &options) {
-        let line = comparison.json_line().expect("JSON");
-        assert!(serde_json::from_str::<Value>(&line).is_ok());
-        assert!(!comparison.table(Style { colour: false }).is_empty());
+    let gates: Vec<Gate> = damage.gate.iter().filter_map(|gate| gate.parse().ok()).collect();
+    if let Ok(found) = diff(directory, directory, &gates, true) {
+        assert!(serde_json::from_str::<Value>(&found.json_line()).is_ok());
+        assert!(!found.table(Style::Plain).is_empty());
     }
 
     damage.scratches.iter().take(4).for_each(|it| scratch(it, directory));

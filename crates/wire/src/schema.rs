@@ -1,8 +1,7 @@
-//! `docs/json.schema.json` and the tables of fields in `docs/json.md` are generated from the types.
+//! `docs/json.schema.json` is generated from the types, and the examples in `docs/json.md` have their fields.
 //!
-//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::` regenerates both.
+//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::` regenerates it.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use schemars::{Schema, SchemaGenerator};
@@ -15,25 +14,7 @@ use crate::load::Mark;
 use crate::serve::{Ready, Statistics};
 use crate::{HttpResult, TcpResult, UdpResult};
 
-/// Around the tables in the document.
-const BEGIN: &str =
-    "<!-- Generated from the types of crates/wire, see crates/wire/src/schema.rs. -->\n";
-const END: &str = "<!-- End of the generated part. -->\n";
 const HOW: &str = "UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::";
-
-/// The lines, in the order of the document.
-const LINES: [(&str, &str); 7] = [
-    ("Ready", "The line `ready` of `serve`."),
-    ("Statistics", "The lines `stats` and `final` of `serve`."),
-    (
-        "Engines",
-        "The comparison of the engines: `/engines.json` of `serve`, and a field of its statistics.",
-    ),
-    ("Mark", "The lines `held`, `window_start` and `window_end` of `load`."),
-    ("TcpResult", "The line `result` of `load tcp`."),
-    ("HttpResult", "The line `result` of `load http`."),
-    ("UdpResult", "The line `result` of `load udp`."),
-];
 
 /// All lines and their parts, by the names of the types.
 fn schema() -> Value {
@@ -74,73 +55,6 @@ fn assert_document(name: &str, expected: &str) {
     );
 }
 
-/// The first paragraph of a description, on one line.
-fn description(schema: &Value) -> String {
-    let text = schema["description"].as_str().unwrap_or_default();
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
-}
-
-fn name_of(reference: &Value) -> Option<&str> {
-    reference.as_str()?.strip_prefix("#/$defs/")
-}
-
-/// A type as text, with links to those that have tables.
-fn kind(schema: &Value) -> String {
-    if let Some(name) = name_of(&schema["$ref"]) {
-        return format!("[{name}](#{})", name.to_lowercase());
-    }
-    if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
-        return choices.iter().map(kind).collect::<Vec<_>>().join(" or ");
-    }
-    let named = |name: &str| match name {
-        "array" => format!("list of {}", kind(&schema["items"])),
-        "number" => "number".to_owned(),
-        other => other.to_owned(),
-    };
-    match &schema["type"] {
-        Value::String(name) => named(name),
-        Value::Array(names) => {
-            let names: Vec<String> = names.iter().filter_map(Value::as_str).map(named).collect();
-            names.join(" or ")
-        }
-        _ => "any".to_owned(),
-    }
-}
-
-/// The table of one type.
-fn table(name: &str, title: &str, schema: &Value) -> String {
-    let mut text = format!("### {name}\n\n{title}\n\n");
-    if let Some(fields) = schema["properties"].as_object() {
-        text.push_str("| Field | Type | Meaning |\n|---|---|---|\n");
-        let required = schema["required"].as_array().cloned().unwrap_or_default();
-        for (field, schema) in fields {
-            let mark = if required.contains(&json!(field)) { "" } else { "?" };
-            writeln!(text, "| `{field}`{mark} | {} | {} |", kind(schema), description(schema))
-                .unwrap();
-        }
-    } else {
-        for choice in schema["anyOf"].as_array().into_iter().flatten() {
-            writeln!(text, "- {}: {}", kind(choice), description(choice)).unwrap();
-        }
-    }
-    text
-}
-
-fn tables() -> String {
-    let schema = schema();
-    let definitions = schema["$defs"].as_object().unwrap();
-    let mut tables: Vec<String> = Vec::new();
-    for (name, title) in LINES {
-        tables.push(table(name, title, &definitions[name]));
-    }
-    for (name, schema) in definitions {
-        if LINES.iter().all(|(line, _)| line != name) {
-            tables.push(table(name, &description(schema), schema));
-        }
-    }
-    tables.join("\n")
-}
-
 #[test]
 fn the_schema_is_that_of_the_types() {
     let mut schema = schema();
@@ -154,17 +68,6 @@ fn the_schema_is_that_of_the_types() {
     let head = head.strip_suffix('}').unwrap();
     let text = format!("{head},\n\"$defs\": {{\n{}\n}}}}\n", lines.join(",\n"));
     assert_document("json.schema.json", &text);
-}
-
-#[test]
-fn the_tables_of_the_document_are_those_of_the_types() {
-    let text = std::fs::read_to_string(document("json.md")).unwrap();
-    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(END)?;
-        Some((before, after))
-    });
-    let (before, after) = parts.expect("docs/json.md has marks around the tables");
-    assert_document("json.md", &format!("{before}{BEGIN}\n{}\n{END}{after}", tables()));
 }
 
 /// The fields of an example, at any depth.
