@@ -251,7 +251,10 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
         ));
     }
     for program in &bundle.programs {
-        let hash = program.sha256.as_deref().map_or("not read".to_owned(), |hash| hash.chars().take(16).collect());
+        let hash = program
+            .sha256
+            .as_deref()
+            .map_or("not read".to_owned(), |hash| hash.chars().take(16).collect());
         rows.push(("program", format!("{} {hash}", program.path)));
     }
     if let Some(prices) = &bundle.prices {
