@@ -6,6 +6,7 @@ use crate::output::complain;
 use clap::Args;
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
+use twinring_lab::analysis::CellSummary;
 use twinring_lab::{LabError, Load, Outcome, Protocol, Question, Style, Subject};
 
 /// Options of `advise`.
@@ -61,13 +62,10 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
 fn question(options: &Advise, protocol: Protocol) -> Result<Question, LabError> {
     // Most programs use epoll without gathering their sends. Datagrams are never gathered.
     let subjects = match protocol {
-        Protocol::Udp => vec!["epoll", "io_uring"],
-        Protocol::Tcp | Protocol::Http => vec!["epoll", "io_uring", "at-once=epoll:gather=off"],
+        Protocol::Udp => vec!["io_uring", "epoll"],
+        Protocol::Tcp | Protocol::Http => vec!["io_uring", "epoll", "at-once=epoll:gather=off"],
     };
-    let mut subjects = subjects.into_iter().map(Subject::parse).collect::<Result<Vec<_>, _>>()?;
-    if let [_, uring, at_once] = &mut subjects[..] {
-        uring.against.push(at_once.name.clone());
-    }
+    let subjects = subjects.into_iter().map(Subject::parse).collect::<Result<Vec<_>, _>>()?;
     let loads = match (options.rate, protocol) {
         (Some(rate), _) => vec![Load::Rate(rate)],
         (None, Protocol::Udp) => Vec::new(),
@@ -96,10 +94,30 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
         Protocol::Udp => "udp",
         Protocol::Http => "http --root DIR",
     };
-    let mut facts: Vec<String> =
-        before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")).collect();
+    let mut facts = prices(outcome);
+    facts.extend(before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")));
     facts.push(format!("TRY    twinring serve {service} --listen ADDRESS --engine both\n"));
     format!("{chart}{}{rest}", facts.concat())
+}
+
+/// What each server costs, in cores, and what a request waits.
+fn prices(outcome: &Outcome) -> Vec<String> {
+    let cells = outcome.bundle.summary.iter().flat_map(|summary| &summary.cells);
+    let line = |cell: &CellSummary| {
+        let each = cell.subjects.iter().filter_map(|subject| {
+            let figures = subject.figures?;
+            let (cores, p99_ms) = (figures.server_cpu_ns? * 1e5 / 1e9, figures.p99_us? / 1e3);
+            Some(format!("{} {cores:.2} ({p99_ms:.2})", subject.name))
+        });
+        let each: Vec<String> = each.collect();
+        let load = if cell.is_saturated() { "full load" } else { "part load" };
+        format!(
+            "CORES  for 100,000/s (p99 in ms), {load}, {}: {}\n",
+            cell.cell.net,
+            each.join(", ")
+        )
+    };
+    cells.map(line).take(3).collect()
 }
 
 /// What has to be done before io_uring can be used where it is deployed: the words of `twinring probe`, by which it
