@@ -158,8 +158,8 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load generators on other machines")]
 pub(crate) struct ViaOptions {
-    /// Command that starts the load generators, in front of their own: `ssh beta`, `srun -N16 -n16`,
-    /// `kubectl exec -i pod --`.
+    /// Command that starts the load generators, in front of their own: `ssh beta`, `srun -w n2`,
+    /// `kubectl exec -i pod --`, or a script that starts several.
     #[arg(long, value_name = "COMMAND", requires = "address", value_parser = words)]
     via: Option<Words>,
     /// How many load generators it starts. Each gets an equal part of the load.

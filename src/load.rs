@@ -1,11 +1,11 @@
 //! `twinring load`: from arguments to a load, its result, and its exit code.
 
-mod hold;
 mod http;
 mod observe;
 mod options;
 mod outcome;
 mod signals;
+mod start;
 mod tcp;
 mod udp;
 

@@ -21,7 +21,7 @@ use twinring_wire::http::Gate;
 const BREACHED: u8 = 3;
 
 pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let ([json, hold], hgrm) = (args.json_and_hold(), args.hgrm.clone());
+    let ((json, start_at), hgrm) = (args.json_and_start(), args.hgrm.clone());
     let settings = args.settings()?;
     refuse(settings.check());
     let expected = settings.duration;
@@ -29,7 +29,7 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks), hold);
+    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks), start_at);
     let report = load.run(&mut observer);
     observer.finish()?;
     let report = report?;

@@ -1,12 +1,12 @@
 //! Output while a load runs: its marks as JSON, a progress line on a terminal.
 
-use super::hold::Hold;
+use super::start::StartAt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 use twinring_load::observer::{Begin, Observer, Phase, Progress};
-use twinring_wire::load::{HELD, Mark, WINDOW_END, WINDOW_START};
+use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
-/// Writes `held`, `window_start` and `window_end` at those moments.
+/// Writes `window_start` and `window_end` at those moments.
 pub(super) struct JsonMarks;
 
 impl JsonMarks {
@@ -25,17 +25,19 @@ pub(super) struct Live {
     /// The unit of the counts.
     noun: &'static str,
     marks: Option<JsonMarks>,
-    hold: Option<Hold>,
+    start_at: Option<StartAt>,
+    /// What was decided once all was connected.
+    begin: Option<Begin>,
 }
 
 impl Live {
-    /// `expected` is the maximum length of the window, `noun` the unit of the counts. With `hold`, a line
-    /// on standard input says when to begin.
+    /// `expected` is the maximum length of the window, `noun` the unit of the counts. Traffic begins at
+    /// `start_at`, or at once.
     pub(super) fn new(
         expected: Duration,
         noun: &'static str,
         marks: Option<JsonMarks>,
-        hold: bool,
+        start_at: Option<StartAt>,
     ) -> Live {
         // Hidden by itself when standard error is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(4);
@@ -43,7 +45,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
-        Live { bar, noun, marks, hold: hold.then(Hold::default) }
+        Live { bar, noun, marks, start_at, begin: None }
     }
 
     /// The line, to print something above it.
@@ -54,20 +56,22 @@ impl Live {
     /// Erases the line.
     ///
     /// # Errors
-    /// Why there was no traffic, if nobody said when to begin.
+    /// Why there was no traffic, if its moment had passed.
     pub(super) fn finish(&self) -> Result<(), String> {
         self.bar.finish_and_clear();
-        self.hold.as_ref().and_then(Hold::why_not_begun).map_or(Ok(()), Err)
+        match self.begin {
+            Some(Begin::Never) => {
+                Err("--start-at: the moment had passed when all connections were open".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 impl Observer for Live {
     fn connected(&mut self) -> Begin {
-        let Some(hold) = &mut self.hold else { return Begin::Now };
-        if hold.begin_asking() {
-            self.marks.iter().for_each(|marks| marks.write(HELD, twinring::monotonic_ns()));
-        }
-        hold.moment()
+        // It is asked again until then: the first answer holds.
+        *self.begin.get_or_insert_with(|| self.start_at.map_or(Begin::Now, StartAt::begin))
     }
 
     fn window_started(&mut self, monotonic_ns: u64) {

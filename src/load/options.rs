@@ -1,5 +1,6 @@
 //! Options of several loads.
 
+use super::start::StartAt;
 use crate::engine_args::CpuList;
 use crate::values::duration;
 use clap::Args;
@@ -47,10 +48,10 @@ pub(super) struct Common {
     /// Print JSON lines on standard output.
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
-    /// Once connected, print the line `held` and begin at the moment that a line on standard input
-    /// says: nanoseconds of CLOCK_MONOTONIC. So several load generators begin together.
-    #[arg(long, requires = "json", help_heading = "Output")]
-    pub(super) hold: bool,
+    /// Connect now and begin at this moment, in seconds since 1970 with a fraction. So several load generators
+    /// begin together, on any machines whose clocks agree.
+    #[arg(long, value_name = "SECONDS", value_parser = StartAt::parse, help_heading = "Pattern")]
+    pub(super) start_at: Option<StartAt>,
 }
 
 impl Common {

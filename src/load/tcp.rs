@@ -91,7 +91,7 @@ impl TcpArgs {
 }
 
 pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let (json, hold) = (args.common.json, args.common.hold);
+    let (json, start_at) = (args.common.json, args.common.start_at);
     let settings = args.settings();
     refuse(settings.check());
     let expected = settings.duration;
@@ -99,7 +99,7 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks), hold);
+    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks), start_at);
     let report = load.run(&mut observer);
     observer.finish()?;
     let report = report?;

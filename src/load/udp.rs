@@ -155,7 +155,7 @@ impl UdpArgs {
 }
 
 pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let (json, hold) = (args.common.json, args.common.hold);
+    let (json, start_at) = (args.common.json, args.common.start_at);
     let settings = args.settings();
     refuse(settings.check());
     let expected = settings.ramp.unwrap_or_default().max(settings.duration);
@@ -163,7 +163,7 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks), hold);
+    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks), start_at);
     let steps = observer.line();
     let report = load.run(&mut observer, |step| steps.println(udp::StepRow(step).to_string()));
     observer.finish()?;

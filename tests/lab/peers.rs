@@ -114,7 +114,8 @@ fn a_wrong_place_matters_to_experiments_with_peers_only() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("TWINRING_PEERS: /nowhere/at/all is no directory"), "{said}");
     let short = ["quick", "--pairs", "1", "--spares", "0", "--window", "0.2", "--protocol", "tcp"];
-    let small = ["--connections", "1", "--sizes", "128", "--subject", "one=epoll", "--no-prices"];
+    let small =
+        ["--set", "connections=1", "--set", "bytes=128", "--subject", "one=epoll", "--no-prices"];
     let (_, said) = run(&[&short[..], &small].concat());
     assert!(!said.contains("TWINRING_PEERS"), "{said}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 1, "{said}");

@@ -2,9 +2,7 @@
 //! machine.
 
 use crate::missing::{is_root, missing};
-use crate::support::{bundle_in, lab, stored_runs};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::{bundle_in, lab};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -20,8 +18,6 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/slurm/twinring
 
 struct Cluster {
     nodes: usize,
-    /// Of a job, on the last of its nodes.
-    servers: usize,
     daemons: Vec<Child>,
     directory: TempDir,
 }
@@ -38,7 +34,6 @@ impl Cluster {
             return None;
         }
         let mut cluster = Cluster {
-            servers: 1,
             nodes,
             daemons: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
@@ -130,14 +125,13 @@ impl Cluster {
     }
 
     /// Submits a short run on all nodes.
-    fn submit(&self, window_s: &str, further: &[&str]) -> String {
-        let arguments =
-            ["--parsable", "--nodes", &self.nodes.to_string(), SCRIPT, "quick", "--protocol"];
-        let run = ["tcp", "--connections", "16", "--sizes", "128", "--spares", "0"];
-        let window = ["--no-prices", "--window", window_s, "--warmup", "0.2"];
-        let exported = format!("--export=ALL,SERVERS={}", self.servers);
-        let all = [&[&*exported][..], &arguments, &run, &window, further].concat();
-        let output = self.command("sbatch", &all);
+    fn submit(&self, window_s: &str) -> String {
+        let nodes = self.nodes.to_string();
+        let arguments = ["--parsable", "--export=ALL", "--nodes", &nodes, SCRIPT, "quick"];
+        let axes = ["--set", "connections=16", "--set", "bytes=128", "--set", "load_percent=0"];
+        let run = ["--protocol", "tcp", "--pairs", "1", "--spares", "0", "--no-prices"];
+        let window = ["--window", window_s, "--warmup", "0.2"];
+        let output = self.command("sbatch", &[&arguments[..], &axes, &run, &window].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
@@ -151,14 +145,6 @@ impl Cluster {
     /// The bundle of a job.
     fn bundle(&self, job: &str) -> PathBuf {
         bundle_in(&self.path(&format!("bundles/job-{job}")))
-    }
-
-    /// Waits until a job has stored this many runs.
-    fn wait_for_runs(&self, job: &str, count: usize) {
-        self.wait_until("it measures", |it| {
-            let text = || stored_runs(&it.path(&format!("bundles/job-{job}")));
-            it.is_under_way(job) && text().lines().count() >= count
-        });
     }
 
     fn is_under_way(&self, job: &str) -> bool {
@@ -186,79 +172,28 @@ fn stored(bundle: &Path) -> Value {
 
 #[test]
 #[ignore = "needs Slurm"]
-fn a_job_measures_on_its_nodes_and_a_signal_ends_it_in_order() {
-    let Some(mut cluster) = Cluster::new(5) else { return };
-    for (servers, order) in
-        [(1, ["n5", "n1", "n2", "n3", "n4"]), (2, ["n4", "n5", "n1", "n2", "n3"])]
-    {
-        cluster.servers = servers;
-        let job = cluster.submit("1", &["--pairs", "1"]);
-        let said = cluster.end_of(&job);
-        let bundle = stored(&cluster.bundle(&job));
-        assert_eq!(bundle["state"]["is"], "complete", "{said}");
-        let hosts = bundle["hosts"].as_array().unwrap();
-        let names: Vec<&str> = hosts.iter().map(|host| host["name"].as_str().unwrap()).collect();
-        assert_eq!(names, order, "{said}");
+fn a_job_measures_from_its_nodes_and_a_signal_ends_it_in_order() {
+    let Some(cluster) = Cluster::new(5) else { return };
+    let job = cluster.submit("1");
+    let said = cluster.end_of(&job);
+    let bundle = cluster.bundle(&job);
+    assert_eq!(stored(&bundle)["state"]["is"], "complete", "{said}");
+    let runs = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    let runs = runs.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    for run in runs {
+        assert_eq!(run["failures"], serde_json::json!([]), "{said}{run}");
+        let loads = run["loads"].as_array().unwrap();
+        let connections = loads.iter().map(|load| load["settings"]["connections"].as_u64());
+        assert_eq!(connections.collect::<Vec<_>>(), [Some(4); 4], "{run}");
     }
 
-    let job = cluster.submit("30", &["--pairs", "1"]);
-    cluster.wait_for_runs(&job, 0);
+    let job = cluster.submit("30");
+    let bundle_is_there = |it: &Cluster| {
+        let bundles = fs::read_dir(it.path(&format!("bundles/job-{job}")));
+        bundles.is_ok_and(|mut bundles| bundles.next().is_some())
+    };
+    cluster.wait_until("it measures", bundle_is_there);
     assert!(cluster.command("scancel", &["--signal=INT", "--batch", &job]).status.success());
     let said = cluster.end_of(&job);
     assert_eq!(stored(&cluster.bundle(&job))["state"]["is"], "interrupted", "{said}");
-}
-
-#[test]
-#[ignore = "needs Slurm"]
-fn a_job_that_is_requeued_resumes_its_bundle() {
-    let Some(cluster) = Cluster::new(5) else { return };
-    let job = cluster.submit("1", &["--pairs", "1"]);
-    cluster.wait_for_runs(&job, 1);
-    assert!(cluster.command("scontrol", &["requeue", &job]).status.success());
-    // It is held back until its old credential has expired: cred_expire.
-    let said = cluster.end_of(&job);
-    let bundle = stored(&cluster.bundle(&job));
-    assert_eq!(bundle["state"]["is"], "complete", "{said}");
-    assert_eq!(bundle["resumed"].as_array().map(Vec::len), Some(1), "{said}");
-    assert_ne!(bundle["resumed"][0]["from_run"], 0, "{said}");
-}
-
-/// The agent of a job on a node.
-fn agent(job: &str, node: &str) -> Option<i32> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| {
-        let text = |name: &str| {
-            let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let environment = text("environ");
-        let has = |variable: String| environment.split('\0').any(|it| it == variable);
-        text("cmdline").contains("\0lab-helper\0agent\0")
-            && has(format!("SLURM_JOB_ID={job}"))
-            && has(format!("SLURMD_NODENAME={node}"))
-    })
-}
-
-#[test]
-#[ignore = "needs Slurm"]
-fn a_job_of_sixteen_load_generators_goes_on_without_two() {
-    let Some(cluster) = Cluster::new(17) else { return };
-    let job = cluster.submit("2", &["--pairs", "2", "--load-percent", "0", "--quorum", "14"]);
-    cluster.wait_for_runs(&job, 1);
-    let killed = ["n3", "n11"];
-    for node in killed {
-        let pid = agent(&job, node).expect("the agent of the node");
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    }
-    let said = cluster.end_of(&job);
-    let bundle = stored(&cluster.bundle(&job));
-    assert_eq!(bundle["state"]["is"], "complete", "{said}");
-    let lost = bundle["lost_hosts"].as_array().unwrap();
-    let mut lost: Vec<&str> = lost.iter().map(|it| it["host"].as_str().unwrap()).collect();
-    lost.sort_unstable();
-    assert_eq!(lost, ["n11", "n3"], "{said}");
-    let generators = bundle["summary"]["cells"][0]["load_generators"].as_array().unwrap();
-    let counts: Vec<u64> = generators.iter().map(|it| it["count"].as_u64().unwrap()).collect();
-    assert_eq!(counts, [16, 14], "{said}");
 }

@@ -16,14 +16,6 @@ pub(crate) fn bundle_in(out: &Path) -> PathBuf {
     bundles.next().expect("a bundle was written")
 }
 
-/// The runs that are stored by now, a line each. The lab makes the directory first, and then the bundle in
-/// it.
-pub(crate) fn stored_runs(out: &Path) -> String {
-    let bundle = std::fs::read_dir(out).ok().and_then(|mut bundles| bundles.next()?.ok());
-    let path = bundle.map(|bundle| bundle.path().join("runs.jsonl"));
-    path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
-}
-
 /// One short pair of everything in an experiment.
 pub(crate) struct Measured {
     /// On standard output, and behind it on standard error.

@@ -3,19 +3,19 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod hold;
 mod http;
 mod http2;
 mod http_faults;
 mod http_gates;
 mod http_serve;
 mod http_tls;
+mod start;
 mod tcp;
 mod udp;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
-        hold::ENGINE_TESTS,
+        start::ENGINE_TESTS,
         http::TESTS,
         http::ENGINE_TESTS,
         http2::TESTS,

@@ -14,8 +14,6 @@ use crate::{HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, udp};
 
 pub use crate::common::{Cpu, Head, SATURATED_SHARE, Window};
 
-/// The event of a load generator that is held: it is connected, and waits for the moment to begin.
-pub const HELD: &str = "held";
 /// The event of the first mark.
 pub const WINDOW_START: &str = "window_start";
 /// The event of the second mark.
@@ -25,7 +23,7 @@ pub const WINDOW_END: &str = "window_end";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Mark {
-    /// `held`, `window_start` or `window_end`.
+    /// `window_start` or `window_end`.
     pub event: String,
     /// That moment on CLOCK_MONOTONIC.
     pub monotonic_ns: u64,

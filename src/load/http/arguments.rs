@@ -2,6 +2,7 @@
 
 use crate::load::options::{Common, Network, Times};
 use crate::load::outcome::refuse;
+use crate::load::start::StartAt;
 use crate::values::duration;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -119,8 +120,8 @@ pub(crate) struct HttpArgs {
 }
 
 impl HttpArgs {
-    pub(super) fn json_and_hold(&self) -> [bool; 2] {
-        [self.common.json, self.common.hold]
+    pub(super) fn json_and_start(&self) -> (bool, Option<StartAt>) {
+        (self.common.json, self.common.start_at)
     }
 
     /// # Errors
