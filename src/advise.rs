@@ -6,7 +6,6 @@ use crate::output::complain;
 use clap::Args;
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
-use twinring_lab::analysis::CellSummary;
 use twinring_lab::{LabError, Load, Outcome, Protocol, Question, Style, Subject};
 
 /// Options of `advise`.
@@ -100,24 +99,24 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
     format!("{chart}{}{rest}", facts.concat())
 }
 
-/// What each server costs, in cores, and what a request waits.
+/// What each server costs in cores, and how long a request takes: a line for each cell, three at most.
 fn prices(outcome: &Outcome) -> Vec<String> {
+    let mut lines = vec!["CORES  for 100,000/s, and p99 in ms\n".to_owned()];
     let cells = outcome.bundle.summary.iter().flat_map(|summary| &summary.cells);
-    let line = |cell: &CellSummary| {
+    for cell in cells.take(3) {
         let each = cell.subjects.iter().filter_map(|subject| {
             let figures = subject.figures?;
             let (cores, p99_ms) = (figures.server_cpu_ns? * 1e5 / 1e9, figures.p99_us? / 1e3);
-            Some(format!("{} {cores:.2} ({p99_ms:.2})", subject.name))
+            Some(format!("{} {cores:.2}, {p99_ms:.2}", subject.name))
         });
-        let each: Vec<String> = each.collect();
-        let load = if cell.is_saturated() { "full load" } else { "part load" };
-        format!(
-            "CORES  for 100,000/s (p99 in ms), {load}, {}: {}\n",
+        let load = if cell.is_saturated() { "full" } else { "part" };
+        lines.push(format!(
+            "       {load} {}: {}\n",
             cell.cell.net,
-            each.join(", ")
-        )
-    };
-    cells.map(line).take(3).collect()
+            each.collect::<Vec<_>>().join("; ")
+        ));
+    }
+    lines
 }
 
 /// What has to be done before io_uring can be used where it is deployed: the words of `twinring probe`, by which it
