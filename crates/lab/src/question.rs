@@ -52,7 +52,10 @@ impl std::str::FromStr for Load {
                 let percent = percent.trim().parse().ok().filter(|it| (1..=95).contains(it));
                 percent.map(Load::Percent).ok_or_else(expected)
             }
-            None => text.parse().ok().filter(|it| *it > 0).map(Load::Rate).ok_or_else(expected),
+            None => {
+                let rate = twinring_input::quantity::rate(text).map_err(|_| expected())?;
+                u32::try_from(rate).ok().filter(|it| *it > 0).map(Load::Rate).ok_or_else(expected)
+            }
         }
     }
 }
@@ -178,9 +181,12 @@ mod tests {
 
     #[test]
     fn loads_are_read_from_the_command_line() {
-        for (text, load) in
-            [("25%", Load::Percent(25)), ("max", Load::Max), ("5000", Load::Rate(5000))]
-        {
+        for (text, load) in [
+            ("25%", Load::Percent(25)),
+            ("max", Load::Max),
+            ("5000", Load::Rate(5000)),
+            ("5k", Load::Rate(5000)),
+        ] {
             assert_eq!(text.parse(), Ok(load));
         }
         for wrong in ["", "0%", "100%", "0", "-1", "much"] {
