@@ -1,5 +1,5 @@
-//! Exhaustion (descriptors, memory, locked memory, receive buffers, disk space) and jumps of the
-//! clock: the real command, sandboxed as by default, on both engines, over real sockets. Each test
+//! Exhaustion (descriptors, memory, locked memory, receive buffers, disk space), and what a
+//! process inherits: the real command, sandboxed as by default, on both engines, over real sockets. Each test
 //! prints a line for each engine, so that `cargo test --test exhaustion -- --nocapture` reads as
 //! evidence: how fast other clients were served, and what was left afterwards.
 
@@ -8,7 +8,6 @@ mod support;
 
 mod buffers;
 mod clients;
-mod clock;
 mod descriptors;
 mod disk;
 mod inherited;
@@ -21,8 +20,6 @@ fn main() -> std::process::ExitCode {
     testing::run(&[
         buffers::TESTS,
         buffers::ENGINE_TESTS,
-        clock::TESTS,
-        clock::ENGINE_TESTS,
         descriptors::ENGINE_TESTS,
         disk::TESTS,
         disk::ENGINE_TESTS,

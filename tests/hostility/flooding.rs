@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Test, engine_tests};
+use testing::{Test, engine_tests, long_engine_tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all];
+pub(crate) const LONG_TESTS: &[Test] = long_engine_tests![
     a_flood_does_not_delay_the_end_of_a_server,
-    a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all,
     forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound
 ];
 

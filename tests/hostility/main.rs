@@ -20,21 +20,17 @@ mod dribbling;
 mod flooding;
 mod never_reading;
 mod resetting;
-mod short_lived;
-mod silent;
-mod sipping;
 mod vanishing;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
         dribbling::ENGINE_TESTS,
         flooding::ENGINE_TESTS,
+        flooding::LONG_TESTS,
         never_reading::ENGINE_TESTS,
+        never_reading::LONG_TESTS,
         resetting::ENGINE_TESTS,
-        short_lived::TESTS,
-        short_lived::LONG_TESTS,
-        silent::ENGINE_TESTS,
-        sipping::ENGINE_TESTS,
-        vanishing::ENGINE_TESTS,
+        resetting::LONG_TESTS,
+        vanishing::LONG_TESTS,
     ])
 }

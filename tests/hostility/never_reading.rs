@@ -8,13 +8,14 @@ use crate::support::{Server, pattern};
 use rustls::version::TLS13;
 use std::io::Write;
 use std::sync::Arc;
-use testing::{Test, engine_tests};
+use testing::{Test, engine_tests, long_engine_tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     echo_peers_that_never_read_are_cut_and_leave_nothing,
-    http_peers_that_never_read_are_cut_and_leave_nothing,
     https_peers_that_never_read_are_cut_and_leave_nothing
 ];
+pub(crate) const LONG_TESTS: &[Test] =
+    long_engine_tests![http_peers_that_never_read_are_cut_and_leave_nothing];
 
 /// What one such peer may cost in memory: 256 KiB may be queued for it, 128 KiB unread from it, and
 /// 64 KiB be in between.

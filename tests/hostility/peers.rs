@@ -70,14 +70,6 @@ impl Peer {
         self.gone
     }
 
-    /// True once the server has ended the connection, in order or not, without a word before.
-    pub(crate) fn has_heard_the_end(&mut self) -> bool {
-        match self.stream.read(&mut [0]) {
-            Ok(bytes) => bytes == 0,
-            Err(error) => error.kind() != ErrorKind::WouldBlock,
-        }
-    }
-
     /// Writes what the connection takes, at most `most` bytes; how many it took.
     pub(crate) fn write(&mut self, most: usize) -> usize {
         let at = self.written % self.text.len().max(1);

@@ -8,10 +8,10 @@ use crate::support::{Server, pattern, reset, socket_from};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
-use testing::{Test, engine_tests};
+use testing::{Test, engine_tests, long_engine_tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] =
-    engine_tests![echo_peers_that_reset_leave_nothing, http_peers_that_reset_leave_nothing];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![http_peers_that_reset_leave_nothing];
+pub(crate) const LONG_TESTS: &[Test] = long_engine_tests![echo_peers_that_reset_leave_nothing];
 
 /// Threads of a storm.
 const THREADS: usize = 4;

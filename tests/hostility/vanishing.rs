@@ -10,9 +10,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use testing::{Test, engine_tests};
+use testing::{Test, long_engine_tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const LONG_TESTS: &[Test] = long_engine_tests![
     echo_peers_that_vanish_are_closed_and_leave_nothing,
     http_peers_that_vanish_are_closed_and_leave_nothing
 ];

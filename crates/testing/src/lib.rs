@@ -107,6 +107,14 @@ macro_rules! long_tests {
     };
 }
 
+/// Tests that take long and run on each engine, with `--include-ignored`.
+#[macro_export]
+macro_rules! long_engine_tests {
+    ($($test:ident),* $(,)?) => {
+        &[$($crate::Test::each_engine(concat!(module_path!(), "::", stringify!($test)), $test).long()),*]
+    };
+}
+
 /// One test as it runs, for suites that make their own list.
 pub struct Case {
     name: String,
