@@ -43,9 +43,15 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
         true => text.parse::<IpNet>().ok(),
         false => Some(IpNet::from(address)),
     });
-    network.map(|network| network.trunc()).ok_or_else(|| {
+    let network = network.ok_or_else(|| {
         "expected a network such as 192.0.2.0/24 or 2001:db8::/32, or an address".to_owned()
-    })
+    })?;
+    match network.trunc() {
+        whole if whole == network => Ok(network),
+        whole => Err(format!(
+            "`{text}` is an address inside of {whole}: expected a network; did you mean {whole}?"
+        )),
+    }
 }
 
 impl fmt::Display for Allowed {
@@ -131,10 +137,10 @@ mod tests {
 
     #[test]
     fn entries_parse_and_are_told_as_they_count() {
-        let some = args(&["192.0.2.77/24", "2001:db8::1"]);
+        let some = args(&["192.0.2.0/24", "2001:db8::1"]);
         assert_eq!(some.list(), ["loopback", "192.0.2.0/24", "2001:db8::1/128"]);
         assert_eq!(args(&["10.0.0.0/8", "any"]).list(), ["any"]);
-        for wrong in ["", "all", "10.0.0.0/33", "10.0.0", "example.org"] {
+        for wrong in ["", "all", "10.0.0.0/33", "10.0.0.1/8", "10.0.0", "example.org"] {
             assert!(wrong.parse::<Allowed>().is_err(), "{wrong:?}");
         }
     }
