@@ -1,6 +1,8 @@
 //! The arguments that choose an engine, its features, and its workers.
 
 use clap::Args;
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
@@ -20,7 +22,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// CPUs for the workers, assigned in turn, such as `0,2-3`.
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", value_parser = usable)]
     pin: Option<CpuList>,
     /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
@@ -102,6 +104,21 @@ impl FromStr for CpuList {
     }
 }
 
+/// CPUs that this process may use: `--check` passed others, and the server failed at its start.
+fn usable(text: &str) -> Result<CpuList, String> {
+    let list: CpuList = text.parse()?;
+    let Ok(mine) = sched_getaffinity(Pid::from_raw(0)) else { return Ok(list) };
+    let may_use = |cpu: &usize| mine.is_set(*cpu).unwrap_or(false);
+    match list.0.iter().find(|cpu| !may_use(cpu)) {
+        None => Ok(list),
+        Some(cpu) => {
+            let all: Vec<String> =
+                (0..CpuSet::count()).filter(may_use).map(|cpu| cpu.to_string()).collect();
+            Err(format!("this process may not use CPU {cpu}: choose from {}", all.join(",")))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +130,11 @@ mod tests {
         for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999999"] {
             assert!(wrong.parse::<CpuList>().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn cpus_that_the_process_may_not_use_are_refused() {
+        let error = usable("8000").unwrap_err();
+        assert!(error.starts_with("this process may not use CPU 8000: choose from "), "{error}");
     }
 }
