@@ -63,6 +63,10 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
             true => {
                 // This process ends here, so it may switch to the user of the server.
                 prepared.change_rights(&args, &hosts, || Ok(()))?;
+                for (names, site) in effective(&args, &hosts) {
+                    print_line(&names);
+                    site.effective().iter().for_each(|line| print_line(&format!("  {line}")));
+                }
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)
             }
@@ -70,6 +74,16 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
         },
         _ => Ok(refuse(&usage, code)),
     }
+}
+
+/// The sites, each with the names of its hosts.
+fn effective<'a>(args: &'a HttpArgs, hosts: &'a [HostArgs]) -> Vec<(String, &'a SiteArgs)> {
+    let of_host = |host: &'a HostArgs| {
+        let names: Vec<String> = host.names.iter().map(ToString::to_string).collect();
+        (format!("{}:", names.join(", ")), &host.site)
+    };
+    let default = args.site.has_content().then(|| ("any other host:".to_owned(), &args.site));
+    hosts.iter().map(of_host).chain(default).collect()
 }
 
 /// The result of checking the arguments without binding an address or creating a file.

@@ -28,6 +28,7 @@ pub(crate) mod operation;
 mod writing;
 
 pub use self::handle::Kind;
+pub use self::list::Listed;
 pub use self::writing::Create;
 
 use self::execution::Execution;

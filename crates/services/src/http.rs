@@ -38,7 +38,6 @@ mod open_file;
 mod options;
 pub mod path;
 mod path_rules;
-mod pattern;
 mod proxy_protocol;
 pub mod range;
 mod redirect;
@@ -64,7 +63,7 @@ pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
 pub use observer::Observer;
 pub use options::{
-    CacheLimits, FieldRule, Http2Limits, HttpLimits, HttpSettings, ListingFormat,
+    CacheLimits, FieldRule, FieldRules, Http2Limits, HttpLimits, HttpSettings, ListingFormat,
     SENDFILE_ABOVE_MAX, SendStrategy, Timeouts,
 };
 pub use path_rules::PathPattern;

@@ -247,7 +247,6 @@ impl HttpArgs {
                 problems.push(format!("{}{name} is the name of two hosts", host.place));
             }
         }
-        problems.extend(sites.redirect_loop());
         HttpSettings {
             cache: CacheLimits {
                 bytes: usize::try_from(self.cache.cache_bytes).unwrap_or(usize::MAX),

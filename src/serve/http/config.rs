@@ -32,6 +32,20 @@ const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"
 /// Options that a host does not inherit: without a certificate of its own, it has the default one.
 const NOT_INHERITED: [&str; 2] = ["tls-cert", "tls-key"];
 
+/// Lists of rules that a host adds to: its own come first, and those of the whole behind them, unless the host has
+/// one for the same paths, or names the list in `replace`. So no host loses a protection by a rule of its own.
+const ADDED: [&str; 4] = ["basic-auth", "cache-control", "header", "redirect"];
+
+/// What a rule is about: its paths, and for a header field its name as well. A host's own rule about the same takes the
+/// place of that of the whole.
+fn subject(list: &str, rule: &str) -> String {
+    let (paths, rest) = rule.split_once('=').unwrap_or((rule, ""));
+    match (list, rest.split_once(':')) {
+        ("header", Some((name, _value))) => format!("{paths}={}", name.trim().to_ascii_lowercase()),
+        _ => paths.to_owned(),
+    }
+}
+
 /// The options of a host.
 #[derive(Debug, Args)]
 struct HostOptions {
@@ -304,12 +318,18 @@ impl Reader<'_> {
         let command = HostOptions::augment_args(Command::new("host"));
         let before = self.problems.len();
         let mut names = None;
-        let mut own = HashSet::new();
+        let (mut own, mut subjects) = (HashSet::new(), HashSet::new());
+        let mut replaced = Vec::new();
         let mut arguments = vec![OsString::from("host")];
         for (key, value) in table {
             if key.get_ref() == "names" {
                 names = Some(self.names(value));
+            } else if key.get_ref() == "replace" {
+                replaced = self.replaced(value);
             } else if let Some((id, text)) = self.option(&command, key, value) {
+                for rule in text.iter().filter_map(|text| text.to_str()?.split_once('=')) {
+                    subjects.insert((id.clone(), subject(key.get_ref(), rule.1)));
+                }
                 own.insert(id);
                 arguments.extend(text);
             }
@@ -317,11 +337,20 @@ impl Reader<'_> {
         if names.as_ref().is_none() {
             self.complain(span.clone(), "host: names are missing, such as names = [\"a.org\"]");
         }
-        for arg in command.get_arguments().filter(|arg| !own.contains(arg.get_id())) {
+        for arg in command.get_arguments() {
             let Some(name) = arg.get_long().filter(|name| !NOT_INHERITED.contains(name)) else {
                 continue;
             };
+            if replaced.iter().any(|list| list == name)
+                || own.contains(arg.get_id()) && !ADDED.contains(&name)
+            {
+                continue;
+            }
             for value in defaults.get_raw(arg.get_id().as_str()).into_iter().flatten() {
+                let rule = subject(name, &value.to_string_lossy());
+                if subjects.contains(&(arg.get_id().clone(), rule)) {
+                    continue;
+                }
                 let mut argument = OsString::from(format!("--{name}="));
                 argument.push(value);
                 arguments.push(argument);
@@ -351,6 +380,23 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// The lists that a host does not add to.
+    fn replaced(&mut self, value: &Value<'_>) -> Vec<String> {
+        let one = std::slice::from_ref(value);
+        let list = value.get_ref().as_array().map_or(one, |list| &list[..]);
+        let mut names = Vec::new();
+        for name in list {
+            match name.get_ref().as_str().filter(|name| ADDED.contains(name)) {
+                Some(known) => names.push(known.to_owned()),
+                None => {
+                    let what = format!("replace: expected some of {}", ADDED.join(", "));
+                    self.complain(name.span(), &what);
+                }
+            }
+        }
+        names
     }
 
     fn names(&mut self, value: &Value<'_>) -> Vec<HostName> {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use twinring::fs::{Dir, Symlinks};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::{
-    Auth, AuthRule, FieldRule, HttpsAddress, ListingFormat, Realm, RedirectRule, Redirects, Site,
-    Users,
+    Auth, AuthRule, FieldRule, FieldRules, HttpsAddress, ListingFormat, Realm, RedirectRule,
+    Redirects, Site, Users,
 };
 
 #[derive(Debug, Args)]
@@ -155,6 +155,27 @@ impl SiteArgs {
         self.root.as_ref()
     }
 
+    /// The rules in effect, those of the whole included, a line each; and precompressed files that are not sent.
+    pub(super) fn effective(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(root) = &self.root {
+            lines.push(format!("root {}", root.display()));
+            let stale = stale_variants(root, &self.files.precompressed);
+            if stale > 0 {
+                lines.push(format!(
+                    "{stale} precompressed files are older than their originals and not sent"
+                ));
+            }
+        }
+        lines.extend(self.auth.basic_auth.iter().map(|rule| format!("basic-auth {}", rule.paths)));
+        lines.extend(self.fields.headers.iter().map(|rule| format!("header {rule}")));
+        lines.extend(self.fields.cache_control.iter().map(|rule| format!("cache-control {rule}")));
+        if !self.redirects.redirect.is_empty() {
+            lines.push(format!("{} redirects", self.redirects.redirect.len()));
+        }
+        lines
+    }
+
     /// The files of users, which a reload reads again.
     pub(super) fn user_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.auth.basic_auth.iter().map(|rule| &rule.file)
@@ -182,7 +203,7 @@ impl SiteArgs {
         match &self.root {
             Some(path) => Some(Site { redirects, auth, ..self.files_of(path, place, problems)? }),
             None => Some(Site {
-                fields: self.fields.headers.clone(),
+                fields: rules(&self.fields.headers, place, problems),
                 redirects,
                 ..Site::without_files()
             }),
@@ -203,19 +224,63 @@ impl SiteArgs {
             found.map_err(|problem| problems.push(format!("{place}{problem}"))).ok()
         };
         let files = &self.files;
+        let (fallback, not_found) = (
+            beneath("--spa", files.spa.as_deref()),
+            beneath("--not-found", files.not_found.as_deref()),
+        );
+        let cache_control = rules(&self.fields.cache_control, place, problems);
+        let fields = rules(&self.fields.headers, place, problems);
         Some(Site {
             symlinks: files.symlinks,
             index: files.index.clone(),
             autoindex: files.autoindex.0,
-            fallback: beneath("--spa", files.spa.as_deref()),
-            not_found: beneath("--not-found", files.not_found.as_deref()),
+            fallback,
+            not_found,
             precompressed: files.precompressed.clone(),
             compress: files.compress.clone(),
-            cache_control: self.fields.cache_control.clone(),
-            fields: self.fields.headers.clone(),
+            cache_control,
+            fields,
             ..Site::new(root)
         })
     }
+}
+
+/// Files that a look at precompressed ones visits at most.
+const VISITED_MAX: usize = 100_000;
+
+/// How many precompressed files beneath `root` are older than the files beside them.
+fn stale_variants(root: &Path, codings: &[Coding]) -> usize {
+    let (mut stale, mut visited, mut directories) = (0, 0, vec![root.to_owned()]);
+    let modified_s = |path: &Path| {
+        std::fs::metadata(path).map(|file| std::os::unix::fs::MetadataExt::mtime(&file))
+    };
+    while let Some(directory) = directories.pop().filter(|_| !codings.is_empty()) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            visited += 1;
+            if visited > VISITED_MAX {
+                return stale;
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                directories.push(entry.path());
+                continue;
+            }
+            for coding in codings {
+                let mut beside = entry.path().into_os_string();
+                beside.push(coding.suffix());
+                if let (Ok(file), Ok(other)) =
+                    (modified_s(&entry.path()), modified_s(Path::new(&beside)))
+                {
+                    stale += usize::from(other < file);
+                }
+            }
+        }
+    }
+    stale
+}
+
+fn rules(rules: &[FieldRule], place: &str, problems: &mut Vec<String>) -> FieldRules {
+    let compiled = FieldRules::new(rules.to_vec());
+    compiled.map_err(|problem| problems.push(format!("{place}{problem}"))).unwrap_or_default()
 }
 
 /// The path of a file in requests. The file must exist.

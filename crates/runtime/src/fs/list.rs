@@ -3,13 +3,14 @@
 use super::{Dir, Entry, Handle, Metadata, Symlinks, terminated};
 use crate::runtime::current;
 use crate::sys::file as sys;
+use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 impl Dir {
-    /// The content of the directory `path` (`.` is this one), at most `most` names, sorted by name.
+    /// The content of the directory `path` (`.` is this one), sorted by name: the first `most` names.
     /// Left out are names that [`open_file`](Dir::open_file) would refuse by its policy for
     /// symbolic links, and those that disappear meanwhile.
     ///
@@ -18,12 +19,7 @@ impl Dir {
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub async fn list(
-        &self,
-        path: &Path,
-        symlinks: Symlinks,
-        most: usize,
-    ) -> io::Result<Vec<Entry>> {
+    pub async fn list(&self, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
         let worker = current();
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
         worker.counters.file_jobs.add(1);
@@ -31,14 +27,31 @@ impl Dir {
     }
 }
 
-fn list(root: &Handle, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Vec<Entry>> {
+/// The content of a directory.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Sorted by name.
+    pub entries: Vec<Entry>,
+    /// False if there are further names, behind the last one.
+    pub is_complete: bool,
+}
+
+fn list(root: &Handle, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let directory = sys::open_at(root.fd.as_fd(), &terminated(path)?, &symlinks.how(flags))?;
-    let mut entries = Vec::new();
+    // The first names, whatever the order of the directory; the largest of them is on top.
+    let mut first = BinaryHeap::new();
+    let mut is_complete = true;
     sys::visit_names(directory.as_fd(), |name| {
-        if entries.len() == most {
-            return Ok(false);
+        first.push(name);
+        if first.len() > most {
+            first.pop();
+            is_complete = false;
         }
+        Ok(true)
+    })?;
+    let mut entries = Vec::with_capacity(first.len());
+    for name in first.into_sorted_vec() {
         // From the root, because a link may lead out of `path` and still stay beneath the root.
         let (path, how) = (terminated(&path.join(&name))?, symlinks.how(libc::O_PATH));
         if let Ok(found) = sys::open_at(root.fd.as_fd(), &path, &how) {
@@ -46,8 +59,6 @@ fn list(root: &Handle, path: &Path, symlinks: Symlinks, most: usize) -> io::Resu
             let Metadata { kind, len, modified, .. } = found;
             entries.push(Entry { name, kind, len, modified });
         }
-        Ok(true)
-    })?;
-    entries.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(entries)
+    }
+    Ok(Listed { entries, is_complete })
 }

@@ -369,6 +369,15 @@ impl TcpStream {
         with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
     }
 
+    /// True if the peer has acknowledged everything that the kernel was given to send, FIN included
+    /// (`tcpi_unacked` and `tcpi_notsent_bytes`).
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn is_acked(&self) -> io::Result<bool> {
+        with_socket(&self.worker, self.key, |socket| sys::tcp_is_acked(socket.as_raw_fd()))
+    }
+
     /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
     /// the socket and writes to it: do neither through the descriptor.
     ///

@@ -175,13 +175,17 @@ fn directories_are_listed(configuration: Configuration) {
     on_all_grounds(configuration, move |tree, _| async move {
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         let here = tree.name("sub");
-        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory"), []);
+        assert_eq!(
+            tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries,
+            []
+        );
         tree.write("sub/b", b"four");
         tree.write("sub/c", b"");
         std::fs::create_dir(tree.path("sub/a")).expect("a directory");
         symlink("../sub/b", tree.path("sub/in")).expect("a link");
         symlink("/etc/passwd", tree.path("sub/out")).expect("a link");
-        let listed = tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory");
+        let listed =
+            tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries;
         assert_eq!(names(&listed), "abc");
         assert_eq!(
             (listed[0].kind, listed[1].kind, listed[1].len),
@@ -189,17 +193,18 @@ fn directories_are_listed(configuration: Configuration) {
         );
         let metadata = tree.open("sub/b").await.metadata().await.expect("a file");
         assert_eq!(listed[1].modified, metadata.modified);
-        let followed = tree.root.list(&here, Symlinks::Beneath, 100).await.expect("a directory");
+        let followed =
+            tree.root.list(&here, Symlinks::Beneath, 100).await.expect("a directory").entries;
         assert_eq!(names(&followed), "abcin");
         assert_eq!((followed[3].kind, followed[3].len), (Kind::File, 4));
-        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 2).await.expect("two").len(), 2);
+        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 2).await.expect("two").entries.len(), 2);
         for number in 0..500 {
             tree.write(&format!("sub/a/{number:03}-{}", "x".repeat(200)), b"");
         }
         let many = tree.root.list(&tree.name("sub/a"), Symlinks::Refuse, 1000).await;
         let many = many.expect("a directory");
-        assert_eq!(many.len(), 500);
-        assert!(many.is_sorted_by(|one, other| one.name < other.name));
+        assert_eq!(many.entries.len(), 500);
+        assert!(many.entries.is_sorted_by(|one, other| one.name < other.name));
         for (path, expected) in [("sub/b", libc::ENOTDIR), ("nothing", libc::ENOENT)] {
             let listed = tree.root.list(&tree.name(path), Symlinks::Refuse, 10).await;
             assert_eq!(errno(&listed), expected);

@@ -18,8 +18,17 @@ use std::future::ready;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use twinring::fs::File;
-use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
+use twinring::{Either, RecvBuf, SendBuf, TcpStream, race, sleep};
+
+/// Pauses between two looks at what the peer has acknowledged behind FIN.
+const ACKED_CHECK_MIN: Duration = Duration::from_millis(10);
+const ACKED_CHECK_MAX: Duration = Duration::from_millis(200);
+
+/// How long a peer may go on sending after the last answer. Without reading, the close would be a reset, which can
+/// overtake the answer.
+const DISCARD_MAX: Duration = Duration::from_secs(30);
 
 /// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +57,7 @@ pub(super) struct Connection {
     tracking: Tracking<Phase>,
     /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
-    /// Who sends the requests, if that can be a trusted proxy.
+    /// Who sends the requests, if that matters: there may be trusted proxies, or passwords.
     peer: Cell<Option<IpAddr>>,
     file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
@@ -82,10 +91,11 @@ impl Connection {
         let peer = || tracking.stream().peer_addr().ok();
         let generation = worker.generation();
         let has_forwarders = !generation.settings.forwarders.trusted.is_empty();
+        let names_clients = has_forwarders || generation.settings.sites.have_passwords();
         let settings = || has_forwarders.then(|| Arc::clone(&generation.settings));
         let log = worker.log.as_ref();
         let log = log.map(|log| Box::new(ConnectionLog::new(log, peer(), settings())));
-        let peer_ip = has_forwarders.then(peer).flatten().map(|peer| peer.ip());
+        let peer_ip = names_clients.then(peer).flatten().map(|peer| peer.ip());
         Connection {
             tracking,
             tls,
@@ -354,7 +364,32 @@ impl Connection {
         }
         self.enter(Phase::Sending);
         self.stream().shutdown_write().await?;
-        while !self.recv(Phase::Closing).await?.is_empty() {}
+        self.close_in_stages().await
+    }
+
+    /// Behind FIN: reads and drops what comes until the peer ends as well. As long as the peer has not
+    /// acknowledged everything it has the time that sending has; then it has little, but more if it is still
+    /// sending, such as a body that was refused.
+    async fn close_in_stages(&self) -> io::Result<()> {
+        let mut pause = ACKED_CHECK_MIN;
+        while !self.stream().is_acked().unwrap_or(true) {
+            self.enter(Phase::Sending);
+            match race(self.tracking.recv(), sleep(pause)).await {
+                Either::Left(chunk) => {
+                    if chunk?.is_empty() {
+                        return Ok(());
+                    }
+                }
+                Either::Right(()) => pause = (2 * pause).min(ACKED_CHECK_MAX),
+            }
+        }
+        self.enter(Phase::Closing);
+        let began = Instant::now();
+        while !self.tracking.recv().await?.is_empty() {
+            if began.elapsed() < DISCARD_MAX {
+                self.tracking.step();
+            }
+        }
         Ok(())
     }
 

@@ -146,7 +146,7 @@ fn parameter<'a>(element: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 pub(super) struct Transport {
     /// The connection uses TLS.
     pub(super) has_tls: bool,
-    /// Who sends them, if that can be a trusted proxy.
+    /// Who sends them, if that matters.
     pub(super) peer: Option<IpAddr>,
 }
 

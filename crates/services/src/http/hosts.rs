@@ -4,8 +4,8 @@ use super::auth::Auth;
 use super::encoding::Coding;
 use super::head::Head;
 use super::head::Name;
-use super::options::{FieldRule, ListingFormat};
-use super::redirect::{self, Redirects};
+use super::options::{FieldRules, ListingFormat};
+use super::redirect::Redirects;
 use super::target::is_host;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -39,9 +39,9 @@ pub struct Site {
     /// Codings in which text is compressed on the fly, the preferred one first. None by default.
     pub compress: Vec<Coding>,
     /// Values of `Cache-Control`; the first rule that matches counts.
-    pub cache_control: Vec<FieldRule>,
+    pub cache_control: FieldRules,
     /// Further header fields; all rules that match count.
-    pub fields: Vec<FieldRule>,
+    pub fields: FieldRules,
     /// Redirects, which come before files.
     pub redirects: Redirects,
     /// Directories that need a password.
@@ -65,8 +65,8 @@ impl Site {
             not_found: None,
             precompressed: Vec::new(),
             compress: Vec::new(),
-            cache_control: Vec::new(),
-            fields: Vec::new(),
+            cache_control: FieldRules::default(),
+            fields: FieldRules::default(),
             redirects: Redirects::default(),
             auth: Auth::default(),
         }
@@ -79,15 +79,12 @@ impl Site {
 
     /// The field `Cache-Control` of the file at a path, from the root of the site.
     pub(super) fn cache_control_of(&self, path: &Path) -> Option<(&str, &str)> {
-        self.cache_control.iter().find(|rule| rule.matches(path)).map(FieldRule::field)
+        self.cache_control.matching(path).first().copied()
     }
 
     /// The further fields of answers about a path.
-    pub(super) fn fields_of<'a>(
-        &'a self,
-        path: &'a Path,
-    ) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.fields.iter().filter(|rule| rule.matches(path)).map(FieldRule::field)
+    pub(super) fn fields_of(&self, path: &Path) -> Vec<(&str, &str)> {
+        self.fields.matching(path)
     }
 }
 
@@ -219,19 +216,9 @@ impl Sites {
         Ok(())
     }
 
-    /// A description of redirects that lead in a circle, if there are any. A chain over other
-    /// servers is not seen.
-    pub fn redirect_loop(&self) -> Option<String> {
-        redirect::first_loop(self)
-    }
-
-    /// Each site, with a host that it is served for; that of the default is not known.
-    pub(super) fn places(&self) -> impl Iterator<Item = (usize, String)> {
-        let named = self.names.iter().map(|(name, site)| {
-            let prefix = if name.is_wildcard { "x." } else { "" };
-            (*site, format!("{prefix}{}", name.name))
-        });
-        self.default.map(|site| (site, String::new())).into_iter().chain(named)
+    /// True if a site asks for passwords.
+    pub(super) fn have_passwords(&self) -> bool {
+        self.all.iter().any(|site| !site.auth.is_empty())
     }
 
     /// The first name of a site; none for the default.

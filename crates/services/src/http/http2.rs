@@ -163,6 +163,7 @@ impl Serving<'_> {
             return Poll::Ready(Err(error));
         }
         loop {
+            self.wire.set_busy(self.shared.is_working());
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.begin(cx, request, respond),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
@@ -219,8 +220,14 @@ impl Serving<'_> {
         request: Request<RecvStream>,
         respond: SendResponse<Chunk>,
     ) {
-        self.accepted += 1;
         self.was_in_frame = false;
+        // A client that does not acknowledge the end may begin further streams. Refused like this, they were
+        // not processed and can be repeated elsewhere (RFC 9113 section 8.7).
+        if self.accepted >= self.shared.worker.generation().settings.limits.requests {
+            let mut respond = respond;
+            return respond.send_reset(Reason::REFUSED_STREAM);
+        }
+        self.accepted += 1;
         let log = self.connection.log.as_ref().map(|log| log.of_stream());
         let stream =
             Stream::new(&self.shared, log, self.leaves == Leaves::No, self.connection.transport());

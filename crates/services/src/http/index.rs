@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
-use twinring::fs::{Entry, Kind};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use twinring::fs::{Entry, Kind, Listed};
 
 /// Names in one listing; the rest of a larger directory is left out, and the listing states that.
 pub(super) const ENTRIES_MAX: usize = 10_000;
@@ -19,9 +20,17 @@ pub(super) const ENTRIES_MAX: usize = 10_000;
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// The memory of listings on one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Listings {
     held_bytes: Rc<Cell<usize>>,
+    /// One directory is read at a time: files that are not in memory share its threads.
+    scans: Semaphore,
+}
+
+impl Default for Listings {
+    fn default() -> Listings {
+        Listings { held_bytes: Rc::default(), scans: Semaphore::new(1) }
+    }
 }
 
 /// A listing that counts as long as this lives.
@@ -32,6 +41,12 @@ pub(super) struct Listing {
 }
 
 impl Listings {
+    /// Waits for the turn to read a directory, which lasts as long as the result lives.
+    pub(super) async fn scan(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.scans.acquire().await.ok()
+    }
+
     /// True if no further listing fits.
     pub(super) fn are_full(&self) -> bool {
         self.held_bytes.get() >= HELD_BYTES_MAX
@@ -63,8 +78,16 @@ struct Line {
     modified_s: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     size_bytes: Option<u64>,
-    #[serde(skip)]
-    link: String,
+    /// A reference that is right for any name, also for one that is not UTF-8.
+    href: String,
+}
+
+/// A listing as JSON.
+#[derive(Serialize)]
+struct Lines {
+    /// False if there are further names, behind the last one.
+    complete: bool,
+    entries: Vec<Line>,
 }
 
 /// Renders the listing of the directory `path` (clean, and ending with a slash): content type and
@@ -72,18 +95,20 @@ struct Line {
 pub(super) fn render(
     format: ListingFormat,
     path: &[u8],
-    entries: &[Entry],
+    listed: &Listed,
 ) -> (&'static str, Vec<u8>) {
-    let mut lines: Vec<Line> = entries.iter().filter_map(line).collect();
+    let mut lines: Vec<Line> = listed.entries.iter().filter_map(line).collect();
     // Directories first; within a kind they keep the order of the names.
     lines.sort_by_key(|line| line.kind != "directory");
     match format {
         ListingFormat::Html => {
-            let complete = entries.len() < ENTRIES_MAX;
-            ("text/html; charset=utf-8", page(path, &lines, complete).into_bytes())
+            ("text/html; charset=utf-8", page(path, &lines, listed.is_complete).into_bytes())
         }
-        // Strings and numbers serialise without fail.
-        ListingFormat::Json => ("application/json", serde_json::to_vec(&lines).unwrap_or_default()),
+        ListingFormat::Json => {
+            let lines = Lines { complete: listed.is_complete, entries: lines };
+            // Strings and numbers serialise without fail.
+            ("application/json", serde_json::to_vec(&lines).unwrap_or_default())
+        }
     }
 }
 
@@ -95,9 +120,9 @@ fn line(entry: &Entry) -> Option<Line> {
         Kind::Other => return None,
     };
     // `./` prevents a name with a colon from being read as a scheme.
-    let link = format!("./{}{slash}", encode(name));
+    let href = format!("./{}{slash}", encode(name));
     let name = (!name.starts_with(b".")).then(|| String::from_utf8_lossy(name).into_owned())?;
-    Some(Line { name, kind, modified_s: entry.modified.seconds, size_bytes, link })
+    Some(Line { name, kind, modified_s: entry.modified.seconds, size_bytes, href })
 }
 
 fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
@@ -124,7 +149,7 @@ fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
                     }
                     @for line in lines {
                         tr {
-                            td { a href=(line.link) { (line.name) (slash(line)) } }
+                            td { a href=(line.href) { (line.name) (slash(line)) } }
                             td { (date(line.modified_s)) }
                             td { @if let Some(bytes) = line.size_bytes { (bytes) } }
                         }
@@ -150,6 +175,8 @@ fn date(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
     use twinring::fs::Timestamp;
 
     fn entry(name: &str, kind: Kind) -> Entry {
@@ -170,6 +197,21 @@ mod tests {
         assert_eq!(listings.held_bytes.get(), 0);
     }
 
+    /// Two names became one in JSON, and it led nowhere.
+    #[test]
+    fn names_that_are_not_utf_8_have_references_of_their_own() {
+        let odd =
+            |byte| Entry { name: OsString::from_vec(vec![b'a', byte]), ..entry("", Kind::File) };
+        let listed = Listed { entries: vec![odd(0xe4), odd(0xf6)], is_complete: false };
+        let (_, json) = render(ListingFormat::Json, b"/", &listed);
+        let json = String::from_utf8(json).unwrap();
+        assert!(
+            json.contains(r#""href":"./a%E4""#) && json.contains(r#""href":"./a%F6""#),
+            "{json}"
+        );
+        assert!(json.starts_with(r#"{"complete":false,"#), "{json}");
+    }
+
     #[test]
     fn listings_escape_names_and_omit_unserved_files() {
         let entries = [
@@ -179,6 +221,7 @@ mod tests {
             entry("fifo", Kind::Other),
             entry("sub", Kind::Directory),
         ];
+        let entries = Listed { entries: entries.into(), is_complete: true };
         let (content_type, page) = render(ListingFormat::Html, b"/x/", &entries);
         let page = String::from_utf8(page).unwrap();
         assert_eq!(content_type, "text/html; charset=utf-8");
@@ -189,9 +232,10 @@ mod tests {
         let (content_type, list) = render(ListingFormat::Json, b"/", &entries);
         assert_eq!(content_type, "application/json");
         let expected = concat!(
-            r#"[{"name":"sub","type":"directory","modified_s":784111777},"#,
-            r#"{"name":"<script>","type":"file","modified_s":784111777,"size_bytes":7},"#,
-            r#"{"name":"a b:c?","type":"file","modified_s":784111777,"size_bytes":7}]"#,
+            r#"{"complete":true,"entries":["#,
+            r#"{"name":"sub","type":"directory","modified_s":784111777,"href":"./sub/"},"#,
+            r#"{"name":"<script>","type":"file","modified_s":784111777,"size_bytes":7,"href":"./%3Cscript%3E"},"#,
+            r#"{"name":"a b:c?","type":"file","modified_s":784111777,"size_bytes":7,"href":"./a%20b:c%3F"}]}"#,
         );
         assert_eq!(String::from_utf8(list).unwrap(), expected);
     }

@@ -3,8 +3,9 @@
 use super::forwarders::Forwarders;
 use super::head::HeadLimits;
 use super::hosts::Sites;
-use super::pattern::Pattern;
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use httparse::Header;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -191,13 +192,49 @@ const RESERVED: [&str; 12] = [
     "transfer-encoding",
 ];
 
+/// The longest pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 4096;
+
 /// A header field for the paths that match a pattern. In patterns, `*` stands for any characters,
 /// slashes included, `?` for one, `[ab]` for a choice, `{a,b}` for alternatives.
 #[derive(Clone, Debug)]
 pub struct FieldRule {
-    pattern: Pattern,
+    pattern: Glob,
     name: String,
     value: String,
+}
+
+/// Rules compiled together: a path is compared with all of them at once, in time that does not grow
+/// with rules times bytes.
+#[derive(Clone, Debug, Default)]
+pub struct FieldRules {
+    rules: Vec<FieldRule>,
+    patterns: GlobSet,
+}
+
+impl FieldRules {
+    /// Compiles rules, which keep their order.
+    ///
+    /// # Errors
+    /// When they are too large together.
+    pub fn new(rules: Vec<FieldRule>) -> Result<FieldRules, String> {
+        let mut patterns = GlobSetBuilder::new();
+        for rule in &rules {
+            patterns.add(rule.pattern.clone());
+        }
+        let patterns = patterns.build().map_err(|error| format!("too many rules: {error}"))?;
+        Ok(FieldRules { rules, patterns })
+    }
+
+    /// The fields for a path, in the order of the rules.
+    pub(super) fn matching(&self, path: &Path) -> Vec<(&str, &str)> {
+        let mut matching = Vec::new();
+        if !self.rules.is_empty() {
+            let numbers = self.patterns.matches(path).into_iter();
+            matching.extend(numbers.map(|number| self.rules[number].field()));
+        }
+        matching
+    }
 }
 
 impl FieldRule {
@@ -212,7 +249,12 @@ impl FieldRule {
     }
 
     fn new(pattern: &str, name: &str, value: &str) -> Result<FieldRule, String> {
-        let compiled = Pattern::new(pattern)?;
+        let wrong = |why: &dyn std::fmt::Display| format!("the pattern `{pattern}`: {why}");
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return Err(wrong(&"it has more than 4096 bytes"));
+        }
+        let compiled = GlobBuilder::new(pattern).backslash_escape(true).build();
+        let compiled = compiled.map_err(|error| wrong(error.kind()))?;
         if let Some(why) = why_it_matches_nothing(pattern) {
             return Err(format!("the pattern `{pattern}` matches no path: {why}"));
         }
@@ -226,13 +268,14 @@ impl FieldRule {
         Ok(FieldRule { pattern: compiled, name, value })
     }
 
-    /// True for matching paths.
-    pub(super) fn matches(&self, path: &std::path::Path) -> bool {
-        self.pattern.matches(path)
-    }
-
-    pub(super) fn field(&self) -> (&str, &str) {
+    fn field(&self) -> (&str, &str) {
         (&self.name, &self.value)
+    }
+}
+
+impl std::fmt::Display for FieldRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}: {}", self.pattern.glob(), self.name, self.value)
     }
 }
 
@@ -281,7 +324,23 @@ impl FromStr for FieldRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+
+    impl FieldRule {
+        fn matches(&self, path: &Path) -> bool {
+            self.pattern.compile_matcher().is_match(path)
+        }
+    }
+
+    #[test]
+    fn matching_rules_keep_their_order() {
+        let rules =
+            ["*=X: 1", "/a/*=Y: 2", "*.css=X: 3", "/b=Z: 4"].map(|rule| rule.parse().unwrap());
+        let rules = FieldRules::new(rules.into()).unwrap();
+        let matching = |path: &str| rules.matching(Path::new(path));
+        assert_eq!(matching("/a/x.css"), [("X", "1"), ("Y", "2"), ("X", "3")]);
+        assert_eq!(matching("/b"), [("X", "1"), ("Z", "4")]);
+        assert_eq!(FieldRules::default().matching(Path::new("/")), []);
+    }
 
     #[test]
     fn rules_name_a_pattern_and_a_field() {

@@ -90,10 +90,6 @@ impl<T> PathMap<T> {
         self.exact.is_empty() && self.prefixes.is_empty()
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.exact.values().chain(self.prefixes.values())
-    }
-
     /// The value for a clean path.
     pub(super) fn find(&self, path: &[u8]) -> Option<&T> {
         if let Some(value) = self.exact.get(path) {

@@ -6,10 +6,6 @@
 //! choose another host nor add a line. The one part that it chooses is the host of `https://HOST`,
 //! which is the one that it addressed.
 
-mod chains;
-
-pub(super) use chains::first_loop;
-
 use super::head::Head;
 use super::hosts::requested_host;
 use super::path::{clean, encode};

@@ -102,9 +102,7 @@ pub(super) fn reply(head: &Head<'_, '_>, variant: &Variant, context: ResponseCon
         Outcome::Proceed => {}
         Outcome::NotModified => return not_modified(variant, context),
         Outcome::Failed => {
-            let ResponseContext { clock, persistence } = context;
-            let status = Status::PRECONDITION_FAILED;
-            return Reply::new(status, message(status, &[], clock, persistence, to_head));
+            return refused(variant, Status::PRECONDITION_FAILED, &[], to_head, context);
         }
     }
     // RFC 9110 section 14.2: ranges are for GET.
@@ -155,9 +153,23 @@ fn not_modified(variant: &Variant, context: ResponseContext<'_>) -> Reply {
 fn unsatisfiable(variant: &Variant, context: ResponseContext<'_>) -> Reply {
     let length = format!("bytes */{}", variant.version.len);
     let fields = [("Content-Range", length.as_str())];
-    let status = Status::RANGE_NOT_SATISFIABLE;
-    let ResponseContext { clock, persistence } = context;
-    Reply::new(status, message(status, &fields, clock, persistence, false))
+    refused(variant, Status::RANGE_NOT_SATISFIABLE, &fields, false, context)
+}
+
+/// A message about a file, with the fields that the operator chose for it.
+fn refused(
+    variant: &Variant,
+    status: Status,
+    fields: &[(&str, &str)],
+    to_head: bool,
+    context: ResponseContext<'_>,
+) -> Reply {
+    let ready = variant.message(context.clock);
+    let chosen = &ready[variant.chosen_fields()];
+    let message = message(status, fields, context.clock, context.persistence, to_head);
+    let end = message.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 2);
+    let (head, rest) = message.split_at(end);
+    Reply::new(status, [head, chosen, rest].concat())
 }
 
 /// The part of a 206's head that one range and several have in common.

@@ -98,8 +98,8 @@ enum Next {
     Reply(Reply, Persistence),
     /// Answer the request with this head, which may wait.
     Exchange(Vec<u8>, Persistence),
-    /// Send this and close: the start of the next request is unknown.
-    Refuse(Status),
+    /// Send this and close: the start of the next request is unknown. To HEAD it has no content.
+    Refuse { status: Status, to_head: bool },
 }
 
 /// Serves one connection until either side ends it, or the client begins with the preface of HTTP/2:
@@ -136,8 +136,8 @@ pub(super) async fn serve_connection(
             let (reply, persistence) = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
                 Next::Reply(reply, persistence) if reply.rest.is_none() => (reply, persistence),
-                Next::Refuse(status) => {
-                    let reply = refusal(worker, status);
+                Next::Refuse { status, to_head } => {
+                    let reply = refusal(worker, status, to_head);
                     if let Some(log) = &connection.log {
                         log.received(input.bytes(), None, worker.clock.now());
                     }
@@ -210,7 +210,7 @@ async fn take_time(
             send_waiting(worker, connection, reply).await?;
             Ok(persistence)
         }
-        Next::More | Next::Refuse(_) => Ok(Persistence::Stays),
+        Next::More | Next::Refuse { .. } => Ok(Persistence::Stays),
     }
 }
 
@@ -243,12 +243,12 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
         Ok(None) => return Next::More,
-        Err(status) => return Next::Refuse(status),
+        Err(status) => return Next::Refuse { status, to_head: is_to_head(bytes) },
     };
     let mut storage = Storage::new();
     let head = match Head::parse(&bytes[..length], &mut storage, limits) {
         Ok(head) => head,
-        Err(status) => return Next::Refuse(status),
+        Err(status) => return Next::Refuse { status, to_head: is_to_head(bytes) },
     };
     let is_last = answered + 1 >= generation.settings.limits.requests || worker.draining.get();
     let is_plain = matches!(head.method, Method::Get | Method::Head);
@@ -261,8 +261,8 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let is_secure = connection.transport().is_secure(&generation.settings.forwarders, &head);
-    let reply = immediate_reply(worker, &generation, &head, persistence, is_secure);
+    let transport = connection.transport();
+    let reply = immediate_reply(worker, &generation, &head, persistence, transport);
     let next = match reply {
         Some(reply) => {
             worker.counters.count_answer(reply.status);
@@ -294,7 +294,7 @@ pub(super) fn immediate_reply(
     generation: &Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
-    is_secure: bool,
+    transport: Transport,
 ) -> Option<Reply> {
     let Target::Resource { path, .. } = head.target else { return None };
     if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
@@ -303,7 +303,7 @@ pub(super) fn immediate_reply(
     let site = generation.settings.sites.find(head)?;
     if generation.settings.sites.site(site).comes_before_files() {
         let generation = Rc::clone(generation);
-        let answer = Answer { worker, generation, site, head, persistence, is_secure };
+        let answer = Answer { worker, generation, site, head, persistence, transport };
         match answer.before_files() {
             Before::Files => {}
             Before::Reply(reply) => {
@@ -336,9 +336,15 @@ fn timed(reply: Reply, worker: &Worker, generation: &Generation, began: Instant)
 }
 
 /// Builds and counts an answer that refuses a request.
-pub(super) fn refusal(worker: &Worker, status: Status) -> Reply {
+pub(super) fn refusal(worker: &Worker, status: Status, to_head: bool) -> Reply {
     worker.counters.count_answer(status);
-    Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
+    Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, to_head))
+}
+
+/// True if a request, of which the rest may be wrong or missing, has the method HEAD: its answer has no content,
+/// whatever the status (RFC 9110 section 9.3.2).
+fn is_to_head(request: &[u8]) -> bool {
+    request.starts_with(b"HEAD ")
 }
 
 /// Answers one request that has a body or must wait; returns what happens to the connection.
@@ -385,7 +391,7 @@ async fn exchange(
         }
         Err(status) => {
             persistence = Persistence::Closes;
-            refusal(worker, status)
+            refusal(worker, status, is_to_head(&head))
         }
     };
     drop(head);
@@ -428,11 +434,8 @@ async fn answer(
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => {
-            let is_secure = transport.is_secure(&generation.settings.forwarders, &head);
-            answer_to(worker, generation, &head, persistence, is_secure).await
-        }
-        Err(status) => refusal(worker, status),
+        Ok(head) => answer_to(worker, generation, &head, persistence, transport).await,
+        Err(status) => refusal(worker, status, is_to_head(head)),
     }
 }
 
@@ -442,13 +445,13 @@ pub(super) async fn answer_to(
     generation: Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
-    is_secure: bool,
+    transport: Transport,
 ) -> Reply {
     let began = worker.clock.now();
     let reply = match generation.settings.sites.find(head) {
         Some(site) => {
             let generation = Rc::clone(&generation);
-            Answer { worker, generation, site, head, persistence, is_secure }.find().await
+            Answer { worker, generation, site, head, persistence, transport }.find().await
         }
         None => misdirected(worker, head, persistence),
     };

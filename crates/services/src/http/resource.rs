@@ -83,16 +83,21 @@ async fn find_file(site: &Site, path: &Path) -> Result<Found, Missing> {
     for coding in site.precompressed.iter().copied() {
         let mut beside = path.as_os_str().to_owned();
         beside.push(coding.suffix());
-        // A variant that is older than the file belongs to an older version.
         if let Ok((file, other)) = open(site, Path::new(&beside)).await
             && other.kind == Kind::File
-            && other.modified >= metadata.modified
+            && is_variant_of(&metadata, &other)
         {
             files.push((coding, file, other));
         }
     }
     files.push((Coding::Identity, file, metadata));
     Ok(Found { path: path.to_owned(), files })
+}
+
+/// Whether a precompressed file can be one of this version. One that is older belongs to an older version;
+/// compressors copy the time in whole seconds. No coding makes nothing of something, or of nothing.
+fn is_variant_of(file: &Metadata, precompressed: &Metadata) -> bool {
+    precompressed.modified.seconds >= file.modified.seconds && precompressed.len > 0
 }
 
 async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
@@ -134,7 +139,7 @@ impl Resource {
         }
         let varies = found.files.len() > 1 || !compressed.is_empty();
         // A file that may be modified again is about to be compressed again.
-        if found.files.last().is_some_and(|(.., file)| is_recent(file.modified, clock)) {
+        if found.files.last().is_some_and(|(.., file)| is_recent(file, clock)) {
             compressed.clear();
         }
         let mut variants = Vec::with_capacity(found.files.len());
@@ -157,7 +162,7 @@ impl Resource {
     pub(super) fn is_of(&self, found: &Found, clock: &Clock) -> bool {
         let same = |(variant, file): (&Variant, &(Coding, File, Metadata))| {
             // A tag that need not be weak any more is rebuilt.
-            let weak = is_recent(file.2.modified, clock);
+            let weak = is_recent(&file.2, clock);
             variant.coding == file.0 && variant.version == file.2 && variant.weak == weak
         };
         self.path == found.path

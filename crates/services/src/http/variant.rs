@@ -14,13 +14,14 @@ use std::path::Path;
 use std::rc::Rc;
 use twinring::fs::{Metadata, Timestamp};
 
-/// A file that was modified this many seconds ago or less may be modified again without a new
-/// time stamp, so its entity tag is weak (RFC 9110 section 8.8.1).
+/// A file that changed this many seconds ago or less may change again without a new time stamp, so
+/// its entity tag is weak (RFC 9110 section 8.8.1).
 const WEAK_SECONDS: i64 = 1;
 
-/// It may be modified again without a new time stamp.
-pub(super) fn is_recent(modified: Timestamp, clock: &Clock) -> bool {
-    modified.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
+/// It may change again without a new time stamp. The kernel's time of the last change counts: programs
+/// set the other one, also to the future.
+pub(super) fn is_recent(file: &Metadata, clock: &Clock) -> bool {
+    file.changed.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
 }
 
 /// The content of a file, or the reason to keep it open instead.
@@ -61,6 +62,8 @@ pub(super) struct Variant {
     message: RefCell<Rc<[u8]>>,
     /// The second of its date.
     dated: Cell<i64>,
+    /// Where the fields begin that the operator chose for all answers.
+    chosen_start: usize,
     repeated_end: usize,
     content_end: usize,
     head_end: usize,
@@ -71,7 +74,7 @@ impl Variant {
         let clock = fields.clock;
         // Another version of the compressor may make other bytes of the same file.
         let is_compressed = matches!(content, Content::Compressed(_));
-        let weak = is_compressed || is_recent(version.modified, clock);
+        let weak = is_compressed || is_recent(&version, clock);
         let tag = tag(&version, fields.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
@@ -85,7 +88,7 @@ impl Variant {
         if let Some(date) = modified.and_then(format_date) {
             field(&mut message, "Last-Modified", std::str::from_utf8(&date).unwrap_or_default());
         }
-        fields.append_chosen(&mut message);
+        let chosen_start = fields.append_chosen(&mut message);
         let repeated_end = message.len();
         if let Content::Compressed(bytes) = &content {
             version.len = bytes.len() as u64;
@@ -119,6 +122,7 @@ impl Variant {
             modified,
             message: RefCell::new(message.into()),
             dated: Cell::new(clock.second()),
+            chosen_start,
             repeated_end,
             content_end,
             head_end,
@@ -154,6 +158,11 @@ impl Variant {
         self.head_end
     }
 
+    /// Where in the message the fields are that the operator chose for all answers, errors included.
+    pub(super) fn chosen_fields(&self) -> Range<usize> {
+        self.chosen_start..self.repeated_end
+    }
+
     /// Where in the message the fields are that 304 repeats.
     pub(super) fn repeated_fields(&self) -> Range<usize> {
         FIELDS_START..self.repeated_end
@@ -185,24 +194,36 @@ impl Variant {
 }
 
 impl Fields<'_> {
-    /// Fields that the operator chose, and `Vary`.
-    fn append_chosen(&self, message: &mut Vec<u8>) {
+    /// Appends `Vary`, `Cache-Control` and the fields that the operator chose; returns where the last begin.
+    fn append_chosen(&self, message: &mut Vec<u8>) -> usize {
         let path = Path::new("/").join(self.path);
         if self.varies {
             field(message, "Vary", "Accept-Encoding");
         }
-        let cache_control = self.site.cache_control_of(&path);
-        for (name, value) in cache_control.into_iter().chain(self.site.fields_of(&path)) {
+        if let Some((name, value)) = self.site.cache_control_of(&path) {
             field(message, name, value);
         }
+        let start = message.len();
+        for (name, value) in self.site.fields_of(&path) {
+            field(message, name, value);
+        }
+        start
     }
 }
 
 /// The opaque part of the entity tag: when the file was modified, to the nanosecond, and its
 /// length. It is the same on every machine that has the same copy.
+///
+/// A time in whole seconds that the kernel did not set says nothing: archives, container images and
+/// package stores give all their files the same. Then the tag has the number of the file and the time of its
+/// last change as well, which a program cannot set.
 fn tag(version: &Metadata, coding: Coding) -> Vec<u8> {
     let Timestamp { seconds, nanoseconds } = version.modified;
     let mut tag = format!("\"{seconds:x}.{nanoseconds:x}-{:x}", version.len);
+    if nanoseconds == 0 && version.modified != version.changed {
+        let Timestamp { seconds, nanoseconds } = version.changed;
+        tag.push_str(&format!("-{:x}.{seconds:x}.{nanoseconds:x}", version.inode));
+    }
     if coding != Coding::Identity {
         tag.push('-');
         tag.push_str(coding.name());

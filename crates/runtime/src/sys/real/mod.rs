@@ -137,6 +137,21 @@ pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
 /// numbers of 4 and 2 of 8.
 pub(crate) const TCP_BYTES_ACKED_AT: usize = 120;
 
+/// Where tcpi_unacked (segments) and tcpi_notsent_bytes are.
+const TCP_UNACKED_AT: usize = 24;
+const TCP_NOTSENT_AT: usize = 144;
+
+/// True if the peer has acknowledged all that was sent.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub(crate) fn tcp_is_acked(socket: RawFd) -> io::Result<bool> {
+    let mut info = [0; TCP_NOTSENT_AT + size_of::<u32>()];
+    tcp_info(socket, &mut info)?;
+    let is_zero = |at: usize| info[at..at + size_of::<u32>()] == [0; size_of::<u32>()];
+    Ok(is_zero(TCP_UNACKED_AT) && is_zero(TCP_NOTSENT_AT))
+}
+
 /// Bytes that the peer has acknowledged since the connection began; 0 if the kernel does not report
 /// them (before Linux 4.1).
 ///

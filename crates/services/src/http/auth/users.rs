@@ -1,13 +1,14 @@
 //! The users of a file in the format of htpasswd, and the verification of their passwords.
 
 use super::Credentials;
+use crate::server::network_of;
 use aws_lc_rs::hmac;
 use bcrypt::HashParts;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use twinring::spawn_blocking;
 
@@ -24,7 +25,10 @@ const COST_MAX: u32 = 14;
 const RUNNING_MAX: usize = 2;
 
 /// Verifications that run or wait, of the whole process; a request beyond gets 503.
-const WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 64;
+
+/// Those of one IPv4 address, or of one IPv6 network of 64 bits: whoever tries passwords leaves room for others.
+const WAITING_OF_CLIENT_MAX: usize = 4;
 
 /// Credentials of one file that are remembered as verified. When there are more, all are forgotten.
 const VERIFIED_MAX: usize = 1024;
@@ -32,7 +36,8 @@ const VERIFIED_MAX: usize = 1024;
 /// Salt and hash of no known password.
 const OF_NOBODY: &str = "......................012345678901234567890123456789C";
 
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Verifications that run or wait, by client.
+static WAITING: Mutex<BTreeMap<Option<IpAddr>, usize>> = Mutex::new(BTreeMap::new());
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static FREE: Condvar = Condvar::new();
 
@@ -131,8 +136,9 @@ impl Users {
     pub(in crate::http) async fn verify(
         self: Arc<Users>,
         credentials: Credentials,
+        client: Option<IpAddr>,
     ) -> Result<bool, Busy> {
-        let place = Place::take().ok_or(Busy)?;
+        let place = Place::take(client).ok_or(Busy)?;
         // A panic would be one of bcrypt; its input is not the peer's alone.
         let verified = spawn_blocking(move || {
             let _place = place;
@@ -163,19 +169,29 @@ impl Users {
 }
 
 /// One of the verifications that run or wait.
-struct Place;
+struct Place {
+    client: Option<IpAddr>,
+}
 
 impl Place {
-    fn take() -> Option<Place> {
-        let before = WAITING.fetch_add(1, Ordering::Relaxed);
-        let place = Place;
-        (before < WAITING_MAX).then_some(place)
+    fn take(client: Option<IpAddr>) -> Option<Place> {
+        let client = client.map(network_of);
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = waiting.values().sum();
+        let of_client = waiting.entry(client).or_default();
+        let is_free = all < WAITING_MAX && *of_client < WAITING_OF_CLIENT_MAX;
+        *of_client += usize::from(is_free);
+        is_free.then_some(Place { client })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiting.get_mut(&self.client) {
+            *count -= 1;
+        }
+        waiting.retain(|_, count| *count > 0);
     }
 }
 
@@ -237,6 +253,21 @@ mod tests {
         assert_eq!(HashParts::from_str(&users.of_nobody).unwrap().get_cost(), 13);
         let cheap = users.of_nobody.replacen("$13$", "$04$", 1);
         assert_eq!(bcrypt::verify("x", &cheap).ok(), Some(false));
+    }
+
+    /// Twenty connections with wrong passwords kept all other users out.
+    #[test]
+    fn one_client_leaves_places_to_others() {
+        let client = |last| Some(IpAddr::from([192, 0, 2, last]));
+        let taken: Vec<Place> = std::iter::from_fn(|| Place::take(client(1))).collect();
+        assert_eq!(taken.len(), WAITING_OF_CLIENT_MAX);
+        assert!(Place::take(client(2)).is_some());
+        let network = |text: &str| Some(text.parse().unwrap());
+        let of_network: Vec<Place> =
+            (0..9).filter_map(|n| Place::take(network(&format!("2001:db8::{n}")))).collect();
+        assert_eq!(of_network.len(), WAITING_OF_CLIENT_MAX);
+        drop(taken);
+        assert!(Place::take(client(1)).is_some());
     }
 
     #[test]

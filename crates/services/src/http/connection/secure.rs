@@ -140,8 +140,6 @@ impl Connection {
             self.stream().send(end).await?;
         }
         self.stream().shutdown_write().await?;
-        self.enter(Phase::Closing);
-        while !self.tracking.recv().await?.is_empty() {}
-        Ok(())
+        self.close_in_stages().await
     }
 }

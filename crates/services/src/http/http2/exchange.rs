@@ -217,11 +217,11 @@ async fn reply_to(
     *stream.durations.borrow_mut() = generation.durations(site).cloned();
     let head = match head {
         Ok(head) => head,
-        Err(status) => return refusal(worker, status),
+        Err(status) => return refusal(worker, status, request.method == http::Method::HEAD),
     };
     let persistence = Persistence::Stays;
-    let is_secure = stream.transport.is_secure(&generation.settings.forwarders, &head);
-    if let Some(reply) = immediate_reply(worker, &generation, &head, persistence, is_secure) {
+    let transport = stream.transport;
+    if let Some(reply) = immediate_reply(worker, &generation, &head, persistence, transport) {
         worker.counters.count_answer(reply.status);
         return reply;
     }
@@ -232,10 +232,10 @@ async fn reply_to(
         && head.method != Method::Other
     {
         worker.counters.body_timeouts.add(u64::from(status == Status::REQUEST_TIMEOUT));
-        return refusal(worker, status);
+        return refusal(worker, status, head.method == Method::Head);
     }
     worker.clock.tick();
-    let reply = Box::pin(answer_to(worker, generation, &head, persistence, is_secure)).await;
+    let reply = Box::pin(answer_to(worker, generation, &head, persistence, transport)).await;
     worker.counters.count_answer(reply.status);
     reply
 }

@@ -33,6 +33,10 @@ pub(super) struct Wire<'c> {
     frames: Cell<Frames>,
     /// The queue of the stream is full.
     is_blocked: Cell<bool>,
+    /// Streams are open.
+    is_busy: Cell<bool>,
+    /// Polls since the end of the stream that found no stream open.
+    idle_polls: Cell<u32>,
 }
 
 impl<'c> Wire<'c> {
@@ -45,7 +49,30 @@ impl<'c> Wire<'c> {
             output: RefCell::default(),
             frames: Cell::new(Frames::new()),
             is_blocked: Cell::new(false),
+            is_busy: Cell::new(false),
+            idle_polls: Cell::new(0),
         }
+    }
+
+    /// Notes whether streams are open.
+    pub(super) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.set(is_busy);
+    }
+
+    /// The end of the stream, which the h2 crate takes for the end of all requests: a client that has said
+    /// all it has to say still gets its answers. So the crate hears of it when none is open, and after two polls
+    /// more: in the first it returns the requests that came with the end, in the second it writes what is left.
+    fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        if self.is_busy.get() {
+            self.idle_polls.set(0);
+            return Poll::Pending;
+        }
+        self.idle_polls.set(self.idle_polls.get() + 1);
+        if self.idle_polls.get() <= 2 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(RecvBuf::from(Vec::new())))
     }
 
     /// The peer is in the middle of a frame, or of the fields of a request.
@@ -142,6 +169,9 @@ impl Socket for &Wire<'_> {
             return Poll::Ready(Ok(first));
         }
         let received = ready!(self.poll_plain(cx))?;
+        if received.is_empty() {
+            return self.poll_end(cx);
+        }
         self.connection.count_received(received.len() as u64);
         self.note(&received);
         Poll::Ready(Ok(received))

@@ -2,6 +2,7 @@
 
 use crate::http::auth::{Access, Busy, Credentials, Users};
 use crate::http::compression::preferred;
+use crate::http::forwarders::Transport;
 use crate::http::generation::Generation;
 use crate::http::head::{Head, Method};
 use crate::http::hosts::Site;
@@ -17,6 +18,7 @@ use crate::http::target::Target;
 use crate::http::variant::Variant;
 use crate::http::worker::Worker;
 use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -42,8 +44,7 @@ pub(super) struct Answer<'a> {
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
-    /// The client uses TLS.
-    pub(super) is_secure: bool,
+    pub(super) transport: Transport,
 }
 
 impl Answer<'_> {
@@ -54,7 +55,7 @@ impl Answer<'_> {
                     Before::Files => {}
                     Before::Reply(reply) => return reply,
                     Before::Verification(users, credentials) => {
-                        match users.verify(credentials).await {
+                        match users.verify(credentials, self.client()).await {
                             Ok(true) => {}
                             Ok(false) => return self.challenge(),
                             Err(Busy) => return self.message(Status::UNAVAILABLE, &[]),
@@ -77,7 +78,7 @@ impl Answer<'_> {
     pub(super) fn before_files(&self) -> Before {
         let site = self.site();
         if !site.redirects.is_empty()
-            && let Some((status, location)) = site.redirects.find(self.head, self.is_secure)
+            && let Some((status, location)) = site.redirects.find(self.head, self.is_secure())
         {
             return Before::Reply(match location {
                 Some(location) => self.message(status, &[("Location", &location)]),
@@ -102,6 +103,17 @@ impl Answer<'_> {
     fn challenge(&self) -> Reply {
         let challenge = self.site().auth.challenge();
         self.message(Status::UNAUTHORIZED, &[("WWW-Authenticate", &challenge)])
+    }
+
+    /// The client uses TLS.
+    fn is_secure(&self) -> bool {
+        self.transport.is_secure(&self.generation.settings.forwarders, self.head)
+    }
+
+    /// The address that the request comes from, by the word of a trusted proxy if there is one.
+    fn client(&self) -> Option<IpAddr> {
+        let peer = self.transport.peer?;
+        Some(self.generation.settings.forwarders.client(peer, self.head).unwrap_or(peer))
     }
 
     fn site(&self) -> &Site {
@@ -186,7 +198,7 @@ impl Answer<'_> {
         };
         let asked = self.asked();
         let answer = |_: &Rc<Resource>, page: &Variant| {
-            let fields: Vec<_> = self.site().fields_of(&asked).collect();
+            let fields = self.site().fields_of(&asked);
             not_found(page, &fields, self.head.method == Method::Head, self.context())
         };
         match self.unchanged(page, Resource::identity, answer).await {
@@ -206,8 +218,11 @@ impl Answer<'_> {
             path => Path::new(OsStr::from_bytes(&path[1..])),
         };
         let root = site.root.as_ref().ok_or(Missing::Nothing)?;
-        let entries = root.list(relative, site.symlinks, ENTRIES_MAX).await?;
-        let (content_type, content) = render(format, path, &entries);
+        let listed = {
+            let _turn = listings.scan().await;
+            root.list(relative, site.symlinks, ENTRIES_MAX).await?
+        };
+        let (content_type, content) = render(format, path, &listed);
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);
         field(&mut reply, "Cache-Control", "no-cache");
