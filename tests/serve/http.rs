@@ -58,6 +58,7 @@ pub(crate) fn answer(site: &Site, arguments: &[&str], request: String) -> Respon
 
 fn files_come_with_their_type_length_and_validators() {
     let site = Site::usual();
+    site.settle();
     let targets =
         ["/", "/hello.txt", "/empty.txt", "/large.bin", "/hello.txt?query", "/list/a%20b.txt"];
     let answers = answers(&site, &[], &targets.map(|target| get(target, "")));
@@ -218,11 +219,14 @@ fn directories_have_an_index_a_redirect_or_a_listing() {
     assert!(html.text().contains("<a href=\"./a%20b.txt\">a b.txt</a>"), "{}", html.text());
     let json = answer(&site, &["--autoindex", "json"], get("/list/", ""));
     let listed: serde_json::Value = serde_json::from_slice(&json.body).unwrap();
-    assert_eq!(listed[0]["name"], "deeper");
     assert_eq!(
-        listed[1],
+        (&listed["complete"], &listed["entries"][0]["name"]),
+        (&true.into(), &"deeper".into())
+    );
+    assert_eq!(
+        listed["entries"][1],
         serde_json::json!({"name": "a b.txt", "type": "file", "size_bytes": 6,
-                           "modified_s": MODIFIED_S})
+                           "modified_s": MODIFIED_S, "href": "./a%20b.txt"})
     );
     let root = answer(&site, &["--autoindex", "json", "--index", "none"], get("/", ""));
     assert!(!root.text().contains("hidden") && root.text().contains("large.bin"));

@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use testing::{Test, engine_tests, tests};
 
-pub(crate) const TESTS: &[Test] = tests![check_finds_files_that_are_wrong_and_shows_no_hash];
+pub(crate) const TESTS: &[Test] = tests![
+    check_finds_files_that_are_wrong_and_shows_no_hash,
+    a_host_adds_to_the_protection_of_the_whole_unless_it_says_replace
+];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     verified_passwords_are_remembered_and_concurrent_verifications_have_a_bound,
     a_reload_replaces_users_and_forgets_the_verified,
@@ -209,4 +212,39 @@ fn check_finds_files_that_are_wrong_and_shows_no_hash() {
     let setup = Setup::new("root = \"ROOT\"\nbasic-auth-realm = \"a\\\"b\"\n");
     let (code, told) = setup.check();
     assert!(code == Some(2) && told.contains("is no realm"), "{told}");
+}
+
+/// A host with a rule of its own lost all protection that stood above it, and `--check` said OK.
+fn a_host_adds_to_the_protection_of_the_whole_unless_it_says_replace() {
+    let setup = Setup::new(
+        r#"
+        listen = "127.0.0.1:0"
+        root = "ROOT"
+        header = "*=X-Content-Type-Options: nosniff"
+        basic-auth = "/private/*=ETC/users"
+        [[host]]
+        names = "added.org"
+        header = "*=X-Own: yes"
+        basic-auth = "/api/*=ETC/users"
+        [[host]]
+        names = "replaced.org"
+        replace = ["basic-auth", "header"]
+        basic-auth = "/api/*=ETC/users"
+    "#,
+    );
+    let server = setup.serve("epoll");
+    let ask_host = |host: &str, target: &str| {
+        ask(&server, &format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    };
+    for (host, private, nosniff, own) in [
+        ("added.org", 401, Some("nosniff"), Some("yes")),
+        ("other.org", 401, Some("nosniff"), None),
+        ("replaced.org", 200, None, None),
+    ] {
+        let answer = ask_host(host, "/private/");
+        assert_eq!(answer.status, private, "{host}");
+        assert_eq!(answer.field("x-content-type-options"), nosniff, "{host}");
+        assert_eq!(answer.field("x-own"), own, "{host}");
+        assert_eq!(ask_host(host, "/api/").status, if host == "other.org" { 404 } else { 401 });
+    }
 }

@@ -106,6 +106,7 @@ fn check_log(engine: &str, log: &Path) {
 
 fn a_browser_shows_the_same_page_on_both_engines() {
     let site = site();
+    site.settle();
     let mut pixels = Vec::new();
     for engine in ENGINES {
         let Some(mut browser) = Browser::start() else {

@@ -63,6 +63,7 @@ fn the_content_is_the_file_in_every_coding_and_version_of_http(engine: &str) {
     // One that is kept in memory, and one that is kept open.
     let files = [("/small.html", text(1, 400)), ("/large.css", text(2, 9000))];
     files.iter().for_each(|(name, content)| drop(site.write(&name[1..], content)));
+    site.settle();
     let server = Server::http(engine, site.path(), &ALL);
     for (name, content) in &files {
         let plain = ask(&server, &get(name, ""));
@@ -152,6 +153,7 @@ fn the_cache_keeps_its_bound_and_what_does_not_fit_is_tried_once(engine: &str) {
     let half: Vec<u8> = noise.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect();
     site.write("half.txt", &half);
     site.write("fits.txt", &text(1, 200));
+    site.settle();
     let arguments = ["--cache-bytes", "65536", "--sendfile-above", "0"];
     let server = Server::http(engine, site.path(), &[&ALL[..], &arguments].concat());
     for _ in 0..20 {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use testing::{Test, engine_tests, tests};
 
-pub(crate) const TESTS: &[Test] = tests![check_finds_loops_and_rules_that_are_wrong];
+pub(crate) const TESTS: &[Test] = tests![check_finds_rules_that_are_wrong];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     http_is_redirected_to_https_and_https_is_not,
     a_server_may_only_redirect_and_a_reload_replaces_the_rules,
@@ -155,7 +155,7 @@ fn a_server_may_only_redirect_and_a_reload_replaces_the_rules(engine: &str) {
         server.signal(Signal::SIGHUP);
         wait_until(words, || server.stderr().matches(words).count() > before);
     };
-    reload("redirect = [\"/a=/b\", \"/b=/a\"]\n", "redirects without an end: /a -> /b -> /a");
+    reload("redirect = [\"/a=/b\", \"/a=/c\"]\n", "two redirects are for the same paths");
     let found = location(&mut stream, &of_host("a", "/x"));
     assert_eq!(found, (301, Some("https://a/x".to_owned())), "{engine}");
     reload("redirect-to-https = false\nredirect = \"/x=302:/y\"\n", "were reloaded");
@@ -166,19 +166,14 @@ fn a_server_may_only_redirect_and_a_reload_replaces_the_rules(engine: &str) {
     assert_eq!(server.terminate().code, Some(0));
 }
 
-fn check_finds_loops_and_rules_that_are_wrong() {
+fn check_finds_rules_that_are_wrong() {
     for (text, words) in [
-        ("redirect = \"/*=/*\"\n", "redirects without an end: / -> / "),
         ("redirect = [\"/a=/b\", \"/a=/c\"]\n", "two redirects are for the same paths"),
         ("redirect = \"/a=//evil.example/\"\n", "is no target of a redirect"),
         ("redirect = \"/a=/b\\r\\nX: y\"\n", "is no target of a redirect"),
         ("redirect = \"/a=303:/b\"\n", "`303` is no status of a redirect"),
         ("redirect-to-https = \"a/b\"\n", "is neither a port, nor HOST or HOST:PORT"),
         ("redirect-to-https = 5\n", "expected a string, found integer"),
-        (
-            "[[host]]\nnames = \"a.org\"\nredirect = \"/*=http://a.org/*\"\n",
-            "redirects without an end: / -> http://a.org/ ",
-        ),
     ] {
         let (_site, _etc, path) = configured(&format!("root = \"ROOT\"\n{text}"));
         let config = path.to_str().expect("UTF-8");

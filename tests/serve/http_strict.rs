@@ -5,8 +5,9 @@ use crate::support::http::*;
 use crate::support::*;
 use std::io::Write;
 use std::net::Shutdown;
-use testing::{Test, engine_tests};
+use testing::{Test, engine_tests, tests};
 
+pub(crate) const TESTS: &[Test] = tests![head_has_no_content_whatever_the_status];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     ambiguous_requests_are_refused_and_the_connection_closed,
     chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered,
@@ -269,4 +270,24 @@ fn unreadable_files_are_403_and_do_not_stop_anything(engine: &str) {
     let server = Server::http(engine, site.path(), &[]);
     assert_eq!(ask(&server, &get("/locked.txt", "")).status, 403);
     assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+}
+
+/// Refusals of HEAD had content, which a client reads as the next answer (RFC 9110 section 9.3.2).
+fn head_has_no_content_whatever_the_status() {
+    let site = Site::usual();
+    let server = Server::http("epoll", site.path(), &["--max-body-bytes", "10"]);
+    let long = "x".repeat(9_000);
+    for (request, status) in [
+        (format!("HEAD /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
+        (format!("HEAD / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", long.repeat(4)), 431),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), 400),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n".to_owned(), 413),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nExpect: x\r\n\r\n".to_owned(), 417),
+        ("HEAD /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), 404),
+    ] {
+        let text = String::from_utf8(talk(server.address(), request.as_bytes())).expect("text");
+        let (head, content) = text.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        assert_eq!(content, "", "{status}");
+    }
 }

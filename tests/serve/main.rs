@@ -87,6 +87,7 @@ fn main() -> std::process::ExitCode {
         http_sending::ENGINE_TESTS,
         http_shutdown::TESTS,
         http_shutdown::ENGINE_TESTS,
+        http_strict::TESTS,
         http_strict::ENGINE_TESTS,
         http_tls::TESTS,
         http_tls::ENGINE_TESTS,

@@ -19,6 +19,12 @@ impl Site {
         Site(tempfile::tempdir().expect("a directory for temporary files"))
     }
 
+    /// Waits until the files count as settled: they may not change again without a new time stamp, so that their
+    /// tags are strong and they are compressed.
+    pub(crate) fn settle(&self) {
+        std::thread::sleep(std::time::Duration::from_millis(2_100));
+    }
+
     /// What most tests need: small and large files, a directory with an index and one without.
     pub(crate) fn usual() -> Site {
         let site = Site::new();

@@ -181,7 +181,8 @@ impl Place {
         let of_client = waiting.entry(client).or_default();
         let is_free = all < WAITING_MAX && *of_client < WAITING_OF_CLIENT_MAX;
         *of_client += usize::from(is_free);
-        is_free.then_some(Place { client })
+        // Not then_some: a place that is dropped takes the lock.
+        is_free.then(|| Place { client })
     }
 }
 
