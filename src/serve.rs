@@ -29,7 +29,7 @@ pub(crate) enum Service {
     Discard(Box<tcp::TcpArgs>),
     /// Serve the files of a directory over HTTP/1.1 and HTTP/2.
     Http(Box<http::HttpArgs>),
-    /// Send every datagram back to its sender (UDP), impaired on request.
+    /// Send every datagram back to its sender (UDP).
     Udp(Box<udp::UdpArgs>),
 }
 

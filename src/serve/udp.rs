@@ -47,7 +47,6 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         copy_ecn: args.copy_ecn,
         allow,
         rate_per_source: args.max_rate_per_source,
-        impairments: None,
         drain_timeout: args.drain_timeout,
     };
     let workers = runtime.workers();

@@ -6,7 +6,7 @@
 //! [`UdpOptions::pending`], may complete in another order.) A datagram that cannot be sent back
 //! whole, or at all, is dropped and counted; see [`UdpCounters`]. The service answers to the
 //! address that a datagram claims as its source, if that is one host of its [`AllowList`], and with
-//! the same number of bytes: except for requested duplicates there is no amplification. But where
+//! the same number of bytes: there is no amplification. But where
 //! sources can be forged, answers can reach third parties.
 //!
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
@@ -14,19 +14,15 @@
 //! ECN, each answer can carry the codepoint of its datagram instead.
 
 mod counters;
-mod impairment;
 mod rate;
 mod reflector;
 
 pub use counters::UdpCounters;
-pub use impairment::{
-    ImpairmentCounts, Impairments, SWAP_PATIENCE, WAITING_BYTES_MAX, WAITING_MAX,
-};
 pub use rate::SOURCES_MAX;
 
 use crate::server::{AllowList, Running, Server, Service, Work, end_vital, spawn_vital};
 use counters::StatsRequest;
-use reflector::{Impaired, Port, Straight, reflect};
+use reflector::{Port, reflect};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -52,9 +48,7 @@ pub struct UdpSettings {
     /// Datagrams per second of one source (an IPv4 address, or an IPv6 network of 64 bits) that
     /// each socket answers; `None` is unlimited. Remembers [`SOURCES_MAX`] sources.
     pub rate_per_source: Option<u32>,
-    /// Deliberate impairments.
-    pub impairments: Option<Impairments>,
-    /// How long a shutdown may take, at most a day, to send pending and delayed answers.
+    /// How long a shutdown may take, at most a day, to send pending answers.
     pub drain_timeout: Duration,
 }
 
@@ -140,18 +134,11 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let request = Arc::clone(&server.service.stats[worker]);
     let stats = Stats { ports: Rc::clone(&ports), request };
     let answering = spawn_vital(server.handle(), stats.answer());
-    let reflecting: Vec<_> = (0..)
-        .zip(&*ports)
-        .map(|(listener, port)| {
-            // Each socket has impairments of its own, the same in every run.
-            let stream = worker as u64 * ports.len() as u64 + listener;
-            let (port, impairments) = (Rc::clone(port), settings.impairments.clone());
-            spawn_vital(server.handle(), async move {
-                match impairments {
-                    None => reflect(&port, Straight).await,
-                    Some(impairments) => reflect(&port, Impaired::new(&impairments, stream)).await,
-                }
-            })
+    let reflecting: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            let port = Rc::clone(port);
+            spawn_vital(server.handle(), async move { reflect(&port).await })
         })
         .collect();
     let metered = Rc::clone(&ports);

@@ -4,7 +4,6 @@
 //! and the kernel's drops. A reader sends the worker a request, which wakes it, and waits for the
 //! reply. Statistics therefore cost a datagram nothing, and an idle worker sleeps.
 
-use super::impairment::ImpairmentCounts;
 use serde::Serialize;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -14,10 +13,9 @@ use twinring::UdpStats;
 /// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Counters of the reflector, summed over its sockets, at one moment. They balance: `received +
-/// impaired_duplicated = sent + waiting + truncated + from_self + bad_source + not_allowed +
-/// over_rate + impaired_lost + impaired_overflowed + send_errors`. `kernel_drops` were never
-/// received.
+/// Counters of the reflector, summed over its sockets, at one moment. They balance: `received = sent +
+/// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
+/// `kernel_drops` were never received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UdpCounters {
     /// The counters of the sockets.
@@ -27,8 +25,7 @@ pub struct UdpCounters {
     pub received_bytes: u64,
     /// Payload handed over for sending.
     pub sent_bytes: u64,
-    /// Answers in progress: delayed by an impairment, or not yet accepted by the kernel. At the
-    /// end, those that the drain timeout cut.
+    /// Answers that the kernel has not accepted yet; at the end, those that the drain timeout cut.
     pub waiting: u64,
     /// Datagrams that claimed to come from the reflector itself. Their answers would loop for ever.
     pub from_self: u64,
@@ -38,9 +35,6 @@ pub struct UdpCounters {
     pub not_allowed: u64,
     /// Datagrams beyond the rate of their source.
     pub over_rate: u64,
-    /// Deliberate impairments.
-    #[serde(flatten)]
-    pub impairments: ImpairmentCounts,
 }
 
 impl UdpCounters {
@@ -54,20 +48,16 @@ impl UdpCounters {
         self.bad_source += other.bad_source;
         self.not_allowed += other.not_allowed;
         self.over_rate += other.over_rate;
-        self.impairments.merge(&other.impairments);
     }
 
-    /// Received datagrams that were not answered, and answers that could not be sent. Deliberate
-    /// losses are not included.
+    /// Received datagrams that were not answered, and answers that could not be sent.
     pub fn dropped(&self) -> u64 {
-        let impairments = &self.impairments;
         self.sockets.truncated
             + self.sockets.send_errors.total()
             + self.from_self
             + self.bad_source
             + self.not_allowed
             + self.over_rate
-            + impairments.impaired_overflowed
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::UdpSettings;
 use super::counters::UdpCounters;
-use super::impairment::{BadPath, ImpairmentCounts, Impairments};
 use super::rate::RateLimit;
 use crate::server::{AllowList, is_one_host};
 use nix::errno::Errno;
@@ -34,9 +33,6 @@ struct Tally {
     over_rate: Cell<u64>,
     handed_over: Cell<u64>,
     handed_over_bytes: Cell<u64>,
-    /// Held back by the impairments.
-    held_back: Cell<u64>,
-    impairments: Cell<ImpairmentCounts>,
 }
 
 fn add(count: &Cell<u64>, amount: usize) {
@@ -96,12 +92,11 @@ impl Port {
             sockets,
             received_bytes: tally.received_bytes.get(),
             sent_bytes: tally.handed_over_bytes.get(),
-            waiting: tally.handed_over.get().saturating_sub(over) + tally.held_back.get(),
+            waiting: tally.handed_over.get().saturating_sub(over),
             from_self: tally.from_self.get(),
             bad_source: tally.bad_source.get(),
             not_allowed: tally.not_allowed.get(),
             over_rate: tally.over_rate.get(),
-            impairments: tally.impairments.get(),
         }
     }
 
@@ -206,90 +201,25 @@ fn answer_from(received: &Received) -> Option<IpAddr> {
     })
 }
 
-/// The path from a received datagram to its answer.
-pub(super) trait Path {
-    /// When the next delayed answer is due.
-    fn next_due(&self) -> Option<Instant>;
-
-    /// Turns received datagrams into answers, and empties `received`; adds the answers that are
-    /// due.
-    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>);
-}
-
-/// Every datagram is answered at once, in the buffer in which it was received.
-pub(super) struct Straight;
-
-impl Path for Straight {
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
-        let admitted = received.drain(..).filter(|received| port.admit(received));
-        answers.extend(admitted.map(|received| {
-            let (from, ecn) = (answer_from(&received), port.ecn(&received));
-            Datagram { from, ecn, ..received.into_reply() }
-        }));
-    }
-}
-
-/// An answer that may be delayed, and sent twice. It is a copy, so that it keeps no receive buffer.
-#[derive(Clone)]
-struct Answer {
-    data: Rc<[u8]>,
-    to: SocketAddr,
-    from: Option<IpAddr>,
-    ecn: Option<Ecn>,
-}
-
-impl From<Answer> for Datagram {
-    fn from(answer: Answer) -> Datagram {
-        let Answer { data, to, from, ecn } = answer;
-        Datagram { from, ecn, ..Datagram::to(to, data) }
-    }
-}
-
-/// The path with impairments.
-pub(super) struct Impaired(BadPath<Answer>);
-
-impl Impaired {
-    /// `stream` distinguishes the sockets of a service.
-    pub(super) fn new(impairments: &Impairments, stream: u64) -> Impaired {
-        Impaired(BadPath::new(impairments.clone(), stream))
-    }
-}
-
-impl Path for Impaired {
-    fn next_due(&self) -> Option<Instant> {
-        self.0.next_due()
-    }
-
-    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
-        let now = Instant::now();
-        let mut out = |answer: Answer| answers.push(answer.into());
-        self.0.release(now, &mut out);
-        for received in received.drain(..).filter(|received| port.admit(received)) {
-            let (to, from, ecn) = (received.from, answer_from(&received), port.ecn(&received));
-            for bytes in received.segments() {
-                let answer = Answer { data: Rc::from(bytes), to, from, ecn };
-                self.0.arrive(to, answer, bytes.len(), now, &mut out);
-            }
-        }
-        port.tally.held_back.set(self.0.waiting() as u64);
-        port.tally.impairments.set(self.0.counts());
-    }
+/// Turns received datagrams into answers, each in the buffer in which it was received; empties `received`.
+fn answer(port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
+    let admitted = received.drain(..).filter(|received| port.admit(received));
+    answers.extend(admitted.map(|received| {
+        let (from, ecn) = (answer_from(&received), port.ecn(&received));
+        Datagram { from, ecn, ..received.into_reply() }
+    }));
 }
 
 /// Reflects until the drain of `port` begins, and ends when all is answered or its time is over.
-pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> {
+pub(super) async fn reflect(port: &Port) -> io::Result<()> {
     let mut received = Vec::with_capacity(BATCH);
     let mut answers = Vec::with_capacity(BATCH);
     let deadline = loop {
         if let Some(deadline) = port.deadline.get() {
             break deadline;
         }
-        port.receive(&mut received, path.next_due()).await?;
-        path.carry(port, &mut received, &mut answers);
+        port.receive(&mut received, None).await?;
+        answer(port, &mut received, &mut answers);
         port.send(&mut answers).await;
     };
     let mut idle = 0;
@@ -297,12 +227,7 @@ pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> 
     while idle < IDLE_WAITS && (port.sealed.get() || Instant::now() < deadline) {
         port.receive(&mut received, Some(Instant::now() + IDLE)).await?;
         idle = if received.is_empty() { idle + 1 } else { 0 };
-        path.carry(port, &mut received, &mut answers);
-        port.send(&mut answers).await;
-    }
-    while let Some(due) = path.next_due().filter(|due| *due <= deadline) {
-        sleep_until(due).await;
-        path.carry(port, &mut received, &mut answers);
+        answer(port, &mut received, &mut answers);
         port.send(&mut answers).await;
     }
     // Answers that are unsent at the deadline are counted as waiting.
