@@ -252,9 +252,8 @@ fn system_calls_are_reported_by_kind(engine: &str) {
         let calls = outcome.result["calls"].as_array().unwrap();
         let named = |name: &str| calls.iter().find(|row| row["call"] == name);
         let count = |name: &str| named(name).map_or(0, |row| row["count"].as_u64().unwrap());
-        assert!(count("ppoll") > 0, "{calls:?}");
         let (sends, receives) = match (engine, arguments.contains("off")) {
-            ("io_uring", _) => ("io_uring_enter (submit)", "io_uring_enter (collect)"),
+            ("io_uring", _) => ("io_uring_enter (submit)", "io_uring_enter (wait)"),
             (_, true) => ("sendmsg", "recvmsg"),
             (_, false) => ("sendmmsg", "recvmmsg"),
         };
