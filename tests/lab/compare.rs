@@ -2,6 +2,9 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![options_and_exit_codes, the_example_workflow_runs];
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
@@ -24,7 +27,6 @@ fn compare(options: &[&str]) -> Output {
     command.args(["lab", "diff"]).args(bundles).args(options).output().unwrap()
 }
 
-#[test]
 fn options_and_exit_codes() {
     let output = compare(&[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -44,7 +46,6 @@ fn options_and_exit_codes() {
 }
 
 /// The workflow's own commands, with shorter runs.
-#[test]
 fn the_example_workflow_runs() {
     let workflow = include_str!("../../docs/examples/compare.yml");
     let line =

@@ -2,6 +2,10 @@
 
 use crate::support::Measured;
 use serde_json::Value;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] =
+    tests![both_engines_serve_files, a_connection_per_request_many_files_and_tls_are_measured];
 
 /// With a short pair of every subject.
 fn measured(arguments: &[&str]) -> Measured {
@@ -27,7 +31,6 @@ fn assert_sound(run: &Value, file_bytes: u64) {
     assert_eq!(run["failures"], serde_json::json!([]), "{run}");
 }
 
-#[test]
 fn both_engines_serve_files() {
     let Measured { said, runs, .. } =
         &measured(&["--set", "connections=10", "--set", "bytes=512,102400", "--set", "tls=false"]);
@@ -44,7 +47,6 @@ fn both_engines_serve_files() {
     }
 }
 
-#[test]
 fn a_connection_per_request_many_files_and_tls_are_measured() {
     for axes in [
         &["tls=false", "keepalive=false"][..],

@@ -1,11 +1,8 @@
 //! `twinring lab`, from the command line to the bundle.
 
 mod compare;
-mod examples;
 mod http;
 mod measurements;
-#[path = "../support/missing.rs"]
-mod missing;
 mod pages;
 mod peers;
 mod quick;
@@ -13,3 +10,17 @@ mod slurm;
 mod support;
 mod tcp;
 mod udp;
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[
+        compare::TESTS,
+        http::TESTS,
+        measurements::TESTS,
+        pages::TESTS,
+        peers::TESTS,
+        quick::TESTS,
+        slurm::LONG_TESTS,
+        tcp::TESTS,
+        udp::TESTS,
+    ])
+}

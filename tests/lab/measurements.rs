@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![every_committed_bundle_verifies];
 
 /// Bundles that are verified at once.
 const THREADS: usize = 4;
@@ -15,7 +18,6 @@ fn verify(bundle: &PathBuf) {
     assert!(output.status.success(), "{}: {said}", bundle.display());
 }
 
-#[test]
 fn every_committed_bundle_verifies() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/measurements");
     let entries = fs::read_dir(directory).expect("a directory");

@@ -1,12 +1,17 @@
 //! `twinring compare` and `twinring advise`, from the command line to the page.
 
 use std::process::{Command, Output};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    words_that_make_no_sense_are_refused_before_anything_runs,
+    two_commands_are_compared_and_a_gate_that_cannot_be_judged_fails
+];
 
 fn twinring(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_twinring")).args(arguments).output().unwrap()
 }
 
-#[test]
 fn words_that_make_no_sense_are_refused_before_anything_runs() {
     for (arguments, expected) in [
         (&["advise", "echo", "-c", "0"][..], "connections"),
@@ -25,7 +30,6 @@ fn words_that_make_no_sense_are_refused_before_anything_runs() {
 }
 
 /// Two builds of one program, given as commands, on loopback; so few pairs decide nothing, and a gate says so.
-#[test]
 fn two_commands_are_compared_and_a_gate_that_cannot_be_judged_fails() {
     let out = tempfile::tempdir().unwrap();
     let build = |name: &str| {

@@ -8,6 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it,
+    places_are_looked_through_in_their_order_and_wrong_ones_refused,
+    a_wrong_place_matters_to_experiments_with_peers_only,
+    building_needs_a_checkout_and_says_what_failed_and_what_that_needs
+];
 
 /// Runs `lab peers` in `directory`, with `path` as PATH. The binary is a copy, so that what cargo
 /// has put beside it does not count as a peer.
@@ -51,7 +59,6 @@ fn entry(output: &Output, name: &str) -> Value {
     peers.iter().find(|peer| peer["name"] == name).cloned().unwrap()
 }
 
-#[test]
 fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("path");
@@ -80,7 +87,6 @@ fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
     assert!(table.contains("To get go-uring and go-uring-atomic"), "{table}");
 }
 
-#[test]
 fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
     let base = tempfile::tempdir().unwrap();
     let nothing = base.path().join("nothing");
@@ -101,7 +107,6 @@ fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
 }
 
 /// A variable that is left over from other work is no matter to who measures no peer.
-#[test]
 fn a_wrong_place_matters_to_experiments_with_peers_only() {
     let out = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
@@ -121,7 +126,6 @@ fn a_wrong_place_matters_to_experiments_with_peers_only() {
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 1, "{said}");
 }
 
-#[test]
 fn building_needs_a_checkout_and_says_what_failed_and_what_that_needs() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("path");

@@ -3,6 +3,13 @@
 use crate::support::{bundle_in, lab};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited,
+    no_prices_are_needed,
+    wrong_words_are_bad_arguments
+];
 
 /// Runs `quick` with few and short pairs into `out`.
 fn quick(out: &Path, options: &[&str]) -> (Output, PathBuf) {
@@ -23,7 +30,6 @@ fn quick(out: &Path, options: &[&str]) -> (Output, PathBuf) {
 }
 
 /// With the machine's prices and both engines, over all protocols.
-#[test]
 fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     let out = tempfile::tempdir().unwrap();
     let (output, bundle) = quick(out.path(), &[]);
@@ -42,7 +48,6 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     assert_eq!(verified.status.code(), Some(1), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-#[test]
 fn no_prices_are_needed() {
     let out = tempfile::tempdir().unwrap();
     let (output, bundle) =
@@ -52,7 +57,6 @@ fn no_prices_are_needed() {
     assert!(stored.contains("they were not to be measured"), "{stored}");
 }
 
-#[test]
 fn wrong_words_are_bad_arguments() {
     for arguments in [
         &["run", "no-such-experiment"][..],

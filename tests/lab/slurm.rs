@@ -1,7 +1,6 @@
 //! The batch script for Slurm on a real one: its daemons run here, with nodes that are all this
 //! machine.
 
-use crate::missing::{is_root, missing};
 use crate::support::{bundle_in, lab};
 use serde_json::Value;
 use std::fs;
@@ -12,6 +11,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use testing::{Test, long_tests};
+
+pub(crate) const LONG_TESTS: &[Test] =
+    long_tests![a_job_measures_from_its_nodes_and_a_signal_ends_it_in_order];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/slurm/twinring.sbatch");
@@ -24,14 +27,12 @@ struct Cluster {
 
 impl Cluster {
     fn new(nodes: usize) -> Option<Cluster> {
-        if !is_root() {
-            return None;
-        }
+        testing::needs_root("it runs the daemons of Slurm");
         let programs =
             ["munged", "slurmctld", "slurmd"].map(|name| Path::new("/usr/sbin").join(name));
         if let Some(absent) = programs.iter().find(|program| !program.exists()) {
-            missing("slurm", format!("no {}; install slurm-wlm and munge", absent.display()));
-            return None;
+            let absent = absent.display();
+            testing::needs("slurm", format_args!("no {absent}; install slurm-wlm and munge"));
         }
         let mut cluster = Cluster {
             nodes,
@@ -170,8 +171,6 @@ fn stored(bundle: &Path) -> Value {
     serde_json::from_slice(&fs::read(bundle.join("bundle.json")).unwrap()).unwrap()
 }
 
-#[test]
-#[ignore = "needs Slurm"]
 fn a_job_measures_from_its_nodes_and_a_signal_ends_it_in_order() {
     let Some(cluster) = Cluster::new(5) else { return };
     let job = cluster.submit("1");

@@ -4,6 +4,16 @@ use crate::support::{Measured, lab};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use serde_json::Value;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_rate_is_a_schedule_and_its_latency_counts_from_there,
+    a_share_of_what_can_be_served_is_one_rate_for_everybody,
+    workers_have_a_cpu_each_and_all_of_them_count,
+    connections_come_and_go,
+    features_of_a_subject_are_really_changed,
+    a_command_may_start_several_load_generators_and_each_has_a_result
+];
 
 /// All runs of one short pair of everything.
 fn runs(arguments: &[&str]) -> Vec<Value> {
@@ -13,7 +23,6 @@ fn runs(arguments: &[&str]) -> Vec<Value> {
 const SMALL: [&str; 6] =
     ["quick", "--protocol", "tcp", "--set", "connections=10", "--set=message_bytes=128"];
 
-#[test]
 fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
     let axes = ["--set", "rate_per_s=0,2000"];
     let runs = runs(&[&SMALL[..], &axes].concat());
@@ -31,7 +40,6 @@ fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
     }
 }
 
-#[test]
 fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
     let runs = runs(&[&SMALL[..], &["--set", "load_percent=20,0"]].concat());
     let (calibration, runs): (Vec<_>, Vec<_>) =
@@ -59,7 +67,6 @@ fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
     }
 }
 
-#[test]
 fn workers_have_a_cpu_each_and_all_of_them_count() {
     let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|it| mine.is_set(*it) == Ok(true)).collect();
@@ -109,7 +116,6 @@ fn workers_have_a_cpu_each_and_all_of_them_count() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("several workers on napi"));
 }
 
-#[test]
 fn connections_come_and_go() {
     let runs = runs(&["churn", "--set", "churn=1,10", "--set", "connections=10"]);
     for churn in [1, 10] {
@@ -123,7 +129,6 @@ fn connections_come_and_go() {
     }
 }
 
-#[test]
 fn features_of_a_subject_are_really_changed() {
     let axes = ["--set", "load_percent=0"];
     let subjects = ["--subject", "io_uring", "--subject", "single=io_uring:multishot=off"];
@@ -138,7 +143,6 @@ fn start_many(count: usize) -> String {
     format!("sh -c 'for i in $(seq {count}); do \"$@\" & done; wait' sh")
 }
 
-#[test]
 fn a_command_may_start_several_load_generators_and_each_has_a_result() {
     let twinring = env!("CARGO_BIN_EXE_twinring");
     let run = |announced: &str| {

@@ -2,6 +2,13 @@
 
 use crate::support::Measured;
 use serde_json::Value;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    streams_run_both_sides_on_the_subjects_engine,
+    one_socket_is_measured_with_pending_receives_and_segmentation_offload,
+    a_foreign_reflector_goes_through_the_same_door
+];
 
 /// With a short pair of every subject.
 fn measured(arguments: &[&str]) -> Measured {
@@ -21,7 +28,6 @@ fn assert_sound(run: &Value) {
     assert!(load["calls"].as_array().is_none_or(|calls| !calls.is_empty()), "{run}");
 }
 
-#[test]
 fn streams_run_both_sides_on_the_subjects_engine() {
     let Measured { said, runs, .. } = &measured(&["udp-streams", "--set", "streams=50,100"]);
     assert!(said.contains("UDP 172 B x 50") && said.contains("UDP 172 B x 100"), "{said}");
@@ -33,7 +39,6 @@ fn streams_run_both_sides_on_the_subjects_engine() {
     }
 }
 
-#[test]
 fn one_socket_is_measured_with_pending_receives_and_segmentation_offload() {
     let experiment = "published-asyncudp";
     let subjects = twinring_lab::Experiment::find(experiment).unwrap().subjects.len();
@@ -52,7 +57,6 @@ fn one_socket_is_measured_with_pending_receives_and_segmentation_offload() {
     }
 }
 
-#[test]
 fn a_foreign_reflector_goes_through_the_same_door() {
     let twinring = env!("CARGO_BIN_EXE_twinring");
     // Without --json it says nothing that the lab reads: its port is all that can be seen.

@@ -8,7 +8,6 @@ pub(crate) mod dead_mount;
 pub(crate) mod http;
 pub(crate) mod http2;
 pub(crate) mod load;
-pub(crate) mod missing;
 pub(crate) mod namespace;
 pub(crate) mod rootfs;
 pub(crate) mod tls;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why the lab could not do what it was asked. A subject that misbehaves is not an error but a
-/// result: see [`crate::audit`].
+/// result: see `analysis::checks`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {

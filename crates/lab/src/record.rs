@@ -71,7 +71,7 @@ pub struct RunRecord {
     pub server_exit: Option<Exit>,
     /// How the load generator ended.
     pub client_exit: Option<Exit>,
-    /// What went wrong while running; judged by [`crate::audit`].
+    /// What went wrong while running; judged by `analysis::checks`.
     pub failures: Vec<Failure>,
 }
 

@@ -1,7 +1,5 @@
 //! Experiments with the fakes of `examples/fakes`, which cargo builds before the tests.
 
-#[path = "../../../../tests/support/missing.rs"]
-pub(crate) mod missing;
 pub(crate) mod records;
 pub(crate) mod stories;
 

@@ -4,6 +4,14 @@ use serde_json::{Value, json};
 use twinring_lab::analysis::{Check, Effect, Finding, check};
 
 use crate::common::records::{judge, pairs, read, record};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one,
+    a_foreign_server_may_end_badly,
+    the_time_that_others_took_is_in_the_tolerance_of_each_check,
+    a_late_load_generator_costs_its_pair_unless_most_runs_are_late
+];
 
 /// What is changed in a flawless run, by JSON pointer, and which check then fires with which effect.
 type Flaw = (Check, Effect, Vec<(&'static str, Value)>);
@@ -81,7 +89,6 @@ fn effect(found: &[Finding], of: Check) -> Option<Effect> {
     found.iter().find(|finding| finding.check == of).map(|finding| finding.effect)
 }
 
-#[test]
 fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
     assert_eq!(check(&read(record(0, 0, "io_uring", 1.6))), []);
     let mut fired = Vec::new();
@@ -96,7 +103,6 @@ fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
 }
 
 /// A foreign server that ends badly has served well.
-#[test]
 fn a_foreign_server_may_end_badly() {
     let mut made = record(0, 0, "theirs", 1.6);
     put(
@@ -110,7 +116,6 @@ fn a_foreign_server_may_end_badly() {
 }
 
 /// A check allows for the time that others had the CPUs, and for no more.
-#[test]
 fn the_time_that_others_took_is_in_the_tolerance_of_each_check() {
     for (of, taken_s, expected) in [
         // 600 ms are 100 ms more than a request may wait in a window of 2 s.
@@ -139,7 +144,6 @@ fn the_time_that_others_took_is_in_the_tolerance_of_each_check() {
 }
 
 /// One late run of nine voided a cell, and with it the other sixteen runs.
-#[test]
 fn a_late_load_generator_costs_its_pair_unless_most_runs_are_late() {
     let mut records = pairs(9, 1.25);
     for record in &mut records {

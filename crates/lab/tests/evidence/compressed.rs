@@ -7,6 +7,14 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use twinring_lab::{diff, rerender, verify};
 
 use crate::tampering::copy;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_compressed_bundle_is_verified_compared_and_rendered_again,
+    edits_of_compressed_files_are_found,
+    damaged_compressed_files_are_refused,
+    content_is_bounded_however_small_its_file_is
+];
 
 /// Does what `zstd --rm` does.
 fn compress(directory: &Path, name: &str, edit: impl FnOnce(String) -> String) {
@@ -27,7 +35,6 @@ fn told(directory: &Path) -> String {
 
 const LARGE: [&str; 3] = ["runs.jsonl", "bundle.json", "report.html"];
 
-#[test]
 fn a_compressed_bundle_is_verified_compared_and_rendered_again() {
     let (plain, bundle) = (copy(), copy());
     let bundle = bundle.path();
@@ -45,7 +52,6 @@ fn a_compressed_bundle_is_verified_compared_and_rendered_again() {
     assert!(verify(bundle).unwrap().holds());
 }
 
-#[test]
 fn edits_of_compressed_files_are_found() {
     for (name, from, to) in [
         ("runs.jsonl", "\"answered\":", "\"answered\":1"),
@@ -61,7 +67,6 @@ fn edits_of_compressed_files_are_found() {
 
 type Damage = fn(&mut Vec<u8>);
 
-#[test]
 fn damaged_compressed_files_are_refused() {
     let damage: [(&str, Damage); 5] = [
         ("compressed: ", Vec::clear),
@@ -87,7 +92,6 @@ fn damaged_compressed_files_are_refused() {
 }
 
 /// A few kilobytes can decompress to more than there is memory.
-#[test]
 fn content_is_bounded_however_small_its_file_is() {
     for (name, bytes) in
         [("runs.jsonl", 5 << 20), ("bundle.json", 33 << 20), ("report.html", 33 << 20)]

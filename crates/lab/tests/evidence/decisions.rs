@@ -4,6 +4,21 @@ use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, Comparison, Scope};
 
 use crate::common::records::{bundle, experiment, judge, judge_by, pairs};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    less_cpu_is_found_in_either_direction_and_not_between_equals,
+    the_columns_divide_to_the_ratio,
+    what_is_left_out_is_said_with_its_side_and_the_ratio_over_all_runs_is_beside,
+    a_decision_that_is_gone_over_all_runs_is_fragile,
+    placements_are_strata,
+    sessions_are_never_pooled_as_pairs,
+    more_comparisons_make_wider_intervals,
+    a_subject_compared_with_itself_is_an_aa_test,
+    no_decision_is_finer_than_the_clock,
+    who_alone_meets_the_slo_is_said_and_cpu_is_not_compared,
+    the_same_runs_give_the_same_summary
+];
 
 fn only(cell: CellSummary) -> Comparison {
     cell.comparisons.into_iter().next().unwrap()
@@ -21,7 +36,6 @@ fn session(number: usize, records: Vec<Value>) -> Vec<Value> {
     records.into_iter().map(moved).collect()
 }
 
-#[test]
 fn less_cpu_is_found_in_either_direction_and_not_between_equals() {
     for (ratio, less) in [(1.25, Some("io_uring")), (0.8, Some("epoll")), (1.0, None)] {
         let found = only(judge(pairs(8, ratio)));
@@ -41,7 +55,6 @@ fn less_cpu_is_found_in_either_direction_and_not_between_equals() {
 }
 
 /// Medians stood beside geometric means of pairs: a reader who divided the columns got another number.
-#[test]
 fn the_columns_divide_to_the_ratio() {
     let cell = judge(pairs(9, 1.25));
     let of = |name: &str| cell.subject(name).unwrap().figures.unwrap().server_cpu_ns.unwrap();
@@ -50,7 +63,6 @@ fn the_columns_divide_to_the_ratio() {
 }
 
 /// Excluded blocks changed a ratio from 1.11 to 1.24, and no report said so.
-#[test]
 fn what_is_left_out_is_said_with_its_side_and_the_ratio_over_all_runs_is_beside() {
     let mut records = pairs(10, 1.25);
     records[4]["others"]["cpu_s"] = json!(0.2);
@@ -72,7 +84,6 @@ fn what_is_left_out_is_said_with_its_side_and_the_ratio_over_all_runs_is_beside(
     );
 }
 
-#[test]
 fn a_decision_that_is_gone_over_all_runs_is_fragile() {
     let mut records = pairs(8, 1.05);
     for extra in 0..4 {
@@ -89,7 +100,6 @@ fn a_decision_that_is_gone_over_all_runs_is_fragile() {
     assert!(found.less.as_deref() == Some("io_uring") && found.is_fragile(), "{found:?}");
 }
 
-#[test]
 fn placements_are_strata() {
     let mut records = pairs(8, 1.25);
     for (number, record) in records.iter_mut().enumerate() {
@@ -106,7 +116,6 @@ fn placements_are_strata() {
     assert!(ends.high / ends.low < 1.05, "{found:?}");
 }
 
-#[test]
 fn sessions_are_never_pooled_as_pairs() {
     let of = |sessions: &[(f64, usize)]| {
         let each = sessions
@@ -132,7 +141,6 @@ fn sessions_are_never_pooled_as_pairs() {
     }
 }
 
-#[test]
 fn more_comparisons_make_wider_intervals() {
     let width = |it: &Comparison| {
         let ends = it.ratio.unwrap().ends.unwrap();
@@ -153,7 +161,6 @@ fn more_comparisons_make_wider_intervals() {
     assert!(width(&found.comparisons[0]) > width(&one));
 }
 
-#[test]
 fn a_subject_compared_with_itself_is_an_aa_test() {
     let mut same = experiment();
     same.subjects[1].engine = same.subjects[0].engine.clone();
@@ -162,7 +169,6 @@ fn a_subject_compared_with_itself_is_an_aa_test() {
 }
 
 /// A clock of ticks cannot show what is smaller than a tick.
-#[test]
 fn no_decision_is_finer_than_the_clock() {
     let mut records = pairs(8, 1.08);
     for record in &mut records {
@@ -174,7 +180,6 @@ fn no_decision_is_finer_than_the_clock() {
     assert_eq!(only(judge(pairs(8, 1.08))).less.as_deref(), Some("io_uring"));
 }
 
-#[test]
 fn who_alone_meets_the_slo_is_said_and_cpu_is_not_compared() {
     let mut records = pairs(8, 1.25);
     for record in &mut records {
@@ -194,7 +199,6 @@ fn who_alone_meets_the_slo_is_said_and_cpu_is_not_compared() {
     assert_eq!((found.less, found.ratio), (None, None));
 }
 
-#[test]
 fn the_same_runs_give_the_same_summary() {
     let [a, b] = [(); 2].map(|()| bundle(experiment(), pairs(20, 1.02)).summary);
     assert_eq!(a, b);

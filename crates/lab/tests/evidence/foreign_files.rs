@@ -9,6 +9,16 @@ use nix::sys::stat::Mode;
 use twinring_lab::{Experiment, LabError, diff, rerender, verify};
 
 use crate::tampering::copy;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    files_of_a_bundle_that_are_no_files_are_refused_at_once,
+    files_of_a_bundle_are_read_up_to_a_bound,
+    reports_are_written_beside_what_lies_in_their_way,
+    of_a_failure_a_few_lines_are_printed,
+    a_name_that_is_almost_one_is_suggested,
+    an_experiment_is_a_file_of_bounded_size
+];
 
 const FILES: [&str; 5] =
     ["bundle.json", "runs.jsonl", "report.md", "report.html", "manifest.sha256"];
@@ -29,7 +39,6 @@ fn told(directory: &Path) -> String {
 }
 
 /// `lab verify` waited for a writer of a FIFO, and read /dev/zero until the memory was full.
-#[test]
 fn files_of_a_bundle_that_are_no_files_are_refused_at_once() {
     for name in FILES {
         for kind in ["a FIFO", "a device"] {
@@ -47,7 +56,6 @@ fn files_of_a_bundle_that_are_no_files_are_refused_at_once() {
     }
 }
 
-#[test]
 fn files_of_a_bundle_are_read_up_to_a_bound() {
     for (name, bytes) in FILES.map(|name| (name, 1_u64 << 40)) {
         let bundle = copy();
@@ -60,7 +68,6 @@ fn files_of_a_bundle_are_read_up_to_a_bound() {
 }
 
 /// `lab report` waited for a reader of a FIFO, and wrote through a link.
-#[test]
 fn reports_are_written_beside_what_lies_in_their_way() {
     let bundle = copy();
     let elsewhere = bundle.path().join("elsewhere");
@@ -73,7 +80,6 @@ fn reports_are_written_beside_what_lies_in_their_way() {
 }
 
 /// One figure was printed with tens of kilobytes.
-#[test]
 fn of_a_failure_a_few_lines_are_printed() {
     let bundle = copy();
     let path = bundle.path().join("bundle.json");
@@ -91,14 +97,12 @@ fn of_a_failure_a_few_lines_are_printed() {
     }
 }
 
-#[test]
 fn a_name_that_is_almost_one_is_suggested() {
     let said = |name: &str| Experiment::find(name).unwrap_err().to_string();
     assert!(said("quikc").starts_with("no experiment `quikc`, did you mean `quick`?; built in"));
     assert!(said("something").starts_with("no experiment `something`; built in are: "));
 }
 
-#[test]
 fn an_experiment_is_a_file_of_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("experiment.toml");

@@ -11,3 +11,22 @@ mod experiments;
 mod foreign_files;
 mod pages;
 mod tampering;
+
+fn main() -> std::process::ExitCode {
+    testing::run(&[
+        checks::TESTS,
+        compressed::TESTS,
+        decisions::TESTS,
+        experiments::accounting::TESTS,
+        experiments::bundles::TESTS,
+        experiments::faults::TESTS,
+        experiments::http_faults::TESTS,
+        experiments::interrupted::TESTS,
+        experiments::networks::TESTS,
+        experiments::peers::TESTS,
+        experiments::udp_faults::TESTS,
+        foreign_files::TESTS,
+        pages::TESTS,
+        tampering::TESTS,
+    ])
+}

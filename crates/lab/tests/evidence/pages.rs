@@ -5,6 +5,13 @@ use twinring_lab::{Style, first_page, full, markdown};
 
 use crate::common::records::{bundle, experiment, pairs};
 use crate::common::stories;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    the_first_page_of_every_story_fits,
+    the_page_says_who_needs_less_and_how_sure_that_is,
+    what_a_bundle_says_is_text_in_every_rendering
+];
 
 /// The most lines and columns of the first page.
 const LINES: usize = 30;
@@ -25,7 +32,6 @@ fn assert_fits(bundle: &Bundle) -> String {
     page
 }
 
-#[test]
 fn the_first_page_of_every_story_fits() {
     for name in stories::STORIES {
         let directory = tempfile::tempdir().unwrap();
@@ -38,7 +44,6 @@ fn the_first_page_of_every_story_fits() {
     }
 }
 
-#[test]
 fn the_page_says_who_needs_less_and_how_sure_that_is() {
     let page = assert_fits(&bundle(experiment(), pairs(8, 1.25)));
     for part in
@@ -52,7 +57,6 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
     assert!(page.contains("no difference found"), "{page}");
 }
 
-#[test]
 fn what_a_bundle_says_is_text_in_every_rendering() {
     let mut found = bundle(experiment(), pairs(8, 1.25));
     found.experiment.about = "<script>a|b`c</script>".to_owned();

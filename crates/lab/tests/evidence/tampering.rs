@@ -6,7 +6,17 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use testing::{Test, tests};
 use twinring_lab::{rerender, verify};
+
+pub(crate) const TESTS: &[Test] = tests![
+    edited_raw_data_are_found_by_what_follows_from_them,
+    runs_left_out_doubled_swapped_or_renamed_are_found,
+    edited_reports_and_conditions_are_found_by_their_hashes,
+    bundles_that_pass_for_others_are_found,
+    an_unfinished_bundle_without_reports_holds,
+    any_edited_figure_is_found
+];
 
 /// A copy of the stored bundle, with summary and reports.
 pub(crate) fn copy() -> tempfile::TempDir {
@@ -94,7 +104,6 @@ const TCP: usize = 6;
 const UDP: usize = 10;
 const HTTP: usize = 13;
 
-#[test]
 fn edited_raw_data_are_found_by_what_follows_from_them() {
     let directory = copy();
     let text = fs::read_to_string(directory.path().join("runs.jsonl")).unwrap();
@@ -153,7 +162,6 @@ fn edited_raw_data_are_found_by_what_follows_from_them() {
     assert!(verify(directory.path()).unwrap().holds());
 }
 
-#[test]
 fn runs_left_out_doubled_swapped_or_renamed_are_found() {
     let directory = copy();
     let text = fs::read_to_string(directory.path().join("runs.jsonl")).unwrap();
@@ -190,7 +198,6 @@ fn runs_left_out_doubled_swapped_or_renamed_are_found() {
 }
 
 /// Unless the manifest was rewritten as well; `twinring lab report` then writes the reports again.
-#[test]
 fn edited_reports_and_conditions_are_found_by_their_hashes() {
     let directory = copy();
     for (name, from, to) in [
@@ -210,7 +217,6 @@ fn edited_reports_and_conditions_are_found_by_their_hashes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    #[test]
     fn any_edited_figure_is_found(pick: prop::sample::Index) {
         let directory = copy();
         let text = fs::read_to_string(directory.path().join("bundle.json")).unwrap();
@@ -227,7 +233,6 @@ proptest! {
 }
 
 /// Less is looked at in a bundle that is old, or not finished: one that is neither must not pass for it.
-#[test]
 fn bundles_that_pass_for_others_are_found() {
     let directory = copy();
     let path = directory.path();
@@ -250,7 +255,6 @@ fn bundles_that_pass_for_others_are_found() {
 }
 
 /// As a lab leaves it that was killed.
-#[test]
 fn an_unfinished_bundle_without_reports_holds() {
     let directory = copy();
     let path = directory.path().join("bundle.json");

@@ -1,9 +1,16 @@
 //! What runs cost is found, of servers whose cost is known.
 
 use crate::common::{Sketch, first_cell, runs};
+use testing::{Test, tests};
 use twinring_lab::Outcome;
 use twinring_lab::accounting::{CpuUse, IdleClock};
 use twinring_lab::record::RunRecord;
+
+pub(crate) const TESTS: &[Test] = tests![
+    memory_that_connections_take_is_found_where_it_is,
+    children_and_threads_of_a_server_are_counted,
+    the_parts_of_both_sides_add_up_and_the_looks_are_timed
+];
 
 fn run(sketch: Sketch<'_>) -> (tempfile::TempDir, Outcome) {
     let out = tempfile::tempdir().unwrap();
@@ -20,7 +27,6 @@ fn used<'a>(runs: &'a [RunRecord], subject: &str) -> &'a CpuUse {
     of(runs, subject).cpu.as_ref().unwrap()
 }
 
-#[test]
 fn memory_that_connections_take_is_found_where_it_is() {
     let grown = |runs: &[RunRecord], subject: &str| {
         let memory = of(runs, subject).memory.unwrap();
@@ -36,7 +42,6 @@ fn memory_that_connections_take_is_found_where_it_is() {
     assert!(memory.server_at_end.page_table_bytes > 0);
 }
 
-#[test]
 fn children_and_threads_of_a_server_are_counted() {
     // All that `forks` does, its child does.
     let do_their_work = |runs: &[RunRecord]| {
@@ -55,7 +60,6 @@ fn children_and_threads_of_a_server_are_counted() {
     assert!(of_two.pss_bytes < of_two.rss_bytes, "{of_two:?}");
 }
 
-#[test]
 fn the_parts_of_both_sides_add_up_and_the_looks_are_timed() {
     let (_out, outcome) = run(Sketch { others: &["burn"], ..Sketch::default() });
     let runs = runs(&outcome);

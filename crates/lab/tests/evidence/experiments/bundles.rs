@@ -5,9 +5,18 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{HttpSketch, Sketch, UdpSketch, fakes, files, run_as_it_is};
+use testing::{Test, tests};
 use twinring_lab::{LabError, Stop, add_to, diff, rerender, verify};
 
-#[test]
+pub(crate) const TESTS: &[Test] = tests![
+    a_bundle_holds_until_any_of_it_is_edited,
+    a_bundle_of_datagrams_holds_until_any_of_it_is_edited,
+    a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone,
+    every_field_is_documented_and_every_file_is_read_back_as_it_was_written,
+    what_is_not_a_bundle_is_refused,
+    progress_goes_to_standard_error_only
+];
+
 fn a_bundle_holds_until_any_of_it_is_edited() {
     let out = tempfile::tempdir().unwrap();
     let outcome = Sketch { others: &["foreign"], ..Sketch::default() }.run(out.path()).unwrap();
@@ -58,7 +67,6 @@ fn assert_edits_are_found(bundle: &Path, fields: &[&str]) {
     fs::write(&path, text).unwrap();
 }
 
-#[test]
 fn a_bundle_of_datagrams_holds_until_any_of_it_is_edited() {
     let out = tempfile::tempdir().unwrap();
     let sketch = UdpSketch { others: &["foreign"], pairs: 2, ..UdpSketch::default() };
@@ -74,7 +82,6 @@ fn a_bundle_of_datagrams_holds_until_any_of_it_is_edited() {
     assert!(!html.contains("http://") && !html.contains("https://"), "it must open offline");
 }
 
-#[test]
 fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
     let out = tempfile::tempdir().unwrap();
     let sketch = HttpSketch { others: &["foreign"], pairs: 2, ..HttpSketch::default() };
@@ -111,7 +118,6 @@ fn field_names(value: &serde_json::Value, names: &mut std::collections::BTreeSet
     }
 }
 
-#[test]
 fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
     let document = include_str!("../../../../../docs/bundle.md");
     let others: &[&str] = &["foreign"];
@@ -146,7 +152,6 @@ fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
     assert!(missing.is_empty(), "docs/bundle.md does not name {missing:?}");
 }
 
-#[test]
 fn what_is_not_a_bundle_is_refused() {
     let out = tempfile::tempdir().unwrap();
     // The directory is named as it was given.
@@ -162,7 +167,6 @@ fn what_is_not_a_bundle_is_refused() {
     assert!(error.to_string().contains("other/1"), "{error}");
 }
 
-#[test]
 fn progress_goes_to_standard_error_only() {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("short.toml");

@@ -1,7 +1,22 @@
 //! Each fault of a fake server or client is caught and named, and a clean one is left alone.
 
 use crate::common::{Sketch, first_cell, summary, voids};
+use testing::{Test, tests};
 use twinring_lab::analysis::Check;
+
+pub(crate) const TESTS: &[Test] = tests![
+    clean_servers_pass_every_audit,
+    a_server_that_loses_bytes_is_named,
+    a_server_that_swallows_the_end_of_a_message_is_named,
+    a_server_that_changes_bytes_is_named,
+    a_server_that_dies_is_named_with_its_last_words,
+    a_server_that_admits_64_connections_is_named,
+    a_slow_server_is_measured,
+    servers_that_do_not_start_are_named,
+    a_server_that_does_not_stop_is_named_and_gone,
+    a_client_that_is_not_truthful_is_named,
+    a_client_that_never_ends_is_named_and_gone
+];
 
 /// Runs the clean server and one of `mode`, and returns what voided each.
 fn voids_of(mode: &str, sketch: Sketch<'_>) -> [Vec<Check>; 2] {
@@ -33,31 +48,26 @@ fn assert_caught_in(sketch: fn() -> Sketch<'static>, mode: &str, expected: &[Che
     assert!(is_named(&faulty), "{mode}: {faulty:?}");
 }
 
-#[test]
 fn clean_servers_pass_every_audit() {
     for mode in ["foreign", "burn"] {
         assert_eq!(voids_of(mode, Sketch::default()), [[], []], "{mode}");
     }
 }
 
-#[test]
 fn a_server_that_loses_bytes_is_named() {
     assert_caught("lossy", Check::Bytes);
 }
 
-#[test]
 fn a_server_that_swallows_the_end_of_a_message_is_named() {
     // The client cannot see a difference; it waits for ever.
     let named = [Check::Stalled, Check::Answers];
     assert_caught_in(Sketch::default, "swallow", &named);
 }
 
-#[test]
 fn a_server_that_changes_bytes_is_named() {
     assert_caught("garble", Check::Bytes);
 }
 
-#[test]
 fn a_server_that_dies_is_named_with_its_last_words() {
     let out = tempfile::tempdir().unwrap();
     let outcome = Sketch { others: &["dies"], ..Sketch::default() }.run(out.path()).unwrap();
@@ -67,13 +77,11 @@ fn a_server_that_dies_is_named_with_its_last_words() {
     assert!(died.what.contains("exit code 7") && died.what.contains("out of cheese"), "{died:?}");
 }
 
-#[test]
 fn a_server_that_admits_64_connections_is_named() {
     let hundred = || Sketch { connections: 100, window_s: 0.6, ..Sketch::default() };
     assert_caught_in(hundred, "admits-64", &[Check::Admission]);
 }
 
-#[test]
 fn a_slow_server_is_measured() {
     let sketch = Sketch { others: &["slow"], connections: 12, ..Sketch::default() };
     let out = tempfile::tempdir().unwrap();
@@ -86,18 +94,15 @@ fn a_slow_server_is_measured() {
     );
 }
 
-#[test]
 fn servers_that_do_not_start_are_named() {
     assert_caught("crashes", Check::ServerRuns);
     assert_caught("unready", Check::ServerRuns);
 }
 
-#[test]
 fn a_server_that_does_not_stop_is_named_and_gone() {
     assert_caught("deaf", Check::ServerRuns);
 }
 
-#[test]
 fn a_client_that_is_not_truthful_is_named() {
     for (fault, expected) in [("miscounts", Check::Balance), ("flatters", Check::LittlesLaw)] {
         let out = tempfile::tempdir().unwrap();
@@ -107,7 +112,6 @@ fn a_client_that_is_not_truthful_is_named() {
     }
 }
 
-#[test]
 fn a_client_that_never_ends_is_named_and_gone() {
     let out = tempfile::tempdir().unwrap();
     let outcome = Sketch { client_fault: "hangs", ..Sketch::default() }.run(out.path()).unwrap();

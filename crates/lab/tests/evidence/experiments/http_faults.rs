@@ -4,7 +4,20 @@
 use std::process::Command;
 
 use crate::common::{HttpSketch, fakes, first_cell, voids};
+use testing::{Test, tests};
 use twinring_lab::analysis::{CellSummary, Check, Effect, Finding};
+
+pub(crate) const TESTS: &[Test] = tests![
+    clean_servers_pass_every_audit,
+    pipelined_requests_are_measured_too,
+    wrong_answers_are_named_by_what_is_wrong,
+    servers_that_break_off_or_die_are_named,
+    a_server_that_admits_64_connections_is_named,
+    a_load_generator_that_is_not_truthful_is_named,
+    a_load_generator_that_does_not_look_at_content_is_warned_of,
+    without_nginx_the_others_are_measured_and_the_report_says_what_to_do,
+    nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise
+];
 
 /// What came out; the clean server is flawless.
 fn cell(sketch: &HttpSketch<'_>) -> CellSummary {
@@ -31,7 +44,6 @@ fn assert_caught(mode: &str, expected: Check, said: &str) {
     assert!(why.contains(mode), "{why}");
 }
 
-#[test]
 fn clean_servers_pass_every_audit() {
     for mode in ["foreign", "burn"] {
         let sketch = HttpSketch { others: &[mode], ..HttpSketch::default() };
@@ -41,13 +53,11 @@ fn clean_servers_pass_every_audit() {
     }
 }
 
-#[test]
 fn pipelined_requests_are_measured_too() {
     let cell = cell(&HttpSketch { grid: "depth = [3]", ..HttpSketch::default() });
     assert_eq!(cell.cell.to_string(), "4 connections x 1000 B x depth 3 over HTTP on lo");
 }
 
-#[test]
 fn wrong_answers_are_named_by_what_is_wrong() {
     assert_caught("status", Check::Bytes, "status 4");
     assert_caught("short", Check::Bytes, "length 4");
@@ -55,13 +65,11 @@ fn wrong_answers_are_named_by_what_is_wrong() {
     assert_caught("malformed", Check::Bytes, "malformed 4");
 }
 
-#[test]
 fn servers_that_break_off_or_die_are_named() {
     assert_caught("breaks", Check::Errors, "closed early 4");
     assert_caught("dies", Check::ServerRuns, "out of cheese");
 }
 
-#[test]
 fn a_server_that_admits_64_connections_is_named() {
     let sketch = HttpSketch {
         others: &["admits-64"],
@@ -74,7 +82,6 @@ fn a_server_that_admits_64_connections_is_named() {
     assert!(is_caught(&cell), "{:?}", cell.findings);
 }
 
-#[test]
 fn a_load_generator_that_is_not_truthful_is_named() {
     for (client_fault, expected) in [
         ("miscounts", Check::Balance),
@@ -89,14 +96,12 @@ fn a_load_generator_that_is_not_truthful_is_named() {
     }
 }
 
-#[test]
 fn a_load_generator_that_does_not_look_at_content_is_warned_of() {
     let cell = cell(&HttpSketch { client_fault: "blind", ..HttpSketch::default() });
     let kinds: Vec<_> = cell.findings.iter().map(|finding| finding.check).collect();
     assert!(kinds.contains(&Check::Verified), "{:?}", cell.findings);
 }
 
-#[test]
 fn without_nginx_the_others_are_measured_and_the_report_says_what_to_do() {
     let out = tempfile::tempdir().unwrap();
     let more = "[[subjects]]\nname = \"theirs\"\npeer = \"nginx\"\n";
@@ -114,7 +119,6 @@ fn without_nginx_the_others_are_measured_and_the_report_says_what_to_do() {
     assert!(verification.holds() && verification.runs >= 2, "{verification}");
 }
 
-#[test]
 fn nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise() {
     let more = "[[subjects]]\nname = \"theirs\"\npeer = \"nginx\"\n\
                 against = [\"other\"]\n\
@@ -127,13 +131,12 @@ fn nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise() {
         outcome.bundle.experiment.subjects.iter().map(|it| it.name.as_str()).collect();
     let runs = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).unwrap();
     if let [not_run, _] = &outcome.bundle.not_run[..] {
-        crate::common::missing::missing("nginx", &not_run.why);
         assert_eq!((not_run.subject.as_str(), names), ("theirs", vec!["files"]));
         assert!(
             report.contains("theirs was not run") && report.contains("apt install"),
             "{report}"
         );
-        return;
+        testing::needs("nginx", &not_run.why);
     }
     assert_eq!(names, ["files", "theirs", "other"]);
     assert!(runs.contains("sendfile on;") && runs.contains("sendfile off;"), "{runs}");

@@ -5,13 +5,21 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::missing::missing;
 use crate::common::{HttpSketch, Sketch, bundle_in, fakes, files, run_text, wait_until};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use testing::{Test, tests};
 use twinring_lab::result::State;
 use twinring_lab::{LabError, Stop, rerender, verify};
+
+pub(crate) const TESTS: &[Test] = tests![
+    an_interrupted_lab_leaves_a_valid_partial_bundle,
+    a_second_signal_stops_at_once_and_nothing_is_left,
+    a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read,
+    a_full_disk_is_an_error_and_what_was_written_stays_readable,
+    an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files
+];
 
 /// An experiment in cells enough that it goes on when some are void: there nobody is run again.
 fn in_many_cells(experiment: &str) -> String {
@@ -54,7 +62,6 @@ fn is_alive(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-#[test]
 fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let out = tempfile::tempdir().unwrap();
@@ -72,7 +79,6 @@ fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
     }
 }
 
-#[test]
 fn a_second_signal_stops_at_once_and_nothing_is_left() {
     let out = tempfile::tempdir().unwrap();
     let mut lab = start_lab(out.path());
@@ -87,7 +93,6 @@ fn a_second_signal_stops_at_once_and_nothing_is_left() {
     wait_until("all are gone", || (!mine.iter().any(|pid| is_alive(*pid))).then_some(()));
 }
 
-#[test]
 fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
     let out = tempfile::tempdir().unwrap();
     let mut lab = start_lab(out.path());
@@ -109,7 +114,6 @@ fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
     assert!(verify(&bundle).unwrap().holds());
 }
 
-#[test]
 fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     // A small file system in a mount namespace of this thread only.
     let worker = std::thread::spawn(|| {
@@ -118,7 +122,7 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         let entered = unshare(CloneFlags::CLONE_NEWNS)
             .and_then(|()| mount(None::<&str>, "/", None::<&str>, flags, None::<&str>));
         if let Err(errno) = entered {
-            return missing("root", format!("no mount namespace: {errno}"));
+            testing::needs("root", format_args!("no mount namespace: {errno}"));
         }
         let out = tempfile::tempdir().unwrap();
         let none = MsFlags::empty();
@@ -144,10 +148,9 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         let verification = verify(&bundle).unwrap();
         assert!(verification.holds() && bundle.join("report.html").exists(), "{verification}");
     });
-    worker.join().unwrap();
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-#[test]
 fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() {
     let out = tempfile::tempdir().unwrap();
     let sketch = HttpSketch { others: &["foreign"], pairs: 100, ..HttpSketch::default() };

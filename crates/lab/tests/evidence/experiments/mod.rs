@@ -1,11 +1,11 @@
 //! Whole experiments, short ones, with servers and load generators whose faults are known
 //! (`examples/fakes`).
 
-mod accounting;
-mod bundles;
-mod faults;
-mod http_faults;
-mod interrupted;
-mod networks;
-mod peers;
-mod udp_faults;
+pub(crate) mod accounting;
+pub(crate) mod bundles;
+pub(crate) mod faults;
+pub(crate) mod http_faults;
+pub(crate) mod interrupted;
+pub(crate) mod networks;
+pub(crate) mod peers;
+pub(crate) mod udp_faults;

@@ -5,11 +5,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::missing::{is_root, missing};
 use crate::common::{Sketch, bundle_in, calm, fakes, files, runs, summary, voids, wait_until};
+use testing::{Test, tests};
 use twinring_lab::{NetKind, Outcome, verify};
 
-#[test]
+pub(crate) const TESTS: &[Test] = tests![
+    namespaces_are_used_where_rights_allow_and_said_otherwise,
+    each_network_does_what_it_says_and_is_counted,
+    a_network_that_cannot_be_had_is_an_error_that_says_so
+];
+
 fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
     let sketch = Sketch { net: "auto", ..Sketch::default() };
     let passes = |outcome: &Outcome| voids(&summary(outcome).cells[0], "echo").is_empty();
@@ -18,8 +23,8 @@ fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
     let network = &outcome.bundle.networks[0];
     match &outcome.bundle.network_fallback {
         Some(why) => {
-            missing("root", why);
             assert_eq!(network.kind, NetKind::Lo);
+            testing::needs("root", why);
         }
         None => {
             assert_eq!(network.kind, NetKind::Rps);
@@ -31,11 +36,8 @@ fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
     assert!(!devices.iter().any(|name| name == "server0" || name == "client0"), "{devices:?}");
 }
 
-#[test]
 fn each_network_does_what_it_says_and_is_counted() {
-    if !is_root() {
-        return;
-    }
+    testing::needs_root("it changes users, mounts or networks");
     let out = tempfile::tempdir().unwrap();
     // Of fewer than a thousand answers the audits of a network say nothing.
     let sketch = Sketch { net: "all", window_s: 1.5, ..Sketch::default() };
@@ -69,16 +71,13 @@ fn each_network_does_what_it_says_and_is_counted() {
     assert!(verified.holds(), "{verified}");
 }
 
-#[test]
 fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     // A thread without rights: as another user inside a user namespace of its own would be.
     let out = tempfile::tempdir().unwrap();
     let experiment = Sketch { net: "rps", ..Sketch::default() }.text();
     let file = out.path().join("sketch.toml");
     fs::write(&file, experiment).unwrap();
-    if !is_root() {
-        return;
-    }
+    testing::needs_root("it changes users, mounts or networks");
     fs::set_permissions(out.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let copy = out.path().join("fakes");
     fs::copy(fakes(), &copy).unwrap();

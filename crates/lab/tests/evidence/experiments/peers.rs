@@ -5,8 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::common::{fakes, options};
+use testing::{Test, tests};
 use twinring_lab::record::RunRecord;
 use twinring_lab::{Experiment, LabError, Outcome, Stop, markdown, verify};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out,
+    when_nobody_is_left_it_is_an_error_that_says_what_to_do
+];
 
 /// A program that runs the clean echo server of the fakes, which says nothing.
 fn program(directory: &Path, name: &str, address: &str) {
@@ -37,7 +43,6 @@ fn runs(outcome: &Outcome) -> Vec<RunRecord> {
 const ECHO: &str = "[[subjects]]\nname = \"echo\"\ncommand = [\"{twinring}\", \"server\", \"echo\", \
                     \"{addr}\"]\nready = \"json\"\n";
 
-#[test]
 fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     let (out, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     program(directory.path(), "floor-uring", "\"$2\"");
@@ -80,7 +85,6 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     assert!(verify(&outcome.directory).unwrap().holds());
 }
 
-#[test]
 fn when_nobody_is_left_it_is_an_error_that_says_what_to_do() {
     let (out, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(directory.path().join("go-uring-echo"), "not a program").unwrap();

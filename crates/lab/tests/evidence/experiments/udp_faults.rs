@@ -1,7 +1,21 @@
 //! Each fault of a fake reflector or simulator is caught and named, and a clean one is left alone.
 
 use crate::common::{UdpSketch, first_cell, voids};
+use testing::{Test, tests};
 use twinring_lab::analysis::{Bottleneck, CellSummary, Check, Effect, SATURATED_SHARE};
+
+pub(crate) const TESTS: &[Test] = tests![
+    clean_reflectors_pass_every_audit_and_their_packets_are_all_back,
+    loss_is_an_outcome_and_not_a_fault,
+    a_reflector_that_changes_bytes_is_named,
+    a_reflector_that_dies_is_named,
+    a_reflector_that_never_answers_is_named_and_does_not_keep_up,
+    packets_of_nobody_and_full_queues_are_warned_of,
+    a_reflector_that_never_listens_is_named,
+    a_simulator_that_is_not_truthful_is_named,
+    a_simulator_that_falls_behind_is_measured_and_does_not_count_as_equal_work,
+    a_simulator_that_uses_all_of_its_cpu_is_named_as_the_bottleneck
+];
 
 /// What came out; the clean reflector is flawless.
 fn cell(sketch: &UdpSketch<'_>) -> CellSummary {
@@ -42,7 +56,6 @@ fn assert_warned(mode: &str, expected: &[Check]) -> CellSummary {
     cell
 }
 
-#[test]
 fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
     for mode in ["foreign", "burn"] {
         let name = format!("other-{mode}");
@@ -66,7 +79,6 @@ fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
     }
 }
 
-#[test]
 fn loss_is_an_outcome_and_not_a_fault() {
     let cell = cell(&UdpSketch { others: &["lossy"], ..UdpSketch::default() });
     assert_eq!(voids(&cell, "other-lossy"), [], "{:?}", cell.findings);
@@ -76,18 +88,15 @@ fn loss_is_an_outcome_and_not_a_fault() {
     assert_eq!(cell.comparisons[0].ratio, None);
 }
 
-#[test]
 fn a_reflector_that_changes_bytes_is_named() {
     assert_caught("garble", "", Check::Bytes);
 }
 
-#[test]
 fn a_reflector_that_dies_is_named() {
     assert_caught("dies", "", Check::ServerRuns);
 }
 
 /// It is the worst of losses: once it was taken for a broken measurement, and the cell was void.
-#[test]
 fn a_reflector_that_never_answers_is_named_and_does_not_keep_up() {
     let cell = assert_warned("mute", &[Check::Answers]);
     let mute = &cell.subjects[1];
@@ -95,25 +104,21 @@ fn a_reflector_that_never_answers_is_named_and_does_not_keep_up() {
     assert_eq!((cell.comparisons[0].met_slo.unwrap()[1], cell.comparisons[0].ratio), (0, None));
 }
 
-#[test]
 fn packets_of_nobody_and_full_queues_are_warned_of() {
     assert_warned("stray", &[Check::Verified]);
     assert_warned("spills", &[Check::Packets]);
 }
 
-#[test]
 fn a_reflector_that_never_listens_is_named() {
     assert_caught("unbound", "", Check::ServerRuns);
 }
 
-#[test]
 fn a_simulator_that_is_not_truthful_is_named() {
     assert_caught("foreign", "miscounts", Check::Balance);
     assert_caught("foreign", "flatters", Check::Result);
     assert_caught("foreign", "lazy", Check::Load);
 }
 
-#[test]
 fn a_simulator_that_falls_behind_is_measured_and_does_not_count_as_equal_work() {
     let sketch = UdpSketch { others: &["foreign"], client_fault: "late", ..UdpSketch::default() };
     let cell = cell(&sketch);
@@ -122,7 +127,6 @@ fn a_simulator_that_falls_behind_is_measured_and_does_not_count_as_equal_work() 
     assert_eq!(cell.comparisons[0].met_slo.unwrap()[1], 0);
 }
 
-#[test]
 fn a_simulator_that_uses_all_of_its_cpu_is_named_as_the_bottleneck() {
     let sketch = UdpSketch { others: &["foreign"], client_fault: "spins", ..UdpSketch::default() };
     let cell = cell(&sketch);
