@@ -96,10 +96,10 @@ fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
         "quick",
         "--protocol",
         "tcp",
-        "--sizes",
-        "128",
-        "--connections",
-        "2",
+        "--set",
+        "bytes=128",
+        "--set",
+        "connections=2",
     ]);
     command.args(["--pairs", "1", "--window", "0.1", "--warmup", "0.05", "--no-prices", "--out"]);
     let output = command.arg(out.path()).output().expect("it starts");

@@ -107,7 +107,7 @@ fn a_service_can_be_restarted_at_once() {
     testing::needs_root("it needs a user whose locked memory nobody else uses");
     let user = somebody_new();
     let start = || {
-        let mut command = unprivileged_as(user, 400);
+        let mut command = unprivileged_as(user, 430);
         command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
         command.args(["--engine", "io_uring", "--workers", "2"]);
         Server::spawn(command)

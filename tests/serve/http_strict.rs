@@ -128,17 +128,13 @@ fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
         get("/", "Content-Length: 5\r\nContent-Length: 5\r\n"),
         get("/no", "") + &get("/hello.txt", "Connection: close\r\n"),
     ];
-    let mut whole_of_first = Vec::new();
+    site.settle();
     let server = Server::http(engine, site.path(), &[]);
     let mut cuts = 0;
     for (number, request) in requests.iter().enumerate() {
         let request = request.as_bytes();
         let whole = undated(&talk(server.address(), request));
         assert!(!whole.is_empty());
-        if whole_of_first.len() <= number {
-            whole_of_first.push(whole.clone());
-        }
-        assert!(whole == whole_of_first[number], "the engines differ");
         for cut in 1..request.len() {
             let mut stream = connect(server.address());
             stream.write_all(&request[..cut]).unwrap();

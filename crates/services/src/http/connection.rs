@@ -30,6 +30,9 @@ const ACKED_CHECK_MAX: Duration = Duration::from_millis(200);
 /// overtake the answer.
 const DISCARD_MAX: Duration = Duration::from_secs(30);
 
+/// What it must send, in bytes, to get more time.
+const DISCARD_BYTES_MIN: usize = 1024;
+
 /// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -384,13 +387,19 @@ impl Connection {
             }
         }
         self.enter(Phase::Closing);
-        let began = Instant::now();
-        while !self.tracking.recv().await?.is_empty() {
-            if began.elapsed() < DISCARD_MAX {
+        let (began, mut discarded) = (Instant::now(), 0);
+        loop {
+            let chunk = self.tracking.recv().await?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            discarded += chunk.len();
+            // One that sends byte by byte gets no more time.
+            if discarded >= DISCARD_BYTES_MIN && began.elapsed() < DISCARD_MAX {
+                discarded = 0;
                 self.tracking.step();
             }
         }
-        Ok(())
     }
 
     /// Closes the connection behind the answer to the client's last request. The client sends no
