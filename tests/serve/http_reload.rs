@@ -71,6 +71,7 @@ fn a_reload_replaces_everything_for_later_requests(engine: &str) {
     // An answer under way is finished as it was begun.
     let mut slow = connect(server.address());
     slow.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
+    slow.peek(&mut [0]).expect("the answer begins");
     setup.configure(&format!(
         "{first}root = \"ROOT/new\"\nmax-uri-bytes = 32\n\
          [[host]]\nnames = \"a.org\"\nroot = \"ROOT/old\"\nheader = \"*=X-Host: a\"\n"
