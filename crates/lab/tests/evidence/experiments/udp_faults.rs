@@ -132,9 +132,15 @@ fn a_simulator_that_uses_all_of_its_cpu_is_named_as_the_bottleneck() {
     let cell = cell(&sketch);
     let spinning = &cell.subjects[1];
     let figures = spinning.figures.as_ref().unwrap();
+    let Some(busy_share) = figures.client_busy_share else {
+        testing::needs(
+            "a quiet machine",
+            "the share of the generator's CPU was not measured in any run",
+        );
+    };
     // Other processes may have had a part of its CPU, which is then busy all the same.
-    assert!(figures.client_busy_share.unwrap() > 0.9, "{figures:?}");
-    if figures.client_busy_share.unwrap() >= SATURATED_SHARE {
+    assert!(busy_share > 0.9, "{figures:?}");
+    if busy_share >= SATURATED_SHARE {
         let expected = [Bottleneck::ClientCpu, Bottleneck::BothCpus, Bottleneck::SharedCpu];
         assert!(expected.contains(&spinning.bottleneck.unwrap()), "{:?}", spinning.bottleneck);
     }
