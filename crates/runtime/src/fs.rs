@@ -258,7 +258,7 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
 pub struct File {
     worker: Rc<Worker>,
     handle: Arc<Handle>,
-    /// sendfile(2) or splice(2) does not support it.
+    /// sendfile(2) does not support it.
     pub(crate) refuses_sendfile: Cell<bool>,
     /// Its last metadata, and the round of the worker in which they were read.
     looked: Cell<Option<(u64, Metadata)>>,

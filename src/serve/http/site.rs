@@ -36,7 +36,7 @@ struct FileArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "index.html",
           value_parser = file_name)]
     index: Vec<String>,
-    /// How to list a directory without an index file: as a page, as a JSON array, or 404.
+    /// How to list a directory without an index file: as a page, as JSON, or 404.
     #[arg(long, value_name = "html|json|off", default_value = "off", value_parser = autoindex)]
     autoindex: Autoindex,
     /// File beneath the root that is served for paths that do not exist and whose last segment has
@@ -70,7 +70,7 @@ struct FieldArgs {
     cache_control: Vec<FieldRule>,
     /// A header field for matching paths, such as `*=X-Content-Type-Options:nosniff`; all matches
     /// count. The path is that of the file that is sent; for listings, redirects and errors, that
-    /// of the request. Refusals before a path is read, 412 and 416 have no such field.
+    /// of the request. Refusals before a path is read have no such field.
     #[arg(long = "header", value_name = "PATTERN=NAME:VALUE")]
     headers: Vec<FieldRule>,
 }

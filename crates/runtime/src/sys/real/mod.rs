@@ -104,7 +104,7 @@ pub(crate) fn send_slices(socket: RawFd, slices: &[IoSlice<'_>]) -> io::Result<u
 /// Takes one connection out of the backlog of a non-blocking listener.
 ///
 /// The new socket is close-on-exec and non-blocking: a receive or send passes MSG_DONTWAIT, but
-/// sendfile(2) and splice(2) have no such flag.
+/// sendfile(2) has no such flag.
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let fd = retry_eintr(|| {
