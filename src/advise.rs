@@ -36,6 +36,8 @@ pub(crate) fn run(options: &Advise) -> ExitCode {
 
 fn advise(options: &Advise) -> Result<u8, LabError> {
     let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
+    // Wrong words are refused first, wherever this runs.
+    let experiment = question(options, protocol)?.experiment()?;
     let found = Capabilities::detect();
     if let Some(refusal) = &found.refusal {
         let page = match options.json {
@@ -50,7 +52,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
         };
         return Ok(tell(&page, 0));
     }
-    let outcome = measure(question(options, protocol)?.experiment()?, &options.workload)?;
+    let outcome = measure(experiment, &options.workload)?;
     let page = match options.json {
         true => format!("{}\n", twinring_lab::json_line(&outcome)),
         false => page(&outcome, protocol, &found),

@@ -8,19 +8,16 @@ use crate::support::{Server, assert_same, connect, pattern, wait_until};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use testing::{Test, engine_tests, tests};
+use testing::{Test, engine_tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] =
-    engine_tests![a_reflector_with_four_buffers_answers_what_it_takes];
-
-pub(crate) const TESTS: &[Test] = tests![
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_reflector_with_four_buffers_answers_what_it_takes,
     thousands_with_data_share_four_small_buffers,
     files_and_handshakes_need_no_more_than_four_small_buffers
 ];
 
-/// Every kind of pool, as small as they go.
-const POOLS: [(&str, &str); 2] =
-    [("io_uring", "buffer_count=4,buffer_bytes=64"), ("epoll", "buffer_count=4,buffer_bytes=64")];
+/// A pool as small as they go.
+const POOL: &str = "buffer_count=4,buffer_bytes=64";
 
 fn flag(engine: &str) -> &'static str {
     if engine == "io_uring" { "--uring" } else { "--epoll" }
@@ -29,79 +26,75 @@ fn flag(engine: &str) -> &'static str {
 /// As for descriptors.
 const TOLERANCE_BYTES: u64 = 2 << 20;
 
-fn thousands_with_data_share_four_small_buffers() {
+fn thousands_with_data_share_four_small_buffers(engine: &str) {
     const CONNECTIONS: u64 = 2000;
     const BYTES: usize = 640;
     const ROUNDS_MAX: u64 = 5;
     raise_own_limits();
-    for (engine, pool) in POOLS {
-        let setup = Setup::start(Kind::Echo, engine, &[flag(engine), pool]);
-        let (server, address) = (&setup.server, setup.target.address);
-        let peers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(address)).collect();
-        let round = |round: u64| {
-            // All have sent before the first answer is read.
-            for (number, mut peer) in (0..).zip(&peers) {
-                peer.write_all(&pattern(number ^ round << 32, BYTES)).expect("room in a socket");
-            }
-            for (number, mut peer) in (0..).zip(&peers) {
-                let mut back = [0; BYTES];
-                peer.read_exact(&mut back).expect("all of it");
-                assert_same(&back, &pattern(number ^ round << 32, BYTES));
-            }
-        };
-        round(0);
-        let other = OtherClient::of(&setup.target);
-        // A server that was kept from the CPU uses more at once; a leak occurs in each round.
-        let leaves_nothing = |number| {
-            let before = server.memory_bytes();
-            round(number);
-            server.memory_bytes().saturating_sub(before) <= TOLERANCE_BYTES
-        };
-        let settled = (1..ROUNDS_MAX).any(leaves_nothing);
-        let served = other.end();
-        assert!(settled, "{engine} {pool}: each round left more than {TOLERANCE_BYTES} bytes");
-        drop(peers);
-        let ended = setup.server.terminate();
-        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-        let bytes = ended.count("received_bytes");
-        assert_eq!(bytes, ended.count("sent_bytes"), "{}", ended.last);
-        let found_none = &ended.last["runtime_counters"]["enobufs"];
-        let copied_out = &ended.last["runtime_counters"]["copied_out"];
-        println!(
-            "{engine} {pool}: {CONNECTIONS} connections, {bytes} bytes there and back; {found_none} \
-             receives found no buffer, {copied_out} chunks were copied out; {served}"
-        );
-    }
+    let setup = Setup::start(Kind::Echo, engine, &[flag(engine), POOL]);
+    let (server, address) = (&setup.server, setup.target.address);
+    let peers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+    let round = |round: u64| {
+        // All have sent before the first answer is read.
+        for (number, mut peer) in (0..).zip(&peers) {
+            peer.write_all(&pattern(number ^ round << 32, BYTES)).expect("room in a socket");
+        }
+        for (number, mut peer) in (0..).zip(&peers) {
+            let mut back = [0; BYTES];
+            peer.read_exact(&mut back).expect("all of it");
+            assert_same(&back, &pattern(number ^ round << 32, BYTES));
+        }
+    };
+    round(0);
+    let other = OtherClient::of(&setup.target);
+    // A server that was kept from the CPU uses more at once; a leak occurs in each round.
+    let leaves_nothing = |number| {
+        let before = server.memory_bytes();
+        round(number);
+        server.memory_bytes().saturating_sub(before) <= TOLERANCE_BYTES
+    };
+    let settled = (1..ROUNDS_MAX).any(leaves_nothing);
+    let served = other.end();
+    assert!(settled, "{engine}: each round left more than {TOLERANCE_BYTES} bytes");
+    drop(peers);
+    let ended = setup.server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    let bytes = ended.count("received_bytes");
+    assert_eq!(bytes, ended.count("sent_bytes"), "{}", ended.last);
+    let found_none = &ended.last["runtime_counters"]["enobufs"];
+    let copied_out = &ended.last["runtime_counters"]["copied_out"];
+    println!(
+        "{engine}: {CONNECTIONS} connections, {bytes} bytes there and back; {found_none} \
+         receives found no buffer, {copied_out} chunks were copied out; {served}"
+    );
 }
 
-fn files_and_handshakes_need_no_more_than_four_small_buffers() {
-    for (engine, pool) in POOLS {
-        for kind in KINDS {
-            let setup = Setup::start(kind, engine, &[flag(engine), pool]);
-            let clients = |count: u64| {
-                std::thread::scope(|scope| {
-                    for number in 0..count {
-                        let target = &setup.target;
-                        scope.spawn(move || {
-                            let mut session = target.connect();
-                            (0..3).for_each(|round| assert!(session.ask(number << 8 | round)));
-                            assert!(session.request_much(number));
-                        });
-                    }
-                });
-            };
-            let mut served = None;
-            let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
-                let other = OtherClient::of(&setup.target);
-                clients(60);
-                served = Some(other.end());
-                Usage::at_rest(&setup.server, setup.listeners)
+fn files_and_handshakes_need_no_more_than_four_small_buffers(engine: &str) {
+    for kind in KINDS {
+        let setup = Setup::start(kind, engine, &[flag(engine), POOL]);
+        let clients = |count: u64| {
+            std::thread::scope(|scope| {
+                for number in 0..count {
+                    let target = &setup.target;
+                    scope.spawn(move || {
+                        let mut session = target.connect();
+                        (0..3).for_each(|round| assert!(session.ask(number << 8 | round)));
+                        assert!(session.request_much(number));
+                    });
+                }
             });
-            let served = served.expect("clients were served");
-            let ended = setup.server.terminate();
-            assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-            println!("{engine} {kind:?} {pool}: 60 connections at a time; {served}; {growth}");
-        }
+        };
+        let mut served = None;
+        let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
+            let other = OtherClient::of(&setup.target);
+            clients(60);
+            served = Some(other.end());
+            Usage::at_rest(&setup.server, setup.listeners)
+        });
+        let served = served.expect("clients were served");
+        let ended = setup.server.terminate();
+        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+        println!("{engine} {kind:?}: 60 connections at a time; {served}; {growth}");
     }
 }
 

@@ -72,6 +72,7 @@ fn are_rings_charged() -> bool {
 }
 
 fn charged_rings_fail_by_name_and_fall_back_by_default() {
+    testing::needs_io_uring();
     let charged = are_rings_charged();
     for kib in [64, 0] {
         for service in ["echo", "udp"] {

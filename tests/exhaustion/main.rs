@@ -18,7 +18,6 @@ mod output;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
-        buffers::TESTS,
         buffers::ENGINE_TESTS,
         descriptors::ENGINE_TESTS,
         disk::TESTS,

@@ -32,6 +32,7 @@ fn assert_sound(run: &Value, file_bytes: u64) {
 }
 
 fn both_engines_serve_files() {
+    testing::needs_io_uring();
     let Measured { said, runs, .. } =
         &measured(&["--set", "connections=10", "--set", "bytes=512,102400", "--set", "tls=false"]);
     assert!(said.contains("HTTP 512 B x 10") && said.contains("HTTP 100 KB x 10"), "{said}");
@@ -48,6 +49,7 @@ fn both_engines_serve_files() {
 }
 
 fn a_connection_per_request_many_files_and_tls_are_measured() {
+    testing::needs_io_uring();
     for axes in [
         &["tls=false", "keepalive=false"][..],
         &["tls=false", "files=10000"],

@@ -24,6 +24,7 @@ const SMALL: [&str; 6] =
     ["quick", "--protocol", "tcp", "--set", "connections=10", "--set=message_bytes=128"];
 
 fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
+    testing::needs_io_uring();
     let axes = ["--set", "rate_per_s=0,2000"];
     let runs = runs(&[&SMALL[..], &axes].concat());
     for engine in ["epoll", "io_uring"] {
@@ -41,6 +42,7 @@ fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
 }
 
 fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
+    testing::needs_io_uring();
     let runs = runs(&[&SMALL[..], &["--set", "load_percent=20,0"]].concat());
     let (calibration, runs): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| run["calibration"] == true);
@@ -68,11 +70,11 @@ fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
 }
 
 fn workers_have_a_cpu_each_and_all_of_them_count() {
+    testing::needs_io_uring();
     let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|it| mine.is_set(*it) == Ok(true)).collect();
     let [one, other, ..] = cpus[..] else {
-        println!("SKIPPED: this process has a single CPU");
-        return;
+        testing::needs("a second CPU", "this process may use one");
     };
     // Load generator and server share them here, so that two CPUs are enough.
     let both = format!("{one},{other}");
@@ -130,6 +132,7 @@ fn connections_come_and_go() {
 }
 
 fn features_of_a_subject_are_really_changed() {
+    testing::needs_io_uring();
     let axes = ["--set", "load_percent=0"];
     let subjects = ["--subject", "io_uring", "--subject", "single=io_uring:multishot=off"];
     for run in runs(&[&SMALL[..], &axes, &subjects].concat()) {

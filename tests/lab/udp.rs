@@ -29,6 +29,7 @@ fn assert_sound(run: &Value) {
 }
 
 fn streams_run_both_sides_on_the_subjects_engine() {
+    testing::needs_io_uring();
     let Measured { said, runs, .. } = &measured(&["udp-streams", "--set", "streams=50,100"]);
     assert!(said.contains("UDP 172 B x 50") && said.contains("UDP 172 B x 100"), "{said}");
     assert!(runs.len() >= 4, "{said}");
@@ -40,6 +41,7 @@ fn streams_run_both_sides_on_the_subjects_engine() {
 }
 
 fn one_socket_is_measured_with_pending_receives_and_segmentation_offload() {
+    testing::needs_io_uring();
     let experiment = "published-asyncudp";
     let subjects = twinring_lab::Experiment::find(experiment).unwrap().subjects.len();
     let Measured { said, runs, bundle, .. } =
