@@ -147,6 +147,8 @@ fn start_many(count: usize) -> String {
 }
 
 fn a_command_may_start_several_load_generators_and_each_has_a_result() {
+    // The commands that it starts take the usual engine for load.
+    testing::needs_io_uring();
     let twinring = env!("CARGO_BIN_EXE_twinring");
     let run = |announced: &str| {
         let via = start_many(2);

@@ -4,25 +4,24 @@ use crate::support::namespace::in_a_namespace;
 use crate::support::*;
 use std::collections::BTreeMap;
 use std::process::Command;
-use testing::{Test, tests};
+use testing::{Test, engine_tests, tests};
 
-pub(crate) const TESTS: &[Test] = tests![
+pub(crate) const TESTS: &[Test] = tests![an_address_in_use_is_an_error];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_kernel_without_ipv6_serves_the_addresses_of_ipv4,
-    a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4,
-    an_address_in_use_is_an_error
+    a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4
 ];
 
 /// What the C library calls socket(2) and AF_INET6.
 const SOCKET: i64 = libc::SYS_socket;
 const INET6: u64 = libc::AF_INET6 as u64;
 
-/// Starts each server on each engine, on addresses of both families and on those of IPv6 only.
-fn both_families(refusal: &'static str) {
+/// Starts each server on addresses of both families and on those of IPv6 only.
+fn both_families(engine: &str, refusal: &str) {
     let site = http::Site::usual();
     let root = ["--root", site.path().to_str().expect("UTF-8")];
     for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
-        for engine in ENGINES {
-            needs(engine);
+        {
             let command = |listen: &[&str]| {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
                 command.args(["serve", service, "--json", "--engine", engine]).args(more);
@@ -46,9 +45,10 @@ fn both_families(refusal: &'static str) {
 }
 
 /// Neither address was served.
-fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
+fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4(engine: &str) {
+    let engine = engine.to_owned();
     // The filter is of this thread, and of the processes that it starts.
-    let kernel = std::thread::spawn(|| {
+    let kernel = std::thread::spawn(move || {
         use seccompiler::*;
         let is_inet6 =
             SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, INET6).unwrap();
@@ -57,15 +57,17 @@ fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
         let architecture = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).unwrap();
         apply_filter(&BpfProgram::try_from(filter).unwrap()).expect("a filter");
-        both_families("Address family not supported");
+        both_families(&engine, "Address family not supported");
     });
-    kernel.join().expect("served");
+    if let Err(panic) = kernel.join() {
+        std::panic::resume_unwind(panic);
+    }
 }
 
-fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
+fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4(engine: &str) {
     in_a_namespace(|| {
         std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
-        both_families("Cannot assign requested address");
+        both_families(engine, "Cannot assign requested address");
     });
 }
 

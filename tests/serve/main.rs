@@ -55,6 +55,7 @@ fn main() -> std::process::ExitCode {
         engines::TESTS,
         engines::ENGINE_TESTS,
         families::TESTS,
+        families::ENGINE_TESTS,
         http::TESTS,
         http::ENGINE_TESTS,
         http2::ENGINE_TESTS,

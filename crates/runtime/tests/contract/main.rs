@@ -15,6 +15,7 @@ mod support;
 mod backpressure;
 mod cancelling;
 mod closing;
+mod confined;
 mod connecting;
 mod descriptors;
 mod dropping;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         backpressure::RULES,
         cancelling::RULES,
         closing::RULES,
+        confined::RULES,
         connecting::RULES,
         descriptors::RULES,
         dropping::RULES,
