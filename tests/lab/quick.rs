@@ -31,6 +31,7 @@ fn quick(out: &Path, options: &[&str]) -> (Output, PathBuf) {
 
 /// With the machine's prices and both engines, over all protocols.
 fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
+    testing::needs_cpus(2);
     testing::needs_io_uring();
     let out = tempfile::tempdir().unwrap();
     let (output, bundle) = quick(out.path(), &[]);

@@ -70,6 +70,7 @@ fn answers_are_the_same_as_in_http_1(engine: &str) {
     let (site, identity, server) = usual(engine, &options);
     site.write("page.html", b"<p>plain</p>");
     site.write("page.html.gz", b"pretend gzip");
+    site.settle();
     let trust: Arc<ClientConfig> = Arc::new(identity.trust(&VERSIONS));
     let requests = requests();
     for trust in [None, Some(&trust)] {

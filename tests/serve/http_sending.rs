@@ -40,6 +40,7 @@ fn each_way_answers_with_the_same_bytes(engine: &str) {
     let site = Site::usual();
     site.write("edge.bin", &pattern(1, 262_145));
     site.write("huge.bin", &pattern(2, 5_000_003));
+    site.settle();
     let mut first: Option<Vec<Vec<u8>>> = None;
     for strategy in STRATEGIES {
         let arguments = ["--send", strategy, "--sendfile-above", "100"];

@@ -31,7 +31,8 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 ];
 
 fn answers_are_the_same_with_tls_and_without(engine: &str) {
-    let (_site, identity, server) = usual(engine, &["--autoindex", "html"]);
+    let (site, identity, server) = usual(engine, &["--autoindex", "html"]);
+    site.settle();
     let stays = usual_requests();
     let closes = ["GET /hello.txt HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"];
     let requests = [stays.clone(), closes.map(str::to_owned).to_vec()].concat();

@@ -335,6 +335,14 @@ pub fn needs_descriptors(count: u64) {
     }
 }
 
+/// Ends the test unless this process may use so many CPUs.
+pub fn needs_cpus(count: usize) {
+    let usable = std::thread::available_parallelism().map_or(1, |usable| usable.get());
+    if usable < count {
+        needs(format_args!("{count} CPUs"), format_args!("this process may use {usable}"));
+    }
+}
+
 /// Runs the rest of a test as root: at once if this is root, and otherwise in a process of its own, in a user namespace
 /// in which it is root. Ends the test where the kernel refuses that.
 pub fn as_root_of_a_namespace(test: impl FnOnce()) {
