@@ -18,6 +18,9 @@ fn measured(arguments: &[&str]) -> Measured {
 fn assert_sound(run: &Value, file_bytes: u64) {
     let load = &run["loads"][0];
     assert_eq!(load["schema"], "twinring.load.http/1", "{run}");
+    if load["requests"]["sent"] == 0 {
+        testing::needs("a quiet machine", "the load generator had no CPU to send a request");
+    }
     let whole = |name: &str| load["whole_run"][name].as_u64().unwrap();
     assert_eq!(whole("sent"), whole("answered") + whole("failed") + whole("abandoned"));
     assert_eq!(whole("failed"), 0, "{run}");

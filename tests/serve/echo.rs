@@ -163,6 +163,7 @@ fn a_flooding_client_does_not_starve_fifty_others(engine: &str) {
 }
 
 fn several_addresses_of_both_families_and_several_workers(engine: &str) {
+    testing::needs_ipv6();
     testing::needs_cpus(2);
     let arguments = ["--listen", "[::1]:0", "--workers", "2", "--pin", "0-1"];
     let server = Server::echo(engine, &arguments);

@@ -393,6 +393,7 @@ fn a_failed_start_reports_the_reason() {
 }
 
 fn several_workers_and_addresses_serve_alike(engine: &str) {
+    testing::needs_ipv6();
     let site = Site::usual();
     let arguments = ["--workers", "2", "--listen", "[::1]:0"];
     let server = Server::http(engine, site.path(), &arguments);

@@ -155,6 +155,7 @@ fn longer_datagrams_than_agreed_are_dropped_and_counted(engine: &str) {
 }
 
 fn answers_come_from_the_address_of_the_request_on_every_listener(engine: &str) {
+    testing::needs_ipv6();
     let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
     let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
     let server =
@@ -244,8 +245,12 @@ fn segmented_flows_come_back_whole(engine: &str) {
 }
 
 fn answers_carry_the_configured_dscp_and_ecn_only_on_request(engine: &str) {
-    for (way, echoed) in [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)] {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
+    let ways = [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)];
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        if address == "[::1]:0" {
+            testing::needs_ipv6();
+        }
+        for (way, echoed) in ways {
             let server = Server::udp(engine, &[way, &["--listen", address]].concat());
             let target = server.address();
             let runtime = twinring::Runtime::builder().build().expect("an engine");

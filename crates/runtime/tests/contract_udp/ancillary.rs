@@ -2,7 +2,7 @@
 
 use crate::peers::*;
 use crate::support::*;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use twinring::{Datagram, Ecn, UdpOptions, UdpSocket};
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -28,10 +28,13 @@ fn the_local_address_is_reported_and_can_be_chosen(configuration: Configuration)
             assert_eq!(received.from, address_of(&peer));
         }
         // A source address of the sender's choice, on an unconnected socket of either family.
-        for (local, source) in [
-            (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), on_loopback(5).ip()),
-            (any_v6(), any_v6().ip()),
-        ] {
+        let any_v4 = || SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let chosen = [
+            (any_v4 as fn() -> SocketAddr, on_loopback(5).ip()),
+            (any_v6, IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        ];
+        for (local, source) in chosen {
+            let local = local();
             let (from, to) = (
                 bind_to(&options, local),
                 bind_to(
@@ -73,7 +76,8 @@ fn a_reply_comes_from_the_address_of_the_request(configuration: Configuration) {
 
 fn dscp_and_ecn_pass_both_ways(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
-        for local in [loopback(), any_v6()] {
+        for local in [loopback, any_v6] {
+            let local = local();
             let told = UdpOptions { traffic_class: true, ..options.clone() };
             let to = bind_to(&told, local);
             let marked = UdpOptions { dscp: 46, ..options.clone() };
@@ -173,7 +177,8 @@ fn everything_at_once_on_connected_sockets(configuration: Configuration) {
             dscp: 10,
             ..options
         };
-        for local in [loopback(), any_v6()] {
+        for local in [loopback, any_v6] {
+            let local = local();
             let far = bind_to(&options, local);
             let near = connect(&options, far.local_addr());
             let mut datagram = Datagram::new(pattern(7, 0..500));

@@ -28,7 +28,9 @@ where
     }
 }
 
+/// Ends the test on a machine without IPv6.
 pub(crate) fn any_v6() -> SocketAddr {
+    testing::needs_ipv6();
     SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
 }
 

@@ -73,7 +73,8 @@ fn the_order_of_each_source_is_kept(configuration: Configuration) {
 
 fn address_families_and_connectedness_combine(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
-        for local in [loopback(), any_v6()] {
+        for local in [loopback, any_v6] {
+            let local = local();
             // Unconnected to unconnected.
             let (ours, theirs) = (bind_to(&options, local), bind_to(&options, local));
             ours.send_to("one", theirs.local_addr()).await.expect("room");

@@ -25,7 +25,8 @@ fn datagrams(segment: u16, data: &[u8]) -> Vec<&[u8]> {
 fn a_buffer_is_cut_into_datagrams(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let to = UdpOptions { recv_buffer_bytes: Some(4 << 20), ..UdpOptions::default() };
-        for local in [loopback(), any_v6()] {
+        for local in [loopback, any_v6] {
+            let local = local();
             let to = bind_to(&to, local);
             let unconnected = bind_to(&options, local);
             let connected = connect(&options, to.local_addr());
@@ -94,7 +95,8 @@ fn coalesced_datagrams_are_reflected_unchanged(configuration: Configuration) {
             recv_buffer_bytes: Some(4 << 20),
             ..options
         };
-        for local in [loopback(), any_v6()] {
+        for local in [loopback, any_v6] {
+            let local = local();
             let reflector = bind_to(&options, local);
             let address = reflector.local_addr();
             twinring::spawn(reflect(reflector));
