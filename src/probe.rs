@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::process::ExitCode;
 use twinring::UringFeatures;
-use twinring::probe::prices::{Counted, Price, Prices};
+use twinring::probe::prices::{Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
 
@@ -45,7 +45,7 @@ fn two_cpus(text: &str) -> Result<[usize; 2], String> {
 
 pub(crate) fn run(probe: &Probe) -> ExitCode {
     let found = Capabilities::detect();
-    let prices = match probe.measure.then(|| Prices::measure(probe.cpus, found.refusal.as_ref())) {
+    let prices = match probe.measure.then(|| Prices::measure(probe.cpus)) {
         Some(Err(refusal)) => {
             complain(&format!("twinring probe: {refusal}"));
             let asked = refusal.layer == Layer::Options;
@@ -314,7 +314,7 @@ const INTERVAL_COLUMNS: usize = 16;
 fn price_list(table: &mut Table, prices: &Prices) {
     table.section("prices in ns: median, 95 % interval");
     let room = table.columns.saturating_sub(NAME_COLUMNS + PRICE_COLUMNS + INTERVAL_COLUMNS + 6);
-    for (name, meaning, price) in prices.list.iter() {
+    for (name, meaning, price) in prices.list() {
         match price {
             Price::Measured { median, low, high } => {
                 let interval = format!("[{}, {}]", nanoseconds(*low), nanoseconds(*high));
@@ -345,20 +345,10 @@ fn nanoseconds(ns: f64) -> String {
 }
 
 fn conditions(prices: &Prices) -> String {
-    let Prices { cpus, rounds, seconds, notifications, .. } = prices;
-    let mut text = match cpus[..] {
+    let Prices { cpus, rounds, seconds, .. } = prices;
+    let cpus = match cpus[..] {
         [here, there] => format!("CPU {here} calls, CPU {there} is notified"),
         _ => format!("CPU {} only", cpus.first().copied().unwrap_or_default()),
     };
-    text.push_str(&format!("; {rounds} rounds in {seconds:.1} s"));
-    for (what, Counted { sent, interrupts }) in [
-        ("signals", notifications.signals),
-        ("barriers", notifications.barriers),
-        ("wake-ups", notifications.wake_ups),
-    ] {
-        if let Some(interrupts) = interrupts {
-            text.push_str(&format!("; {sent} {what}, {interrupts} interrupts"));
-        }
-    }
-    text
+    format!("{cpus}; {rounds} rounds in {seconds:.1} s")
 }

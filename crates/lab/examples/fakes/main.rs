@@ -30,7 +30,6 @@ use twinring_lab::{Experiment, LabError, RunOptions, Stop};
 const PRICES: &str = r#"{"event":"probe","prices":{"cpus":[0,1],
     "syscall_ns":{"median":100,"low":90,"high":110},
     "notification_busy_ns":{"median":4000,"low":3900,"high":4200},
-    "notification_idle_ns":{"median":5000,"low":4900,"high":5200},
     "wakeup_ns":{"median":1500,"low":1400,"high":1600},
     "copy_ns_per_kb":{"unavailable":"made up"}}}"#;
 

@@ -43,10 +43,9 @@ pub enum Price {
 }
 
 /// The prices that a bundle keeps, with what each is the price of.
-pub(crate) const PRICES: [(&str, &str); 5] = [
+pub(crate) const PRICES: [(&str, &str); 4] = [
     ("syscall_ns", "a system call that does nothing"),
     ("notification_busy_ns", "notifying a busy CPU, both sides"),
-    ("notification_idle_ns", "notifying an idle CPU, both sides"),
     ("wakeup_ns", "waking a thread"),
     ("copy_ns_per_kb", "copying 1 KB to or from the kernel"),
 ];

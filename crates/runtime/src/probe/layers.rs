@@ -334,112 +334,98 @@ mod tests {
         env.cap_ipc_lock = false;
         env.seccomp_filter = Some(false);
         env.container = None;
-        env.security_modules.clear();
+        env.security_modules = vec!["capability".into(), "selinux".into()];
         env.memlock_bytes = Limit { soft: Some(8 << 20), hard: None };
         env.nofile = Limit { soft: Some(1024), hard: None };
         env
     }
 
     const ALL_ANSWER: Calls = Calls { enter_errno: libc::EBADF, register_errno: libc::EBADF };
-
-    fn refused(errno: i32, env: &Environment, calls: Calls) -> Refusal {
-        setup_refused(&io::Error::from_raw_os_error(errno), env, calls)
-    }
+    const NONE: Calls = Calls { enter_errno: libc::ENOSYS, register_errno: libc::ENOSYS };
+    const BLOCKED: Calls = Calls { enter_errno: libc::EPERM, register_errno: libc::EPERM };
 
     #[test]
-    fn sysctl_is_distinguished_from_seccomp_by_its_value() {
-        let mut env = open_machine();
-        env.io_uring_disabled = Some(2);
-        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
-        assert_eq!(refusal.layer, Layer::Sysctl);
-        assert!(refusal.fix.contains("sysctl -w kernel.io_uring_disabled=0"), "{refusal}");
-        assert!(refusal.allows_fallback());
-        env.kernel = "5.14.0-427.el9.x86_64".into();
-        env.container = Some(Container::Docker);
-        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
-        assert!(refusal.what.contains("Red Hat") && refusal.fix.contains("on the host"));
-        env.io_uring_disabled = Some(1);
-        env.container = None;
-        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
-        assert!(refusal.layer == Layer::Sysctl && refusal.fix.contains("io_uring_group"));
-        env.in_io_uring_group = true;
-        env.seccomp_filter = Some(true);
-        assert_eq!(refused(libc::EPERM, &env, ALL_ANSWER).layer, Layer::Seccomp);
-        // Both refuse: one fix alone would not help.
-        env.io_uring_disabled = Some(2);
-        let blocked = Calls { enter_errno: libc::EPERM, register_errno: libc::EPERM };
-        let refusal = refused(libc::EPERM, &env, blocked);
-        assert_eq!(refusal.layer, Layer::Sysctl);
-        assert!(refusal.what.contains("seccomp refuses it too"), "{refusal}");
-        assert!(refusal.fix.contains("io_uring_enter"), "{refusal}");
+    fn the_layer_is_found_and_named_with_its_fix() {
+        type Change = fn(&mut Environment);
+        let filter: Change = |env| env.seccomp_filter = Some(true);
+        let red_hat: Change = |env| {
+            env.io_uring_disabled = Some(2);
+            env.kernel = "5.14.0-427.el9.x86_64".into();
+            env.container = Some(Container::Docker);
+        };
+        let member: Change = |env| {
+            env.io_uring_disabled = Some(1);
+            env.in_io_uring_group = true;
+            env.seccomp_filter = Some(true);
+        };
+        let both: Change = |env| {
+            env.io_uring_disabled = Some(2);
+            env.seccomp_filter = Some(true);
+        };
+        // The sysctl exists only if io_uring does.
+        let unknown: Change = |env| {
+            env.io_uring_disabled = None;
+            env.seccomp_filter = Some(true);
+        };
+        let cases: [(i32, Calls, Change, Layer, &[&str]); 15] = [
+            (libc::EPERM, ALL_ANSWER, |env| env.io_uring_disabled = Some(2), Layer::Sysctl, &[
+                "sysctl -w kernel.io_uring_disabled=0",
+            ]),
+            (libc::EPERM, ALL_ANSWER, red_hat, Layer::Sysctl, &["Red Hat", "on the host"]),
+            (libc::EPERM, ALL_ANSWER, |env| env.io_uring_disabled = Some(1), Layer::Sysctl, &[
+                "io_uring_group",
+            ]),
+            (libc::EPERM, ALL_ANSWER, member, Layer::Seccomp, &[]),
+            // One fix alone would not help.
+            (libc::EPERM, BLOCKED, both, Layer::Sysctl, &[
+                "seccomp refuses it too",
+                "io_uring_enter",
+            ]),
+            (libc::EPERM, ALL_ANSWER, filter, Layer::Seccomp, &["SystemCallFilter=@aio"]),
+            (libc::EACCES, ALL_ANSWER, filter, Layer::Seccomp, &["io_uring_setup, io_uring_enter"]),
+            (libc::ENOSYS, NONE, filter, Layer::Seccomp, &[]),
+            (libc::ENOSYS, NONE, unknown, Layer::Seccomp, &["or the kernel was built without"]),
+            (libc::ENOSYS, NONE, |_| {}, Layer::Kernel, &["CONFIG_IO_URING"]),
+            (libc::EACCES, ALL_ANSWER, |_| {}, Layer::SecurityModule, &["capability, selinux"]),
+            (libc::ENOMEM, ALL_ANSWER, |_| {}, Layer::Resources, &["8192 KiB"]),
+            (libc::EMFILE, ALL_ANSWER, |_| {}, Layer::Resources, &["is 1024"]),
+            (libc::ENFILE, ALL_ANSWER, |_| {}, Layer::Resources, &["ENFILE"]),
+            (libc::EINVAL, ALL_ANSWER, |_| {}, Layer::Kernel, &["Linux 6.1"]),
+        ];
+        for (errno, calls, change, layer, words) in cases {
+            let mut env = open_machine();
+            change(&mut env);
+            let refusal = setup_refused(&io::Error::from_raw_os_error(errno), &env, calls);
+            let line = refusal.to_string();
+            assert_eq!(refusal.layer, layer, "{line}");
+            assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");
+            assert_eq!(line.lines().count(), 1);
+            assert_eq!(refusal.allows_fallback(), layer != Layer::Resources);
+            let in_doubt = line.contains("or the kernel was built without");
+            assert_eq!(in_doubt, env.io_uring_disabled.is_none(), "{line}");
+        }
     }
 
     #[test]
     fn the_fix_of_seccomp_speaks_the_language_of_the_container() {
         let mut env = open_machine();
-        env.seccomp_filter = Some(true);
         for (container, words) in [
-            (Some(Container::Docker), "oci > FILE`, and docker run --security-opt seccomp=FILE"),
-            (Some(Container::Nspawn), "twinring seccomp nspawn"),
-            (Some(Container::Podman), "podman run --security-opt seccomp=FILE"),
-            (Some(Container::Kubernetes), "seccompProfile {type: Localhost"),
-            (None, "SystemCallFilter=@aio"),
+            (Container::Docker, "oci > FILE`, and docker run --security-opt seccomp=FILE"),
+            (Container::Nspawn, "twinring seccomp nspawn"),
+            (Container::Podman, "podman run --security-opt seccomp=FILE"),
+            (Container::Kubernetes, "seccompProfile {type: Localhost"),
+            (Container::Other, "SystemCallFilter=@aio"),
         ] {
-            env.container = container;
-            for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
-                let refusal = refused(errno, &env, ALL_ANSWER);
-                assert_eq!(refusal.layer, Layer::Seccomp);
-                assert!(refusal.fix.contains(words), "{refusal}");
-                assert!(refusal.fix.contains("io_uring_setup, io_uring_enter"), "{refusal}");
-                assert_eq!(refusal.to_string().lines().count(), 1);
-            }
-        }
-    }
-
-    #[test]
-    fn no_system_call_is_seccomp_or_an_old_kernel() {
-        let mut env = open_machine();
-        env.io_uring_disabled = None;
-        let none = Calls { enter_errno: libc::ENOSYS, register_errno: libc::ENOSYS };
-        assert_eq!(refused(libc::ENOSYS, &env, none).layer, Layer::Kernel);
-        env.seccomp_filter = Some(true);
-        let refusal = refused(libc::ENOSYS, &env, none);
-        assert_eq!(refusal.layer, Layer::Seccomp);
-        assert!(refusal.what.contains("or the kernel was built without"), "{refusal}");
-        // The sysctl exists only if io_uring does.
-        env.io_uring_disabled = Some(0);
-        let refusal = refused(libc::ENOSYS, &env, none);
-        assert!(!refusal.what.contains("or the kernel"), "{refusal}");
-    }
-
-    #[test]
-    fn an_unexplained_denial_is_a_security_module() {
-        let mut env = open_machine();
-        env.security_modules = vec!["capability".into(), "selinux".into()];
-        let refusal = refused(libc::EACCES, &env, ALL_ANSWER);
-        assert_eq!(refusal.layer, Layer::SecurityModule);
-        assert!(refusal.what.contains("capability, selinux"), "{refusal}");
-    }
-
-    #[test]
-    fn exhaustion_is_no_reason_to_fall_back() {
-        let env = open_machine();
-        for (errno, words) in
-            [(libc::ENOMEM, "8192 KiB"), (libc::EMFILE, "is 1024"), (libc::ENFILE, "ENFILE")]
-        {
-            let refusal = refused(errno, &env, ALL_ANSWER);
-            assert_eq!(refusal.layer, Layer::Resources);
-            assert!(refusal.what.contains(words), "{refusal}");
-            assert!(!refusal.allows_fallback());
+            env.container = Some(container);
+            assert!(seccomp_fix(&env).contains(words), "{}", seccomp_fix(&env));
         }
     }
 
     #[test]
     fn features_are_refused_by_kernel_or_filter() {
-        let env = open_machine();
         let refused = |errno| {
             let error = io::Error::from_raw_os_error(errno);
-            feature_refused("IORING_RECV_MULTISHOT", "6.0", &error, &env)
+            feature_refused("IORING_RECV_MULTISHOT", "6.0", &error, &open_machine())
         };
         assert_eq!(refused(libc::EINVAL).layer, Layer::Kernel);
         assert_eq!(refused(libc::EINVAL).fix, "run Linux 6.0 or newer");

@@ -1,10 +1,10 @@
-//! The calls that a price list measures: trivial ones, notifications, sleep, copies.
+//! The calls that the prices are measured with: a trivial one, notifications, sleep, copies.
 
-use super::{Mapping, retry_eintr, ring};
-use io_uring::{IoUring, opcode};
+use super::retry_eintr;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::FromRawFd;
 
 /// Enters the kernel and returns. Not getpid(3): a C library may cache the result.
 pub(crate) fn do_nothing() {
@@ -52,13 +52,6 @@ pub(crate) fn thread_id() -> libc::pid_t {
     // SAFETY: no memory is passed, and the call cannot fail. Not gettid(3): glibc before 2.30 lacks
     // it.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
-}
-
-/// The unit of the times in /proc/stat, in nanoseconds.
-pub(crate) fn clock_tick_ns() -> u64 {
-    // SAFETY: no memory is passed.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    1_000_000_000 / u64::try_from(per_second).unwrap_or(100).max(1)
 }
 
 const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -163,92 +156,20 @@ impl Drop for Kick {
 }
 
 /// An eventfd(2) whose readers sleep.
-pub(crate) fn sleeping_eventfd() -> io::Result<OwnedFd> {
+pub(crate) fn blocking_eventfd() -> io::Result<File> {
     // SAFETY: no memory is passed.
     let fd = retry_eintr(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } as isize)?;
     // SAFETY: eventfd returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+    Ok(unsafe { File::from_raw_fd(fd as libc::c_int) })
 }
 
-/// A file in memory with this number of bytes, all of them allocated.
-pub(crate) struct MemoryFile {
-    fd: OwnedFd,
-    memory: Mapping,
-}
-
-impl MemoryFile {
-    /// `bytes` in all, copied in portions of at most `portion`.
-    pub(crate) fn new(bytes: usize, portion: usize) -> io::Result<MemoryFile> {
-        let memory = Mapping::new(portion)?;
-        let name = c"twinring-prices";
-        // SAFETY: a live, terminated name.
-        let fd = retry_eintr(|| unsafe {
-            libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)
-        } as isize)?;
-        // SAFETY: memfd_create returned a new descriptor that has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
-        let file = MemoryFile { fd, memory };
-        for at in (0..bytes).step_by(portion) {
-            file.write(portion, at)?;
-        }
-        Ok(file)
-    }
-
-    /// Copies from user memory to the kernel's; `len` is cut to a portion.
-    pub(crate) fn write(&self, len: usize, at: usize) -> io::Result<usize> {
-        let len = len.min(self.memory.len());
-        retry_eintr(|| {
-            // SAFETY: `len` bytes of the mapping, which is live as long as this; they are only read.
-            unsafe {
-                let from = self.memory.start().as_ptr().cast();
-                libc::pwrite(self.fd.as_raw_fd(), from, len, at as libc::off_t)
-            }
-        })
-    }
-
-    /// Copies from the kernel's memory to the user's; `len` is cut to a portion.
-    pub(crate) fn read(&self, len: usize, at: usize) -> io::Result<usize> {
-        let len = len.min(self.memory.len());
-        retry_eintr(|| {
-            // SAFETY: `len` bytes of the mapping, which is live as long as this, and of which no
-            // reference exists.
-            unsafe {
-                let into = self.memory.start().as_ptr().cast();
-                libc::pread(self.fd.as_raw_fd(), into, len, at as libc::off_t)
-            }
-        })
-    }
-}
-
-/// A ring without work.
-pub(crate) struct IdleRing {
-    uring: IoUring,
-}
-
-impl IdleRing {
-    pub(crate) fn new() -> io::Result<IdleRing> {
-        let uring = ring::charged(|| IoUring::builder().dontfork().build(1))?;
-        Ok(IdleRing { uring })
-    }
-
-    /// One io_uring_enter that neither submits nor waits.
-    pub(crate) fn enter(&self) -> io::Result<()> {
-        self.uring.submit().map(drop)
-    }
-
-    /// One io_uring_enter that submits one operation without effect; its completion is taken.
-    pub(crate) fn nop(&mut self) -> io::Result<()> {
-        // SAFETY: a no-op names no memory.
-        unsafe { self.uring.submission().push(&opcode::Nop::new().build()) }
-            .map_err(|_| io::Error::other("the submission queue is full"))?;
-        self.uring.submit()?;
-        self.uring.completion().for_each(drop);
-        Ok(())
-    }
-}
-
-/// Waits until the counter of an eventfd is not zero, and takes it.
-pub(crate) fn eventfd_wait(fd: BorrowedFd<'_>) {
-    // On a descriptor without O_NONBLOCK that is the same call.
-    super::eventfd_clear(fd);
+/// An empty file in memory.
+pub(crate) fn memory_file() -> io::Result<File> {
+    let name = c"twinring-prices";
+    // SAFETY: a live, terminated name.
+    let fd = retry_eintr(|| unsafe {
+        libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)
+    } as isize)?;
+    // SAFETY: memfd_create returned a new descriptor that has no other owner.
+    Ok(unsafe { File::from_raw_fd(fd as libc::c_int) })
 }

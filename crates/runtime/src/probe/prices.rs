@@ -1,0 +1,348 @@
+//! The prices of this machine: a system call, a notification, a wake-up, a copied kilobyte.
+//!
+//! The difference between two engines follows from how often each enters the kernel, notifies
+//! another CPU, wakes a thread and copies a byte, and from the cost of each. These costs are a
+//! property of the machine, and of its hypervisor if it has one.
+
+mod notification;
+
+use super::{Layer, Refusal};
+use crate::sys::{self, prices::allowed_cpus, prices::blocking_eventfd, prices::memory_file};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rounds, each of which measures every price once.
+const ROUNDS: u32 = 24;
+/// No round begins later than this. On a busy machine a round takes half a second at most.
+const ROUNDS_WITHIN: Duration = Duration::from_secs(4);
+/// Fewest rounds for an interval of 95 %.
+const ROUNDS_MIN: usize = 6;
+
+/// The prices of a machine, in nanoseconds of CPU time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prices {
+    /// The CPU that sends, wakes and calls, and the one that is notified.
+    pub cpus: Vec<usize>,
+    /// The number of rounds.
+    pub rounds: u32,
+    /// How long it took.
+    pub seconds: f64,
+    /// A system call that does nothing.
+    pub syscall_ns: Price,
+    /// Notifying a busy CPU, on both sides.
+    pub notification_busy_ns: Price,
+    /// Waking a thread of the same CPU.
+    pub wakeup_ns: Price,
+    /// Copying 1 KB to or from the kernel.
+    pub copy_ns_per_kb: Price,
+}
+
+/// A price with the 95 % interval of its median, or why it is unavailable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Price {
+    /// It was measured.
+    Measured {
+        /// Median of the rounds.
+        median: f64,
+        /// Lower end of the interval.
+        low: f64,
+        /// Upper end of the interval.
+        high: f64,
+    },
+    /// It could not be.
+    Unavailable {
+        /// The reason, and the fix.
+        #[serde(rename = "unavailable")]
+        why: String,
+    },
+}
+
+/// One price in one round, or why there is none.
+type Sample = Result<f64, String>;
+
+impl Prices {
+    /// Measures for some seconds on two CPUs: the given ones, or the first two of this process on
+    /// different cores.
+    ///
+    /// Meanwhile the process has a handler for the last real-time signal; the process and the
+    /// calling thread are otherwise unchanged.
+    ///
+    /// # Errors
+    /// When a CPU may not be used. A price that cannot be measured has a reason instead.
+    pub fn measure(cpus: Option<[usize; 2]>) -> Result<Prices, Refusal> {
+        let allowed = allowed_cpus().map_err(|error| {
+            let what = format!("the CPUs of this process cannot be listed: {error}");
+            Refusal::new(Layer::Seccomp, what, "allow sched_getaffinity in the filter")
+        })?;
+        let cpus = choose(&allowed, cpus, core_of)?;
+        let (here, there) = (cpus[0], cpus.get(1).copied());
+        let began = Instant::now();
+        // A thread of its own, so that the caller's CPU and policy stay as they are. Threads that it
+        // starts inherit both.
+        let measured = thread::spawn(move || {
+            sys::pin_current_thread(here)?;
+            sys::prices::preempt_nobody()?;
+            Ok(measure_rounds(here, there, began))
+        });
+        let measured = measured.join();
+        let measured = measured.unwrap_or_else(|_| Err(io::Error::other("a thread has ended")));
+        let [syscalls, notifications, wakeups, copies] = measured.map_err(|error| {
+            let what = format!("the measuring thread cannot be bound to CPU {here}: {error}");
+            let fix = "allow sched_setaffinity and sched_setscheduler in the seccomp filter";
+            Refusal::new(Layer::Seccomp, what, fix)
+        })?;
+        Ok(Prices {
+            cpus,
+            rounds: syscalls.len() as u32,
+            seconds: began.elapsed().as_secs_f64(),
+            syscall_ns: Price::of(syscalls),
+            notification_busy_ns: Price::of(notifications),
+            wakeup_ns: Price::of(wakeups),
+            copy_ns_per_kb: Price::of(copies),
+        })
+    }
+
+    /// Each price with its name and meaning.
+    pub fn list(&self) -> [(&'static str, &'static str, &Price); 4] {
+        [
+            ("syscall_ns", "a system call that does nothing", &self.syscall_ns),
+            (
+                "notification_busy_ns",
+                "notifying a busy CPU, both sides",
+                &self.notification_busy_ns,
+            ),
+            ("wakeup_ns", "waking a thread of the same CPU", &self.wakeup_ns),
+            ("copy_ns_per_kb", "copying 1 KB to or from the kernel", &self.copy_ns_per_kb),
+        ]
+    }
+}
+
+impl Price {
+    /// The median of the rounds and, as its interval, two of the ordered values such that the true
+    /// median is outside with at most 5 % (the inverted sign test): no distribution is assumed. A
+    /// round measures all prices in turn, so the scatter between rounds includes changes of the
+    /// machine. Differences may be negative in a round; without those, a price of zero would become
+    /// positive.
+    fn of(samples: Vec<Sample>) -> Price {
+        let (values, reasons): (Vec<_>, Vec<_>) = samples.into_iter().partition(Result::is_ok);
+        let mut values: Vec<f64> = values.into_iter().filter_map(Result::ok).collect();
+        let count = values.len();
+        if count < ROUNDS_MIN {
+            let why = reasons.into_iter().find_map(Result::err);
+            return Price::Unavailable { why: why.unwrap_or_else(|| "too little time".to_owned()) };
+        }
+        values.sort_by(f64::total_cmp);
+        let outermost = outermost(count);
+        let median = f64::midpoint(values[(count - 1) / 2], values[count / 2]);
+        let (low, high) = (values[outermost], values[count - 1 - outermost]);
+        if low > 0.0 && high.is_finite() {
+            return Price::Measured { median, low, high };
+        }
+        let why = format!("below the detection limit: {median:.0} ns [{low:.0}, {high:.0}]");
+        Price::Unavailable { why }
+    }
+}
+
+/// How many values may be left out at either end.
+fn outermost(count: usize) -> usize {
+    // P(X <= k) of a binomial distribution with p = 1/2, term by term.
+    let mut term = 0.5f64.powi(count as i32);
+    let mut below = term;
+    let mut left_out = 0;
+    while below + term * (count - left_out) as f64 / (left_out + 1) as f64 <= 0.025 {
+        term *= (count - left_out) as f64 / (left_out + 1) as f64;
+        left_out += 1;
+        below += term;
+    }
+    left_out
+}
+
+/// The median of the values of one round; `None` if there are none.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    Some(f64::midpoint(*values.get(count.checked_sub(1)? / 2)?, *values.get(count / 2)?))
+}
+
+fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sample>; 4] {
+    let mut samples: [Vec<Sample>; 4] = Default::default();
+    let second = there.ok_or_else(|| {
+        format!("this process may use CPU {here} only: give it a second one (taskset, cpuset)")
+    });
+    let file = memory_file().map_err(|error| {
+        said("a file in memory", &error, "raise the memory limit, or allow memfd_create")
+    });
+    let mut memory = vec![1; COPIED_BYTES];
+    while samples[0].len() < ROUNDS as usize && began.elapsed() < ROUNDS_WITHIN {
+        samples[0].push(Ok(nanoseconds_of(CALLS, || {
+            sys::prices::do_nothing();
+            Ok(())
+        })
+        .unwrap_or_default()));
+        samples[1].push(second.clone().and_then(notification::measure));
+        samples[2].push(wakeup());
+        let copied = file.as_ref().map_err(Clone::clone).and_then(|file| {
+            copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string())
+        });
+        samples[3].push(copied);
+    }
+    samples
+}
+
+/// Calls of a batch, and batches of a round: some 100 us each.
+const CALLS: u32 = 500;
+const BATCHES: usize = 5;
+/// Copies of a batch, and bytes of a copy: as many as fit a second-level cache.
+const COPIES: u32 = 32;
+const COPIED_BYTES: usize = 64 * 1024;
+/// Wake-ups of a round.
+const WAKE_UPS: u32 = 200;
+
+/// The median over the batches of the duration of one of `calls`.
+fn nanoseconds_of(calls: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    let mut batches = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
+        let started = Instant::now();
+        for _ in 0..calls {
+            call()?;
+        }
+        batches.push(started.elapsed().as_nanos() as f64 / f64::from(calls));
+    }
+    Ok(median(batches).unwrap_or_default())
+}
+
+/// Reads and writes of 64 KB less those of one byte, per KB. A file in memory and not a socket or a
+/// pipe, because those also allocate the memory that they copy to.
+fn copy_of_1_kb(file: &File, memory: &mut [u8]) -> io::Result<f64> {
+    let mut copy = |bytes: usize| {
+        nanoseconds_of(COPIES, || {
+            file.write_all_at(&memory[..bytes], 0)?;
+            file.read_exact_at(&mut memory[..bytes], 0)
+        })
+    };
+    let (small, large) = (copy(1)?, copy(COPIED_BYTES)?);
+    // Each copy is one write and one read.
+    Ok((large - small) / 2.0 / ((COPIED_BYTES - 1) as f64 / 1024.0))
+}
+
+/// Two threads of this CPU wake each other in turn and sleep in a read of an eventfd, like the
+/// workers of the runtime: two wake-ups, two switches, two writes and two reads. The cost of write
+/// and read without a sleeper is subtracted. Neither preempts the other; otherwise the number of
+/// switches would be random.
+fn wakeup() -> Sample {
+    let failed = |error: io::Error| said("an eventfd", &error, "raise `ulimit -n`");
+    let bell = blocking_eventfd().map_err(failed)?;
+    let answer = blocking_eventfd().map_err(failed)?;
+    let turn = |rung: &File, awaited: &File| {
+        sys::eventfd_signal(rung.as_fd());
+        sys::eventfd_clear(awaited.as_fd());
+    };
+    let time = |awaited: &File| {
+        let times = (0..WAKE_UPS).map(|_| {
+            let began = Instant::now();
+            turn(&bell, awaited);
+            began.elapsed().as_nanos() as f64
+        });
+        median(times.collect()).unwrap_or_default()
+    };
+    let unslept_ns = time(&bell);
+    thread::scope(|scope| {
+        let sleeper = thread::Builder::new().spawn_scoped(scope, || {
+            sys::eventfd_clear(bell.as_fd());
+            (1..WAKE_UPS).for_each(|_| turn(&answer, &bell));
+            sys::eventfd_signal(answer.as_fd());
+        });
+        sleeper.map_err(|error| said("a thread", &error, "raise `ulimit -u`"))?;
+        Ok(time(&answer) / 2.0 - unslept_ns)
+    })
+}
+
+/// Two different allowed CPUs: the requested ones, or the first and the next of another core. One
+/// if there is only one.
+fn choose(
+    allowed: &[usize],
+    wanted: Option<[usize; 2]>,
+    core_of: impl Fn(usize) -> BTreeSet<usize>,
+) -> Result<Vec<usize>, Refusal> {
+    if let Some(wanted) = wanted {
+        let refuse = |what: String| {
+            let fix = format!("choose two of {allowed:?}, or allow others (taskset, cpuset)");
+            Err(Refusal::new(Layer::Options, what, fix))
+        };
+        if let Some(cpu) = wanted.into_iter().find(|cpu| !allowed.contains(cpu)) {
+            return refuse(format!("CPU {cpu} was requested, which this process may not use"));
+        }
+        if wanted[0] == wanted[1] {
+            return refuse(format!(
+                "CPU {} was requested twice: a CPU cannot notify itself",
+                wanted[0]
+            ));
+        }
+        return Ok(wanted.to_vec());
+    }
+    let Some((&first, others)) = allowed.split_first() else {
+        let what = "this process may use no CPU below 8192";
+        return Err(Refusal::new(Layer::Resources, what, "give it one (taskset, cpuset)"));
+    };
+    let siblings = core_of(first);
+    let second = others.iter().find(|cpu| !siblings.contains(cpu)).or(others.first());
+    Ok([first].into_iter().chain(second.copied()).collect())
+}
+
+/// The hardware threads of a CPU's core, if the kernel reports them.
+fn core_of(cpu: usize) -> BTreeSet<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// Why a price is unavailable.
+fn said(what: &str, error: &io::Error, fix: &str) -> String {
+    format!("{what}: {error}; to permit it: {fix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_of_different_cores_if_there_are() {
+        let core_of = |cpu: usize| BTreeSet::from([cpu / 2 * 2, cpu / 2 * 2 + 1]);
+        let choose = |allowed: &[usize], wanted| choose(allowed, wanted, core_of);
+        assert_eq!(choose(&[0, 1, 2, 3], None).unwrap(), [0, 2]);
+        assert_eq!(choose(&[4, 5], None).unwrap(), [4, 5]);
+        assert_eq!(choose(&[7], None).unwrap(), [7]);
+        assert_eq!(choose(&[0, 1, 2], Some([2, 0])).unwrap(), [2, 0]);
+        for (wanted, told) in [([0, 9], "CPU 9"), ([1, 1], "twice")] {
+            let refusal = choose(&[0, 1], Some(wanted)).unwrap_err();
+            assert!(refusal.what.contains(told) && refusal.fix.contains("[0, 1]"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_that_of_the_sign_test() {
+        // The critical values of the two-sided sign test at 5 %.
+        for (count, left_out) in [(6, 0), (8, 0), (9, 1), (12, 2), (15, 3), (17, 4), (20, 5)] {
+            assert_eq!(outermost(count), left_out, "{count}");
+        }
+        let of = |values: &[f64]| Price::of(values.iter().copied().map(Ok).collect());
+        let measured = of(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]);
+        assert_eq!(measured, Price::Measured { median: 5.0, low: 2.0, high: 8.0 });
+        let why = |why: &str| Price::Unavailable { why: why.to_owned() };
+        assert_eq!(of(&[1.0; 5]), why("too little time"));
+        let around = [-2.0, -1.0, 1.0, 2.0, 3.0, 4.0];
+        assert_eq!(of(&around), why("below the detection limit: 2 ns [-2, 4]"));
+        assert_eq!(Price::of(vec![Err("no CPU".to_owned()); 9]), why("no CPU"));
+    }
+}
