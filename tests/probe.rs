@@ -250,8 +250,7 @@ fn prices_are_positive_inside_their_intervals_and_documented() {
 }
 
 fn refused_calls_are_named_with_a_fix() {
-    let prices =
-        forbidding(&[libc::SYS_membarrier, libc::SYS_memfd_create], libc::EPERM, measured);
+    let prices = forbidding(&[libc::SYS_membarrier, libc::SYS_memfd_create], libc::EPERM, measured);
     let mut refused = vec![("copy_ns_per_kb", "memfd_create")];
     if prices["cpus"].as_array().unwrap().len() == 2 {
         refused.push(("notification_busy_ns", "membarrier(2)"));

@@ -368,19 +368,30 @@ mod tests {
             env.seccomp_filter = Some(true);
         };
         let cases: [(i32, Calls, Change, Layer, &[&str]); 15] = [
-            (libc::EPERM, ALL_ANSWER, |env| env.io_uring_disabled = Some(2), Layer::Sysctl, &[
-                "sysctl -w kernel.io_uring_disabled=0",
-            ]),
+            (
+                libc::EPERM,
+                ALL_ANSWER,
+                |env| env.io_uring_disabled = Some(2),
+                Layer::Sysctl,
+                &["sysctl -w kernel.io_uring_disabled=0"],
+            ),
             (libc::EPERM, ALL_ANSWER, red_hat, Layer::Sysctl, &["Red Hat", "on the host"]),
-            (libc::EPERM, ALL_ANSWER, |env| env.io_uring_disabled = Some(1), Layer::Sysctl, &[
-                "io_uring_group",
-            ]),
+            (
+                libc::EPERM,
+                ALL_ANSWER,
+                |env| env.io_uring_disabled = Some(1),
+                Layer::Sysctl,
+                &["io_uring_group"],
+            ),
             (libc::EPERM, ALL_ANSWER, member, Layer::Seccomp, &[]),
             // One fix alone would not help.
-            (libc::EPERM, BLOCKED, both, Layer::Sysctl, &[
-                "seccomp refuses it too",
-                "io_uring_enter",
-            ]),
+            (
+                libc::EPERM,
+                BLOCKED,
+                both,
+                Layer::Sysctl,
+                &["seccomp refuses it too", "io_uring_enter"],
+            ),
             (libc::EPERM, ALL_ANSWER, filter, Layer::Seccomp, &["SystemCallFilter=@aio"]),
             (libc::EACCES, ALL_ANSWER, filter, Layer::Seccomp, &["io_uring_setup, io_uring_enter"]),
             (libc::ENOSYS, NONE, filter, Layer::Seccomp, &[]),

@@ -188,9 +188,10 @@ fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sam
         .unwrap_or_default()));
         samples[1].push(second.clone().and_then(notification::measure));
         samples[2].push(wakeup());
-        let copied = file.as_ref().map_err(Clone::clone).and_then(|file| {
-            copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string())
-        });
+        let copied = file
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|file| copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string()));
         samples[3].push(copied);
     }
     samples
