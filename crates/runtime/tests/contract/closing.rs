@@ -13,6 +13,7 @@ pub(crate) const RULES: &[Rule] = rules![
     a_peer_that_finished_still_gets_everything,
     a_stream_that_finished_still_receives_everything,
     a_stream_that_lingers_too_long_does_not_look_complete,
+    a_peer_that_reads_nothing_learns_of_the_close,
     the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
 ];
@@ -151,6 +152,28 @@ fn a_stream_that_lingers_too_long_does_not_look_complete(configuration: Configur
         settle().await;
         let end = on_thread(move || read_to_end(&mut peer)).await;
         assert_eq!(errno(&end), libc::ECONNRESET, "a clean end after {:?}", end.map(|b| b.len()));
+    });
+}
+
+/// A send that waits for a peer which never reads holds the connection open until it is cancelled.
+fn a_peer_that_reads_nothing_learns_of_the_close(configuration: Configuration) {
+    let builder = configuration.builder().linger(Duration::from_millis(20));
+    run_on(builder, |_| async {
+        for dropped in ["late", "at once"] {
+            let (stream, peer) = narrow_pair().await;
+            stream.send(vec![1; 2_000_000]).await.expect("queued");
+            if dropped == "at once" {
+                stream.set_reset_on_close().expect("a socket");
+            }
+            settle().await;
+            drop(stream);
+            loop {
+                match peer.take_error().expect("SO_ERROR") {
+                    Some(error) => break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET)),
+                    None => sleep(Duration::from_millis(5)).await,
+                }
+            }
+        }
     });
 }
 

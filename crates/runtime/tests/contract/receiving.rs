@@ -141,44 +141,64 @@ fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
     });
 }
 
+/// A third of the resets that arrive right behind data are then lost, if the engine is built with faults.
+const LOSES_RESETS: (&str, &str) = ("TWINRING_FAULTS", "1:LostReset");
+
 /// liburing issue 1549: an armed receive can lose a reset that arrives together with data, and the
 /// reset is not repeated. No send follows here that would report it.
 fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
-    configuration.run(async {
-        for waiting in [false, true] {
-            let (stream, mut peer) = pair().await;
-            assert!(poll_once(stream.recv()).await.is_none());
-            settle().await;
-            // No turn of the driver is between them.
-            peer.write_all(&pattern(1, 0..100)).expect("room");
-            reset(peer);
-            if !waiting {
+    alone_with(LOSES_RESETS, 4000, || {
+        configuration.run(async {
+            let mut streams = Vec::new();
+            for number in 0..40 {
+                let (stream, mut peer) = pair().await;
+                assert!(poll_once(stream.recv()).await.is_none());
                 settle().await;
+                // No turn of the driver is between them.
+                peer.write_all(&pattern(1, 0..100)).expect("room");
+                reset(peer);
+                if number % 2 == 0 {
+                    settle().await;
+                }
+                // Together, because a lost one is found after a second or two.
+                streams.push(spawn(async move { recv_to_end(&stream).await }));
             }
-            let result = recv_to_end(&stream).await;
-            assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
-        }
+            for stream in streams {
+                let result = stream.await.expect("no abort");
+                assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
+            }
+        });
     });
 }
 
-/// The same for a task that answers received data: the failure of the send ends the receive,
-/// without a wait.
+/// The same for a task that answers received data: the failure of the send ends the receive, before any
+/// timer does.
 fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        assert!(poll_once(stream.recv()).await.is_none());
-        settle().await;
-        peer.write_all(&pattern(1, 0..100)).expect("room");
-        reset(peer);
-        loop {
-            let chunk = match stream.recv().await {
-                Ok(chunk) => chunk,
-                Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET)),
-            };
-            assert!(!chunk.is_empty(), "no end without the reset");
-            // Whether it fails is known after the next turn on io_uring.
-            let _told_to_the_receiver = stream.send(chunk).await;
-        }
+    const TURNS_MAX: usize = 10_000;
+    alone_with(LOSES_RESETS, 4000, || {
+        configuration.run(async {
+            for _ in 0..20 {
+                let (stream, mut peer) = pair().await;
+                assert!(poll_once(stream.recv()).await.is_none());
+                settle().await;
+                peer.write_all(&pattern(1, 0..100)).expect("room");
+                reset(peer);
+                let chunk = stream.recv().await.expect("the data");
+                while stream.send(chunk.to_vec()).await.is_ok() && stream.flush().await.is_ok() {}
+                let mut turns = 0;
+                loop {
+                    match poll_once(stream.recv()).await {
+                        Some(Err(error)) => {
+                            break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+                        }
+                        Some(Ok(chunk)) => assert!(!chunk.is_empty(), "no end without the reset"),
+                        None => yield_now().await,
+                    }
+                    turns += 1;
+                    assert!(turns < TURNS_MAX, "the receive goes on after the send has failed");
+                }
+            }
+        });
     });
 }
 

@@ -191,6 +191,11 @@ const ALONE: &str = "TWINRING_TEST_ALONE";
 /// Runs `body` in a process of its own, where no other test opens descriptors, with at most
 /// `descriptors` of them.
 pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
+    alone_with((ALONE, "1"), descriptors, body);
+}
+
+/// As [`alone`], with this in its environment.
+pub(crate) fn alone_with(environment: (&str, &str), descriptors: usize, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         return body();
     }
@@ -201,6 +206,7 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
         .arg(std::env::current_exe().expect("the path of this test"))
         .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ALONE, "1")
+        .env(environment.0, environment.1)
         .output()
         .expect("a shell");
     let said = String::from_utf8_lossy(&output.stdout);

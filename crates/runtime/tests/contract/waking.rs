@@ -63,23 +63,24 @@ fn partner(rounds: usize, from: &Channel, to: &Channel) -> std::thread::JoinHand
     })
 }
 
-/// With two enters in a turn, the first one may take the signal; the second one then waited for
-/// ever.
+/// So much in a turn is submitted in an enter of its own, before the one that waits. The first one may
+/// take the signal; the second one then waited for ever.
 fn a_wake_that_comes_while_sends_are_submitted_is_not_lost(configuration: Configuration) {
     const ROUNDS: usize = 1500;
+    const BYTES: usize = 160 * 1024;
     configuration.run(async {
         let (stream, mut peer) = pair().await;
         let drain = on_thread(move || read_to_end(&mut peer).expect("no reset").len());
         let (to, from) = (Channel::default(), Channel::default());
         let partner = partner(ROUNDS, &to, &from);
         for round in 0..ROUNDS {
-            stream.send(vec![1; 8192]).await.expect("sent");
+            stream.send(vec![1; BYTES]).await.expect("sent");
             to.send(round);
             assert_eq!(from.recv().await, round);
         }
         partner.join().expect("no panic");
         stream.shutdown_write().await.expect("finished");
-        assert_eq!(drain.await, ROUNDS * 8192);
+        assert_eq!(drain.await, ROUNDS * BYTES);
     });
 }
 

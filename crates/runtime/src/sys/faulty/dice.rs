@@ -65,7 +65,7 @@ pub(super) const OF_DESCRIPTORS: &[(Fault, i32)] = &[
 ];
 
 /// With this in its environment, a process built with the feature `faults` has them; the value is
-/// their seed.
+/// their seed, or `SEED:KIND` for faults of one kind, each at every third chance.
 const ENVIRONMENT: &str = "TWINRING_FAULTS";
 
 thread_local! {
@@ -84,15 +84,23 @@ impl Dice {
     /// If the environment requests faults. Each thread has its own, by its name, and so has each
     /// test, as the harness names threads after them.
     pub(super) fn asked_for() -> Option<Dice> {
-        let seed: u64 = std::env::var(ENVIRONMENT).ok()?.parse().ok()?;
+        let asked = std::env::var(ENVIRONMENT).ok()?;
+        let (seed, kind) = asked.split_once(':').unwrap_or((&asked, ""));
+        let seed: u64 = seed.parse().ok()?;
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
         let number = ENGINES.replace(ENGINES.get() + 1);
         let own = BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, name, number));
-        let dice = Dice::new(own);
+        let mut dice = Dice::new(own);
+        if !kind.is_empty() {
+            let is_asked = |(fault, _): &(Fault, u32)| format!("{fault:?}") == kind;
+            let kind = KINDS.iter().position(is_asked);
+            dice.per_million = [0; KINDS.len()];
+            dice.per_million[kind.expect("a kind of fault")] = 333_333;
+        }
         // Captured by the harness, and shown when the test fails.
         eprintln!(
-            "faults: {dice}\nagain with: {ENVIRONMENT}={seed}, and the same test ({name}) of the \
+            "faults: {dice}\nagain with: {ENVIRONMENT}={asked}, and the same test ({name}) of the \
              same binary"
         );
         Some(dice)
