@@ -2,7 +2,7 @@
 //! byte comes back, and clients that send little are served among those that send much.
 
 use crate::clients::{KINDS, Kind, OtherClient, Setup};
-use crate::limits::{Usage, clients_leave_nothing, raise_own_limits};
+use crate::limits::{TESTS_DESCRIPTORS, Usage, clients_leave_nothing};
 use crate::support::datagrams::{assert_balanced, client, number_of, numbered};
 use crate::support::{Server, assert_same, connect, pattern, wait_until};
 use std::collections::HashSet;
@@ -30,7 +30,7 @@ fn thousands_with_data_share_four_small_buffers(engine: &str) {
     const CONNECTIONS: u64 = 2000;
     const BYTES: usize = 640;
     const ROUNDS_MAX: u64 = 5;
-    raise_own_limits();
+    testing::needs_descriptors(TESTS_DESCRIPTORS);
     let setup = Setup::start(Kind::Echo, engine, &[flag(engine), POOL]);
     let (server, address) = (&setup.server, setup.target.address);
     let peers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(address)).collect();

@@ -2,7 +2,7 @@
 //! backlog, and all are served when descriptors are free again.
 
 use crate::clients::{Clients, KINDS, Kind, OtherClient, Setup};
-use crate::limits::{Usage, clients_leave_nothing, raise, raise_own_limits};
+use crate::limits::{Usage, clients_leave_nothing, raise};
 use crate::support::load::{Bounded, command, sound};
 use crate::support::{limited, run_to_its_end, wait_until};
 use rustix::process::Resource;
@@ -63,7 +63,7 @@ fn exhaust(kind: Kind, engine: &str) {
 }
 
 fn connections_without_a_descriptor_wait(engine: &str) {
-    raise_own_limits();
+    testing::needs_descriptors(500);
     KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
 }
 

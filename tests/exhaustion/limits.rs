@@ -19,12 +19,8 @@ pub(crate) fn raise(server: &Server, resource: Resource, to: u64) -> bool {
     prlimit(pid, resource, Rlimit { current: Some(to), maximum: Some(to) }).is_ok()
 }
 
-/// Raises the descriptor limit of this process to the maximum: many clients run at once.
-pub(crate) fn raise_own_limits() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let new = Rlimit { current: maximum, maximum };
-    rustix::process::setrlimit(Resource::Nofile, new).expect("a soft limit below the hard one");
-}
+/// What the tests of this suite have open at the same time, at most.
+pub(crate) const TESTS_DESCRIPTORS: u64 = 5_000;
 
 /// The resources of a server without connections.
 #[derive(Clone, Copy)]

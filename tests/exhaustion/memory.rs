@@ -2,7 +2,7 @@
 //! that connections need later is kept in reserve, and without it no new connection is accepted.
 
 use crate::clients::{KINDS, Kind, OtherClient, Setup};
-use crate::limits::{Usage, clients_leave_nothing, limit, raise_own_limits};
+use crate::limits::{TESTS_DESCRIPTORS, Usage, clients_leave_nothing, limit};
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::get;
 use crate::support::{
@@ -150,7 +150,7 @@ fn exhaust(kind: Kind, engine: &str) {
 }
 
 fn connections_beyond_the_memory_wait(engine: &str) {
-    raise_own_limits();
+    testing::needs_descriptors(TESTS_DESCRIPTORS);
     KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
 }
 

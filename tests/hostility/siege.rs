@@ -218,6 +218,8 @@ impl Siege {
         others: fn(SocketAddr) -> Others,
         growth_bytes_max: u64,
     ) -> Siege {
+        // Attacks that run at the same time have a few hundred connections each.
+        testing::needs_descriptors(5_000);
         let engine = server.ready["engine"].as_str().expect("a name").to_owned();
         let others = others(server.address());
         Siege { attack, engine, server, others, growth_bytes_max }

@@ -110,6 +110,7 @@ fn a_peer_that_stops_reading_is_cut_by_the_idle_timeout_with_a_reset(engine: &st
 }
 
 fn idle_connections_cost_no_cpu(engine: &str) {
+    testing::needs_descriptors(2_000);
     let server = Server::echo(engine, &[]);
     let idle: Vec<TcpStream> = (0..1000).map(|_| connect(server.address())).collect();
     idle.iter().for_each(|peer| ping(peer, b"awake"));

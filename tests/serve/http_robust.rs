@@ -243,6 +243,7 @@ fn connections_are_limited_in_all_and_by_address(engine: &str) {
 }
 
 fn idle_connections_cost_no_cpu(engine: &str) {
+    testing::needs_descriptors(1_100);
     let site = Site::usual();
     let server = Server::http(engine, site.path(), &[]);
     let mut idle: Vec<TcpStream> = (0..500).map(|_| connect(server.address())).collect();

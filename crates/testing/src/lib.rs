@@ -32,7 +32,7 @@ use std::time::Instant;
 const VARIABLE: &str = "TWINRING_TESTS";
 
 /// Descriptors that the tests of a suite which run at once may use each.
-const DESCRIPTORS_EACH: u64 = 200;
+const DESCRIPTORS_EACH: u64 = 500;
 
 /// A test of a list made by [`tests!`], [`engine_tests!`] or [`long_tests!`].
 #[derive(Clone, Copy)]

@@ -175,6 +175,8 @@ fn an_empty_pool_does_not_arm_all_receives_at_once(configuration: Configuration)
 /// and every second socket in the queue went to its end: the slowest of 1,000 connections waited for
 /// seconds, and others were answered every 10 ms.
 fn sockets_are_fed_with_buffers_that_are_there(configuration: Configuration) {
+    // Two for each connection, beside other tests.
+    testing::needs_descriptors(3_000);
     const PEERS: usize = 600;
     const BYTES: usize = 16_000;
     let builder = configuration.builder_with("buffer_count=64,buffer_bytes=16384");

@@ -7,6 +7,8 @@ use twinring::{sleep, spawn};
 pub(crate) const RULES: &[Rule] = rules![hundreds_of_idle_connections_live_on_four_buffers,];
 
 fn hundreds_of_idle_connections_live_on_four_buffers(configuration: Configuration) {
+    // Two for each connection, beside other tests.
+    testing::needs_descriptors(3_000);
     run_on(configuration.builder_with("buffer_count=4"), |handle| async move {
         let listener = listen();
         let address = listener.local_addr();

@@ -199,6 +199,7 @@ pub(crate) fn alone_with(environment: (&str, &str), descriptors: usize, body: im
     if std::env::var_os(ALONE).is_some() {
         return body();
     }
+    testing::needs_descriptors(descriptors as u64);
     let test = TEST.get();
     assert!(!test.is_empty(), "only a rule under `check` may ask for that");
     let output = Command::new("sh")
