@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
+use twinring_lab::certificate::SelfSigned;
 
 pub(crate) const TESTS: &[Test] = tests![certificates_that_cannot_be_read_are_named];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
@@ -33,8 +34,8 @@ struct Secure {
 
 impl Secure {
     fn new(name: &str, version: &'static SupportedProtocolVersion) -> Secure {
-        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
-        Secure::showing(&made.cert.pem(), &made.signing_key.serialize_pem(), version)
+        let made = SelfSigned::server(vec![name.to_owned()]).unwrap();
+        Secure::showing(&made.certificate, &made.key, version)
     }
 
     fn showing(certificate: &str, key: &str, version: &'static SupportedProtocolVersion) -> Secure {
@@ -190,11 +191,8 @@ fn a_server_that_cannot_be_trusted_gets_no_request(engine: &str) {
 
 /// It was `Other(OtherError(CaUsedAsEndEntity))`.
 fn a_ca_certificate_is_reported_with_a_fix(engine: &str) {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let certificate = parameters.self_signed(&key).unwrap().pem();
-    let secure = Secure::showing(&certificate, &key.serialize_pem(), &TLS13);
+    let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
+    let secure = Secure::showing(&made.certificate, &made.key, &TLS13);
     let target = secure.serve(ok("hello"), true);
     let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
     let output = spawn(engine, target, &arguments).output();
