@@ -3,8 +3,8 @@
 use aws_lc_rs::rand::{SystemRandom, fill};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
 use rcgen::{
-    BasicConstraints, CertificateParams, IsCa, PKCS_ECDSA_P256_SHA256, PublicKeyData,
-    SerialNumber, SignatureAlgorithm, SigningKey,
+    BasicConstraints, CertificateParams, IsCa, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber,
+    SignatureAlgorithm, SigningKey,
 };
 
 /// Bytes of a serial number; RFC 5280 allows 20.

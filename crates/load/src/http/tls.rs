@@ -126,7 +126,8 @@ fn system_certificates() -> Vec<CertificateDer<'static>> {
     let entries = directories.iter().filter_map(|path| std::fs::read_dir(path).ok()).flatten();
     files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
     // Directories have a link for each hash of a subject beside the file itself.
-    let files: BTreeSet<PathBuf> = files.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let files: BTreeSet<PathBuf> =
+        files.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let texts = files.iter().take(CA_FILES_MAX);
     let texts = texts.filter_map(|path| twinring_input::read(path, CA_BYTES_MAX).ok());
     let parse = |text: Vec<u8>| Vec::from_iter(CertificateDer::pem_slice_iter(&text).flatten());
