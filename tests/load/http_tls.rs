@@ -14,7 +14,10 @@ use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring_lab::certificate::SelfSigned;
 
-pub(crate) const TESTS: &[Test] = tests![certificates_that_cannot_be_read_are_named];
+pub(crate) const TESTS: &[Test] = tests![
+    certificates_that_cannot_be_read_are_named,
+    the_certificates_of_the_system_are_where_its_variables_say
+];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     client_and_server_part_in_order,
     answers_are_checked_through_tls,
@@ -169,6 +172,29 @@ fn sessions_are_resumed_unless_that_is_unwanted(engine: &str) {
         let outcome = run(engine, target, &format!("{arguments} --tls-full-handshake"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/settings/tls/resumed"), 0);
+    }
+}
+
+/// Without --tls-ca. A directory may hold other files, and links to the same one.
+fn the_certificates_of_the_system_are_where_its_variables_say() {
+    let secure = Secure::new("127.0.0.1", &TLS13);
+    let target = secure.serve(ok("hello"), true);
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("other"), "no certificate").unwrap();
+    std::os::unix::fs::symlink(secure.ca(), directory.path().join("0a1b2c3d.0")).unwrap();
+    let (file, directory) = (secure.ca(), directory.path().to_path_buf());
+    let missing = directory.join("missing");
+    for (variables, code) in [
+        ([("SSL_CERT_FILE", &file), ("SSL_CERT_DIR", &missing)], 0),
+        ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &directory)], 0),
+        ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &missing)], 1),
+    ] {
+        let url = format!("https://{target}/");
+        let mut command = crate::support::load::command("epoll", "http", &url, "-c 2 -n 20");
+        let output = Bounded(Some(command.envs(variables).spawn().unwrap())).output();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{variables:?}: {told}");
+        assert!(code == 0 || told.contains("the system trusts no certificate"), "{told}");
     }
 }
 
