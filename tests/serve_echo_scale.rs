@@ -46,11 +46,9 @@ fn fifteen_thousand_connections_at_once_all_echo(engine: &str) {
     }
     let each = server.memory_bytes().saturating_sub(before) / count as u64;
     assert!(each <= 1536, "{engine}: {each} bytes of user memory per idle connection");
-    let share = server.cpu_share_while_idle();
-    assert!(share < 0.02, "{engine}: {share} of a CPU for {count} idle connections");
     drop(peers);
     let ended = server.terminate();
     assert_eq!(ended.code, Some(0));
     assert_eq!(ended.count("accepted"), count as u64 + 1);
-    println!("{engine}: {count} connections, {each} bytes each, {share:.5} of a CPU idle");
+    println!("{engine}: {count} connections, {each} bytes each");
 }

@@ -10,24 +10,27 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use testing::{Test, engine_tests, tests};
+use testing::{Test, tests};
 
-pub(crate) const TESTS: &[Test] = tests![signals_that_come_early_end_nothing];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     each_request_has_a_line_with_its_outcome,
     broken_answers_are_logged_with_the_bytes_sent,
     rotation_under_load_loses_no_line,
     a_slow_log_blocks_no_request_and_counts_dropped_lines,
     a_few_lines_take_no_more_of_the_buffer_than_their_bytes,
+    a_full_disk_is_reported_once_and_recovers,
     standard_output_takes_lines_between_those_of_the_command,
-    reopen_signals_without_a_log_end_no_server,
-    requests_over_tls_are_logged_decrypted,
+    requests_over_tls_and_http2_are_logged_decrypted,
     a_log_that_cannot_be_reopened_stays_open,
+    signals_that_come_early_end_nothing,
+    reopen_signals_without_a_log_end_no_server,
     unread_output_blocks_no_server
 ];
+
+const ENGINE: &str = "auto";
 
 /// A server with an access log in `log`.
 pub(crate) fn logged(engine: &str, site: &Site, log: &Path, arguments: &[&str]) -> Server {
@@ -61,10 +64,10 @@ fn fields(line: &str) -> [String; 6] {
     [request, numbers[0], numbers[1], referer, agent, end[1]].map(str::to_owned)
 }
 
-fn each_request_has_a_line_with_its_outcome(engine: &str) {
+fn each_request_has_a_line_with_its_outcome() {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("access.log");
-    let server = logged(engine, &site, &log, &[]);
+    let server = logged(ENGINE, &site, &log, &[]);
     let address = server.address();
     let agent = "User-Agent: a \"quoted\\agent\r\nReferer: http://x/ü\r\n";
     ask(&server, &get("/hello.txt?q=\\", agent));
@@ -86,8 +89,7 @@ fn each_request_has_a_line_with_its_outcome(engine: &str) {
     assert_eq!(answers.len(), 6);
     talk(address, b"GET /hello.txt HTTP/1.0\r\n\r\n");
     talk(address, b"nonsense \"\n\n");
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let ended = server.end();
     let expected = [
         [
             "GET /hello.txt?q=\\x5C HTTP/1.1",
@@ -111,13 +113,12 @@ fn each_request_has_a_line_with_its_outcome(engine: &str) {
     ];
     let written = lines(&log);
     let found: Vec<_> = written.iter().map(|line| fields(line)).collect();
-    assert_eq!(found, expected, "{engine}");
+    assert_eq!(found, expected);
     assert_eq!((ended.count("requests"), ended.count("log_lines")), (12, 12));
     assert_eq!(ended.count("log_dropped"), 0);
-    println!("{engine}: {} lines as expected", found.len());
 }
 
-fn broken_answers_are_logged_with_the_bytes_sent(engine: &str) {
+fn broken_answers_are_logged_with_the_bytes_sent() {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("access.log");
     let length = 64 << 20;
@@ -125,7 +126,7 @@ fn broken_answers_are_logged_with_the_bytes_sent(engine: &str) {
     let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
     // Longer than the one that breaks off in a body may be kept from the CPU.
     let timeouts = [&timeouts[..], &["--body-timeout", "1500ms"]].concat();
-    let server = logged(engine, &site, &log, &timeouts);
+    let server = logged(ENGINE, &site, &log, &timeouts);
     let address = server.address();
     // Answers are broken off by a peer that goes away.
     let mut stream = connect(address);
@@ -146,7 +147,7 @@ fn broken_answers_are_logged_with_the_bytes_sent(engine: &str) {
     let mut entries = json_lines(&log);
     entries.sort_by_key(|entry| entry["status"].as_u64());
     let statuses: Vec<_> = entries.iter().map(|entry| entry["status"].clone()).collect();
-    assert_eq!(statuses, [200, 408, 408, 499], "{engine}: {entries:?}");
+    assert_eq!(statuses, [200, 408, 408, 499], "{entries:?}");
     let broken = &entries[0];
     assert_eq!((&broken["complete"], &broken["target"]), (&false.into(), &"/huge.bin".into()));
     let handed_over = broken["bytes"].as_u64().expect("a number");
@@ -156,7 +157,6 @@ fn broken_answers_are_logged_with_the_bytes_sent(engine: &str) {
     assert_eq!(entries[3]["target"], "/hello.txt");
     assert!(entries[1]["duration_s"].as_f64() >= Some(1.0), "{}", entries[1]);
     assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 4));
-    println!("{engine}: {handed_over} of {length} bytes were handed over, and logged");
 }
 
 /// Asks for a small file on several connections until `done`; returns how many answers there were.
@@ -177,10 +177,10 @@ fn ask_until(address: SocketAddr, done: &AtomicBool) -> u64 {
     asked.into_inner()
 }
 
-fn rotation_under_load_loses_no_line(engine: &str) {
+fn rotation_under_load_loses_no_line() {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("access.log");
-    let server = logged(engine, &site, &log, &["--workers", "2"]);
+    let server = logged(ENGINE, &site, &log, &["--workers", "2"]);
     let (address, done) = (server.address(), AtomicBool::new(false));
     let rotated = |number: u32| logs.path().join(format!("access.log.{number}"));
     let rotations = 20;
@@ -197,8 +197,7 @@ fn rotation_under_load_loses_no_line(engine: &str) {
         done.store(true, Ordering::Relaxed);
         asked.join().expect("all are answered")
     });
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let ended = server.end();
     let mut found = 0;
     let mut used = 0;
     for path in (0..rotations).map(rotated).chain([log]) {
@@ -209,16 +208,15 @@ fn rotation_under_load_loses_no_line(engine: &str) {
     }
     assert_eq!((found, ended.count("requests"), ended.count("log_lines")), (asked, asked, asked));
     assert!(used >= rotations, "only {used} files have lines");
-    println!("{engine}: {rotations} rotations, {asked} requests, {found} lines in {used} files");
 }
 
-fn a_slow_log_blocks_no_request_and_counts_dropped_lines(engine: &str) {
+fn a_slow_log_blocks_no_request_and_counts_dropped_lines() {
     let (site, logs) = (Site::usual(), Site::new());
     // A pipe without a reader is a disk that does not write.
     let fifo = logs.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
     let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-    let server = logged(engine, &site, &fifo, &["--access-log-buffer", "65536"]);
+    let server = logged(ENGINE, &site, &fifo, &["--access-log-buffer", "65536"]);
     let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
     let requests = 2000;
     let mut stream = connect(server.address());
@@ -239,16 +237,15 @@ fn a_slow_log_blocks_no_request_and_counts_dropped_lines(engine: &str) {
     assert_eq!((ended.count("requests"), ended.count("log_lines")), (requests, read));
     assert!(dropped > 0 && read + dropped == requests, "{read} read, {dropped} dropped");
     assert!(ended.stderr.contains("lines were dropped"), "{}", ended.stderr);
-    println!("{engine}: of {requests} lines {read} were read and {dropped} dropped");
 }
 
 /// A batch that was handed over because it was old took as much of the buffer as a full one.
-fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes(engine: &str) {
+fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
     let (site, logs) = (Site::usual(), Site::new());
     let fifo = logs.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
     let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-    let server = logged(engine, &site, &fifo, &["--access-log-buffer", "393216"]);
+    let server = logged(ENGINE, &site, &fifo, &["--access-log-buffer", "393216"]);
     let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
     let mut stream = connect(server.address());
     let mut ask = |count: u64| {
@@ -269,15 +266,15 @@ fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes(engine: &str) {
     });
     let ended = server.terminate();
     File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
-    assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0), "{engine}");
+    assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0));
 }
 
-fn a_log_that_cannot_be_reopened_stays_open(engine: &str) {
+fn a_log_that_cannot_be_reopened_stays_open() {
     let (site, logs) = (Site::usual(), Site::new());
     let directory = logs.path().join("inner");
     fs::create_dir(&directory).expect("a directory");
     let log = directory.join("access.log");
-    let server = logged(engine, &site, &log, &[]);
+    let server = logged(ENGINE, &site, &log, &[]);
     let moved = logs.path().join("moved");
     fs::rename(&directory, &moved).expect("a directory");
     server.signal(Signal::SIGHUP);
@@ -285,29 +282,28 @@ fn a_log_that_cannot_be_reopened_stays_open(engine: &str) {
     ask(&server, &get("/hello.txt", ""));
     let ended = server.terminate();
     assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
-    println!("{engine}: the old file stays open");
     let site = Site::usual();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["serve", "http", "--listen", "127.0.0.1:0", "--access-log", "/nowhere/x"]);
-    let output = command.arg("--root").arg(site.path()).output().expect("the command runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(told.contains("cannot open --access-log /nowhere/x: No such file"), "{told}");
+    let root = site.path().to_str().expect("UTF-8");
+    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
+    let (code, _, told) = run(&[&arguments[..], &["--access-log", "/nowhere/x"]].concat());
+    assert!(
+        code == Some(1) && told.contains("cannot open --access-log /nowhere/x: No such file"),
+        "{told}"
+    );
     // A pipe without a reader is not waited for.
     let fifo = site.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
-    let (root, fifo) = (site.path().to_str().expect("text"), fifo.to_str().expect("text"));
-    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
+    let fifo = fifo.to_str().expect("UTF-8");
     for check in [&[][..], &["--check"]] {
         let (code, _, told) = run(&[&arguments[..], &["--access-log", fifo], check].concat());
         assert!(code == Some(1) && told.contains("cannot open --access-log"), "{told}");
     }
 }
 
-fn standard_output_takes_lines_between_those_of_the_command(engine: &str) {
+fn standard_output_takes_lines_between_those_of_the_command() {
     let site = Site::usual();
     let arguments = ["--access-log", "-", "--access-log-format", "json"];
-    let server = Server::http(engine, site.path(), &arguments);
+    let server = Server::http(ENGINE, site.path(), &arguments);
     ask(&server, &get("/hello.txt", "Host2: x\r\n"));
     let line = server.next_line();
     assert_eq!((&line["target"], &line["status"]), (&"/hello.txt".into(), &200.into()));
@@ -319,15 +315,15 @@ fn standard_output_takes_lines_between_those_of_the_command(engine: &str) {
     assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 2));
 }
 
-fn reopen_signals_without_a_log_end_no_server(engine: &str) {
+fn reopen_signals_without_a_log_end_no_server() {
     let site = Site::usual();
-    let server = Server::http(engine, site.path(), &[]);
+    let server = Server::http(ENGINE, site.path(), &[]);
     for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
         server.signal(signal);
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 0), "{}", ended.stderr);
+    let ended = server.end();
+    assert_eq!(ended.count("log_lines"), 0);
 }
 
 /// A reload right behind the start ended the process.
@@ -336,7 +332,7 @@ fn signals_that_come_early_end_nothing() {
     // Reading so many comments takes a while.
     let text = format!("{}\nroot = {:?}\n", "#\n".repeat(500_000), site.path());
     let config = etc.write("http.toml", text.as_bytes());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    let mut command = twinring();
     command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--config"]).arg(&config);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
     let send = |signal| nix::sys::signal::kill(Pid::from_raw(child.id() as i32), signal);
@@ -360,40 +356,51 @@ fn signals_that_come_early_end_nothing() {
     assert_eq!(child.wait().expect("a child").code(), Some(0));
 }
 
-fn requests_over_tls_are_logged_decrypted(engine: &str) {
+fn requests_over_tls_and_http2_are_logged_decrypted() {
     let (site, logs) = (Site::usual(), Site::new());
     let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
     let tls = identity.arguments();
     let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
-    let server = logged(engine, &site, &log, &tls);
-    let address = server.addresses()[1];
+    let json = ["--access-log-format", "json"];
+    let server = logged(ENGINE, &site, &log, &[&tls[..], &json].concat());
+    let address = tls::encrypted(&server);
     let config = std::sync::Arc::new(identity.trust(&tls::VERSIONS));
-    for target in ["/hello.txt", "/large.bin"] {
-        let answer = tls::talk_secure(address, &config, get(target, "").as_bytes());
-        assert_eq!(responses(&answer.expect("an orderly end"))[0].status, 200);
+    let agent = "User-Agent: test/1\r\n";
+    let answer = tls::talk_secure(address, &config, get("/large.bin", agent).as_bytes());
+    assert_eq!(responses(&answer.expect("an orderly end"))[0].status, 200);
+    http2::run_client(async {
+        let client = http2::open(address, Some(&config), &h2::client::Builder::new()).await;
+        http2::ask(&client, &get("/hello.txt?x", agent)).await;
+        http2::ask(&client, &get("/nothing", agent)).await;
+    });
+    let refused = talk_until_closed(address, get("/hello.txt", "").as_bytes());
+    assert!(refused.starts_with(b"HTTP/1.1 400"));
+    let ended = server.end();
+    assert_eq!((ended.count("requests"), ended.count("log_lines")), (4, 4));
+    let entries = json_lines(&log);
+    for (entry, (target, protocol, status, bytes)) in entries.iter().zip([
+        ("/large.bin", "HTTP/1.1", 200, 700_001),
+        ("/hello.txt?x", "HTTP/2.0", 200, 36),
+        ("/nothing", "HTTP/2.0", 404, 14),
+    ]) {
+        let found = ["method", "target", "protocol", "host", "user_agent"].map(|it| &entry[it]);
+        let expected = ["GET", target, protocol, "test", "test/1"].map(Value::from);
+        assert_eq!(found, expected.each_ref(), "{entry}");
+        assert_eq!((&entry["status"], &entry["body_bytes"]), (&status.into(), &bytes.into()));
+        assert_eq!(entry["complete"], true);
     }
-    let answer = talk_until_closed(address, get("/hello.txt", "").as_bytes());
-    assert!(answer.starts_with(b"HTTP/1.1 400"));
-    let ended = server.terminate();
-    let found: Vec<_> = lines(&log).iter().map(|line| fields(line)).collect();
-    let expected = [
-        ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
-        ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
-        ["-", "400", "16", "-", "-", "-"],
-    ];
-    assert_eq!(found, expected, "{engine}");
-    assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 3));
+    assert_eq!(entries[3]["status"], 400);
 }
 
 /// If standard error is not read, neither the signal thread nor the end of the process waits for
 /// it.
-fn unread_output_blocks_no_server(engine: &str) {
+fn unread_output_blocks_no_server() {
     const PIPE_BYTES: usize = 4096;
     let (site, identity) = (Site::usual(), crate::support::tls::Identity::new());
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+    let mut command = twinring();
+    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", ENGINE]);
     command.args(["--access-log", "-"]).args(identity.arguments()).arg("--root");
     command.arg(site.path()).stdin(Stdio::null());
     command.stderr(writer.try_clone().expect("a descriptor"));
@@ -415,5 +422,29 @@ fn unread_output_blocks_no_server(engine: &str) {
         std::thread::sleep(Duration::from_millis(100));
     }
     wait_until("it ended", || child.try_wait().expect("a child").is_some());
-    assert_eq!(child.wait().expect("a child").code(), Some(0), "{engine}");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+}
+
+fn a_full_disk_is_reported_once_and_recovers() {
+    let (site, logs) = (Site::usual(), Site::new());
+    let log = logs.path().join("access.log");
+    std::os::unix::fs::symlink("/dev/full", &log).expect("a link");
+    let server = logged(ENGINE, &site, &log, &["--stats", "1"]);
+    for _ in 0..5 {
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        std::thread::sleep(Duration::from_millis(120));
+    }
+    wait_until("the full disk is told", || server.stderr().contains("No space left"));
+    // None of them is so late that it belongs to the new file.
+    tls::wait_for_count(&server, "log_dropped", 5);
+    fs::remove_file(&log).expect("a link");
+    server.signal(Signal::SIGUSR1);
+    wait_until("the new file is there", || log.exists());
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    wait_until("the recovery is told", || server.stderr().contains("lines were lost"));
+    let ended = server.terminate();
+    assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+    assert_eq!((lines(&log).len(), ended.count("requests")), (1, 6));
+    assert_eq!((ended.count("log_lines"), ended.count("log_dropped")), (1, 5));
+    assert!(ended.stderr.contains("5 lines were lost"), "{}", ended.stderr);
 }

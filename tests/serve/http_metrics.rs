@@ -4,36 +4,18 @@ use crate::support::http::*;
 use crate::support::*;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use testing::{Test, engine_tests, tests};
+use std::net::TcpStream;
+use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    dashboard_and_alerts_use_metrics_that_exist,
-    the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else,
-    slow_clients_block_neither_service,
-    a_taken_admin_port_is_named
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     metrics_are_in_the_text_format_and_match_events,
     durations_are_counted_by_configured_host_and_class_also_across_a_reload,
-    server_timing_is_sent_on_request_and_not_by_default,
-    readiness_ends_with_the_drain_and_liveness_stays
+    dashboard_and_alerts_use_metrics_that_exist,
+    the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else,
+    slow_clients_block_neither_service
 ];
 
-fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
-    // On an address of its own: no other program gets the port when it is free again.
-    let mut all = vec!["--admin", "127.0.0.7:0"];
-    all.extend_from_slice(arguments);
-    let server = Server::http(engine, site.path(), &all);
-    let admin = server.ready["admin"].as_str().expect("an address").parse().expect("an address");
-    (server, admin)
-}
-
-fn ask_admin(admin: SocketAddr, request: &str) -> Response {
-    let answers = responses(&talk_until_closed(admin, request.as_bytes()));
-    assert_eq!(answers.len(), 1, "{request}: {answers:?}");
-    answers.into_iter().next().expect("one")
-}
+const ENGINE: &str = "auto";
 
 /// A sample: its name with its labels, and its value.
 type Samples = HashMap<String, f64>;
@@ -91,27 +73,29 @@ fn parse(text: &str) -> Samples {
     samples
 }
 
-/// The sum of a family's samples that have this label, or of all for an empty one.
+/// The sum of a family's samples that have this label, or of all for an empty one. There is at least one.
 fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
     let prefix = format!("twinring_http_{name}");
     let of_family = samples
         .iter()
         .filter(|(series, _)| series.split('{').next() == Some(&prefix) && series.contains(label));
-    of_family.map(|(_, value)| value).sum()
+    let values: Vec<f64> = of_family.map(|(_, value)| *value).collect();
+    assert!(!values.is_empty(), "no {name} with {label}");
+    values.iter().sum()
 }
 
-fn metrics_are_in_the_text_format_and_match_events(engine: &str) {
+fn metrics_are_in_the_text_format_and_match_events() {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("log");
     let arguments = ["--workers", "2", "--access-log", log.to_str().expect("text")];
-    let (server, admin) = with_admin(engine, &site, &arguments);
+    let (server, admin) = with_admin(ENGINE, &site, &arguments);
     for target in ["/hello.txt", "/hello.txt", "/none", "/sub", "/large.bin"] {
         ask(&server, &get(target, ""));
     }
     let stream = connect(server.address());
     let mut samples = Samples::new();
     wait_until("what was counted is told", || {
-        let answer = ask_admin(admin, &get("/metrics", ""));
+        let answer = ask_last(admin, &get("/metrics", ""));
         let content_type = answer.field("content-type");
         assert_eq!(content_type, Some("text/plain; version=0.0.4; charset=utf-8"));
         samples = parse(&answer.text());
@@ -127,11 +111,11 @@ fn metrics_are_in_the_text_format_and_match_events(engine: &str) {
         ("connections_ended_early_total", "", 0.0),
         ("access_log_lines_total", "dropped", 0.0),
     ] {
-        assert_eq!(sum(&samples, name, label), expected, "{engine}: {name} {label}");
+        assert_eq!(sum(&samples, name, label), expected, "{name} {label}");
     }
     assert!(sum(&samples, "sent_bytes_total", "worker=\"0\"") < 701_500.0);
     assert!(sum(&samples, "sent_bytes_total", "") > 700_000.0);
-    let engine_name = format!("engine=\"{engine}\"");
+    let engine_name = format!("engine=\"{}\"", server.ready["engine"].as_str().expect("a name"));
     assert!(samples.keys().any(|series| {
         series.starts_with("twinring_build_info") && series.contains(&engine_name)
     }));
@@ -140,8 +124,7 @@ fn metrics_are_in_the_text_format_and_match_events(engine: &str) {
     }
     assert!(samples["process_open_fds"] < samples["process_max_fds"]);
     drop(stream);
-    assert_eq!(server.terminate().code, Some(0));
-    println!("{engine}: {} samples", samples.len());
+    server.end();
 }
 
 const DURATION: &str = "twinring_http_request_duration_seconds";
@@ -161,7 +144,7 @@ fn buckets(text: &str, labels: &str) -> Vec<u64> {
     counts
 }
 
-fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engine: &str) {
+fn durations_are_counted_by_configured_host_and_class_also_across_a_reload() {
     let (site, etc) = (Site::usual(), Site::new());
     let root = site.path().display();
     let host =
@@ -171,10 +154,8 @@ fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engin
          redirect = \"/moved=/\"\n"
     );
     let path = etc.write("twinring.toml", format!("{first}{}", host("a.org")).as_bytes());
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(&path);
-    let server = Server::spawn(command);
-    let admin = server.ready["admin"].as_str().expect("an address").parse().expect("one");
+    let server = Server::configured(ENGINE, &path);
+    let admin = server.admin();
     let of = |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let ask_all = || {
         for (host, target) in [
@@ -193,7 +174,7 @@ fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engin
     let count = |labels: &str, expected: u64| {
         let mut text = String::new();
         wait_until(labels, || {
-            text = ask_admin(admin, &get("/metrics", "")).text();
+            text = ask_last(admin, &get("/metrics", "")).text();
             buckets(&text, labels).last() == Some(&expected)
         });
         let samples = parse(&text);
@@ -210,7 +191,7 @@ fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engin
     count("host=\"*\",class=\"2xx\"", 1);
     let text = count("host=\"\",class=\"4xx\"", 1);
     // Names of requests are no labels.
-    assert!(!text.contains("unlisted") && !text.contains("www."), "{engine}: {text}");
+    assert!(!text.contains("unlisted") && !text.contains("www."), "{text}");
     std::fs::write(&path, format!("{first}{}{}", host("b.org"), host("a.org"))).expect("a file");
     server.signal(Signal::SIGHUP);
     wait_until("it was reloaded", || server.stderr().contains("were reloaded"));
@@ -218,29 +199,7 @@ fn durations_are_counted_by_configured_host_and_class_also_across_a_reload(engin
     ask(&server, &of("b.org", "/hello.txt"));
     count(a_2xx, 10);
     count("host=\"b.org\",class=\"2xx\"", 1);
-    assert_eq!(server.terminate().code, Some(0));
-}
-
-fn server_timing_is_sent_on_request_and_not_by_default(engine: &str) {
-    let site = Site::usual();
-    let server = Server::http(engine, site.path(), &[]);
-    assert_eq!(ask(&server, &get("/hello.txt", "")).field("server-timing"), None);
-    assert_eq!(server.terminate().code, Some(0));
-    let server = Server::http(engine, site.path(), &["--server-timing"]);
-    // Twice, so that the second answers come from the cache.
-    for target in ["/hello.txt", "/hello.txt", "/large.bin", "/large.bin", "/none", "/sub"] {
-        for method in ["GET", "HEAD"] {
-            let mut stream = connect(server.address());
-            let request = get(target, "").replacen("GET", method, 1);
-            let answer = ask_on(&mut stream, &request);
-            let timing = answer.field("server-timing").expect(target);
-            let ms = timing.strip_prefix("total;dur=").expect("a duration");
-            assert!(ms.parse::<f64>().is_ok_and(|ms| ms >= 0.0), "{timing}");
-            assert!(method == "HEAD" || answer.status != 200 || !answer.body.is_empty());
-        }
-    }
-    assert_eq!(ask(&server, &get("/hello.txt", "")).text().len(), 36);
-    assert_eq!(server.terminate().code, Some(0));
+    server.end();
 }
 
 /// The names of metrics in a text: those that begin with one of our prefixes.
@@ -255,11 +214,11 @@ fn dashboard_and_alerts_use_metrics_that_exist() {
     let mut arguments = identity.arguments();
     arguments.extend(["--access-log".to_owned(), log.to_str().expect("text").to_owned()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (server, admin) = with_admin("epoll", &site, &arguments);
+    let (server, admin) = with_admin(ENGINE, &site, &arguments);
     ask(&server, &get("/hello.txt", ""));
     let mut text = String::new();
     wait_until("the request is counted", || {
-        text = ask_admin(admin, &get("/metrics", "")).text();
+        text = ask_last(admin, &get("/metrics", "")).text();
         text.contains(&format!("{DURATION}_count"))
     });
     let exist: HashSet<String> = parse(&text)
@@ -279,38 +238,12 @@ fn dashboard_and_alerts_use_metrics_that_exist() {
     assert!(used.len() > 15, "{used:?}");
     let missing: Vec<&&str> = used.iter().filter(|name| !exist.contains(**name)).collect();
     assert!(missing.is_empty(), "no such metric: {missing:?}");
-    assert_eq!(server.terminate().code, Some(0));
-}
-
-fn readiness_ends_with_the_drain_and_liveness_stays(engine: &str) {
-    let site = Site::usual();
-    let (server, admin) = with_admin(engine, &site, &[]);
-    assert_eq!(ask_admin(admin, &get("/healthz", "")).text(), "ok\n");
-    assert_eq!(ask_admin(admin, &get("/readyz", "")).text(), "ready\n");
-    // A request that is under way keeps the drain waiting.
-    let mut stream = connect(server.address());
-    let request = get("/hello.txt", "");
-    let (begin, end) = request.split_at(20);
-    stream.write_all(begin.as_bytes()).expect("the server reads");
-    ask(&server, &get("/hello.txt", ""));
-    server.signal(Signal::SIGTERM);
-    wait_until("it is not ready any more", || {
-        let answer = ask_admin(admin, &get("/readyz", ""));
-        answer.status == 503 && answer.text() == "draining\n"
-    });
-    assert_eq!(ask_admin(admin, &get("/healthz", "")).status, 200);
-    assert!(ask_admin(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n"));
-    stream.write_all(end.as_bytes()).expect("the server reads");
-    assert_eq!(read_response(&mut stream, false).status, 200);
-    drop(stream);
-    let ended = server.wait();
-    assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
-    assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
+    server.end();
 }
 
 fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     let site = Site::usual();
-    let (server, admin) = with_admin("epoll", &site, &[]);
+    let (server, admin) = with_admin(ENGINE, &site, &[]);
     for (request, status) in [
         (get("/", ""), 404),
         (get("/hello.txt", ""), 404),
@@ -323,7 +256,7 @@ fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
         (get(&format!("/{}", "x".repeat(2000)), ""), 414),
         (get("/", &format!("X: {}\r\n", "x".repeat(9000))), 431),
     ] {
-        assert_eq!(ask_admin(admin, &request).status, status, "{request}");
+        assert_eq!(ask_last(admin, &request).status, status, "{request}");
     }
     let mut stream = connect(admin);
     stream.write_all(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n").expect("the server reads");
@@ -331,12 +264,12 @@ fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     stream.read_to_string(&mut answer).expect("a clean end");
     assert!(answer.contains("Content-Length: 3\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
     assert_eq!(ask(&server, &get("/metrics", "")).status, 404, "the service does not tell");
-    assert_eq!(server.terminate().count("requests"), 1);
+    assert_eq!(server.end().count("requests"), 1);
 }
 
 fn slow_clients_block_neither_service() {
     let site = Site::usual();
-    let (server, admin) = with_admin("epoll", &site, &[]);
+    let (server, admin) = with_admin(ENGINE, &site, &[]);
     let slow: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = connect(admin);
@@ -353,16 +286,5 @@ fn slow_clients_block_neither_service() {
         stream.read_to_end(&mut answer).is_ok() && answer.starts_with(b"HTTP/1.1 200")
     });
     drop(slow);
-    assert_eq!(server.terminate().code, Some(0));
-}
-
-fn a_taken_admin_port_is_named() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("an address").to_string();
-    let site = Site::usual();
-    let root = site.path().to_str().expect("text");
-    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
-    let (code, stdout, stderr) = run(&[&arguments[..], &["--admin", &address]].concat());
-    assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains(&address) && stderr.contains("another socket"), "{stderr}");
+    server.end();
 }

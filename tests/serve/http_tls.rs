@@ -26,8 +26,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     certificates_are_replaced_under_load,
     a_drain_sends_close_notify,
     connections_that_vanish_leave_nothing_behind,
-    a_slow_reader_is_bounded_and_loses_nothing,
-    memory_that_is_free_stays_for_the_next_answer
+    a_slow_reader_is_bounded_and_loses_nothing
 ];
 
 fn answers_are_the_same_with_tls_and_without(engine: &str) {
@@ -385,25 +384,4 @@ fn certificates_that_cannot_be_used_end_the_start() {
         let (code, _, stderr) = run(&[&["serve", "http", "--root", root][..], &arguments].concat());
         assert_eq!(code, Some(2), "{stderr}");
     }
-}
-
-/// The buffers of an enter are freed together, and glibc returned them and allocated them again: 31
-/// faults for each answer on io_uring, and twice the CPU.
-#[cfg_attr(not(target_env = "gnu"), ignore = "only glibc is told to keep memory")]
-fn memory_that_is_free_stays_for_the_next_answer(engine: &str) {
-    let site = Site::usual();
-    site.write("100k.bin", &pattern(1, 100 << 10));
-    let identity = Identity::new();
-    let server = serve(engine, site.path(), &identity, &[]);
-    let url = format!("https://localhost:{}/100k.bin", encrypted(&server).port());
-    let ca = identity.certificate();
-    let ask = |answers: &str| {
-        let ca = ca.to_str().expect("UTF-8");
-        let told = run(&["load", "http", &url, "-c", "100", "-n", answers, "--tls-ca", ca]);
-        assert_eq!(told.0, Some(0), "{told:?}");
-        server.page_faults()
-    };
-    let before = ask("1000");
-    let faults = ask("3000") - before;
-    assert!(faults < 3000 * 8, "{faults} page faults for 3000 answers on {engine}");
 }

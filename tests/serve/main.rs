@@ -1,4 +1,5 @@
-//! `twinring serve`, over real sockets, as an operator starts it.
+//! `twinring serve`, over real sockets, as an operator starts it. What HTTP asks for is in tables, which one
+//! server answers; both engines run only what an engine can make different.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,27 +13,23 @@ mod echo_limits;
 mod echo_shutdown;
 mod engines;
 mod families;
-mod http;
 mod http2;
-mod http2_spec;
 mod http_activation;
+mod http_answers;
 mod http_auth;
 mod http_browser;
 mod http_compression;
 mod http_config;
+mod http_connections;
+mod http_files;
 mod http_hosts;
 mod http_log;
-mod http_log_disk;
 mod http_metrics;
-mod http_patience;
 mod http_proxies;
-mod http_ranges;
 mod http_redirects;
 mod http_reload;
-mod http_robust;
-mod http_sending;
+mod http_requests;
 mod http_shutdown;
-mod http_strict;
 mod http_tls;
 mod idle;
 mod sandbox;
@@ -56,40 +53,34 @@ fn main() -> std::process::ExitCode {
         engines::ENGINE_TESTS,
         families::TESTS,
         families::ENGINE_TESTS,
-        http::TESTS,
-        http::ENGINE_TESTS,
+        http2::TESTS,
         http2::ENGINE_TESTS,
-        http2_spec::LONG_TESTS,
+        http2::LONG_TESTS,
         http_activation::TESTS,
         http_activation::ENGINE_TESTS,
+        http_answers::TESTS,
         http_auth::TESTS,
         http_auth::ENGINE_TESTS,
         http_browser::TESTS,
         http_compression::ENGINE_TESTS,
         http_config::TESTS,
         http_config::ENGINE_TESTS,
+        http_connections::TESTS,
+        http_connections::ENGINE_TESTS,
+        http_files::TESTS,
+        http_files::ENGINE_TESTS,
         http_hosts::ENGINE_TESTS,
         http_log::TESTS,
-        http_log::ENGINE_TESTS,
-        http_log_disk::TESTS,
-        http_log_disk::ENGINE_TESTS,
         http_metrics::TESTS,
-        http_metrics::ENGINE_TESTS,
-        http_patience::ENGINE_TESTS,
         http_proxies::ENGINE_TESTS,
-        http_ranges::TESTS,
         http_redirects::TESTS,
         http_redirects::ENGINE_TESTS,
         http_reload::TESTS,
         http_reload::ENGINE_TESTS,
-        http_robust::TESTS,
-        http_robust::ENGINE_TESTS,
-        http_sending::TESTS,
-        http_sending::ENGINE_TESTS,
+        http_requests::TESTS,
+        http_requests::ENGINE_TESTS,
         http_shutdown::TESTS,
         http_shutdown::ENGINE_TESTS,
-        http_strict::TESTS,
-        http_strict::ENGINE_TESTS,
         http_tls::TESTS,
         http_tls::ENGINE_TESTS,
         idle::ENGINE_TESTS,

@@ -166,9 +166,82 @@ pub(crate) fn responses(bytes: &[u8]) -> Vec<Response> {
 
 /// The answer to one request on a connection of its own.
 pub(crate) fn ask(server: &Server, request: &str) -> Response {
-    let answers = responses(&talk(server.address(), request.as_bytes()));
-    assert_eq!(answers.len(), 1, "{request}: {answers:?}");
+    let bytes = talk(server.address(), request.as_bytes());
+    let mut rest = bytes.as_slice();
+    let answer = read_response(&mut rest, request.starts_with("HEAD "));
+    assert!(rest.is_empty(), "{request}: more than one answer");
+    answer
+}
+
+/// What an answer must have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Is<'a> {
+    Field(&'a str, &'a str),
+    /// No such field.
+    Without(&'a str),
+    Text(&'a str),
+    /// Content with this text in it.
+    Holds(&'a str),
+    /// Content of this length.
+    Length(usize),
+}
+
+/// A request, the status of its answer, and what else that must have.
+pub(crate) type Row<'a> = (String, u16, &'a [Is<'a>]);
+
+pub(crate) fn check(answer: &Response, (request, status, is): &Row<'_>) {
+    assert_eq!(answer.status, *status, "{request}{}", answer.head);
+    for is in *is {
+        let holds = match *is {
+            Is::Field(name, value) => answer.field(name) == Some(value),
+            Is::Without(name) => answer.field(name).is_none(),
+            Is::Text(text) => answer.body == text.as_bytes(),
+            Is::Holds(text) => answer.text().contains(text),
+            Is::Length(length) => answer.body.len() == length,
+        };
+        assert!(holds, "{request}{}{:.500}\nis not {is:?}", answer.head, answer.text());
+    }
+}
+
+/// Checks the answers to these requests, each on a connection of its own.
+pub(crate) fn check_http1(server: &Server, rows: &[Row<'_>]) {
+    for row in rows {
+        check(&ask(server, &row.0), row);
+    }
+}
+
+/// Checks the answers to these requests over HTTP/1.1, and over one connection of HTTP/2.
+pub(crate) fn check_both(server: &Server, rows: &[Row<'_>]) {
+    check_http1(server, rows);
+    let address = server.address();
+    super::http2::run_client(async {
+        let client = super::http2::open(address, None, &h2::client::Builder::new()).await;
+        for row in rows {
+            check(&super::http2::ask(&client, &row.0).await, row);
+        }
+    });
+}
+
+/// Sends a request behind which the server has to close, on a connection of its own.
+pub(crate) fn ask_last(address: SocketAddr, request: &str) -> Response {
+    let answers = responses(&talk_until_closed(address, request.as_bytes()));
+    assert_eq!(answers.len(), 1, "{request:?}: {answers:?}");
     answers.into_iter().next().expect("one")
+}
+
+/// A server with an admin service.
+pub(crate) fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
+    // On an address of its own: no other program gets the port when it is free again.
+    let server =
+        Server::http(engine, site.path(), &[&["--admin", "127.0.0.7:0"], arguments].concat());
+    let admin = server.admin();
+    (server, admin)
+}
+
+/// The statuses of all answers on one connection, until the server or these bytes end it.
+pub(crate) fn statuses(server: &Server, bytes: &str) -> Vec<u16> {
+    let answers = responses(&talk(server.address(), bytes.as_bytes()));
+    answers.iter().map(|answer| answer.status).collect()
 }
 
 /// Sends a request on a connection that stays, and reads the answer.

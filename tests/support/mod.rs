@@ -43,6 +43,23 @@ pub(crate) fn needs(engine: &str) {
     }
 }
 
+/// The command.
+pub(crate) fn twinring() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_twinring"))
+}
+
+/// A command that serves with these arguments and prints JSON.
+pub(crate) fn serving(
+    mut command: Command,
+    service: &str,
+    engine: &str,
+    arguments: &[&str],
+) -> Command {
+    needs(engine);
+    command.args(["serve", service, "--json", "--engine", engine]).args(arguments);
+    command
+}
+
 /// A running `twinring serve`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -68,58 +85,44 @@ impl Ended {
 }
 
 impl Server {
-    /// `twinring serve echo --json` on a free port of 127.0.0.1, with these arguments added.
+    /// `twinring serve echo` on a free port of 127.0.0.1, with these arguments added.
     pub(crate) fn echo(engine: &str, arguments: &[&str]) -> Server {
         Server::echo_on("127.0.0.1:0", engine, arguments)
     }
 
     pub(crate) fn echo_on(address: &str, engine: &str, arguments: &[&str]) -> Server {
-        needs(engine);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "echo", "--json", "--listen", address, "--engine", engine]);
-        command.args(arguments);
-        Server::spawn(command)
+        let listen = ["--listen", address];
+        Server::spawn(serving(twinring(), "echo", engine, &[&listen[..], arguments].concat()))
     }
 
-    /// `twinring serve http --json` on a free port of 127.0.0.1, with these arguments added.
-    pub(crate) fn http(engine: &str, root: &std::path::Path, arguments: &[&str]) -> Server {
-        needs(engine);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        command.arg("--root").arg(root).args(arguments);
-        Server::spawn(command)
+    /// `twinring serve http` on a free port of 127.0.0.1, with these arguments added.
+    pub(crate) fn http(engine: &str, root: &Path, arguments: &[&str]) -> Server {
+        Server::http_by(twinring(), engine, root, arguments)
     }
 
-    /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments specify one.
-    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
-        needs(engine);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "udp", "--json", "--engine", engine]).args(arguments);
-        if !arguments.contains(&"--listen") {
-            command.args(["--listen", "127.0.0.1:0"]);
-        }
-        Server::spawn(command)
-    }
-
-    /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
-    pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
-        needs(engine);
-        let mut command = limited(&format!("-n {limit}"));
-        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        Server::spawn(command)
-    }
-
-    /// As [`http`](Server::http), with the hard limit of open descriptors lowered.
-    pub(crate) fn http_with_descriptors(
+    /// The same by another command, such as one with limits.
+    pub(crate) fn http_by(
+        command: Command,
         engine: &str,
-        root: &std::path::Path,
-        limit: u32,
+        root: &Path,
+        arguments: &[&str],
     ) -> Server {
-        needs(engine);
-        let mut command = limited(&format!("-n {limit}"));
-        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        command.arg("--root").arg(root);
-        Server::spawn(command)
+        let root = root.to_str().expect("UTF-8");
+        let usual = ["--listen", "127.0.0.1:0", "--root", root];
+        Server::spawn(serving(command, "http", engine, &[&usual[..], arguments].concat()))
+    }
+
+    /// `twinring serve http` by a configuration file.
+    pub(crate) fn configured(engine: &str, config: &Path) -> Server {
+        let config = config.to_str().expect("UTF-8");
+        Server::spawn(serving(twinring(), "http", engine, &["--config", config]))
+    }
+
+    /// `twinring serve udp`, on a free port of 127.0.0.1 unless the arguments specify one.
+    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+        let is_told = arguments.contains(&"--listen");
+        let listen = if is_told { &[][..] } else { &["--listen", "127.0.0.1:0"] };
+        Server::spawn(serving(twinring(), "udp", engine, &[listen, arguments].concat()))
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
@@ -182,6 +185,11 @@ impl Server {
         addresses.map(|value| address(value).expect("an address")).collect()
     }
 
+    /// The address of the admin service.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.ready["admin"].as_str().expect("an address").parse().expect("an address")
+    }
+
     pub(crate) fn stderr(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -220,6 +228,17 @@ impl Server {
         self.wait()
     }
 
+    /// SIGTERM, and the end in order that it leads to: nothing is open or was cut.
+    pub(crate) fn end(self) -> Ended {
+        let ended = self.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        for left in ["open", "cut"] {
+            let count = &ended.last["service_counters"][left];
+            assert!(count.is_null() || count == 0, "{left}: {}", ended.last);
+        }
+        ended
+    }
+
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("the server runs");
         self.child.wait().expect("the server ends");
@@ -250,15 +269,6 @@ impl Server {
         self.status_bytes("RssAnon:")
     }
 
-    /// Pages that were given to it without being read from a disk.
-    pub(crate) fn page_faults(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        let stat = stat.expect("the server runs");
-        let (_, fields) = stat.rsplit_once(") ").expect("its name, in brackets");
-        // The tenth field of all is minflt, proc_pid_stat(5); behind the name are the state and six others.
-        fields.split(' ').nth(7).expect("a field").parse().expect("a number")
-    }
-
     /// What RLIMIT_AS limits: everything that is mapped, used or not.
     pub(crate) fn address_space_bytes(&self) -> u64 {
         self.status_bytes("VmSize:")
@@ -270,24 +280,6 @@ impl Server {
         let line = status.lines().find(|line| line.starts_with(field)).expect(field);
         let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("KiB");
         kib * 1024
-    }
-
-    /// CPU time of all threads so far, those that have ended included; in ticks of 10 ms.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        let stat = format!("/proc/{}/stat", self.child.id());
-        let stat = std::fs::read_to_string(stat).expect("the server runs");
-        // The name in parentheses may hold spaces; utime and stime are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(')').expect("a process name");
-        let ticks = fields.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|field| field.parse::<u64>().expect("ticks")).sum();
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// CPU time used during one second in which the caller does nothing, as a share of it.
-    pub(crate) fn cpu_share_while_idle(&self) -> f64 {
-        let (before, started) = (self.cpu_time(), Instant::now());
-        std::thread::sleep(Duration::from_secs(1));
-        (self.cpu_time() - before).as_secs_f64() / started.elapsed().as_secs_f64()
     }
 
     /// Waits until the server holds this many sockets.
@@ -306,7 +298,6 @@ impl Drop for Server {
         // Both fail only when the process has ended and was waited for.
         let _ended = self.child.kill();
         let _ended = self.child.wait();
-        if !std::thread::panicking() {}
     }
 }
 
@@ -324,8 +315,7 @@ pub(crate) fn program_limited(program: &Path, limits: &str) -> Command {
 
 /// Runs the command to its end: exit code, standard output, standard error.
 pub(crate) fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    run_to_its_end(command.args(arguments))
+    run_to_its_end(twinring().args(arguments))
 }
 
 /// As [`run`], for a command that was made otherwise.

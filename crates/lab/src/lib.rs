@@ -42,7 +42,6 @@ mod available;
 mod bench;
 mod bundle;
 mod calibration;
-pub mod certificate;
 mod contract;
 mod cpus;
 mod diff;

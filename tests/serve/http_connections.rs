@@ -1,0 +1,359 @@
+//! How connections of `serve http` live and end: one request after the other, limits, timeouts, slow peers,
+//! shutdown.
+
+use crate::support::http::*;
+use crate::support::*;
+use memchr::memmem;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    connections_closed_on_request_free_their_place,
+    the_last_request_of_a_connection_closes_it,
+    connections_are_limited_in_all_and_by_address,
+    requests_that_dawdle_are_cut_off,
+    request_timeouts_hold_during_a_drain,
+    answers_behind_one_that_waits_have_their_own_date,
+    readiness_ends_with_the_drain_and_liveness_stays
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    connections_stay_and_close_as_they_should,
+    pipelined_requests_are_answered_in_order,
+    several_workers_and_addresses_serve_many_clients_alike,
+    a_peer_that_does_not_read_is_reset_and_delays_no_other,
+    a_slow_reader_is_served_until_it_stalls,
+    a_shutdown_finishes_started_requests,
+    a_drain_that_takes_too_long_is_cut
+];
+
+const ENGINE: &str = "auto";
+
+fn connections_stay_and_close_as_they_should(engine: &str) {
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &[]);
+    // Without FIN from here: only a server that closes lets these end.
+    for request in [
+        get("/hello.txt", "Connection: close\r\n"),
+        get("/large.bin", "Connection: close\r\n"),
+        get("/nothing", "Connection: close\r\n"),
+        "GET /hello.txt HTTP/1.0\r\n\r\n".to_owned(),
+        "GET /large.bin HTTP/1.0\r\n\r\n".to_owned(),
+    ] {
+        let answer = ask_last(server.address(), &request);
+        assert_eq!(answer.field("connection"), Some("close"), "{request}");
+    }
+    let mut stream = connect(server.address());
+    for round in 0..3 {
+        for target in ["/hello.txt", "/large.bin", "/nothing", "/sub", "/empty.txt"] {
+            let answer = ask_on(&mut stream, &get(target, ""));
+            assert_eq!(answer.field("connection"), None, "{target} in round {round}");
+            let head = ask_on(&mut stream, &get(target, "").replacen("GET", "HEAD", 1));
+            assert_eq!(head.status, answer.status);
+        }
+    }
+    let kept = "GET /hello.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    assert_eq!(ask_on(&mut stream, kept).field("connection"), Some("keep-alive"));
+    assert_eq!(ask_on(&mut stream, kept).body.len(), 36);
+    drop(stream);
+    // Data behind the last request is not answered.
+    let behind = get("/", "Connection: close\r\n") + &get("/hello.txt", "");
+    ask_last(server.address(), &behind);
+    let ended = server.end();
+    assert_eq!((ended.count("accepted"), ended.count("requests")), (7, 38));
+}
+
+/// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
+fn connections_closed_on_request_free_their_place() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &["--max-connections", "1"]);
+    let mut open = Vec::new();
+    for target in ["/hello.txt", "/large.bin", "/nothing"].repeat(5) {
+        let mut stream = connect(server.address());
+        let request = get(target, "Connection: close\r\n");
+        stream.write_all(request.as_bytes()).expect("the server reads");
+        assert_eq!(responses(&read_to_end(&stream).expect("a clean end")).len(), 1);
+        open.push(stream);
+    }
+    let ended = server.end();
+    assert_eq!((ended.count("accepted"), ended.count("refused")), (15, 0));
+}
+
+fn pipelined_requests_are_answered_in_order(engine: &str) {
+    let site = Site::usual();
+    let targets = [
+        ("/hello.txt", 200, 36),
+        ("/", 200, 14),
+        ("/large.bin", 200, 700_001),
+        ("/nothing", 404, 14),
+        ("/empty.txt", 200, 0),
+        ("/sub", 301, 22),
+    ];
+    let expected: Vec<_> = targets.into_iter().cycle().take(200).collect();
+    let requests: String = expected.iter().map(|(target, ..)| get(target, "")).collect();
+    let server = Server::http(engine, site.path(), &[]);
+    let stream = connect(server.address());
+    let writer = write_and_finish(&stream, requests.into_bytes());
+    let answers = responses(&read_to_end(&stream).expect("a clean end"));
+    writer.join().expect("no panic").expect("all was written");
+    assert_eq!(answers.len(), expected.len());
+    for (answer, (target, status, length)) in answers.iter().zip(expected) {
+        assert_eq!((answer.status, answer.body.len()), (status, length), "{target}");
+    }
+    assert_eq!(server.end().count("requests"), 200);
+}
+
+fn the_last_request_of_a_connection_closes_it() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &["--max-requests", "3"]);
+    let requests = get("/hello.txt", "").repeat(5);
+    let answers = responses(&talk_until_closed(server.address(), requests.as_bytes()));
+    let closes: Vec<_> = answers.iter().map(|answer| answer.field("connection")).collect();
+    assert_eq!(closes, [None, None, Some("close")]);
+}
+
+fn several_workers_and_addresses_serve_many_clients_alike(engine: &str) {
+    testing::needs_ipv6();
+    let site = Site::usual();
+    let server = Server::http(engine, site.path(), &["--workers", "2", "--listen", "[::1]:0"]);
+    let large = pattern(7, 700_001);
+    let addresses = server.addresses();
+    std::thread::scope(|scope| {
+        for client in 0..20 {
+            let (address, large) = (addresses[client % 2], &large);
+            scope.spawn(move || {
+                let mut stream = connect(address);
+                for round in 0..20 {
+                    let (target, length) = [("/hello.txt", 36), ("/large.bin", 700_001), ("/", 14)]
+                        [(client + round) % 3];
+                    let answer = ask_on(&mut stream, &get(target, ""));
+                    assert_eq!((answer.status, answer.body.len()), (200, length));
+                    assert!(target != "/large.bin" || answer.body == *large);
+                }
+            });
+        }
+    });
+    assert_eq!(server.end().count("responses_2xx"), 400);
+}
+
+fn connections_are_limited_in_all_and_by_address() {
+    let site = Site::usual();
+    let arguments = ["--max-connections", "5", "--max-connections-per-address", "3"];
+    let server = Server::http(ENGINE, site.path(), &arguments);
+    let mut served: Vec<TcpStream> = (0..3).map(|_| connect(server.address())).collect();
+    served.iter_mut().for_each(|stream| {
+        assert_eq!(ask_on(stream, &get("/hello.txt", "")).status, 200);
+    });
+    for _ in 0..4 {
+        assert_eq!(read_to_end(&connect(server.address())).unwrap(), b"");
+    }
+    drop(served);
+    let admitted = || {
+        let mut stream = connect(server.address());
+        // Refused connections end, perhaps with a reset.
+        let _refused = stream.write_all(get("/hello.txt", "").as_bytes());
+        stream.read(&mut [0; 100]).is_ok_and(|read| read > 0)
+    };
+    wait_until("there is room again", admitted);
+    let ended = server.terminate();
+    assert!(ended.count("refused_of_address") >= 4);
+    assert_eq!(ended.count("open"), 0);
+}
+
+fn requests_that_dawdle_are_cut_off() {
+    let site = Site::usual();
+    let arguments =
+        ["--header-timeout", "400ms", "--body-timeout", "400ms", "--idle-timeout", "1500ms"];
+    let server = Server::http(ENGINE, site.path(), &arguments);
+    let started = Instant::now();
+    let drip = |beginning: &str| {
+        let mut stream = connect(server.address());
+        stream.write_all(beginning.as_bytes()).expect("the server reads");
+        let mut reader = stream.try_clone().expect("a descriptor");
+        // One byte every 50 ms: slow, but never silent.
+        let dripping = std::thread::spawn(move || {
+            while stream.write_all(b"x").is_ok() && started.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let answer = read_response(&mut reader, false);
+        drop(reader);
+        (answer, dripping)
+    };
+    for beginning in [
+        "G",
+        "GET / HTTP/1.1\r\nHost: h\r\nX: ",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n",
+    ] {
+        let (answer, dripping) = drip(beginning);
+        assert_eq!((answer.status, answer.field("connection")), (408, Some("close")));
+        dripping.join().unwrap();
+    }
+    let idle = connect(server.address());
+    assert_eq!(read_to_end(&idle).unwrap(), b"", "closed without a word");
+    let mut idle = connect(server.address());
+    assert_eq!(ask_on(&mut idle, &get("/", "")).status, 200);
+    assert_eq!(read_to_end(&idle).unwrap(), b"");
+    server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
+    let ended = server.terminate();
+    assert_eq!((ended.count("header_timeouts"), ended.count("body_timeouts")), (2, 1));
+    assert_eq!(ended.count("idle_closed"), 2);
+}
+
+fn a_peer_that_does_not_read_is_reset_and_delays_no_other(engine: &str) {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(3, 40_000_000));
+    // Longer than it takes to be sure that the second one is stuck.
+    let server = Server::http(engine, site.path(), &["--send-timeout", "3s"]);
+    let mut stuck = connect(server.address());
+    stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    // The same with answers from memory.
+    let flooding = connect(server.address());
+    let requests = get("/hello.txt", "").repeat(200_000).into_bytes();
+    write_until_stuck(&flooding, &requests);
+    for _ in 0..50 {
+        assert_eq!(ask(&server, &get("/large.bin", "")).body.len(), 700_001);
+    }
+    server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
+    assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
+    assert!(read_to_end(&flooding).is_err(), "{engine}: cut answers ended cleanly");
+    let memory = server.memory_bytes();
+    assert!(memory < 100 << 20, "{engine}: {memory} bytes");
+    assert_eq!(server.end().count("send_timeouts"), 2);
+}
+
+/// It gets everything as long as it reads. (One that read less than 256 KiB in the time-out was treated as stalled.)
+fn a_slow_reader_is_served_until_it_stalls(engine: &str) {
+    let site = Site::usual();
+    let content = pattern(3, 40_000_000);
+    site.write("huge.bin", &content);
+    // Longer than the reader may be kept from the CPU.
+    let server = Server::http(engine, site.path(), &["--send-timeout", "2s"]);
+    let mut stream = connect_narrow(server.address());
+    stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+    let started = Instant::now();
+    let mut read = Vec::new();
+    let mut chunk = vec![0; 8192];
+    while started.elapsed() < Duration::from_secs(4) {
+        let length = stream.read(&mut chunk).expect("an answer that goes on");
+        read.extend_from_slice(&chunk[..length]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let head = memmem::find(&read, b"\r\n\r\n").expect("a head") + 4;
+    assert_same(&read[head..], &content[..read.len() - head]);
+    assert!(read.len() < 1 << 20, "{engine}: too fast for this test: {} bytes", read.len());
+    // Now nothing is read any more.
+    server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
+    assert!(read_to_end(&stream).is_err(), "{engine}: a cut answer ended cleanly");
+    assert_eq!(server.end().count("send_timeouts"), 1);
+}
+
+fn a_shutdown_finishes_started_requests(engine: &str) {
+    let site = Site::usual();
+    let content = pattern(3, 20_000_000);
+    site.write("huge.bin", &content);
+    let server = Server::http(engine, site.path(), &["--drain-timeout", "20s"]);
+    let idle = connect(server.address());
+    let mut kept = connect(server.address());
+    assert_eq!(ask_on(&mut kept, &get("/hello.txt", "")).status, 200);
+    let mut slow = connect(server.address());
+    slow.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    let mut first = [0; 1000];
+    slow.read_exact(&mut first).unwrap();
+    let mut begun = connect(server.address());
+    begun.write_all(b"GET /hello.txt HT").unwrap();
+    wait_until("all are accepted", || server.sockets() == SOCKETS_WITHOUT_CONNECTIONS + 4);
+    server.signal(Signal::SIGTERM);
+    assert_eq!(read_to_end(&idle).unwrap(), b"");
+    assert_eq!(read_to_end(&kept).unwrap(), b"");
+    begun.write_all(b"TP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let last = read_response(&mut begun, false);
+    assert_eq!((last.status, last.field("connection")), (200, Some("close")));
+    assert_eq!(read_to_end(&begun).unwrap(), b"");
+    drop(begun);
+    let length = memmem::find(&first, b"\r\n\r\n").unwrap() + 4 + content.len();
+    let mut rest = vec![0; length - first.len()];
+    slow.read_exact(&mut rest).expect("all of the answer");
+    assert_same(&rest, &content[content.len() - rest.len()..]);
+    assert_eq!(read_to_end(&slow).unwrap(), b"");
+    drop(slow);
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+}
+
+fn a_drain_that_takes_too_long_is_cut(engine: &str) {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(3, 40_000_000));
+    let server = Server::http(engine, site.path(), &["--drain-timeout", "300ms"]);
+    let mut stuck = connect(server.address());
+    stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    stuck.read_exact(&mut [0; 1000]).unwrap();
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 1));
+    assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
+}
+
+/// They had no timeout while a shutdown waited for them.
+fn request_timeouts_hold_during_a_drain() {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(3, 40_000_000));
+    let arguments = ["--header-timeout", "400ms", "--send-timeout", "1s"];
+    let server = Server::http(ENGINE, site.path(), &arguments);
+    let mut begun = connect(server.address());
+    begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    let mut stuck = connect(server.address());
+    stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    // The server is in the middle of both.
+    stuck.read_exact(&mut [0; 1000]).unwrap();
+    server.signal(Signal::SIGTERM);
+    assert_eq!(read_response(&mut begun, false).status, 408);
+    let ended = server.wait();
+    // The drain itself has 10 s; a busy machine may use any part of that.
+    assert_eq!((ended.count("header_timeouts"), ended.count("send_timeouts")), (1, 1));
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+    assert!(read_to_end(&stuck).is_err(), "a cut answer ended cleanly");
+}
+
+/// Answers behind a request that waited had the time of that one.
+fn answers_behind_one_that_waits_have_their_own_date() {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(3, 40_000_000));
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let mut stream = connect(server.address());
+    assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200);
+    let both = get("/huge.bin", "") + &get("/hello.txt", "");
+    stream.write_all(both.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    let dates: Vec<String> = (0..2)
+        .map(|_| read_response(&mut stream, false).field("date").expect("a date").to_owned())
+        .collect();
+    assert_ne!(dates[0], dates[1]);
+    server.terminate();
+}
+
+fn readiness_ends_with_the_drain_and_liveness_stays() {
+    let site = Site::usual();
+    let (server, admin) = with_admin(ENGINE, &site, &[]);
+    assert_eq!(ask_last(admin, &get("/healthz", "")).text(), "ok\n");
+    assert_eq!(ask_last(admin, &get("/readyz", "")).text(), "ready\n");
+    // A request that is under way keeps the drain waiting.
+    let mut stream = connect(server.address());
+    let request = get("/hello.txt", "");
+    let (begin, end) = request.split_at(20);
+    stream.write_all(begin.as_bytes()).expect("the server reads");
+    ask(&server, &get("/hello.txt", ""));
+    server.signal(Signal::SIGTERM);
+    wait_until("it is not ready any more", || {
+        let answer = ask_last(admin, &get("/readyz", ""));
+        answer.status == 503 && answer.text() == "draining\n"
+    });
+    assert_eq!(ask_last(admin, &get("/healthz", "")).status, 200);
+    assert!(ask_last(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n"));
+    stream.write_all(end.as_bytes()).expect("the server reads");
+    assert_eq!(read_response(&mut stream, false).status, 200);
+    drop(stream);
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
+    assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
+}

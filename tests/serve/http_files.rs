@@ -1,0 +1,393 @@
+//! Files of `serve http` that change, grow, are many or do not fit: what is sent is one version of a file, and
+//! what is kept has a bound.
+
+use crate::support::http::*;
+use crate::support::*;
+use memchr::memmem;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_changed_file_is_served_within_the_stated_time,
+    a_large_404_page_may_be_rewritten_in_place,
+    the_cache_keeps_within_its_bounds,
+    unread_listings_are_bounded,
+    out_of_descriptors_files_get_503,
+    open_files_give_way_to_other_descriptors,
+    read_data_does_not_change_in_transit,
+    a_file_rewritten_longer_breaks_off_the_answer
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    an_answer_is_never_a_mix_of_two_versions,
+    each_way_to_send_sends_the_file,
+    a_file_that_grows_is_sent_to_the_length_that_was_announced
+];
+
+const ENGINE: &str = "auto";
+const WAYS: [&str; 2] = ["sendfile", "read"];
+
+/// `length` times the same byte: a version of a file that cannot be mistaken for another.
+fn version(number: u64, length: usize) -> Vec<u8> {
+    vec![b'a' + (number % 26) as u8; length]
+}
+
+/// Reads `target` over and over while `change` changes it, and checks every answer: whole and of
+/// one version, or broken off. Returns the numbers of whole and of broken answers.
+fn read_while_changing(
+    server: &Server,
+    target: &str,
+    mut change: impl FnMut(u64) + Send,
+) -> (u64, u64) {
+    let done = AtomicBool::new(false);
+    let (whole, broken) = (AtomicU64::new(0), AtomicU64::new(0));
+    let address = server.address();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let mut stream = connect(address);
+                    let request = get(target, "Connection: close\r\n");
+                    stream.write_all(request.as_bytes()).expect("the server reads");
+                    let mut bytes = Vec::new();
+                    let ended = stream.read_to_end(&mut bytes);
+                    let Some(end) = memmem::find(&bytes, b"\r\n\r\n") else {
+                        broken.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    };
+                    let (head, body) = (str::from_utf8(&bytes[..end]), &bytes[end + 4..]);
+                    let head = head.expect("a head of ASCII characters");
+                    let length =
+                        head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+                    let length: usize = length.expect("a length").parse().expect("a number");
+                    if ended.is_err() || body.len() < length {
+                        broken.fetch_add(1, Ordering::Relaxed);
+                    } else if head.starts_with("HTTP/1.1 200") {
+                        // Every byte is like the one before it.
+                        let others = body.get(1..).unwrap_or_default();
+                        assert!(body.starts_with(others), "a mix of two versions");
+                        assert_eq!(body.len(), length);
+                        whole.fetch_add(u64::from(length > 0), Ordering::Relaxed);
+                    } else {
+                        assert!(["404", "503"].contains(&&head[9..12]), "{head}");
+                    }
+                }
+            });
+        }
+        for number in 0..60 {
+            change(number);
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    (whole.into_inner(), broken.into_inner())
+}
+
+fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
+    for (name, length) in [("small.txt", 5000), ("large.txt", 3_000_000)] {
+        let site = Site::new();
+        site.write(name, &version(0, length));
+        let arguments = ["--cache-valid", "20ms"];
+        let server = Server::http(engine, site.path(), &arguments);
+        let target = format!("/{name}");
+        // Replaced at once: every answer is whole, old or new.
+        let (whole, broken) = read_while_changing(&server, &target, |number| {
+            site.replace(name, &version(number, length + number as usize), MODIFIED_S + number);
+        });
+        assert!(whole > 0 && broken == 0, "{engine} {name}: {whole} whole, {broken} broken");
+        // Emptied and rewritten, deleted and created again: complete, absent, or broken off.
+        // (Not truncated in the middle or written in place: see the notes on sendfile in
+        // `sending`.)
+        let path = site.path().join(name);
+        let (whole, broken) = read_while_changing(&server, &target, |number| match number % 3 {
+            // Each time longer, which is not to be taken for an append.
+            0 => std::fs::write(&path, version(number, length + number as usize)).unwrap(),
+            1 => drop(std::fs::File::create(&path).unwrap()),
+            _ => {
+                std::fs::remove_file(&path).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                std::fs::write(&path, version(number, length)).unwrap();
+            }
+        });
+        assert!(whole > 0, "{engine} {name}: {whole} whole, {broken} broken");
+        server.end();
+    }
+}
+
+fn a_changed_file_is_served_within_the_stated_time() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &["--cache-valid", "300ms"]);
+    let mut stream = connect(server.address());
+    for (number, name) in ["hello.txt", "large.bin"].into_iter().cycle().take(6).enumerate() {
+        let target = format!("/{name}");
+        ask_on(&mut stream, &get(&target, ""));
+        let content = version(number as u64, 100_000 * (number % 2) + 50);
+        site.replace(name, &content, MODIFIED_S + number as u64);
+        let changed = Instant::now();
+        // Asked all the time, so that it is served from the cache as long as that is allowed.
+        let mut served = None;
+        while served.is_none() && changed.elapsed() < PATIENCE {
+            let asked = Instant::now();
+            if ask_on(&mut stream, &get(&target, "")).body == content {
+                served = Some(asked - changed);
+            } else {
+                let late = asked - changed;
+                assert!(late < Duration::from_millis(300), "stale after {late:?}");
+            }
+        }
+        assert!(served.is_some(), "the change was never served");
+    }
+    std::fs::remove_file(site.path().join("hello.txt")).unwrap();
+    wait_until("it is gone", || ask(&server, &get("/hello.txt", "")).status == 404);
+}
+
+/// Its length went with the old length, and the rest was a reset.
+fn a_large_404_page_may_be_rewritten_in_place() {
+    let site = Site::new();
+    site.write("gone.html", &version(0, 200_000));
+    let arguments = ["--not-found", "/gone.html", "--cache-valid", "60s"];
+    let server = Server::http(ENGINE, site.path(), &arguments);
+    let mut stream = connect(server.address());
+    for number in 0..5 {
+        let content = version(number, 200_000 - 1000 * number as usize);
+        std::fs::write(site.path().join("gone.html"), &content).expect("a file");
+        let answer = ask_on(&mut stream, &get("/none", ""));
+        assert_eq!(answer.status, 404);
+        assert_same(&answer.body, &content);
+        // Right behind the answer, a write would count as one during it: the next request is
+        // read when the server has looked.
+        let options = "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n";
+        assert_eq!(ask_on(&mut stream, options).status, 204);
+    }
+}
+
+fn the_cache_keeps_within_its_bounds() {
+    let site = Site::new();
+    for number in 0..200 {
+        site.write(&format!("small/{number}"), &version(number, 4000));
+        site.write(&format!("large/{number}"), &version(number, 20_000));
+    }
+    let most = ["--cache-bytes", "200000", "--cache-files", "10", "--sendfile-above", "12000"];
+    let server = Server::http(ENGINE, site.path(), &most);
+    let mut stream = connect(server.address());
+    for round in 0..3 {
+        for number in 0..200 {
+            for (kind, length) in [("small", 4000), ("large", 20_000)] {
+                let answer = ask_on(&mut stream, &get(&format!("/{kind}/{number}"), ""));
+                assert_same(&answer.body, &version(number, length));
+            }
+        }
+        assert!(server.descriptors() < 40, "round {round}: {}", server.descriptors());
+    }
+    let ended = server.terminate();
+    let (bytes, files) = (ended.count("cache_bytes"), ended.count("cache_files"));
+    assert!((1..=200_000).contains(&bytes) && (1..=10).contains(&files), "{bytes} {files}");
+    let server = Server::http(ENGINE, site.path(), &["--cache-bytes", "0"]);
+    let mut stream = connect(server.address());
+    (0..10).for_each(|_| assert_eq!(ask_on(&mut stream, &get("/small/1", "")).status, 200));
+    let ended = server.terminate();
+    assert_eq!((ended.count("cache_misses"), ended.count("cache_bytes")), (10, 0));
+}
+
+/// A peer that did not read its listings held two of them, of any size, and many peers gigabytes.
+fn unread_listings_are_bounded() {
+    const NAMES: usize = 10_000;
+    let site = Site::usual();
+    // 1.1 KB of each name in a listing, 11 MB of all.
+    let name = "ü".repeat(118);
+    std::fs::create_dir(site.path().join("many")).expect("a directory");
+    for number in 0..NAMES {
+        let path = site.path().join("many").join(format!("{name}{number}"));
+        std::fs::File::create(path).expect("a file");
+    }
+    let server = Server::http(ENGINE, site.path(), &["--autoindex", "html", "--workers", "1"]);
+    let whole = ask(&server, &get("/many/", ""));
+    assert_eq!(whole.status, 200);
+    assert!(whole.body.len() > 10_000_000, "{}", whole.body.len());
+    let before = server.memory_bytes();
+    let mut statuses = Vec::new();
+    let mut waiting: Vec<TcpStream> = Vec::new();
+    for _ in 0..8 {
+        let mut stream = connect(server.address());
+        stream.write_all(get("/many/", "").repeat(3).as_bytes()).unwrap();
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).expect("an answer");
+        statuses.push(String::from_utf8_lossy(&start[9..]).into_owned());
+        waiting.push(stream);
+    }
+    let fit = (64 << 20) / whole.body.len();
+    assert!((4..8).contains(&fit), "{fit}");
+    let expected: Vec<&str> = (0..8).map(|n| if n < fit { "200" } else { "503" }).collect();
+    assert_eq!(statuses, expected);
+    // Two copies while one is made.
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < 110 << 20, "{grown} bytes");
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    drop(waiting);
+    wait_until("there is room", || {
+        let answer = ask(&server, &get("/many/", ""));
+        answer.status == 200 && answer.body == whole.body
+    });
+    server.terminate();
+}
+
+/// Connections until the server says that it has no descriptor for another one. The last ones wait in the backlog.
+fn take_all_descriptors(server: &Server) -> Vec<TcpStream> {
+    let mut connections = Vec::new();
+    wait_until("it runs out of descriptors", || {
+        connections.push(connect(server.address()));
+        server.stderr().contains("ulimit -n")
+    });
+    connections
+}
+
+/// Files and connections share the descriptors: with none left, a file that is asked for cannot be opened.
+fn out_of_descriptors_files_get_503() {
+    let site = Site::usual();
+    let server = Server::http_by(limited("-n 60"), ENGINE, site.path(), &[]);
+    let mut idle = take_all_descriptors(&server);
+    assert_eq!(ask_on(&mut idle[0], &get("/large.bin", "")).status, 503);
+    idle.truncate(1);
+    wait_until("it serves again", || ask_on(&mut idle[0], &get("/large.bin", "")).status == 200);
+    assert!(server.terminate().count("responses_5xx") >= 1);
+}
+
+/// Files that were kept open left no descriptor for others.
+fn open_files_give_way_to_other_descriptors() {
+    let site = Site::usual();
+    for number in 0..40 {
+        site.write(&format!("large/{number}"), &version(number, 60_000));
+    }
+    let server = Server::http_by(limited("-n 60"), ENGINE, site.path(), &[]);
+    let mut stream = connect(server.address());
+    // Half of the descriptors at most are for files that are kept; two for what is going on.
+    let most = server.descriptors() + 32;
+    for number in 0..40 {
+        assert_eq!(ask_on(&mut stream, &get(&format!("/large/{number}"), "")).status, 200);
+        assert!(server.descriptors() <= most, "{}", server.descriptors());
+    }
+    let _all = take_all_descriptors(&server);
+    assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200);
+}
+
+/// Reads exactly so many bytes.
+fn take(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).expect("no end yet");
+    bytes
+}
+
+/// Each request by itself and all of them behind one another, while others do not read their answers.
+fn each_way_to_send_sends_the_file(engine: &str) {
+    let site = Site::usual();
+    let (edge, huge) = (pattern(1, 262_145), pattern(2, 5_000_003));
+    let large = pattern(7, 700_001);
+    site.write("edge.bin", &edge);
+    site.write("huge.bin", &huge);
+    let expected: [(String, u16, &[u8]); 6] = [
+        (get("/large.bin", ""), 200, &large),
+        (get("/hello.txt", ""), 200, b"0123456789abcdefghijklmnopqrstuvwxyz"),
+        (get("/large.bin", "Range: bytes=1-\r\n"), 206, &large[1..]),
+        (get("/large.bin", "Range: bytes=65535-65536\r\n"), 206, &large[65535..65537]),
+        (get("/edge.bin", ""), 200, &edge),
+        (get("/huge.bin", ""), 200, &huge),
+    ];
+    for way in WAYS {
+        let server = Server::http(engine, site.path(), &["--send", way, "--sendfile-above", "100"]);
+        let before = server.descriptors();
+        let idle: Vec<TcpStream> = (0..12)
+            .map(|_| {
+                let mut stream = connect(server.address());
+                let request = get("/huge.bin", "").repeat(12);
+                stream.write_all(request.as_bytes()).expect("the server reads");
+                take(&mut stream, 100);
+                stream
+            })
+            .collect();
+        let all: String = expected.iter().map(|(request, ..)| request.as_str()).collect();
+        let mut answers = responses(&talk(server.address(), all.as_bytes()));
+        answers.extend(expected.iter().map(|(request, ..)| ask(&server, request)));
+        for (answer, (request, status, content)) in answers.iter().zip(expected.iter().cycle()) {
+            assert_eq!(answer.status, *status, "{request}");
+            assert_same(&answer.body, content);
+        }
+        assert_eq!(answers.len(), 2 * expected.len());
+        idle.into_iter().for_each(reset);
+        // Files in the cache.
+        wait_until("all are closed", || server.descriptors() <= before + 5);
+        let used = server.end().last["runtime_counters"]["sendfiles"].as_u64();
+        assert_eq!(used > Some(0), way == "sendfile", "{way}: {used:?}");
+    }
+}
+
+fn read_data_does_not_change_in_transit() {
+    const BYTES: usize = 40_000_000;
+    let site = Site::new();
+    let path = site.write("file", &vec![b'a'; BYTES]);
+    let server = Server::http(ENGINE, site.path(), &["--send", "read"]);
+    let mut stream = connect(server.address());
+    stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
+    take(&mut stream, 1000);
+    // Socket buffers are full of the old version when the file is written to in place.
+    std::thread::sleep(Duration::from_millis(200));
+    let file = std::fs::File::options().write(true).open(path).expect("a file");
+    for at in (0..BYTES).step_by(1 << 20) {
+        file.write_all_at(&vec![b'b'; (1 << 20).min(BYTES - at)], at as u64).expect("a disk");
+    }
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect_err("the answer cannot be completed");
+    assert_eq!(rest.iter().filter(|byte| **byte == b'b').count(), 0, "of the new version");
+    let ended = server.end();
+    assert_eq!(ended.count("broken_off"), 1);
+}
+
+/// Each append reset the connection, so a log that was written to could not be fetched slowly.
+fn a_file_that_grows_is_sent_to_the_length_that_was_announced(engine: &str) {
+    const BYTES: usize = 8_000_000;
+    for way in WAYS {
+        let site = Site::new();
+        let content = pattern(3, BYTES);
+        let path = site.write("log", &content);
+        let server = Server::http(engine, site.path(), &["--send", way]);
+        let mut log = std::fs::File::options().append(true).open(path).expect("a file");
+        for range in ["", "Range: bytes=1000000-7499999\r\n"] {
+            let mut stream = connect_narrow(server.address());
+            stream.write_all(get("/log", range).as_bytes()).expect("the server reads");
+            let mut begun = take(&mut stream, 1000);
+            for _ in 0..4 {
+                log.write_all(b"a further line\n").expect("a disk");
+                begun.extend(take(&mut stream, 500_000));
+            }
+            let answer = read_response(&mut begun.chain(&stream), false);
+            let length = log.metadata().expect("a file").len() as usize - 4 * 15;
+            match range {
+                "" => {
+                    assert_eq!((answer.status, answer.body.len()), (200, length));
+                    assert_same(&answer.body[..BYTES], &content);
+                }
+                _ => assert_same(&answer.body, &content[1_000_000..7_500_000]),
+            }
+        }
+        let ended = server.end();
+        assert_eq!(ended.count("broken_off"), 0);
+    }
+}
+
+/// A file that is longer than before is not therefore one that was appended to.
+fn a_file_rewritten_longer_breaks_off_the_answer() {
+    for way in WAYS {
+        let site = Site::new();
+        let path = site.write("file", &vec![b'a'; 8_000_000]);
+        let server = Server::http(ENGINE, site.path(), &["--send", way]);
+        let mut stream = connect_narrow(server.address());
+        stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
+        take(&mut stream, 1000);
+        std::fs::write(path, vec![b'b'; 9_000_000]).expect("a disk");
+        stream.read_to_end(&mut Vec::new()).expect_err("the answer cannot be completed");
+        let ended = server.end();
+        assert_eq!(ended.count("broken_off"), 1);
+    }
+}

@@ -1,0 +1,310 @@
+//! Which requests `serve http` refuses, by tables: ambiguous ones, ways out of the root, excess; and that no
+//! answer depends on how the bytes of a request arrive.
+
+use crate::support::http::*;
+use crate::support::*;
+use std::io::Write;
+use std::net::Shutdown;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    ambiguous_requests_are_refused_and_the_connection_closed,
+    chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered,
+    limits_have_their_own_status_and_close,
+    bodies_are_read_and_dropped_within_their_bound,
+    head_has_no_content_whatever_the_status,
+    no_path_leads_out_of_the_root_or_to_hidden_files,
+    unreadable_files_are_403_and_do_not_stop_anything
+];
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![the_answer_does_not_depend_on_how_a_request_is_cut];
+
+const ENGINE: &str = "auto";
+
+fn ambiguous_requests_are_refused_and_the_connection_closed() {
+    const HOST: &str = "GET / HTTP/1.1\r\nHost: h\r\n";
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let behind_host = [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        "Content-Length: 5, 5\r\n\r\nhello",
+        "Content-Length: +5\r\n\r\nhello",
+        "Content-Length: 5x\r\n\r\nhello",
+        "Content-Length: 18446744073709551616\r\n\r\n",
+        "Transfer-Encoding: chunked, chunked\r\n\r\n",
+        "Transfer-Encoding: x-chunked\r\n\r\n",
+        "Transfer-Encoding : chunked\r\n\r\n",
+        "X: a\r\n folded\r\n\r\n",
+        "X: a\r\n\tfolded\r\n\r\n",
+        "X: a\rb\r\n\r\n",
+        "X: a\n\r\n",
+        "X: a\0\r\n\r\n",
+        "X : a\r\n\r\n",
+        "\n",
+        "Host: h\r\n\r\n",
+    ];
+    let others = [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h/\r\n\r\n",
+        "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET /\r\n\r\n",
+        "GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET / /x HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET x HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /?\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /<a> HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.x\r\nHost: h\r\n\r\n",
+        "\r\n\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01",
+    ];
+    let behind_host = behind_host.map(|rest| format!("{HOST}{rest}"));
+    for request in behind_host.into_iter().chain(others.map(str::to_owned)) {
+        // A hidden request behind it must not be answered.
+        let answer = ask_last(server.address(), &(request.clone() + &get("/hello.txt", "")));
+        assert_eq!(answer.status, 400, "{request:?}");
+        assert_eq!(answer.field("connection"), Some("close"), "{request:?}");
+    }
+    server.end();
+}
+
+/// Data behind such a body was answered, although recipients disagree on where the body ends.
+fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let wrong = ["5 ", "5\t", "5;", "5; ", "5;a ", "5;a@b", "5;a=", "5;a=b c", "5;a=\"b", "5;;a"];
+    for size in wrong.into_iter().chain(["5 ; a = \"b;\" ;c"]) {
+        let body = format!("{size}\r\nhello\r\n0\r\n\r\n");
+        let request = get("/", "Transfer-Encoding: chunked\r\n") + &body;
+        let hidden = request + &get("/hello.txt", "Connection: close\r\n");
+        let expected = if wrong.contains(&size) { &[400][..] } else { &[200, 200] };
+        let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
+        let found: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+        assert_eq!(found, expected, "{size:?}");
+    }
+}
+
+fn limits_have_their_own_status_and_close() {
+    let site = Site::usual();
+    let long = "x".repeat(5000);
+    let arguments = ["--max-uri-bytes", "2000", "--max-header-bytes", "4096"];
+    let server = Server::http(ENGINE, site.path(), &arguments);
+    for (request, status) in [
+        (get(&format!("/{long}"), ""), 414),
+        (format!("GET /{long}{long}{long}{long}"), 414),
+        (get("/", &format!("X: {long}\r\n")), 431),
+        (get("/", &"X: y\r\n".repeat(101)), 431),
+        ("GET / HTTP/2.0\r\nHost: h\r\n\r\n".to_owned(), 505),
+        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n".to_owned(), 505),
+        ("PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(), 505),
+        ("FOO / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 501),
+        (get("/", "Transfer-Encoding: gzip, chunked\r\n"), 501),
+        (get("/", "Expect: nothing\r\n"), 417),
+        (get("/", "Content-Length: 65537\r\n"), 413),
+    ] {
+        let answer = ask_last(server.address(), &request);
+        assert_eq!((answer.status, answer.field("connection")), (status, Some("close")));
+    }
+    // Just inside the bounds.
+    let target = format!("/hello.txt?{}", "x".repeat(1980));
+    let fields = format!("X: {}\r\n", "x".repeat(2000));
+    let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
+    check_http1(&server, &[(later, 200, &[]), (get(&target, &fields), 200, &[])]);
+}
+
+fn bodies_are_read_and_dropped_within_their_bound() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &["--max-body-bytes", "100"]);
+    let mut stream = connect(server.address());
+    for body in [
+        "Content-Length: 5\r\n\r\nhello".to_owned(),
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_owned(),
+        "Transfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nT: u\r\n\r\n".to_owned(),
+        format!("Content-Length: 100\r\n\r\n{}", "x".repeat(100)),
+    ] {
+        let answer = ask_on(&mut stream, &format!("GET / HTTP/1.1\r\nHost: h\r\n{body}"));
+        assert_eq!((answer.status, answer.text().as_str()), (200, "<h1>home</h1>\n"));
+    }
+    // The body comes only after the interim answer, which asks for it.
+    let expecting = get("/", "Expect: 100-continue\r\nContent-Length: 5\r\n");
+    assert_eq!(ask_on(&mut stream, &expecting).status, 100);
+    assert_eq!(ask_on(&mut stream, "hello").status, 200);
+    drop(stream);
+    for (fields, status) in [
+        ("Content-Length: 101\r\n\r\n", 413),
+        ("Content-Length: 101\r\nExpect: 100-continue\r\n\r\n", 413),
+        ("Transfer-Encoding: chunked\r\n\r\n65\r\n", 413),
+        ("Transfer-Encoding: chunked\r\n\r\nx\r\n", 400),
+        ("Expect: something\r\n\r\n", 417),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}");
+        let answer = ask_last(server.address(), &request);
+        assert_eq!((answer.status, answer.field("connection")), (status, Some("close")));
+    }
+    // A request body that is not needed is not awaited.
+    let upload = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n";
+    assert_eq!(ask_last(server.address(), upload).status, 405);
+    server.end();
+}
+
+/// Refusals of HEAD had content, which a client reads as the next answer (RFC 9110 section 9.3.2).
+fn head_has_no_content_whatever_the_status() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &["--max-body-bytes", "10"]);
+    let long = "x".repeat(9_000);
+    for (request, status) in [
+        (format!("HEAD /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
+        (format!("HEAD / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", long.repeat(4)), 431),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), 400),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n".to_owned(), 413),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\nExpect: x\r\n\r\n".to_owned(), 417),
+        ("HEAD /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), 404),
+    ] {
+        // It fails if anything follows the head.
+        check_http1(&server, &[(request, status, &[])]);
+    }
+}
+
+/// Sends `request` in two parts, of which the server has read the first before the second is sent: in front of
+/// the first is another request, whose answer has come by then. Returns all that comes behind that answer.
+fn ask_in_two(server: &Server, request: &[u8], cut: usize) -> Vec<u8> {
+    let before = get("/empty.txt", "");
+    let mut stream = connect(server.address());
+    stream.write_all(&[before.as_bytes(), &request[..cut]].concat()).expect("the server reads");
+    assert_eq!(read_response(&mut stream, false).status, 200);
+    stream.write_all(&request[cut..]).expect("the server reads");
+    stream.shutdown(Shutdown::Write).expect("the server reads");
+    undated(&read_to_end(&stream).expect("a clean end"))
+}
+
+fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
+    let site = Site::usual();
+    site.settle();
+    let server = Server::http(engine, site.path(), &[]);
+    for request in [
+        get("/hello.txt", "Range: bytes=1-3\r\n"),
+        format!("\r\n{}", get("/large.bin", "If-None-Match: *\r\n")),
+        get("/", "Transfer-Encoding: chunked\r\n") + "3;x\r\nabc\r\n0\r\nT: u\r\n\r\n",
+        get("/sub", "Content-Length: 5\r\n") + "hello",
+        get("/no", "") + &get("/hello.txt", "Connection: close\r\n"),
+    ] {
+        let request = request.as_bytes();
+        let whole = undated(&talk(server.address(), request));
+        assert!(!whole.is_empty());
+        for cut in 1..request.len() {
+            let answer = ask_in_two(&server, request, cut);
+            assert!(answer == whole, "{engine}: cut at {cut}");
+        }
+    }
+    assert_eq!(server.end().count("reset"), 0);
+}
+
+fn no_path_leads_out_of_the_root_or_to_hidden_files() {
+    let outside = Site::new();
+    outside.write("passwd", b"root:secret");
+    outside.write("www/index.html", b"inside");
+    outside.write("www/.hidden", b"secret");
+    outside.write("www/.git/config", b"secret");
+    outside.write("www/sub/x.txt", b"inside");
+    let root = outside.path().join("www");
+    let link = |target: &std::path::Path, name: &str| {
+        std::os::unix::fs::symlink(target, root.join(name)).expect("a link");
+    };
+    link("../passwd".as_ref(), "out.txt");
+    link("..".as_ref(), "up");
+    link(&outside.path().join("passwd"), "absolute.txt");
+    link("/".as_ref(), "slash");
+    link("/proc/self/root".as_ref(), "magic");
+    link("loop".as_ref(), "loop");
+    link("sub/x.txt".as_ref(), "in.txt");
+    nix::unistd::mkfifo(&root.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).expect("a socket");
+    let long = format!("/{}", "x".repeat(300));
+    let deep = format!("/{}", "d/".repeat(2000));
+    let targets = [
+        "/../passwd",
+        "/sub/../../passwd",
+        "/%2e%2e/passwd",
+        "/%2E%2E/passwd",
+        "/.%2e/passwd",
+        "/..%2fpasswd",
+        "/%2e%2e%2fpasswd",
+        "/%2e%2e%5cpasswd",
+        "/..\\passwd",
+        "/..%5cpasswd",
+        "/%252e%252e/passwd",
+        "/%252e%252e%252fpasswd",
+        "/..%252fpasswd",
+        "/..%c0%afpasswd",
+        "/%c0%ae%c0%ae/passwd",
+        "/..;/passwd",
+        "/./../passwd",
+        "//../passwd",
+        "/..//passwd",
+        "/sub/..%00/passwd",
+        "/index.html%00.txt",
+        "/%00",
+        "/.hidden",
+        "/%2ehidden",
+        "/./.hidden",
+        "/sub/../.hidden",
+        "/.git/config",
+        "/.git",
+        "/.git/",
+        "/sub/%2e%2e/.git/config",
+        "/out.txt",
+        "/up/passwd",
+        "/absolute.txt",
+        "/slash/etc/passwd",
+        "/magic/etc/passwd",
+        "/loop",
+        "/loop/x",
+        "/fifo",
+        "/socket",
+        "/sub/x.txt/",
+        "/sub/x.txt/..%2f..",
+        "/%",
+        "/%zz",
+        "/dev/null",
+        "/proc/self/environ",
+        &long,
+        &deep,
+        "http://h/../passwd",
+        "http://h/%2e%2e/passwd",
+        "/up/www/index.html",
+        "/file:///etc/passwd",
+    ];
+    for policy in ["beneath", "refuse"] {
+        let server = Server::http(ENGINE, &root, &["--symlinks", policy, "--autoindex", "html"]);
+        for target in targets {
+            let answer = ask(&server, &get(target, ""));
+            assert!([400, 404].contains(&answer.status), "{target}: {answer:?}");
+            assert!(!answer.text().contains("secret"), "{target}: {answer:?}");
+        }
+        let followed = if policy == "beneath" { 200 } else { 404 };
+        check_both(
+            &server,
+            &[
+                (get("/in.txt", ""), followed, &[]),
+                (get("/sub/../index.html", ""), 200, &[]),
+                (get("/sub/", ""), 200, &[Is::Holds("x.txt")]),
+            ],
+        );
+        assert!(!ask(&server, &get("/sub/", "")).text().contains("passwd"));
+        assert_eq!(server.end().count("responses_5xx"), 0);
+    }
+}
+
+fn unreadable_files_are_403_and_do_not_stop_anything() {
+    use std::os::unix::fs::PermissionsExt;
+    let site = Site::usual();
+    let locked = site.write("locked.txt", b"secret");
+    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).expect("a file");
+    if std::fs::read(&locked).is_ok() {
+        testing::needs("an ordinary user", "this one reads every file");
+    }
+    let server = Server::http(ENGINE, site.path(), &[]);
+    check_both(&server, &[(get("/locked.txt", ""), 403, &[]), (get("/hello.txt", ""), 200, &[])]);
+}
