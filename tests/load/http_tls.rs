@@ -12,8 +12,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
+use twinring_lab::certificate::SelfSigned;
 
-pub(crate) const TESTS: &[Test] = tests![certificates_that_cannot_be_read_are_named];
+pub(crate) const TESTS: &[Test] = tests![
+    certificates_that_cannot_be_read_are_named,
+    the_certificates_of_the_system_are_where_its_variables_say
+];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     client_and_server_part_in_order,
     answers_are_checked_through_tls,
@@ -33,8 +37,8 @@ struct Secure {
 
 impl Secure {
     fn new(name: &str, version: &'static SupportedProtocolVersion) -> Secure {
-        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
-        Secure::showing(&made.cert.pem(), &made.signing_key.serialize_pem(), version)
+        let made = SelfSigned::server(vec![name.to_owned()]).unwrap();
+        Secure::showing(&made.certificate, &made.key, version)
     }
 
     fn showing(certificate: &str, key: &str, version: &'static SupportedProtocolVersion) -> Secure {
@@ -171,6 +175,29 @@ fn sessions_are_resumed_unless_that_is_unwanted(engine: &str) {
     }
 }
 
+/// Without --tls-ca. A directory may hold other files, and links to the same one.
+fn the_certificates_of_the_system_are_where_its_variables_say() {
+    let secure = Secure::new("127.0.0.1", &TLS13);
+    let target = secure.serve(ok("hello"), true);
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("other"), "no certificate").unwrap();
+    std::os::unix::fs::symlink(secure.ca(), directory.path().join("0a1b2c3d.0")).unwrap();
+    let (file, directory) = (secure.ca(), directory.path().to_path_buf());
+    let missing = directory.join("missing");
+    for (variables, code) in [
+        ([("SSL_CERT_FILE", &file), ("SSL_CERT_DIR", &missing)], 0),
+        ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &directory)], 0),
+        ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &missing)], 1),
+    ] {
+        let url = format!("https://{target}/");
+        let mut command = crate::support::load::command("epoll", "http", &url, "-c 2 -n 20");
+        let output = Bounded(Some(command.envs(variables).spawn().unwrap())).output();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{variables:?}: {told}");
+        assert!(code == 0 || told.contains("the system trusts no certificate"), "{told}");
+    }
+}
+
 fn a_server_that_cannot_be_trusted_gets_no_request(engine: &str) {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
@@ -190,11 +217,8 @@ fn a_server_that_cannot_be_trusted_gets_no_request(engine: &str) {
 
 /// It was `Other(OtherError(CaUsedAsEndEntity))`.
 fn a_ca_certificate_is_reported_with_a_fix(engine: &str) {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let certificate = parameters.self_signed(&key).unwrap().pem();
-    let secure = Secure::showing(&certificate, &key.serialize_pem(), &TLS13);
+    let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
+    let secure = Secure::showing(&made.certificate, &made.key, &TLS13);
     let target = secure.serve(ok("hello"), true);
     let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
     let output = spawn(engine, target, &arguments).output();

@@ -14,6 +14,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use twinring_lab::certificate::SelfSigned;
 
 pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -49,9 +50,9 @@ impl Identity {
     /// Puts another certificate and key into the files.
     pub(crate) fn renew(&self) {
         let names = vec![self.name.to_owned()];
-        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-        std::fs::write(self.certificate(), made.cert.pem()).expect("a file");
-        std::fs::write(self.key(), made.signing_key.serialize_pem()).expect("a file");
+        let made = SelfSigned::server(names).expect("a certificate");
+        std::fs::write(self.certificate(), made.certificate).expect("a file");
+        std::fs::write(self.key(), made.key).expect("a file");
     }
 
     /// The arguments that serve it on a further free port.

@@ -10,8 +10,8 @@
 //! | `hyper` | `hyper::rt::Read`, `Write` | hyper 1 |
 //!
 //! With the feature `hyper`, `Timer` and `Executor` are hyper's timer and executor. All three
-//! features are on by default; `quinn`, whose `QuicRuntime` runs QUIC, is not. None of them brings another runtime along: of tokio, only the traits
-//! are compiled.
+//! features are on by default. None of them brings another runtime along: of tokio, only the traits
+//! are compiled. QUIC by quinn is a crate of its own, twinring-quinn.
 //!
 //! # One thread
 //!
@@ -57,8 +57,6 @@ mod compat;
 mod for_futures;
 #[cfg(feature = "hyper")]
 mod for_hyper;
-#[cfg(feature = "quinn")]
-mod for_quinn;
 #[cfg(feature = "tokio")]
 mod for_tokio;
 mod shared_methods;
@@ -68,7 +66,5 @@ mod thread_bound;
 pub use compat::{Compat, WRITE_BYTES_MAX};
 #[cfg(feature = "hyper")]
 pub use for_hyper::{Executor, Timer};
-#[cfg(feature = "quinn")]
-pub use for_quinn::QuicRuntime;
 pub use socket::Socket;
 pub use thread_bound::ThreadBound;

@@ -42,6 +42,7 @@ mod available;
 mod bench;
 mod bundle;
 mod calibration;
+pub mod certificate;
 mod contract;
 mod cpus;
 mod diff;

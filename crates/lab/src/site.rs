@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use oorandom::Rand64;
 
+use crate::certificate::SelfSigned;
 use crate::error::LabError;
 use crate::experiment::{Axis, Cell, Point, Protocol};
 
@@ -64,10 +65,10 @@ impl Site {
         }
         if of_http().any(|it| it.is(Axis::Tls)) {
             let names: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
-            let made = rcgen::generate_simple_self_signed(names)
+            let made = SelfSigned::server(names)
                 .map_err(|error| LabError::Machine { why: format!("no certificate: {error}") })?;
-            write_text(site.certificate(), 0o644, &made.cert.pem())?;
-            write_text(site.key(), 0o600, &made.signing_key.serialize_pem())?;
+            write_text(site.certificate(), 0o644, &made.certificate)?;
+            write_text(site.key(), 0o600, &made.key)?;
         }
         Ok(Some(site))
     }

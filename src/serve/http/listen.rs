@@ -2,12 +2,17 @@
 
 use crate::output::complain;
 use crate::values;
-use listenfd::ListenFd;
+use socket2::{Domain, Socket, Type};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{FromRawFd, RawFd};
 use std::str::FromStr;
 
 /// Names of passed sockets, in their order, separated by colons.
 const NAMES: &str = "LISTEN_FDNAMES";
+
+/// The first passed descriptor (SD_LISTEN_FDS_START).
+const FIRST: RawFd = 3;
 
 /// Sockets that are looked at, like systemd's own limit.
 const SOCKETS_MAX: usize = 128;
@@ -58,26 +63,51 @@ pub(super) fn passed<const LISTS: usize>(
     if lists.iter().all(|list| addresses(list).len() == list.len()) {
         return Ok(sockets);
     }
-    let mut passed = ListenFd::from_env();
     let text = std::env::var(NAMES).unwrap_or_default();
     let mut names: Vec<&str> = text.split(':').filter(|_| !text.is_empty()).collect();
     // Names are optional.
-    names.resize(passed.len().min(SOCKETS_MAX), "unknown");
+    names.resize(count_passed(), "unknown");
+    let mut is_taken = vec![false; names.len()];
     for (list, number) in assign(&names, lists)? {
         let wrong = |why: &str| format!("passed socket {number} (`{}`): {why}", names[number]);
-        let socket = passed.take_tcp_listener(number).map_err(|error| wrong(&error.to_string()))?;
-        sockets[list].push(socket.ok_or_else(|| wrong("it is taken already"))?);
+        if std::mem::replace(&mut is_taken[number], true) {
+            return Err(wrong("it is taken already"));
+        }
+        sockets[list].push(take(number).map_err(|error| wrong(&error.to_string()))?);
     }
-    let left: Vec<&str> = names
-        .iter()
-        .enumerate()
-        .filter(|(number, _)| matches!(passed.take_raw_fd(*number), Ok(Some(_))))
-        .map(|(_, name)| *name)
-        .collect();
+    let left = names.iter().zip(is_taken).filter(|(_, is_taken)| !is_taken);
+    let left: Vec<&str> = left.map(|(name, _)| *name).collect();
     if !left.is_empty() {
         complain(&format!("twinring: not listening on passed sockets: {}", left.join(", ")));
     }
     Ok(sockets)
+}
+
+/// How many sockets were passed to this process. Without LISTEN_PID, they are for whoever reads the variable.
+fn count_passed() -> usize {
+    let text = |name: &str| std::env::var(name).unwrap_or_default();
+    let process = text("LISTEN_PID");
+    if !process.is_empty() && process.parse() != Ok(std::process::id()) {
+        return 0;
+    }
+    text("LISTEN_FDS").parse().map_or(0, |count: usize| count.min(SOCKETS_MAX))
+}
+
+/// The passed socket of this number, which must not have been taken before.
+fn take(number: usize) -> io::Result<TcpListener> {
+    let descriptor = FIRST + RawFd::try_from(number).map_err(io::Error::other)?;
+    // SAFETY: the call changes a flag of a descriptor, and fails if there is none.
+    if unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and by sd_listen_fds(3) it belongs to this process, in which nothing else knows of it.
+    // The caller takes each number once.
+    let socket = unsafe { Socket::from_raw_fd(descriptor) };
+    let is_internet = matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6);
+    if !is_internet || socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+        return Err(io::Error::other("is no listening TCP socket"));
+    }
+    Ok(socket.into())
 }
 
 /// For each wanted socket of these names its list and its number.

@@ -259,7 +259,7 @@ fn both_halves_work_at_once(engine: &str) {
             writer.shutdown().await.expect("the other end reads");
         };
         let mut received = Vec::new();
-        let ((), read) = futures_util::join!(write, reader.read_to_end(&mut received));
+        let ((), read) = futures_util::future::join(write, reader.read_to_end(&mut received)).await;
         read.expect("no reset");
         assert!(received == sent);
         assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
@@ -304,7 +304,8 @@ fn an_echo_with_the_traits_of_futures(engine: &str) {
             ours.close().await.expect("the other end reads");
         };
         let mut received = Vec::new();
-        let ((), read) = futures_util::join!(write, receiving.read_to_end(&mut received));
+        let ((), read) =
+            futures_util::future::join(write, receiving.read_to_end(&mut received)).await;
         read.expect("no reset");
         assert!(received == sent);
         assert_eq!(echo.await.expect("no panic"), sent.len() as u64);

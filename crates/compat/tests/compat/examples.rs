@@ -1,83 +1,13 @@
-//! What the examples do, checked.
+//! What the example of the traits of futures does, checked.
 
 use crate::support::*;
-use async_tungstenite::tungstenite::Message;
 use std::io::{Read, Write};
 use testing::{Test, engine_tests};
 
 #[path = "../../examples/lines.rs"]
 mod lines;
-#[path = "../../examples/postgres_client.rs"]
-mod postgres_client;
-#[path = "../../examples/select_join.rs"]
-mod select_join;
-#[path = "../../examples/tls_echo.rs"]
-mod tls_echo;
-#[path = "../../examples/websocket_echo.rs"]
-mod websocket_echo;
 
-pub(crate) const TESTS: &[Test] = engine_tests![
-    tls_echoes_all_sizes,
-    tls_refuses_a_client_without_trust,
-    websockets_echo_messages,
-    postgres_queries_share_a_connection,
-    lines_and_exact_reads,
-    select_and_join_answer_jobs_of_another_thread
-];
-
-fn tls_echoes_all_sizes(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        let (acceptor, connector) = tls_echo::identities().expect("a certificate");
-        twinring::spawn(tls_echo::serve(listener, acceptor));
-        for bytes in [0, 1, 20_000, 2 << 20] {
-            let sent = pattern(bytes);
-            let answer = tls_echo::say(address, &connector, &sent).await.expect("an echo");
-            assert!(answer == sent, "{bytes} bytes");
-        }
-    });
-}
-
-fn tls_refuses_a_client_without_trust(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        let (acceptor, connector) = tls_echo::identities().expect("a certificate");
-        let (_, stranger) = tls_echo::identities().expect("another certificate");
-        twinring::spawn(tls_echo::serve(listener, acceptor));
-        let error =
-            tls_echo::say(address, &stranger, b"hello").await.expect_err("another certificate");
-        assert!(error.to_string().contains("certificate"), "{error}");
-        assert_eq!(tls_echo::say(address, &connector, b"hello").await.expect("an echo"), b"hello");
-    });
-}
-
-fn websockets_echo_messages(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        twinring::spawn(websocket_echo::serve(listener));
-        let said = vec![
-            Message::text("hello"),
-            Message::binary(pattern(1 << 20)),
-            Message::text("and goodbye"),
-        ];
-        let answers = websocket_echo::say(address, said.clone()).await.expect("an echo");
-        assert!(answers == said);
-    });
-}
-
-fn postgres_queries_share_a_connection(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        twinring::spawn(postgres_client::serve(listener));
-        let queries: Vec<_> = (0..100).map(|at| format!("{at} ").repeat(at * 10 + 1)).collect();
-        let answers = postgres_client::ask(address, &queries).await.expect("answers");
-        assert_eq!(answers, queries);
-    });
-}
+pub(crate) const TESTS: &[Test] = engine_tests![lines_and_exact_reads];
 
 fn lines_and_exact_reads(engine: &str) {
     run(engine, async {
@@ -96,25 +26,5 @@ fn lines_and_exact_reads(engine: &str) {
         let mut expected = b"ollehcba".to_vec();
         expected.extend(pattern(100_000).into_iter().rev());
         assert!(answer.await == expected);
-    });
-}
-
-fn select_and_join_answer_jobs_of_another_thread(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        twinring::spawn(select_join::echo(listener));
-        let (jobs, to_do) = async_channel::bounded::<String>(2);
-        let (done, answers) = async_channel::bounded::<std::io::Result<String>>(2);
-        let client = on_thread(move || {
-            let ask = |job: usize| {
-                jobs.send_blocking(job.to_string()).expect("the worker has not ended");
-                answers.recv_blocking().expect("an answer").expect("in time")
-            };
-            (0..20).map(ask).collect::<Vec<String>>()
-        });
-        select_join::work(address, to_do, done).await.expect("a working listener");
-        let expected: Vec<_> = (0..20).map(|job| format!("{job} 0, {job} 1, {job} 2")).collect();
-        assert_eq!(client.await, expected);
     });
 }

@@ -46,9 +46,9 @@ pub(crate) async fn own_pair() -> (TcpStream, TcpStream) {
 pub(crate) fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
-    let (done, result) = async_channel::bounded(1);
-    std::thread::spawn(move || done.send_blocking(work()));
-    async move { result.recv().await.expect("the peer's thread panicked") }
+    let (done, result) = futures_channel::oneshot::channel();
+    std::thread::spawn(move || done.send(work()));
+    async move { result.await.expect("the peer's thread panicked") }
 }
 
 /// Reads to the end of the stream.

@@ -1,5 +1,5 @@
-//! The runtime trait of quinn: QUIC on a worker's UDP sockets and timers, with segmentation
-//! (GSO), coalescing (GRO) and ECN.
+//! Runs quinn, a library for QUIC, on the [`twinring`] runtime: on a worker's UDP sockets and timers,
+//! with segmentation (GSO), coalescing (GRO) and ECN.
 
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
@@ -26,7 +26,7 @@ const RECEIVE_BUFFERS: u32 = 64;
 /// ```no_run
 /// # fn example(server: quinn::ServerConfig) -> std::io::Result<()> {
 /// let socket = std::net::UdpSocket::bind("127.0.0.1:4433")?;
-/// let runtime = std::sync::Arc::new(twinring_compat::QuicRuntime);
+/// let runtime = std::sync::Arc::new(twinring_quinn::QuicRuntime);
 /// let endpoint = quinn::Endpoint::new(Default::default(), Some(server), socket, runtime)?;
 /// # Ok(())
 /// # }

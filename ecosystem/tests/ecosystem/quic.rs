@@ -1,26 +1,18 @@
 //! QUIC by quinn, on both engines.
 
-#[path = "compat/support.rs"]
-#[allow(dead_code, reason = "shared with the tests of streams")]
-mod support;
-
-#[path = "../examples/quic_echo.rs"]
-mod quic_echo;
-
+use crate::support::{pattern, run};
 use futures_util::future::join_all;
 use quic_echo::{endpoints, say, serve};
-use support::{pattern, run};
 use testing::{Test, engine_tests};
 
-const TESTS: &[Test] = engine_tests![
+#[path = "../../examples/quic_echo.rs"]
+mod quic_echo;
+
+pub(crate) const TESTS: &[Test] = engine_tests![
     streams_are_echoed_beside_each_other,
     datagrams_of_many_sizes_arrive,
     a_connection_outlives_idle_time_by_its_timers
 ];
-
-fn main() -> std::process::ExitCode {
-    testing::run(&[TESTS])
-}
 
 fn streams_are_echoed_beside_each_other(engine: &str) {
     run(engine, async {

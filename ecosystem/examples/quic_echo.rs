@@ -1,4 +1,4 @@
-//! `cargo run -p twinring-compat --features quinn --example quic_echo -- [auto|io_uring|epoll]`
+//! `cargo run --manifest-path ecosystem/Cargo.toml --example quic_echo -- [auto|io_uring|epoll]`
 //!
 //! An echo over QUIC, by quinn, with a certificate made for the occasion, and its client: each
 //! stream of a connection is answered with the same bytes.
@@ -11,7 +11,7 @@ use std::error::Error;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use twinring::Runtime;
-use twinring_compat::QuicRuntime;
+use twinring_quinn::QuicRuntime;
 
 /// The longest stream that is echoed.
 const STREAM_BYTES_MAX: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! `cargo run -p twinring-compat --example tls_echo -- [auto|io_uring|epoll]`
+//! `cargo run --manifest-path ecosystem/Cargo.toml --example tls_echo -- [auto|io_uring|epoll]`
 //!
 //! An echo over TLS, by tokio-rustls, with a certificate made for the occasion, and its client.
 

@@ -1,4 +1,4 @@
-//! `cargo run -p twinring-compat --example postgres_client -- [auto|io_uring|epoll] [ADDRESS]`
+//! `cargo run --manifest-path ecosystem/Cargo.toml --example postgres_client -- [auto|io_uring|epoll] [ADDRESS]`
 //!
 //! Queries by tokio-postgres, many at once on one connection. Without an address (of a server that
 //! asks for no password), a server in this program answers each query with its text.

@@ -1,4 +1,4 @@
-//! `cargo run -p twinring-compat --example websocket_echo -- 127.0.0.1:8090 [auto|io_uring|epoll]`
+//! `cargo run --manifest-path ecosystem/Cargo.toml --example websocket_echo -- 127.0.0.1:8090 [auto|io_uring|epoll]`
 //!
 //! A WebSocket echo by async-tungstenite. Connect with any WebSocket client, or from the console of
 //! a browser: `s = new WebSocket("ws://127.0.0.1:8090"); s.onmessage = e => console.log(e.data);

@@ -1,4 +1,4 @@
-//! `cargo run -p twinring-compat --example select_join -- [auto|io_uring|epoll]`
+//! `cargo run --manifest-path ecosystem/Cargo.toml --example select_join -- [auto|io_uring|epoll]`
 //!
 //! `join` and `select` of futures-util, and channels of async-channel: a job comes from another
 //! thread, is worked on by three connections at once, and the answer goes back, in time or not.
