@@ -7,18 +7,13 @@ pub(crate) use self::arguments::HttpArgs;
 use super::observe::{JsonMarks, Live};
 use super::outcome::{finish, prepare, print, refuse};
 use super::signals;
-use crate::output::complain;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use twinring_load::{gates, hgrm, http};
+use twinring_load::{hgrm, http};
 use twinring_wire::HttpResult;
-use twinring_wire::http::Gate;
-
-/// The exit code of a run that breached a gate.
-const BREACHED: u8 = 3;
 
 pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let ((json, start_at), hgrm) = (args.json_and_start(), args.hgrm.clone());
@@ -37,14 +32,7 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = hgrm {
         write_hgrm(&report, &path).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let ended = (signals.first(), report.failure());
-    match breached(&report.gates) {
-        Some(gates) if ended == (None, None) => {
-            complain(&format!("twinring: {gates}"));
-            Ok(ExitCode::from(BREACHED))
-        }
-        _ => Ok(finish(ended.0, ended.1)),
-    }
+    Ok(finish(signals.first(), report.failure(), &report.all.gates, &report.shortfall()))
 }
 
 fn write_hgrm(report: &HttpResult, path: &Path) -> std::io::Result<()> {
@@ -52,11 +40,4 @@ fn write_hgrm(report: &HttpResult, path: &Path) -> std::io::Result<()> {
     let latencies_ns = report.all.histogram.decode().map_err(std::io::Error::other)?;
     hgrm::write(&latencies_ns, &mut file)?;
     file.flush()
-}
-
-/// The gates that were breached, in words.
-fn breached(gates: &[Gate]) -> Option<String> {
-    let breached: Vec<String> =
-        gates.iter().filter(|gate| gate.breached).map(gates::in_words).collect();
-    (!breached.is_empty()).then(|| breached.join("; "))
 }

@@ -26,6 +26,8 @@ pub(super) struct Live {
     noun: &'static str,
     marks: Option<JsonMarks>,
     start_at: Option<StartAt>,
+    /// Answers and their latencies at the last update.
+    before: (u64, f64),
     /// What was decided once all was connected.
     begin: Option<Begin>,
 }
@@ -45,7 +47,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
-        Live { bar, noun, marks, start_at, begin: None }
+        Live { bar, noun, marks, start_at, before: (0, 0.0), begin: None }
     }
 
     /// The line, to print something above it.
@@ -90,8 +92,16 @@ impl Observer for Live {
             Phase::Measuring => {
                 self.bar.set_position((progress.window_s * 1e3) as u64);
                 let rate = progress.answered as f64 / progress.window_s.max(1e-9);
-                let noun = self.noun;
-                format!("{:.1} s, {rate:.0} {noun}/s, {errors} errors", progress.window_s)
+                let (answered, latency_s) = self.before;
+                self.before = (progress.answered, progress.latency_s);
+                let latency = match progress.answered.saturating_sub(answered) {
+                    0 => "no answer".to_owned(),
+                    more => {
+                        format!("{:.2} ms", (progress.latency_s - latency_s) * 1e3 / more as f64)
+                    }
+                };
+                let (noun, window_s) = (self.noun, progress.window_s);
+                format!("{window_s:.1} s, {rate:.0} {noun}/s, {latency}, {errors} errors")
             }
         });
     }

@@ -2,19 +2,22 @@
 
 use super::start::StartAt;
 use crate::engine_args::CpuList;
-use crate::values::duration;
+use crate::values::{self, duration};
 use clap::Args;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring_input::quantity;
 use twinring_load::Workers;
+use twinring_load::gates::{Gates, Slo};
 
 /// Options of all loads.
 #[derive(Debug, Args)]
 pub(super) struct Common {
     /// Worker threads, each with its own engine and its share of the load.
-    #[arg(short, long, value_name = "T", default_value_t = 1, help_heading = "Engine")]
-    threads: usize,
+    #[arg(short, long, value_name = "T", default_value = "1", value_parser = values::count,
+          help_heading = "Engine")]
+    threads: u32,
     /// CPUs for the threads, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS", help_heading = "Engine")]
     pin: Option<CpuList>,
@@ -58,7 +61,7 @@ impl Common {
     pub(super) fn workers(self) -> Workers {
         let Common { threads, pin, engine, uring, epoll, .. } = self;
         let pin = pin.map(|list| list.0).unwrap_or_default();
-        Workers { threads, pin, engine, uring, epoll }
+        Workers { threads: threads as usize, pin, engine, uring, epoll }
     }
 }
 
@@ -98,6 +101,25 @@ pub(super) struct Network {
     /// Source addresses, used in turn; each has its own 28,000 ports.
     #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
     pub(super) local: Vec<IpAddr>,
+}
+
+/// Limits that decide about the exit code.
+#[derive(Debug, Args)]
+pub(super) struct GateArgs {
+    /// Exit code 3 if a percentile of the latency is longer, such as p99=20ms, p99.9=1s or max=5s; of `load udp`, of
+    /// the round trip.
+    #[arg(long, value_name = "PERCENTILE=TIME,...", value_delimiter = ',', help_heading = "Gates")]
+    slo: Vec<Slo>,
+    /// Exit code 3 if a larger share failed or stayed without an answer, such as 1%. Without it, any failed request
+    /// ends with exit code 1; of `load udp`, loss is a result.
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share, help_heading = "Gates")]
+    max_error_rate: Option<f64>,
+}
+
+impl From<GateArgs> for Gates {
+    fn from(GateArgs { slo, max_error_rate }: GateArgs) -> Gates {
+        Gates { slo, max_error_rate }
+    }
 }
 
 /// The address of a server.

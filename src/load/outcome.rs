@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::process::ExitCode;
 use twinring_services::raise_descriptor_limit;
+use twinring_wire::load::Gate;
 
 /// Ends the program if the settings make no sense.
 pub(super) fn refuse(checked: Result<(), String>) {
@@ -35,14 +36,28 @@ pub(super) fn print(
     Ok(output::print(&format!("{text}\n"))?)
 }
 
-/// The exit code of a run that has a result.
-pub(super) fn finish(signal: Option<u8>, failure: Option<String>) -> ExitCode {
+/// The exit code of a run that breached a gate.
+const BREACHED: u8 = 3;
+/// That of a run whose load was not the one that was asked for.
+const NOT_AS_ASKED: u8 = 4;
+
+/// The exit code of a run that has a result, after each reason for it.
+pub(super) fn finish(
+    signal: Option<u8>,
+    failure: Option<String>,
+    gates: &[Gate],
+    shortfall: &[String],
+) -> ExitCode {
+    shortfall.iter().for_each(|what| complain(&format!("twinring: {what}")));
+    let breached = gates.iter().filter(|gate| gate.breached);
+    let breached: Vec<String> = breached.map(twinring_load::gates::in_words).collect();
+    breached.iter().for_each(|what| complain(&format!("twinring: {what}")));
+    failure.iter().for_each(|what| complain(&format!("twinring: failed: {what}")));
     match (signal, failure) {
         (Some(signal), _) => ExitCode::from(128 + signal),
+        (None, Some(_)) => ExitCode::FAILURE,
+        (None, None) if !breached.is_empty() => ExitCode::from(BREACHED),
+        (None, None) if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
         (None, None) => ExitCode::SUCCESS,
-        (None, Some(failure)) => {
-            complain(&format!("twinring: failed: {failure}"));
-            ExitCode::FAILURE
-        }
     }
 }

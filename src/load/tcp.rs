@@ -1,7 +1,7 @@
 //! `twinring load tcp`.
 
 use super::observe::{JsonMarks, Live};
-use super::options::{Common, Network, Times, address};
+use super::options::{Common, GateArgs, Network, Times, address};
 use super::outcome::{finish, prepare, print, refuse};
 use super::signals;
 use crate::values;
@@ -9,6 +9,7 @@ use clap::Args;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use twinring_input::quantity::{count, rate};
 use twinring_load::schedule::Arrivals;
 use twinring_load::tcp;
 
@@ -18,23 +19,23 @@ pub(crate) struct TcpArgs {
     #[arg(value_name = "ADDR", value_parser = address)]
     target: SocketAddr,
     /// Connections that send, in total.
-    #[arg(short, long, value_name = "N", default_value_t = 100)]
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count)]
     connections: u64,
     /// Size of a request and of its answer, such as 128 or 4K.
     #[arg(short, long, value_name = "BYTES", default_value = "128", value_parser = values::size)]
     size: u32,
     /// End the window when this many requests, in all, were sent in it and answered.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     messages: Option<u64>,
     #[command(flatten)]
     times: Times,
 
     /// Requests in flight per connection, at most [default: 1; 1024 with --rate].
-    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    #[arg(long, value_name = "N", value_parser = values::count, help_heading = "Pattern")]
     depth: Option<u32>,
     /// Open loop: requests per second, in total, on a fixed schedule; latency counts from the
     /// scheduled time.
-    #[arg(long, value_name = "R", help_heading = "Pattern")]
+    #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
     rate: Option<u64>,
     /// How the requests of --rate follow each other: at equal distances (periodic), or independently
     /// of each other, as those of many users do (poisson).
@@ -44,10 +45,11 @@ pub(crate) struct TcpArgs {
     ///
     /// Above 14,000 a minute from one address to one port, the kernel has to search for a port that is
     /// not in TIME_WAIT: give more addresses with --local.
-    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    #[arg(long, value_name = "N", value_parser = count, help_heading = "Pattern")]
     churn: Option<u64>,
     /// Further connections that stay open and send nothing.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Pattern")]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count,
+          help_heading = "Pattern")]
     idle: u64,
     /// Send without waiting for answers until the sockets are full (at most 16 MiB unanswered per
     /// connection, regardless of --depth), read 64 KiB/s per connection with SO_RCVBUF 16 KiB, and
@@ -60,6 +62,8 @@ pub(crate) struct TcpArgs {
 
     #[command(flatten)]
     network: Network,
+    #[command(flatten)]
+    gates: GateArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -86,6 +90,7 @@ impl TcpArgs {
             connect_timeout,
             timeout,
             local,
+            gates: self.gates.into(),
         }
     }
 }
@@ -104,5 +109,5 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     observer.finish()?;
     let report = report?;
     print(&report, tcp::Table(&report), json)?;
-    Ok(finish(signals.first(), report.failure()))
+    Ok(finish(signals.first(), report.failure(), &report.all.gates, &report.shortfall()))
 }

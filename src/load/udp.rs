@@ -1,7 +1,7 @@
 //! `twinring load udp`.
 
 use super::observe::{JsonMarks, Live};
-use super::options::{Common, address};
+use super::options::{Common, GateArgs, address};
 use super::outcome::{finish, prepare, print, refuse};
 use super::signals;
 use crate::values::{self, duration};
@@ -10,6 +10,7 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
+use twinring_input::quantity;
 use twinring_load::udp;
 
 #[derive(Debug, Args)]
@@ -18,11 +19,11 @@ pub(crate) struct UdpArgs {
     #[arg(value_name = "ADDR", value_parser = address)]
     target: SocketAddr,
     /// Streams, in total.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = quantity::count)]
     streams: u64,
     /// Packets per second of each stream; may be a fraction.
-    #[arg(long, value_name = "R", default_value = "50", value_parser = rate)]
-    pps: udp::Rate,
+    #[arg(long, value_name = "R", default_value = "50", value_parser = quantity::rate_millionths)]
+    pps: u64,
     /// Size of a packet: the payload of a datagram, including the RTP header of 12 bytes.
     #[arg(short, long, value_name = "BYTES", default_value = "172", value_parser = values::size)]
     size: u32,
@@ -56,7 +57,7 @@ pub(crate) struct UdpArgs {
     #[arg(long, help_heading = "Pattern")]
     no_verify: bool,
     /// Seed of SSRC, sequence numbers and timestamps [default: a new one each time].
-    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    #[arg(long, value_name = "N", value_parser = quantity::count, help_heading = "Pattern")]
     seed: Option<u64>,
 
     /// One socket for all streams of a thread, instead of one per stream.
@@ -67,17 +68,17 @@ pub(crate) struct UdpArgs {
     gso: bool,
     /// On io_uring, keep this many single-shot receives in flight on each socket, as
     /// AsyncUdpTests does, instead of one multishot receive.
-    #[arg(long, value_name = "N", help_heading = "Network")]
+    #[arg(long, value_name = "N", value_parser = values::count, help_heading = "Network")]
     pending: Option<u32>,
     /// Send up to 64 packets per system call (on io_uring: bursts of one socket); off: one each.
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network")]
     batch: Switch,
     /// Receive buffer of each socket (SO_RCVBUF) [default: 4 MiB with --single-socket, otherwise
     /// enough for a quarter of a second, at least the system's default].
-    #[arg(long, value_name = "BYTES", help_heading = "Network")]
+    #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Network")]
     rcvbuf: Option<u32>,
     /// Send buffer of each socket (SO_SNDBUF) [default: the system's].
-    #[arg(long, value_name = "BYTES", help_heading = "Network")]
+    #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Network")]
     sndbuf: Option<u32>,
     /// Source addresses, used in turn; each has its own 28,000 ports.
     #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
@@ -89,6 +90,8 @@ pub(crate) struct UdpArgs {
     /// Print all streams, not only the ten worst.
     #[arg(long, help_heading = "Output")]
     per_stream: bool,
+    #[command(flatten)]
+    gates: GateArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -111,18 +114,12 @@ enum Switch {
     Off,
 }
 
-fn rate(text: &str) -> Result<udp::Rate, String> {
-    let packets: f64 =
-        text.parse().map_err(|_| "expected a number such as 50 or 33.3".to_owned())?;
-    Ok(udp::Rate::per_second(packets))
-}
-
 impl UdpArgs {
     fn settings(self) -> udp::Settings {
         udp::Settings {
             target: self.target,
             streams: self.streams,
-            rate: self.pps,
+            rate: udp::Rate::from_millionths(self.pps),
             packet_bytes: self.size,
             payload: match self.payload {
                 Payload::Rtp => udp::Payload::Rtp,
@@ -148,6 +145,7 @@ impl UdpArgs {
             receive_buffer_bytes: self.rcvbuf,
             send_buffer_bytes: self.sndbuf,
             local: self.local,
+            gates: self.gates.into(),
             calls: self.calls,
             per_stream: self.per_stream,
         }
@@ -169,5 +167,5 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     observer.finish()?;
     let report = report?;
     print(&report, udp::Table(&report), json)?;
-    Ok(finish(signals.first(), report.failure()))
+    Ok(finish(signals.first(), report.failure(), &report.gates, &report.shortfall()))
 }

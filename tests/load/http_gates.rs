@@ -22,7 +22,7 @@ fn a_server_that_stops_breaks_the_gates_of_an_open_loop(engine: &str) {
         }
         ok("hello")
     });
-    let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
+    let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo p99=1s --max-error-rate 1%";
     let outcome = run_http(engine, target, load);
     outcome.expect(3, &[]);
     // 3000, or 1000 if the first of all was held up for a second.
@@ -42,7 +42,7 @@ fn requests_in_flight_for_too_long_break_the_gates_too(engine: &str) {
         }
         ok("hello")
     });
-    let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
+    let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo p99=1s --max-error-rate 1%";
     let outcome = run_http(engine, target, load);
     outcome.expect(3, &[]);
     // None; or those of a second if the load generator was delayed at the end. They are not
@@ -64,7 +64,7 @@ fn short_requests_in_flight_breach_no_gate(engine: &str) {
     });
     // Each has its first answer inside the window, and its second after all waiting, even if one of
     // them is held up for 300 ms.
-    let load = "-c 4 -d 2500ms --warmup 0s --slo-p99 5s --max-error-rate 0";
+    let load = "-c 4 -d 2500ms --warmup 0s --slo p99=5s --max-error-rate 0";
     let outcome = run_http(engine, target, load);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/requests/overdue"), 0, "{}", outcome.result);

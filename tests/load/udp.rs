@@ -87,7 +87,7 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance(engine: &'static str)
         ("--streams 100 --pps 30", 900),
         ("--streams 100 --pps 30 --single-socket", 900),
         ("--streams 60 --spread burst", 900),
-        ("--streams 7 --pps 33.3333333 -t 2", 70),
+        ("--streams 7 --pps 33.333333 -t 2", 70),
         ("--streams 9 -t 3 --single-socket", 135),
         ("--pps 2000 -s 12", 600),
         ("--pps 2000 -s 1400 --gso", 600),

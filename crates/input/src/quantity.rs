@@ -99,6 +99,11 @@ impl Kind {
     }
 
     fn read(&self, text: &str) -> Result<u64, String> {
+        self.read_scaled(text, 1)
+    }
+
+    /// The number in units of one `scale`-th.
+    fn read_scaled(&self, text: &str, scale: u64) -> Result<u64, String> {
         let (number, unit) = split(text.trim());
         let unit = unit.trim().to_lowercase();
         let number = Decimal::read(number)
@@ -108,7 +113,7 @@ impl Kind {
             None if unit.is_empty() && number.value == 0 => 1,
             None => return Err(self.wrong_unit(text, &unit)),
         };
-        number.times(factor).map_err(|why| self.error(text, why))
+        number.times(factor.saturating_mul(scale)).map_err(|why| self.error(text, why))
     }
 }
 
@@ -185,6 +190,14 @@ pub fn count(text: &str) -> Result<u64, String> {
 /// As for [`size`].
 pub fn rate(text: &str) -> Result<u64, String> {
     RATE.read(text)
+}
+
+/// A number of events in a second that may be a fraction, such as `33.3`: in millionths.
+///
+/// # Errors
+/// As for [`size`].
+pub fn rate_millionths(text: &str) -> Result<u64, String> {
+    RATE.read_scaled(text, 1_000_000)
 }
 
 /// A length of time; several units may follow each other, as in `1h30m`.
@@ -277,6 +290,10 @@ mod tests {
             ("0s", 0),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for (text, millionths) in [("33.3", 33_300_000), ("2k/s", 2_000_000_000), ("0.001", 1_000)]
+        {
+            assert_eq!(rate_millionths(text), Ok(millionths), "{text}");
         }
         assert_eq!(duration("7us"), Ok(Duration::from_micros(7)));
         assert_eq!((share("1%"), share("0.01"), share("100 %")), (Ok(0.01), Ok(0.01), Ok(1.0)));

@@ -1,6 +1,7 @@
 //! CPU use of the worker threads.
 
 use twinring::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
+use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{Cpu, SATURATED_SHARE};
 
 /// CPU time of one thread inside the window.
@@ -41,8 +42,28 @@ impl CpuStart {
     }
 }
 
+/// What a CPU quota did inside the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Throttling {
+    quota_cpus: Option<f64>,
+    periods: u64,
+}
+
+impl Throttling {
+    /// Reads the counters at the start of the window.
+    pub(crate) fn begin() -> Throttling {
+        let CpuQuota { cpus, throttled_periods } = CpuQuota::read();
+        Throttling { quota_cpus: cpus, periods: throttled_periods }
+    }
+
+    /// Reads them at its end.
+    pub(crate) fn end(&mut self) {
+        self.periods = CpuQuota::read().throttled_periods.saturating_sub(self.periods);
+    }
+}
+
 /// All threads together.
-pub(crate) fn report(threads: &[CpuUse]) -> Cpu {
+pub(crate) fn report(threads: &[CpuUse], throttling: Throttling) -> Cpu {
     let sum = |of: fn(&CpuUse) -> u64| threads.iter().map(of).sum::<u64>() as f64 / 1e9;
     let shares = threads.iter().map(|cpu| match cpu.elapsed_ns {
         0 => 0.0,
@@ -54,5 +75,7 @@ pub(crate) fn report(threads: &[CpuUse]) -> Cpu {
         system_s: sum(|cpu| cpu.system_ns),
         busiest_thread_share,
         saturated: busiest_thread_share >= SATURATED_SHARE,
+        quota_cpus: throttling.quota_cpus,
+        throttled_periods: throttling.periods,
     }
 }

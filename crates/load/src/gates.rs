@@ -1,53 +1,109 @@
 //! Limits that a run must meet, for use in scripts.
 
 use hdrhistogram::Histogram;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+use twinring_input::quantity;
 use twinring_wire::histogram::micros;
-use twinring_wire::http::Gate;
-use twinring_wire::requests::Requests;
+use twinring_wire::load::Gate;
 
-fn gate(name: &str, limit: f64, measured: Option<f64>) -> Gate {
-    let breached = measured.is_none_or(|value| value > limit);
-    Gate { gate: name.to_owned(), limit, measured, breached }
+const ERROR_RATE: &str = "max_error_rate";
+const SLO: &str = "slo_";
+
+/// The limits of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gates {
+    /// Of the latency.
+    pub slo: Vec<Slo>,
+    /// The largest share of requests that may fail or stay without an answer, from 0 to 1.
+    pub max_error_rate: Option<f64>,
 }
 
-/// Checks the 99th percentile of the latency. Requests that could not be sent, and those that will
-/// never be answered, count with the time they have waited: otherwise a server that stops would
-/// keep the percentiles from before.
-pub(crate) fn slo_p99(
+/// The longest that a percentile of the latency may be, such as `p99=20ms`, `p99.9=1s` or `max=5s`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slo {
+    /// `p99` or `max`.
+    percentile: String,
+    /// From 0 to 1.
+    share: f64,
     limit: Duration,
-    answers_ns: &Histogram<u64>,
-    waits_ns: &[&Histogram<u64>],
-) -> Gate {
-    let limit_us = limit.as_nanos() as f64 / 1e3;
-    let mut all_ns = answers_ns.clone();
-    for waits_ns in waits_ns {
-        // All have the same bounds, so every value fits.
-        let _same_bounds = all_ns.add(*waits_ns);
-    }
-    let measured = (!answers_ns.is_empty()).then(|| micros(all_ns.value_at_quantile(0.99)));
-    gate("slo_p99", limit_us, measured)
 }
 
-/// For the share of requests that failed, or were overdue.
-pub(crate) fn max_error_rate(limit: f64, requests: &Requests) -> Gate {
-    let unanswered = requests.failed + requests.overdue;
-    let all = requests.answered + unanswered;
-    gate("max_error_rate", limit, (all > 0).then(|| unanswered as f64 / all as f64))
+impl FromStr for Slo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Slo, String> {
+        let wrong =
+            || format!("`{text}` is no gate: expected one such as p99=20ms, p99.9=1s or max=5s");
+        let (percentile, limit) = text.split_once('=').ok_or_else(wrong)?;
+        let percent = match (percentile, percentile.strip_prefix('p')) {
+            ("max", _) => 100.0,
+            (_, Some(digits)) if digits.starts_with(|c: char| c.is_ascii_digit()) => {
+                digits.parse().ok().filter(|it| (0.0..100.0).contains(it)).ok_or_else(wrong)?
+            }
+            _ => return Err(wrong()),
+        };
+        let limit = quantity::duration(limit)?;
+        Ok(Slo { percentile: percentile.to_owned(), share: percent / 100.0, limit })
+    }
+}
+
+impl fmt::Display for Slo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={:?}", self.percentile, self.limit)
+    }
+}
+
+/// The outcomes that gates judge.
+pub(crate) struct Judged<'a> {
+    /// Latencies of the answers.
+    pub(crate) answers_ns: &'a Histogram<u64>,
+    /// How long those waited that could not be sent, or will never be answered: without them a server that stops
+    /// would keep the percentiles from before.
+    pub(crate) waits_ns: &'a [&'a Histogram<u64>],
+    pub(crate) answered: u64,
+    /// Failed, or never answered.
+    pub(crate) unanswered: u64,
+}
+
+impl Gates {
+    /// Compares each with what was measured.
+    pub(crate) fn judge(&self, judged: &Judged<'_>) -> Vec<Gate> {
+        let mut all_ns = judged.answers_ns.clone();
+        for waits_ns in judged.waits_ns {
+            // All have the same bounds, so every value fits.
+            let _same_bounds = all_ns.add(*waits_ns);
+        }
+        let slo = self.slo.iter().map(|slo| {
+            let value_ns = match slo.share {
+                share if share < 1.0 => all_ns.value_at_quantile(share),
+                _ => all_ns.max(),
+            };
+            let measured = (judged.answered > 0).then(|| micros(value_ns));
+            gate(format!("{SLO}{}", slo.percentile), slo.limit.as_nanos() as f64 / 1e3, measured)
+        });
+        let all = judged.answered + judged.unanswered;
+        let rate = (all > 0).then(|| judged.unanswered as f64 / all as f64);
+        let errors = self.max_error_rate.map(|limit| gate(ERROR_RATE.to_owned(), limit, rate));
+        slo.chain(errors).collect()
+    }
+}
+
+fn gate(name: String, limit: f64, measured: Option<f64>) -> Gate {
+    Gate { gate: name, limit, measured, breached: measured.is_none_or(|value| value > limit) }
 }
 
 /// The outcome of a gate as text.
 pub fn in_words(gate: &Gate) -> String {
-    let value = |value: f64| match gate.gate.as_str() {
-        "slo_p99" => crate::report::table::time(value),
-        _ => format!("{:.3} %", 100.0 * value),
+    let percentile = gate.gate.strip_prefix(SLO);
+    let value = |value: f64| match percentile {
+        Some(_) => crate::report::table::time(value),
+        None => format!("{:.3} %", 100.0 * value),
     };
     let measured = gate.measured.map_or_else(|| "nothing measured".to_owned(), value);
-    let verdict = if gate.breached { "breached" } else { "kept" };
-    let name = match gate.gate.as_str() {
-        "slo_p99" => "p99 latency",
-        _ => "error rate",
-    };
+    let verdict = if gate.breached { "BREACHED" } else { "kept" };
+    let name = percentile.map_or("error rate".to_owned(), |it| format!("{it} latency"));
     format!("{name} of at most {}: {verdict} ({measured})", value(gate.limit))
 }
 
@@ -55,56 +111,68 @@ pub fn in_words(gate: &Gate) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_gate_is_breached_above_its_limit_and_without_a_measurement() {
-        let breached = |measured| gate("slo_p99", 100.0, measured).breached;
-        assert_eq!(
-            (breached(Some(100.0)), breached(Some(100.1)), breached(None)),
-            (false, true, true)
-        );
-        let gate = gate("max_error_rate", 0.01, Some(0.05));
-        assert_eq!(in_words(&gate), "error rate of at most 1.000 %: breached (5.000 %)");
+    fn times(count: u64, ms: u64) -> Histogram<u64> {
+        let mut histogram = crate::recorder::histogram();
+        histogram.saturating_record_n(ms * 1_000_000, count);
+        histogram
     }
 
-    /// A server that stops has answered quickly before, without a failure.
-    #[test]
-    fn unsent_requests_count() {
-        let times = |count, ms: u64| {
-            let mut histogram = crate::recorder::histogram();
-            histogram.saturating_record_n(ms * 1_000_000, count);
-            histogram
-        };
-        let p99 = |waits| slo_p99(Duration::from_millis(100), &times(990, 1), &[&waits]);
-        let near = |gate: &Gate, us: f64| {
-            gate.measured.is_some_and(|value| (value - us).abs() < us / 100.0)
-        };
-        // One in a hundred may wait, and many may have waited for no longer than the limit.
-        for (waits, us, breached) in [
-            (times(0, 1), 1e3, false),
-            (times(10, 500), 1e3, false),
-            (times(11, 500), 500e3, true),
-            (times(990, 90), 90e3, false),
-        ] {
-            let gate = p99(waits);
-            assert!(near(&gate, us) && gate.breached == breached, "{us}: {gate:?}");
-        }
-        let nothing = slo_p99(Duration::MAX, &times(0, 1), &[&times(5, 1)]);
-        assert_eq!((nothing.measured, nothing.breached), (None, true));
+    fn judge(
+        gates: &[&str],
+        answers: &Histogram<u64>,
+        waits: &Histogram<u64>,
+        failed: u64,
+    ) -> Vec<Gate> {
+        let slo = gates.iter().map(|text| text.parse().unwrap()).collect();
+        let gates = Gates { slo, max_error_rate: Some(0.05) };
+        gates.judge(&Judged {
+            answers_ns: answers,
+            waits_ns: &[waits],
+            answered: answers.len(),
+            unanswered: failed,
+        })
+    }
 
-        let rate = |failed, overdue| {
-            let requests = Requests {
-                due: None,
-                sent: 0,
-                answered: 1000,
-                failed,
-                in_flight_at_end: 0,
-                unsent: 5000,
-                overdue,
-                oldest_in_flight_us: None,
-                per_second: 0.0,
-            };
-            max_error_rate(0.5, &requests).measured
-        };
-        assert_eq!((rate(0, 0), rate(500, 500), rate(0, 1000)), (Some(0.0), Some(0.5), Some(0.5)));
+    #[test]
+    fn gates_are_read_and_wrong_ones_are_refused() {
+        for text in ["p50=1ms", "p99.9=20ms", "max=1s", "p0=1s"] {
+            let slo: Slo = text.parse().unwrap();
+            assert_eq!(slo.to_string(), text);
+        }
+        for wrong in
+            ["", "p99", "99=1s", "p100=1s", "pinf=1s", "p-1=1s", "p99=1", "p99=10KB", "min=1s"]
+        {
+            assert!(wrong.parse::<Slo>().is_err(), "{wrong}");
+        }
+    }
+
+    /// Requests that wait count: a server that stops has answered quickly before, without a failure. An answer after
+    /// 75 s was recorded as one of 60 s, and passed a gate of 70 s.
+    #[test]
+    fn a_gate_is_breached_above_its_limit_and_without_a_measurement() {
+        let (none, fast) = (times(0, 1), times(990, 1));
+        for (gate, answers, waits, breached) in [
+            ("p99=100ms", &fast, times(10, 500), false),
+            ("p99=100ms", &fast, times(11, 500), true),
+            ("p99=100ms", &fast, times(990, 90), false),
+            ("p50=100ms", &fast, times(500, 500), false),
+            ("p99.9=100ms", &fast, times(2, 500), true),
+            ("max=499ms", &fast, times(1, 500), true),
+            ("max=70s", &times(1, 75_000), none.clone(), true),
+            ("max=80s", &times(1, 75_000), none.clone(), false),
+            ("p99=100ms", &none, times(5, 1), true),
+        ] {
+            let found = &judge(&[gate], answers, &waits, 0)[0];
+            assert_eq!(found.breached, breached, "{gate}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_share_of_failures_is_judged() {
+        let rate = |failed| judge(&[], &times(1000, 1), &times(0, 1), failed).remove(0);
+        assert_eq!((rate(0).measured, rate(1000).measured), (Some(0.0), Some(0.5)));
+        assert!(!rate(52).breached && rate(53).breached);
+        assert_eq!(in_words(&rate(1000)), "error rate of at most 5.000 %: BREACHED (50.000 %)");
+        assert!(judge(&[], &times(0, 1), &times(0, 1), 0)[0].breached);
     }
 }

@@ -52,6 +52,8 @@ pub struct Progress {
     pub phase: Phase,
     /// Answers inside the window so far.
     pub answered: u64,
+    /// The latencies of these answers, added up, in seconds.
+    pub latency_s: f64,
     /// Errors so far.
     pub errors: u64,
     /// Seconds of the window so far.

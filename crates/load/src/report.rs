@@ -3,12 +3,13 @@
 
 pub(crate) mod table;
 
+use crate::gates::{Gates, Judged};
 use crate::recorder::Recorder;
-use crate::run::{Ran, Share};
+use crate::run::{LATE, Ran, Share};
 use twinring::Features;
 use twinring_wire::Fields;
 use twinring_wire::histogram::{EncodedHistogram, Lag, Latency, micros};
-use twinring_wire::load::Head;
+use twinring_wire::load::{Head, RATE_TOLERANCE};
 use twinring_wire::requests::{Connections, RequestResult, Requests, WholeRun};
 
 /// How a result of this schema begins.
@@ -35,26 +36,41 @@ pub(crate) fn of_requests(
     ran: &Ran,
     latency_from: &str,
     connections: Connections,
+    gates: &Gates,
 ) -> RequestResult {
     let counted = &all.recorder;
     let window = ran.window();
     let open = latency_from == "intended";
+    let hopeless_ns = all.hopeless_ns();
+    let mut requests = requests(all, window.seconds, hopeless_ns.len());
+    if open && all.due.is_none() {
+        // A number of requests: if they leave more slowly than asked for, half of them are ever later.
+        let behind_s = counted.lag_ns.value_at_quantile(0.5) as f64 / 1e9;
+        requests.rate_reached =
+            Some(behind_s <= LATE.as_secs_f64() + RATE_TOLERANCE * window.seconds);
+    }
     RequestResult {
         window,
-        requests: requests(all, window.seconds),
+        requests,
         whole_run: whole_run(counted),
         latency_us: Latency::of(&counted.latency_ns),
         latency_from: latency_from.to_owned(),
         schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
         histogram: EncodedHistogram::of(&counted.latency_ns),
         connections,
+        gates: gates.judge(&Judged {
+            answers_ns: &counted.latency_ns,
+            waits_ns: &[&all.unsent.waited_ns, &hopeless_ns],
+            answered: requests.answered,
+            unanswered: requests.failed + requests.overdue,
+        }),
         first_error: counted.first_error.as_ref().map(|(_, what)| what.clone()),
-        cpu: crate::cpu::report(&all.cpu),
+        cpu: crate::cpu::report(&all.cpu, ran.throttling),
         runtime_counters: Fields::of(&ran.counters),
     }
 }
 
-fn requests(all: &Share, seconds: f64) -> Requests {
+fn requests(all: &Share, seconds: f64, hopeless: u64) -> Requests {
     let counted = &all.recorder;
     Requests {
         due: all.due,
@@ -63,12 +79,13 @@ fn requests(all: &Share, seconds: f64) -> Requests {
         failed: counted.window.failed,
         in_flight_at_end: counted.until_end.in_flight(),
         unsent: all.unsent.count,
-        overdue: all.unsent.overdue + all.hopeless_ns().len(),
+        overdue: all.unsent.overdue + hopeless,
         oldest_in_flight_us: Some(micros(all.oldest_ns)),
         per_second: match seconds > 0.0 {
             true => counted.window.answered as f64 / seconds,
             false => 0.0,
         },
+        rate_reached: all.due.map(|due| all.unsent.late as f64 <= RATE_TOLERANCE * due as f64),
     }
 }
 

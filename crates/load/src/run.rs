@@ -13,10 +13,12 @@ pub(crate) use self::connect::{connect_failure, connect_share, dial, not_within}
 pub(crate) use self::control::Control;
 pub(crate) use self::pace::{Connections, Loaded};
 pub(crate) use self::thread::{Share, Thread};
+pub(crate) use self::unsent::LATE;
 
 use self::conductor::Conductor;
 use self::control::Note;
 use crate::beside::beside;
+use crate::cpu::Throttling;
 use crate::observer::Observer;
 use std::error::Error;
 use std::fmt;
@@ -138,6 +140,7 @@ impl Stage {
             fallback_reason,
             window: control.window(),
             interrupted: conductor.interrupted(),
+            throttling: conductor.throttling(),
             served_at_once_max: control.served_at_once_max(),
             counters: handle.counters(),
         };
@@ -151,6 +154,7 @@ pub(crate) struct Ran {
     pub(crate) fallback_reason: Option<String>,
     pub(crate) window: Range<u64>,
     pub(crate) interrupted: bool,
+    pub(crate) throttling: Throttling,
     pub(crate) served_at_once_max: u64,
     pub(crate) counters: CounterSnapshot,
 }

@@ -81,6 +81,12 @@ pub struct Cpu {
     pub busiest_thread_share: f64,
     /// The busiest thread used at least 95 % of its CPU: the load generator was the limit.
     pub saturated: bool,
+    /// The CPU quota of the load generator's control groups, in CPUs; missing without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_cpus: Option<f64>,
+    /// Periods inside the window in which that quota was used up and the load generator had to wait.
+    #[serde(default)]
+    pub throttled_periods: u64,
 }
 
 impl Cpu {
@@ -91,7 +97,42 @@ impl Cpu {
         self.system_s += other.system_s;
         self.busiest_thread_share = self.busiest_thread_share.max(other.busiest_thread_share);
         self.saturated |= other.saturated;
+        self.throttled_periods += other.throttled_periods;
     }
+}
+
+/// A limit for use in scripts, and the value measured inside the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Gate {
+    /// `slo_` and a percentile, such as `slo_p99.9` or `slo_max`, in microseconds; or `max_error_rate` as a share.
+    pub gate: String,
+    /// The largest value that passes.
+    pub limit: f64,
+    /// The measured value; `null` if nothing was answered.
+    pub measured: Option<f64>,
+    /// The measured value is above the limit, or nothing was measured.
+    pub breached: bool,
+}
+
+/// A share of the due requests that may leave after the window before the rate counts as not reached.
+pub const RATE_TOLERANCE: f64 = 0.01;
+
+/// What the CPU quota did to a run, if it did anything.
+pub(crate) fn throttled(cpu: &Cpu) -> Option<String> {
+    let quota = cpu.quota_cpus.map_or(String::new(), |cpus| format!(" of {cpus:.2} CPUs"));
+    (cpu.throttled_periods > 0).then(|| {
+        format!(
+            "THROTTLED: the CPU quota{quota} stopped the load generator in {} periods; give it more, or measure from \
+             elsewhere",
+            cpu.throttled_periods
+        )
+    })
+}
+
+/// Whether a run has the gate that says how many requests may fail.
+pub(crate) fn bounds_errors(gates: &[Gate]) -> bool {
+    gates.iter().any(|gate| gate.gate == "max_error_rate")
 }
 
 /// The sum of two rates or limits that may not have been set.

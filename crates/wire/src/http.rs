@@ -1,5 +1,7 @@
 //! The result line of `twinring load http`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::common::{Head, add_some};
@@ -26,6 +28,9 @@ pub struct HttpResult {
     /// Final answers of the whole run by class.
     #[serde(default)]
     pub statuses: Statuses,
+    /// Final answers inside the window by status.
+    #[serde(default)]
+    pub status_codes: BTreeMap<String, u64>,
     /// The same answers as in `latency_us` from when their requests really began, as a load
     /// generator that waits for the server would report them; `null` in a closed loop.
     #[serde(default)]
@@ -45,9 +50,6 @@ pub struct HttpResult {
     pub urls: Vec<Url>,
     /// Errors by kind.
     pub errors: Errors,
-    /// The requested gates.
-    #[serde(default)]
-    pub gates: Vec<Gate>,
 }
 
 /// The settings of `load http`.
@@ -314,20 +316,6 @@ impl Errors {
     }
 }
 
-/// A limit for use in scripts, and the value measured inside the window.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Gate {
-    /// `slo_p99` in microseconds, or `max_error_rate` as a share.
-    pub gate: String,
-    /// The largest value that passes.
-    pub limit: f64,
-    /// The measured value; `null` if nothing was answered.
-    pub measured: Option<f64>,
-    /// The measured value is above the limit, or nothing was measured.
-    pub breached: bool,
-}
-
 impl HttpResult {
     /// Why the run counts as failed, if it does.
     pub fn failure(&self) -> Option<String> {
@@ -339,14 +327,12 @@ impl HttpResult {
                  {hash} of other content"
             ));
         }
-        let connections = &self.all.connections;
-        if connections.lost > 0 && connections.lost == connections.established {
-            return Some("all connections were lost before the end".into());
-        }
-        if self.all.requests.answered == 0 && !self.head.interrupted {
-            return Some("no request was answered as expected inside the window".into());
-        }
-        None
+        self.all.failure(self.head.interrupted)
+    }
+
+    /// Why the load was not the one that was asked for, if it was not.
+    pub fn shortfall(&self) -> Vec<String> {
+        self.all.shortfall(self.settings.rate_per_s)
     }
 
     /// Adds the result of another load generator; the window stays. Intervals, URLs, gates and
@@ -373,7 +359,9 @@ impl HttpResult {
         (mine.raw, self.raw_latency_us) = (None, None);
         self.time_series = TimeSeries::default();
         self.urls.clear();
-        self.gates.clear();
+        for (status, count) in other.status_codes {
+            *self.status_codes.entry(status).or_default() += count;
+        }
         self.all.add(other.all)
     }
 }

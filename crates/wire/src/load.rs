@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, udp};
 
-pub use crate::common::{Cpu, Head, SATURATED_SHARE, Window};
+pub use crate::common::{Cpu, Gate, Head, RATE_TOLERANCE, SATURATED_SHARE, Window};
 
 /// The event of the first mark.
 pub const WINDOW_START: &str = "window_start";
@@ -134,6 +134,15 @@ impl LoadResult {
             LoadResult::Tcp(result) => &result.settings.mode,
             LoadResult::Udp(_) => "open",
             LoadResult::Http(result) => &result.settings.mode,
+        }
+    }
+
+    /// The requested gates.
+    pub fn gates(&self) -> &[Gate] {
+        match self {
+            LoadResult::Tcp(result) => &result.all.gates,
+            LoadResult::Udp(result) => &result.gates,
+            LoadResult::Http(result) => &result.all.gates,
         }
     }
 

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fields;
-use crate::common::{Cpu, Window, forget};
+use crate::common::{Cpu, Gate, Window, bounds_errors, forget, throttled};
 use crate::histogram::{EncodedHistogram, Lag, Latency};
 
 /// The common fields of both results.
@@ -30,6 +30,9 @@ pub struct RequestResult {
     pub histogram: EncodedHistogram,
     /// Connections.
     pub connections: Connections,
+    /// The requested gates.
+    #[serde(default)]
+    pub gates: Vec<Gate>,
     /// The first error in words.
     #[serde(default)]
     pub first_error: Option<String>,
@@ -73,6 +76,9 @@ pub struct Requests {
     pub oldest_in_flight_us: Option<f64>,
     /// `answered` per second of the window.
     pub per_second: f64,
+    /// Open loop: the requests left at the rate that was asked for. Missing in a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_reached: Option<bool>,
 }
 
 /// Requests of the whole run: `sent = answered + failed + abandoned`.
@@ -132,6 +138,47 @@ impl RequestResult {
         self.requests.due.map_or_else(by_rate, |due| due as f64)
     }
 
+    /// Why the run counts as failed, if it does: nothing was answered, all connections were lost, or requests failed
+    /// although no gate says how many may.
+    pub(crate) fn failure(&self, interrupted: bool) -> Option<String> {
+        let Connections { asked, established, lost, .. } = self.connections;
+        let Requests { answered, failed, .. } = self.requests;
+        if lost > 0 && lost == established {
+            return Some("all connections were lost before the end".into());
+        }
+        if answered == 0 && !interrupted {
+            return Some("no request was answered as expected inside the window".into());
+        }
+        if bounds_errors(&self.gates) {
+            return None;
+        }
+        let first = self.first_error.as_ref().map_or(String::new(), |first| format!("; {first}"));
+        if failed > 0 {
+            let all = answered + failed;
+            return Some(format!("{failed} of {all} requests failed (--max-error-rate){first}"));
+        }
+        (established < asked && !interrupted)
+            .then(|| format!("{established} of {asked} connections could be opened{first}"))
+    }
+
+    /// Why the load was not the one that was asked for, if it was not.
+    pub(crate) fn shortfall(&self, rate_per_s: Option<u64>) -> Vec<String> {
+        let Requests { per_second, overdue, rate_reached, .. } = self.requests;
+        let mut all = Vec::new();
+        if let (Some(false), Some(rate)) = (rate_reached, rate_per_s) {
+            let why = match self.cpu.saturated {
+                true => "the load generator used all of its CPU: give it more --threads",
+                false => "the server was too slow for these connections",
+            };
+            all.push(format!("RATE NOT REACHED: {per_second:.0} of {rate} /s; {why}"));
+        }
+        if overdue > 0 {
+            all.push(format!("NOT ANSWERED: {overdue} requests, for more than a second"));
+        }
+        all.extend(throttled(&self.cpu));
+        all
+    }
+
     /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: RequestResult) -> Result<(), String> {
         self.requests.add(&other.requests);
@@ -141,6 +188,7 @@ impl RequestResult {
         let lags = [self.schedule_lag_us, other.schedule_lag_us].into_iter().flatten();
         self.schedule_lag_us = lags.reduce(|a, b| if a.p99 < b.p99 { b } else { a });
         self.connections.add(&other.connections);
+        self.gates.clear();
         self.first_error = self.first_error.take().or(other.first_error);
         self.cpu.add(&other.cpu);
         forget(&mut self.runtime_counters);
@@ -155,6 +203,8 @@ impl Requests {
         let oldest = [self.oldest_in_flight_us, other.oldest_in_flight_us];
         self.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
         self.per_second += other.per_second;
+        let reached = self.rate_reached.zip(other.rate_reached);
+        self.rate_reached = reached.map(|(mine, theirs)| mine && theirs);
     }
 }
 

@@ -117,14 +117,12 @@ impl TcpResult {
             let count = self.errors.mismatch;
             return Some(format!("{count} connections got back other bytes than were sent"));
         }
-        let connections = &self.all.connections;
-        if connections.lost > 0 && connections.lost == connections.established {
-            return Some("all connections were lost before the end".into());
-        }
-        if self.all.requests.answered == 0 && !self.head.interrupted {
-            return Some("no request was answered inside the window".into());
-        }
-        None
+        self.all.failure(self.head.interrupted)
+    }
+
+    /// Why the load was not the one that was asked for, if it was not.
+    pub fn shortfall(&self) -> Vec<String> {
+        self.all.shortfall(self.settings.rate_per_s)
     }
 
     /// Adds the result of another load generator; the window stays.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fields;
-use crate::common::{Cpu, Head, Window, forget};
+use crate::common::{Cpu, Gate, Head, RATE_TOLERANCE, Window, forget, throttled};
 use crate::histogram::{EncodedHistogram, Latency};
 use crate::tcp::Bytes;
 
@@ -58,6 +58,9 @@ pub struct UdpResult {
     pub segmentation: Segmentation,
     /// Errors inside the window.
     pub errors: Errors,
+    /// The requested gates: of round trips, and `max_error_rate` of the loss.
+    #[serde(default)]
+    pub gates: Vec<Gate>,
     /// The first error in words.
     pub first_error: Option<String>,
     /// CPU use of the load generator inside the window.
@@ -339,7 +342,24 @@ impl UdpResult {
                  on {target}"
             ));
         }
+        let Streams { asked, opened, .. } = self.streams;
+        if opened < asked && !self.head.interrupted {
+            let first = self.first_error.as_ref().map_or(String::new(), |it| format!("; {it}"));
+            return Some(format!("{opened} of {asked} streams could be opened{first}"));
+        }
         None
+    }
+
+    /// Why the load was not the one that was asked for, if it was not.
+    pub fn shortfall(&self) -> Vec<String> {
+        let Packets { due, unsent, refused, sent_per_second, .. } = self.packets;
+        let missing = unsent + refused;
+        let rate = (missing as f64 > RATE_TOLERANCE * due as f64).then(|| {
+            format!(
+                "RATE NOT REACHED: {sent_per_second:.0} packets/s; {missing} of {due} due packets were not sent"
+            )
+        });
+        rate.into_iter().chain(throttled(&self.cpu)).collect()
     }
 
     /// Adds the result of another load generator; the window stays. Single streams, ramp steps and
@@ -361,6 +381,7 @@ impl UdpResult {
         add_counts!(self.streams, other.streams; asked, opened, answered);
         self.streams.worst.clear();
         (self.streams.all, self.ramp) = (None, None);
+        self.gates.clear();
         add_counts!(self.segmentation, other.segmentation; fallbacks);
         add_counts!(self.errors, other.errors; icmp_refused, send, receive, blocked);
         let calls = self.calls.take().zip(other.calls);

@@ -1,12 +1,12 @@
 //! The arguments of `twinring load http`.
 
-use crate::load::options::{Common, Network, Times};
+use crate::load::options::{Common, GateArgs, Network, Times};
 use crate::load::outcome::refuse;
 use crate::load::start::StartAt;
-use crate::values::duration;
+use crate::values;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use twinring_input::quantity::{count, rate, size};
 use twinring_load::http::{
     BODY_BYTES_MAX, ExpectedBody, ExpectedLength, HeaderName, HeaderValue, Method, Request,
     Settings, Statuses, Target, TlsSettings,
@@ -22,20 +22,20 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "FILE")]
     urls: Option<PathBuf>,
     /// Weight of each URL of the command line [default: 1 each].
-    #[arg(long, value_name = "W,...", value_delimiter = ',')]
+    #[arg(long, value_name = "W,...", value_delimiter = ',', value_parser = values::count)]
     weights: Vec<u32>,
     /// Connections, in all.
-    #[arg(short, long, value_name = "N", default_value_t = 100)]
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count)]
     connections: u64,
     /// End the window when this many requests, in all, were sent in it and answered.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     requests: Option<u64>,
     #[command(flatten)]
     times: Times,
 
     /// Open loop: requests a second, in all, on a fixed schedule; latency counts from the
     /// scheduled time.
-    #[arg(long, value_name = "R", help_heading = "Pattern")]
+    #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
     rate: Option<u64>,
     /// How the requests of --rate follow each other: at equal distances (periodic), or independently
     /// of each other, as those of many users do (poisson).
@@ -47,7 +47,8 @@ pub(crate) struct HttpArgs {
         long,
         visible_alias = "depth",
         value_name = "N",
-        default_value_t = 1,
+        default_value = "1",
+        value_parser = values::count,
         help_heading = "Pattern"
     )]
     pipeline: u32,
@@ -55,7 +56,8 @@ pub(crate) struct HttpArgs {
     #[arg(long, help_heading = "Pattern")]
     no_keepalive: bool,
     /// Seed of the choice among several URLs.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count,
+          help_heading = "Pattern")]
     seed: u64,
 
     /// Speak HTTP/2: with https:// as the server agrees in the TLS handshake (ALPN), with http:// from
@@ -81,7 +83,7 @@ pub(crate) struct HttpArgs {
     expect_status: Statuses,
     /// Required length of every answer's content [default: that of the first answer of the same
     /// URL].
-    #[arg(long, value_name = "BYTES", help_heading = "Verification")]
+    #[arg(long, value_name = "BYTES", value_parser = size, help_heading = "Verification")]
     expect_length: Option<u64>,
     /// Accept content of any length.
     #[arg(long, conflicts_with = "expect_length", help_heading = "Verification")]
@@ -110,13 +112,8 @@ pub(crate) struct HttpArgs {
     /// Write the latencies as a table of percentiles for HdrHistogram's plotters.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) hgrm: Option<PathBuf>,
-
-    /// Exit code 3 if the 99th percentile of the latency is longer.
-    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Gates")]
-    slo_p99: Option<Duration>,
-    /// Exit code 3 if a larger share of the requests failed, such as 0.01 or 1%.
-    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Gates")]
-    max_error_rate: Option<f64>,
+    #[command(flatten)]
+    gates: GateArgs,
 }
 
 impl HttpArgs {
@@ -167,8 +164,7 @@ impl HttpArgs {
             connect_timeout,
             timeout,
             local,
-            slo_p99: self.slo_p99,
-            max_error_rate: self.max_error_rate,
+            gates: self.gates.into(),
             ..Settings::new(targets)?
         })
     }
@@ -212,7 +208,7 @@ fn usable(target: Result<Target, String>) -> Option<Target> {
 fn listed(line: &str) -> Result<Target, String> {
     let mut columns = line.split_whitespace();
     let url = columns.next().unwrap_or_default();
-    let weight = columns.next().map_or(Ok(1), str::parse);
+    let weight = columns.next().map_or(Ok(1), values::count);
     match (weight, columns.next()) {
         (Ok(weight), None) => Target::parse(url, weight),
         _ => Err(format!("`{line}`: expected a URL, optionally followed by its weight")),
@@ -222,17 +218,4 @@ fn listed(line: &str) -> Result<Target, String> {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     twinring_input::read(path, BODY_BYTES_MAX as u64)
         .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// A share, as a number from 0 to 1 or with a percent sign.
-fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = match text.strip_suffix('%') {
-        Some(number) => (number, 100.0),
-        None => (text, 1.0),
-    };
-    let share = number.trim().parse::<f64>().map(|number| number / unit);
-    share
-        .ok()
-        .filter(|share| (0.0..=1.0).contains(share))
-        .ok_or_else(|| "expected a share such as 0.01 or 1%".to_owned())
 }

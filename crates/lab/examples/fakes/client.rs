@@ -299,6 +299,7 @@ pub(crate) fn cpu_of(share: f64, seconds: f64) -> Cpu {
         system_s: 0.0,
         busiest_thread_share: share,
         saturated: share >= SATURATED_SHARE,
+        ..Cpu::default()
     }
 }
 

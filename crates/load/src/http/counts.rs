@@ -6,6 +6,7 @@ use crate::recorder::{Recorder, histogram};
 use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
 use std::cell::RefMut;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The outcomes of the requests for one URL.
@@ -39,6 +40,8 @@ pub(super) struct Counts {
     pub(super) content_bytes: u64,
     /// Final answers from 2xx to 5xx, then others.
     pub(super) statuses: [u64; 5],
+    /// Final answers inside the window by status.
+    pub(super) codes: BTreeMap<u16, u64>,
     pub(super) urls: Vec<UrlCounts>,
     /// Connections that the server did not close in time.
     pub(super) kept_open: u64,
@@ -62,6 +65,7 @@ impl Counts {
             received_bytes: 0,
             content_bytes: 0,
             statuses: [0; 5],
+            codes: BTreeMap::new(),
             urls: vec![UrlCounts::default(); settings.targets.len()],
             kept_open: 0,
         }
@@ -84,6 +88,7 @@ impl Counts {
         let class = usize::from(answer.status / 100).wrapping_sub(2).min(4);
         self.statuses[class] += 1;
         if window.contains(&now_ns) {
+            *self.codes.entry(answer.status).or_default() += 1;
             self.received_bytes += answer.bytes;
             self.content_bytes += answer.content_bytes;
         }
@@ -134,6 +139,9 @@ impl Counts {
         self.content_bytes += other.content_bytes;
         self.kept_open += other.kept_open;
         self.statuses.iter_mut().zip(other.statuses).for_each(|(mine, theirs)| *mine += theirs);
+        for (status, count) in other.codes {
+            *self.codes.entry(status).or_default() += count;
+        }
         for (mine, theirs) in self.urls.iter_mut().zip(other.urls) {
             mine.sent += theirs.sent;
             mine.answered += theirs.answered;

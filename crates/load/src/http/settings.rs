@@ -3,6 +3,7 @@
 use super::expect::{ExpectedBody, ExpectedLength, Statuses};
 use super::target::{Request, Target};
 use super::tls::TlsSettings;
+use crate::gates::Gates;
 use crate::limits;
 use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 use crate::workers::Workers;
@@ -70,10 +71,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
-    /// The largest 99th percentile of the latency that passes.
-    pub slo_p99: Option<Duration>,
-    /// The largest share of requests that may fail, from 0 to 1.
-    pub max_error_rate: Option<f64>,
+    /// Limits of the latency and of errors.
+    pub gates: Gates,
 }
 
 impl Settings {
@@ -108,8 +107,7 @@ impl Settings {
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(5),
             local: Vec::new(),
-            slo_p99: None,
-            max_error_rate: None,
+            gates: Gates::default(),
         })
     }
 
@@ -139,9 +137,6 @@ impl Settings {
         }
         if self.tls != TlsSettings::default() && !self.is_tls() {
             return Err("--tls-ca, --insecure and --tls-full-handshake are for https".into());
-        }
-        if self.max_error_rate.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
-            return Err("--max-error-rate: expected a share from 0 to 1".into());
         }
         let no_content = self.request.method == Method::HEAD;
         let expects = self.body != ExpectedBody::Any
@@ -268,7 +263,7 @@ mod tests {
     fn invalid_settings_are_named() {
         assert_eq!(settings().check(), Ok(()));
         type Change = fn(&mut Settings);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 11] = [
             (|s| s.pipeline = 0, "--pipeline 0"),
             (|s| (s.pipeline, s.keepalive) = (2, false), "--no-keepalive"),
             (|s| s.rate_per_s = Some(0), "--rate 0"),
@@ -277,7 +272,6 @@ mod tests {
             (|s| s.timeout = Duration::ZERO, "--timeout 0"),
             (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
             (|s| s.tls.insecure = true, "--tls-ca"),
-            (|s| s.max_error_rate = Some(1.5), "--max-error-rate"),
             (|s| s.targets[0].weight = 0, "http://127.0.0.1:8080/: a weight"),
             (|s| s.request.method = Method::CONNECT, "--method CONNECT"),
             (|s| (s.request.method, s.body) = (Method::HEAD, ExpectedBody::First), "--method HEAD"),

@@ -2,15 +2,14 @@ use super::counts::Counts;
 use super::settings::Settings;
 use super::tls::Agreed;
 use super::work::Outcome;
-use crate::gates;
 use crate::recorder::{Trouble, Troubles};
 use crate::report::{connections, head, of_requests};
 use crate::run::{LoadError, Ran, Share};
 use twinring_wire::HttpResult;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::http as wire;
-use twinring_wire::http::{Bytes, Errors, Gate, Histograms, Statuses, Tls, Url};
-use twinring_wire::requests::{Connections, Requests};
+use twinring_wire::http::{Bytes, Errors, Histograms, Statuses, Tls, Url};
+use twinring_wire::requests::Connections;
 
 /// URLs that a result lists.
 const URLS_REPORTED_MAX: usize = 100;
@@ -57,7 +56,7 @@ pub(super) fn report(
         (false, true) => "send",
         (false, false) => "connect",
     };
-    let requests = of_requests(&all, ran, latency_from, connections);
+    let requests = of_requests(&all, ran, latency_from, connections, &settings.gates);
     Ok(HttpResult {
         head: head(wire::SCHEMA, target, ran.engine(), ran.interrupted),
         settings: settings_report(settings, handshakes),
@@ -66,7 +65,10 @@ pub(super) fn report(
             received: counts.received_bytes,
             bodies: counts.content_bytes,
         },
-        statuses: statuses(counts.statuses),
+        statuses: statuses(&counts.statuses),
+        status_codes: (counts.codes.iter())
+            .map(|(status, count)| (status.to_string(), *count))
+            .collect(),
         raw_latency_us: open.then(|| Latency::of(&counts.raw_ns)),
         ttfb_us: Latency::of(&counts.ttfb_ns),
         connect_us: Latency::of(&counts.connect_ns),
@@ -78,7 +80,6 @@ pub(super) fn report(
         time_series: counts.series.report(),
         urls: urls(settings, &counts),
         errors: errors(&all.recorder.troubles),
-        gates: gates(settings, &all, &requests.requests),
         all: requests,
     })
 }
@@ -96,8 +97,8 @@ fn settings_report(settings: &Settings, handshakes: Handshakes) -> wire::Setting
     wire::Settings { tls, streams_max: handshakes.streams_max, ..settings.report() }
 }
 
-fn statuses([of_2xx, of_3xx, of_4xx, of_5xx, other]: [u64; 5]) -> Statuses {
-    Statuses { of_2xx, of_3xx, of_4xx, of_5xx, other }
+fn statuses([of_2xx, of_3xx, of_4xx, of_5xx, other]: &[u64; 5]) -> Statuses {
+    Statuses { of_2xx: *of_2xx, of_3xx: *of_3xx, of_4xx: *of_4xx, of_5xx: *of_5xx, other: *other }
 }
 
 fn urls(settings: &Settings, counts: &Counts) -> Vec<Url> {
@@ -110,14 +111,6 @@ fn urls(settings: &Settings, counts: &Counts) -> Vec<Url> {
         failed: counted.failed,
     })
     .collect()
-}
-
-fn gates(settings: &Settings, all: &Share, requests: &Requests) -> Vec<Gate> {
-    let (answers, unsent, hopeless) =
-        (&all.recorder.latency_ns, &all.unsent.waited_ns, &all.hopeless_ns());
-    let p99 = settings.slo_p99.map(|limit| gates::slo_p99(limit, answers, &[unsent, hopeless]));
-    let errors = settings.max_error_rate.map(|limit| gates::max_error_rate(limit, requests));
-    p99.into_iter().chain(errors).collect()
 }
 
 fn errors(troubles: &Troubles) -> Errors {

@@ -70,6 +70,18 @@ impl TlsClient {
         Ok(TlsClient { config: Arc::new(config), name })
     }
 
+    /// Makes the calling thread ready for handshakes: the first random numbers of a thread take tens of milliseconds,
+    /// which would count as the server's.
+    ///
+    /// # Errors
+    /// When there is no randomness, or rustls refuses to begin.
+    pub(super) fn warm_up(&self) -> io::Result<()> {
+        let random = self.config.crypto_provider().secure_random;
+        random.fill(&mut [0; 32]).map_err(|_| io::Error::other("no random numbers"))?;
+        // Makes a key share, as each handshake does.
+        self.session()?.pending().map(drop)
+    }
+
     /// # Errors
     /// When rustls refuses to begin.
     pub(super) fn session(&self) -> io::Result<TlsSession> {

@@ -92,6 +92,10 @@ impl Worker {
 
     /// Opens this thread's connections. Failures are counted.
     async fn connect_all<P: Protocol>(self: &Rc<Worker>) -> Vec<(u64, P::Link)> {
+        if let Some(Err(error)) = self.tls.as_ref().map(TlsClient::warm_up) {
+            self.thread.trouble(0, Trouble::Tls, || format!("TLS: {error}"));
+            return Vec::new();
+        }
         let (total, threads) = (self.settings.connections, self.settings.workers.threads);
         let worker = Rc::clone(self);
         connect_share(0..total, threads, self.thread.index, move |number| {

@@ -3,6 +3,7 @@
 
 use super::control::{Control, Note, ThreadProgress};
 use crate::beside::hear;
+use crate::cpu::Throttling;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -36,6 +37,7 @@ pub(super) struct Conductor<'a> {
     established: u64,
     deserted: usize,
     interrupted: bool,
+    throttling: Throttling,
 }
 
 impl<'a> Conductor<'a> {
@@ -56,12 +58,17 @@ impl<'a> Conductor<'a> {
             established: 0,
             deserted: 0,
             interrupted: false,
+            throttling: Throttling::default(),
         }
     }
 
     /// The run was interrupted.
     pub(super) fn interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    pub(super) fn throttling(&self) -> Throttling {
+        self.throttling
     }
 
     /// Accompanies the workers through the run.
@@ -75,9 +82,11 @@ impl<'a> Conductor<'a> {
             // A short run may end before this thread gets a CPU and sees it begin.
             if reached || self.control.window().end > start_ns {
                 self.observer.window_started(start_ns);
+                self.throttling = Throttling::begin();
                 if reached {
                     self.wait_until(end_ns, Phase::Measuring);
                 }
+                self.throttling.end();
                 self.observer.window_ended(self.control.window().end);
             }
         }
@@ -158,6 +167,7 @@ impl<'a> Conductor<'a> {
         self.observer.progress(&Progress {
             phase,
             answered: sum(|thread| thread.answered.load(Relaxed)),
+            latency_s: sum(|thread| thread.latency_ns.load(Relaxed)) as f64 / 1e9,
             errors: sum(|thread| thread.errors.load(Relaxed)),
             window_s: monotonic_ns().saturating_sub(start_ns) as f64 / 1e9,
         });

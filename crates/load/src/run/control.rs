@@ -30,6 +30,8 @@ pub(crate) enum Note {
 #[repr(align(128))]
 pub(crate) struct ThreadProgress {
     pub(crate) answered: AtomicU64,
+    /// The latencies of these answers, added up.
+    pub(crate) latency_ns: AtomicU64,
     pub(crate) errors: AtomicU64,
 }
 

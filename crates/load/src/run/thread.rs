@@ -147,7 +147,9 @@ impl Thread {
     }
 
     pub(crate) fn show_progress(&self, recorder: &Recorder) {
-        self.control.progress[self.index].answered.store(recorder.window.answered, Relaxed);
+        let progress = &self.control.progress[self.index];
+        progress.answered.store(recorder.window.answered, Relaxed);
+        progress.latency_ns.store(recorder.latency_sum_ns, Relaxed);
     }
 }
 

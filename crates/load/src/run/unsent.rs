@@ -10,6 +10,9 @@ use std::time::Duration;
 /// the window. Any due request may wait for a moment, and the window may end in that moment.
 pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
 
+/// One that has waited for longer than this left too late for the rate that was asked for.
+pub(crate) const LATE: Duration = Duration::from_millis(100);
+
 /// How many of a connection are counted one by one; larger numbers in groups.
 const LOOKED_AT: u64 = 256;
 
@@ -18,13 +21,15 @@ pub(crate) struct Unsent {
     pub(crate) count: u64,
     /// Requests that had waited for longer than [`OVERDUE`].
     pub(crate) overdue: u64,
+    /// Requests that had waited for longer than [`LATE`].
+    pub(crate) late: u64,
     /// How long each had waited when the window ended; a lower bound.
     pub(crate) waited_ns: Histogram<u64>,
 }
 
 impl Unsent {
     pub(crate) fn none() -> Unsent {
-        Unsent { count: 0, overdue: 0, waited_ns: histogram() }
+        Unsent { count: 0, overdue: 0, late: 0, waited_ns: histogram() }
     }
 
     /// Adds those of a connection that has sent `sent` requests of the schedule.
@@ -34,8 +39,12 @@ impl Unsent {
         let due = schedule.due(connection, last_ns);
         let count = due.saturating_sub(sent);
         self.count += count;
-        let too_long_ns = last_ns.saturating_sub(OVERDUE.as_nanos() as u64);
-        self.overdue += schedule.due(connection, too_long_ns).saturating_sub(sent);
+        let longer_than = |limit: Duration| {
+            let until_ns = last_ns.saturating_sub(limit.as_nanos() as u64);
+            schedule.due(connection, until_ns).saturating_sub(sent)
+        };
+        self.overdue += longer_than(OVERDUE);
+        self.late += longer_than(LATE);
         let group = count.div_ceil(LOOKED_AT);
         let mut counted = 0;
         while counted < count {
@@ -52,6 +61,7 @@ impl Unsent {
     pub(crate) fn merge(&mut self, other: &Unsent) {
         self.count += other.count;
         self.overdue += other.overdue;
+        self.late += other.late;
         // Both have the same bounds, so every value fits.
         let _same_bounds = self.waited_ns.add(&other.waited_ns);
     }
@@ -98,7 +108,7 @@ mod tests {
         let longest_ns = stopped.waited_ns.max();
         assert!(longest_ns <= 2000 * MS && longest_ns > 1980 * MS, "{longest_ns}");
         let stalled = unsent(1400, 3000);
-        assert_eq!((stalled.count, stalled.overdue), (100, 0));
+        assert_eq!((stalled.count, stalled.overdue, stalled.late), (100, 0, 50));
     }
 
     #[test]

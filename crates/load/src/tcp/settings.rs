@@ -1,5 +1,6 @@
 //! The settings of a load.
 
+use crate::gates::Gates;
 use crate::limits::{self, CONNECTIONS_MAX, between};
 use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 use crate::workers::Workers;
@@ -72,6 +73,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
+    /// Limits of the latency and of errors.
+    pub gates: Gates,
 }
 
 impl Settings {
@@ -95,6 +98,7 @@ impl Settings {
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(5),
             local: Vec::new(),
+            gates: Gates::default(),
         }
     }
 

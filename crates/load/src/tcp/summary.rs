@@ -34,7 +34,7 @@ pub(super) fn report(
     Ok(TcpResult {
         head: head(SCHEMA, target, ran.engine(), ran.interrupted),
         settings: settings.report(),
-        all: of_requests(&all, ran, latency_from, connections),
+        all: of_requests(&all, ran, latency_from, connections, &settings.gates),
         bytes: Bytes {
             sent: all.recorder.window.sent * message_bytes,
             received: all.recorder.window.answered * message_bytes,

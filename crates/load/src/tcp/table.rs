@@ -1,11 +1,10 @@
 //! The result of a run as a table for people.
 
 use crate::report::table::{
-    connections, cpu, errors, lag, latency_from, latency_rows, open_loop, rates, window,
+    self, Times, answer, connections, count, cpu, errors, gates, grouped, open_loop, row, times,
 };
 use std::fmt;
-use twinring_wire::TcpResult;
-use twinring_wire::tcp::Errors;
+use twinring_wire::{Fields, TcpResult};
 
 /// The result of a run as a table for people.
 #[derive(Clone, Copy, Debug)]
@@ -13,55 +12,32 @@ pub struct Table<'a>(pub &'a TcpResult);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
-        rates(f, &self.0.all, self.0.bytes.received, "each way")?;
-        self.latencies(f)?;
-        self.peers(f)?;
-        cpu(f, &self.0.all.cpu, "the server could do more")
-    }
-}
-
-/// The parts of the table.
-impl Table<'_> {
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.0.settings;
-        writeln!(f, "target        {}", self.0.head.target)?;
-        write!(f, "load          {} connections x {} B, ", asked.connections, asked.message_bytes)?;
-        match asked.rate_per_s {
-            Some(rate) => f.write_str(&open_loop(rate, asked.arrivals.as_deref()))?,
-            None if asked.slow_reader => write!(f, "slow readers")?,
-            None => write!(f, "closed loop, depth {}", asked.depth)?,
-        }
+        let (result, asked) = (self.0, &self.0.settings);
+        row(f, "target", &result.head.target)?;
+        let connected = count(asked.connections, "connection");
+        let mut load = format!("{connected} x {} B, ", grouped(asked.message_bytes));
+        load += &match asked.rate_per_s {
+            Some(rate) => open_loop(rate, asked.arrivals.as_deref()),
+            None if asked.slow_reader => "slow readers".to_owned(),
+            None => format!("closed loop, depth {}", asked.depth),
+        };
         if let Some(churn) = asked.churn {
-            write!(f, ", reconnecting after {churn}")?;
+            load += &format!(", reconnecting after {churn}");
         }
         if asked.idle > 0 {
-            write!(f, ", {} idle", asked.idle)?;
+            load += &format!(", {} idle", grouped(asked.idle));
         }
-        writeln!(f, "; {}, {} thread(s)", self.0.head.engine, asked.threads)?;
-        window(f, &self.0.head, &self.0.all.window)
+        row(f, "load", &load)?;
+        let all = &result.all;
+        table::begin(f, &result.head, asked.threads, &all.window, &result.shortfall())?;
+        let name = table::latency_title(&all.latency_from);
+        let latencies = [Times::new(name, &all.latency_us, all.requests.answered)];
+        times(f, "latency", &latencies, all.schedule_lag_us)?;
+        connections(f, all)?;
+        let verified = if asked.verify { "every byte verified" } else { "not verified" };
+        errors(f, &Fields::of(&result.errors), verified, all.first_error.as_deref())?;
+        cpu(f, &all.cpu, "the server could do more")?;
+        gates(f, &all.gates)?;
+        answer(f, all, result.bytes.received)
     }
-
-    fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "latency       {}", latency_from(&self.0.all.latency_from))?;
-        latency_rows(f, &self.0.all.latency_us)?;
-        self.0.all.schedule_lag_us.map_or(Ok(()), |behind| lag(f, &behind))
-    }
-
-    fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        connections(f, &self.0.all.connections)?;
-        let verified = if self.0.settings.verify { "every byte verified" } else { "not verified" };
-        errors(f, &named(&self.0.errors), verified, self.0.all.first_error.as_deref())
-    }
-}
-
-fn named(errors: &Errors) -> [(&'static str, u64); 6] {
-    [
-        ("connect", errors.connect),
-        ("reset", errors.reset),
-        ("closed early", errors.closed_early),
-        ("timeout", errors.timeout),
-        ("mismatch", errors.mismatch),
-        ("other", errors.other),
-    ]
 }

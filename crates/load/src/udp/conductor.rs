@@ -4,6 +4,7 @@
 use super::control::{Control, Note, ThreadProgress};
 use super::settings::Settings;
 use crate::beside::hear;
+use crate::cpu::Throttling;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +27,7 @@ pub(super) struct Conductor<'a> {
     observer: &'a mut dyn Observer,
     looks: u32,
     ended: bool,
+    throttling: Throttling,
 }
 
 impl<'a> Conductor<'a> {
@@ -35,7 +37,19 @@ impl<'a> Conductor<'a> {
         heard: Receiver<Note>,
         observer: &'a mut dyn Observer,
     ) -> Conductor<'a> {
-        Conductor { settings, control, heard, observer, looks: 0, ended: false }
+        Conductor {
+            settings,
+            control,
+            heard,
+            observer,
+            looks: 0,
+            ended: false,
+            throttling: Throttling::default(),
+        }
+    }
+
+    pub(super) fn throttling(&self) -> Throttling {
+        self.throttling
     }
 
     /// Accompanies the workers through the run; they end by themselves.
@@ -52,9 +66,11 @@ impl<'a> Conductor<'a> {
         // A short run may end before this thread gets a CPU and sees it begin.
         if reached || self.control.window().is_some_and(|window| window.end > start_ns) {
             self.observer.window_started(start_ns);
+            self.throttling = Throttling::begin();
             if reached {
                 self.wait_until(end_ns, Phase::Measuring);
             }
+            self.throttling.end();
             let end_ns = self.control.window().map_or(end_ns, |window| window.end);
             self.observer.window_ended(end_ns);
         }
@@ -118,11 +134,12 @@ impl<'a> Conductor<'a> {
             return;
         }
         let sum = |of: fn(&ThreadProgress) -> &AtomicU64| {
-            self.control.progress.iter().map(|thread| of(thread).load(Relaxed)).sum()
+            self.control.progress.iter().map(|thread| of(thread).load(Relaxed)).sum::<u64>()
         };
         self.observer.progress(&Progress {
             phase,
             answered: sum(|thread| &thread.received),
+            latency_s: sum(|thread| &thread.round_trip_ns) as f64 / 1e9,
             errors: sum(|thread| &thread.errors),
             window_s: monotonic_ns().saturating_sub(start_ns) as f64 / 1e9,
         });

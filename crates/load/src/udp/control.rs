@@ -23,6 +23,8 @@ pub(super) enum Note {
 #[repr(align(128))]
 pub(super) struct ThreadProgress {
     pub(super) received: AtomicU64,
+    /// The round trips of these replies, added up.
+    pub(super) round_trip_ns: AtomicU64,
     pub(super) errors: AtomicU64,
 }
 

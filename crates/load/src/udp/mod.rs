@@ -208,6 +208,7 @@ fn run_once(
         fallback_reason,
         window: control.window(),
         interrupted: control.is_stopped(),
+        throttling: conductor.throttling(),
         counters: handle.counters(),
     };
     let report = run.report(outcomes);

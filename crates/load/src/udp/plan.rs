@@ -33,7 +33,8 @@ impl Rate {
         self.0
     }
 
-    pub(super) fn from_millionths(rate: u64) -> Rate {
+    /// From millionths of a packet a second.
+    pub fn from_millionths(rate: u64) -> Rate {
         Rate(rate)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
 use super::plan::{Rate, Spread};
+use crate::gates::Gates;
 use crate::limits::{self, THREADS_MAX, TIME_MAX, between};
 use crate::workers::Workers;
 use std::net::{IpAddr, SocketAddr};
@@ -71,6 +72,8 @@ pub struct Settings {
     pub send_buffer_bytes: Option<u32>,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
+    /// Limits of the round trips and of the loss.
+    pub gates: Gates,
     /// Time each system call.
     pub calls: bool,
     /// Report each stream.
@@ -103,6 +106,7 @@ impl Settings {
             receive_buffer_bytes: None,
             send_buffer_bytes: None,
             local: Vec::new(),
+            gates: Gates::default(),
             calls: false,
             per_stream: false,
         }

@@ -3,7 +3,8 @@
 use super::packet::Payload;
 use super::settings::Settings;
 use super::worker::{Outcome, Row, SocketCounts};
-use crate::cpu;
+use crate::cpu::{self, Throttling};
+use crate::gates::Judged;
 use crate::recorder::histogram;
 use crate::report::head;
 use crate::run::window;
@@ -34,6 +35,7 @@ pub(super) struct Run<'a> {
     pub(super) fallback_reason: Option<String>,
     pub(super) window: Option<Range<u64>>,
     pub(super) interrupted: bool,
+    pub(super) throttling: Throttling,
     pub(super) counters: CounterSnapshot,
 }
 
@@ -104,8 +106,14 @@ impl Run<'_> {
                 receive: outcomes.iter().map(|outcome| outcome.totals.receive_errors).sum(),
                 blocked: sockets.blocked,
             },
+            gates: settings.gates.judge(&Judged {
+                answers_ns: &round_trip_ns,
+                waits_ns: &[],
+                answered: packets.received,
+                unanswered: packets.lost,
+            }),
             first_error: first_error.min().map(|(_, what)| what),
-            cpu: cpu::report(&cpus),
+            cpu: cpu::report(&cpus, self.throttling),
             runtime_counters: Fields::of(&self.counters),
         }
     }

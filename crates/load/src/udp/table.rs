@@ -1,10 +1,14 @@
 //! The result of a run as tables for people.
 
-use crate::report::table::{cpu, grouped, megabytes_per_s, time, window};
+use crate::report::table::{
+    self, Times, count, cpu, gates, grouped, megabytes_per_s, row, time, times,
+};
 use std::fmt;
-use twinring_wire::UdpResult;
-use twinring_wire::histogram::Latency;
 use twinring_wire::udp::{Call, RampStep, Stream};
+use twinring_wire::{Fields, UdpResult};
+
+/// Streams that are shown unless all are asked for.
+const WORST_SHOWN: usize = 3;
 
 /// The result of a run as tables for people.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +21,15 @@ pub struct StepRow<'a>(pub &'a RampStep);
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
-        self.counts(f)?;
         self.times(f)?;
-        self.troubles(f)?;
+        self.counts(f)?;
+        self.sockets(f)?;
         self.streams(f)?;
-        if let Some(calls) = &self.0.calls {
-            calls_table(f, calls)?;
-        }
-        if let Some(steps) = &self.0.ramp {
-            ramp_table(f, steps)?;
-        }
-        cpu(f, &self.0.cpu, "the schedule may not hold")
+        self.0.calls.as_ref().map_or(Ok(()), |calls| calls_table(f, calls))?;
+        self.0.ramp.as_ref().map_or(Ok(()), |steps| ramp_table(f, steps))?;
+        cpu(f, &self.0.cpu, "the schedule may not hold")?;
+        gates(f, &self.0.gates)?;
+        self.answer(f)
     }
 }
 
@@ -35,180 +37,154 @@ impl fmt::Display for Table<'_> {
 impl Table<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.0.settings;
-        writeln!(f, "target        {}", self.0.head.target)?;
-        write!(
-            f,
-            "load          {} x {} packets/s x {} B ({}), ",
-            if asked.streams == 1 {
-                "1 stream".into()
-            } else {
-                grouped(asked.streams) + " streams"
-            },
-            asked.packets_per_s,
-            asked.packet_bytes,
-            asked.payload
-        )?;
+        row(f, "target", &self.0.head.target)?;
         let sockets = if asked.sockets == "single" { "single socket" } else { "a socket each" };
         let spread = if asked.spread == "even" { "evenly spread" } else { "in bursts" };
-        write!(f, "{sockets}, {spread}")?;
+        let mut load = format!(
+            "{} x {} packets/s x {} B ({}), {sockets}, {spread}, tick {}",
+            count(asked.streams, "stream"),
+            asked.packets_per_s,
+            asked.packet_bytes,
+            asked.payload,
+            time(asked.tick_us)
+        );
         if asked.gso {
-            write!(f, ", segmented")?;
+            load += ", segmented";
         }
-        writeln!(f)?;
-        write!(f, "engine        {}, {} thread(s), ", self.0.head.engine, asked.threads)?;
-        write!(f, "tick {}", time(asked.tick_us))?;
-        match asked.pending {
-            Some(pending) => writeln!(f, ", {pending} pending receives per socket")?,
-            None => writeln!(f)?,
+        if let Some(pending) = asked.pending {
+            load += &format!(", {pending} pending receives per socket");
         }
-        window(f, &self.0.head, &self.0.window)
+        row(f, "load", &load)?;
+        table::begin(f, &self.0.head, asked.threads, &self.0.window, &self.0.shortfall())
+    }
+
+    fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (received, sent) = (self.0.packets.received, self.0.packets.sent);
+        let rows = [
+            Times::new("round trip", &self.0.round_trip_us, received),
+            Times::new("send late", &self.0.send_lateness_us, sent),
+            Times::new("wait overrun", &self.0.wait_overrun_us, sent),
+        ];
+        times(f, "times", &rows, None)?;
+        let jitter = &self.0.jitter_us;
+        let each = [jitter.mean, jitter.p50, jitter.p99, jitter.max].map(time);
+        let [mean, p50, p99, max] = each;
+        let text = format!("mean {mean}, p50 {p50}, p99 {p99}, max {max} over streams (RFC 3550)");
+        row(f, "jitter", if received == 0 { "none" } else { &text })
     }
 
     fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packets = &self.0.packets;
-        let seconds = self.0.window.seconds;
-        let rate = |per_second: f64, bytes| {
-            let rate = grouped(per_second.round() as u64);
-            format!("{rate} /s, {:.1} MB/s", megabytes_per_s(bytes, seconds))
-        };
-        let sent = rate(packets.sent_per_second, self.0.bytes.sent);
-        let received = rate(packets.received_per_second, self.0.bytes.received);
-        let loss = format!("{:.4} %", 100.0 * self.0.loss_ratio);
-        writeln!(f, "packets")?;
-        let rows = [
-            ("due", packets.due, String::new(), true),
-            ("sent", packets.sent, sent, true),
-            ("received", packets.received, received, true),
-            ("lost", packets.lost, loss, true),
-            ("unsent", packets.unsent, "due, but not sent".into(), false),
-            ("refused", packets.refused, "by the kernel".into(), false),
-            ("duplicated", packets.duplicated, String::new(), true),
-            ("reordered", packets.reordered, String::new(), true),
-            ("mismatched", packets.mismatched, self.verified().into(), true),
-            ("foreign", packets.foreign, "replies to no packet".into(), false),
-            ("late", packets.late, "arrived after their packet was forgotten".into(), false),
+        let counts = [
+            (packets.due, "due", true),
+            (packets.sent, "sent", true),
+            (packets.received, "received", true),
+            (packets.lost, "lost", true),
+            (packets.unsent, "due but not sent", false),
+            (packets.refused, "refused by the kernel", false),
+            (packets.duplicated, "duplicated", false),
+            (packets.reordered, "reordered", false),
+            (packets.mismatched, "mismatched", false),
+            (packets.foreign, "replies to no packet", false),
+            (packets.late, "after their packet was forgotten", false),
         ];
-        for (name, count, note, always) in rows {
-            if always || count > 0 {
-                let row = format!("  {name:<12}{:>14}  {note}", grouped(count));
-                writeln!(f, "{}", row.trim_end())?;
-            }
-        }
-        Ok(())
+        let shown = counts.iter().filter(|(number, _, always)| *always || *number > 0);
+        let shown = shown.map(|(number, what, _)| format!("{} {what}", grouped(*number)));
+        let verified = if self.0.settings.verify { "every byte verified" } else { "not verified" };
+        row(f, "packets", &format!("{}; {verified}", shown.collect::<Vec<_>>().join(", ")))
     }
 
-    fn verified(&self) -> &'static str {
-        if self.0.settings.verify { "every byte verified" } else { "not verified" }
-    }
-
-    fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = ["p50", "p90", "p99", "p99.9", "p99.99", "max"];
-        let line = |cells: [String; 6]| cells.map(|cell| format!("{cell:>11}")).concat();
-        writeln!(f, "{:<16}{}", "times", line(heads.map(str::to_owned)))?;
-        let row = |of: &Latency| {
-            let values = [of.p50, of.p90, of.p99, of.p99_9, of.p99_99, of.max];
-            line(values.map(time))
-        };
-        writeln!(f, "  {:<14}{}", "round trip", row(&self.0.round_trip_us))?;
-        writeln!(f, "  {:<14}{}", "send lateness", row(&self.0.send_lateness_us))?;
-        writeln!(f, "  {:<14}{}", "wait overrun", row(&self.0.wait_overrun_us))?;
-        let jitter = &self.0.jitter_us;
-        writeln!(
-            f,
-            "jitter        mean {}, p50 {}, p99 {}, max {} over streams (RFC 3550)",
-            time(jitter.mean),
-            time(jitter.p50),
-            time(jitter.p99),
-            time(jitter.max)
-        )
-    }
-
-    fn troubles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn sockets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let buffers = &self.0.socket_buffers;
-        writeln!(
-            f,
-            "sockets       {} B to receive, {} B to send",
+        let drops = match self.0.kernel_drops {
+            Some(drops) => format!("{} dropped by the kernel", grouped(drops)),
+            None => "drops are not known on this kernel".to_owned(),
+        };
+        let mut text = format!(
+            "{} B to receive, {} B to send; {drops}",
             grouped(buffers.granted_receive_bytes),
             grouped(buffers.granted_send_bytes)
-        )?;
+        );
         if self.0.settings.gso {
             let segmentation = &self.0.segmentation;
             let state = |on| if on { "on" } else { "off" };
-            writeln!(
-                f,
-                "segmentation  GSO {}, GRO {}; {} buffers not segmented",
+            text += &format!(
+                "; GSO {}, GRO {}, {} buffers not segmented",
                 state(segmentation.gso),
                 state(segmentation.gro),
                 grouped(segmentation.fallbacks)
-            )?;
+            );
         }
-        match self.0.kernel_drops {
-            Some(drops) => writeln!(f, "kernel drops  {} at our sockets", grouped(drops))?,
-            None => writeln!(f, "kernel drops  unknown on this kernel")?,
+        row(f, "sockets", &text)?;
+        let fields = Fields::of(&self.0.errors);
+        let is_clean = fields.0.values().all(|count| count.as_u64() == Some(0));
+        if is_clean && self.0.first_error.is_none() {
+            return Ok(());
         }
-        let errors = &self.0.errors;
-        let kinds = [
-            ("ICMP errors", errors.icmp_refused),
-            ("refused sends", errors.send),
-            ("failed receives", errors.receive),
-            ("sends that waited", errors.blocked),
-        ];
-        let seen: Vec<String> = (kinds.iter())
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{} {name}", grouped(*count)))
-            .collect();
-        let all = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
-        writeln!(f, "errors        {all}")?;
-        self.0.first_error.iter().try_for_each(|first| writeln!(f, "  first       {first}"))
+        let how = "inside the window";
+        table::errors(f, &fields, how, self.0.first_error.as_deref())
     }
 
     fn streams(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let streams = &self.0.streams;
-        writeln!(
-            f,
-            "streams       {} asked, {} opened, {} answered",
-            grouped(streams.asked),
+        let text = format!(
+            "{} of {} opened, {} answered",
             grouped(streams.opened),
+            grouped(streams.asked),
             grouped(streams.answered)
-        )?;
-        let rows = streams.all.as_ref().unwrap_or(&streams.worst);
-        let title = if streams.all.is_some() { "all" } else { "worst" };
-        let heads = ["sent", "received", "lost", "dup", "reord", "jitter", "max rtt", "max late"];
-        write!(f, "  {title:<7}{:>10}", "ssrc")?;
-        heads.iter().try_for_each(|head| write!(f, "{head:>11}"))?;
-        writeln!(f)?;
+        );
+        row(f, "streams", &text)?;
+        let (title, rows) = match &streams.all {
+            Some(all) => ("all", all.as_slice()),
+            None => ("worst", &streams.worst[..streams.worst.len().min(WORST_SHOWN)]),
+        };
+        let heads = ["sent", "received", "lost", "dup", "reord"];
+        write!(f, "  {title:<7}{:>9}", "ssrc")?;
+        heads.iter().try_for_each(|head| write!(f, "{head:>8}"))?;
+        writeln!(f, "{:>11}{:>11}", "jitter", "max rtt")?;
         rows.iter().try_for_each(|row| stream_line(f, row))
+    }
+
+    fn answer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (packets, trips) = (&self.0.packets, &self.0.round_trip_us);
+        let trips = match packets.received {
+            0 => "round trip none".to_owned(),
+            received => table::summary(trips, received),
+        };
+        let text = format!(
+            "{} packets/s, {:.1} MB/s came back, {:.4} % lost; {trips}",
+            grouped(packets.received_per_second.round() as u64),
+            megabytes_per_s(self.0.bytes.received, self.0.window.seconds),
+            100.0 * self.0.loss_ratio
+        );
+        row(f, "ANSWER", &text)
     }
 }
 
 fn stream_line(f: &mut fmt::Formatter<'_>, row: &Stream) -> fmt::Result {
     let counts = [row.sent, row.received, row.lost, row.duplicated, row.reordered];
-    let times = [row.jitter_us, row.round_trip_us_max, row.lateness_us_max];
-    write!(f, "  {:<7}{:>10}", row.stream, format!("{:08x}", row.ssrc))?;
-    counts.iter().try_for_each(|count| write!(f, "{:>11}", grouped(*count)))?;
-    times.iter().try_for_each(|us| write!(f, "{:>11}", time(*us)))?;
-    writeln!(f)
+    write!(f, "  {:<7}{:>9}", row.stream, format!("{:08x}", row.ssrc))?;
+    counts.iter().try_for_each(|count| write!(f, "{count:>8}"))?;
+    writeln!(f, "{:>11}{:>11}", time(row.jitter_us), time(row.round_trip_us_max))
 }
 
 fn calls_table(f: &mut fmt::Formatter<'_>, calls: &[Call]) -> fmt::Result {
-    writeln!(
-        f,
-        "{:<34}{:>11}{:>12}{:>11}{:>11}{:>11}",
-        "calls", "time (s)", "count", "% of run", "mean", "max"
-    )?;
-    for row in calls {
+    let heads = ["time (s)", "count", "% of run", "mean", "max"];
+    write!(f, "{:<30}", "calls")?;
+    heads.iter().try_for_each(|head| write!(f, "{head:>10}"))?;
+    writeln!(f)?;
+    calls.iter().try_for_each(|row| {
         writeln!(
             f,
-            "  {:<32}{:>11.4}{:>12}{:>11.2}{:>11}{:>11}",
+            "  {:<28}{:>10.4}{:>10}{:>10.2}{:>10}{:>10}",
             row.call,
             row.time_s,
-            grouped(row.count),
+            row.count,
             100.0 * row.run_share,
             time(row.mean_us),
             time(row.max_us)
-        )?;
-    }
-    Ok(())
+        )
+    })
 }
 
 fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {

@@ -47,6 +47,8 @@ pub(super) struct Totals {
     /// Packets inside the window, in all streams.
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// The round trips of these replies, added up.
+    pub(super) round_trip_ns: u64,
     /// Replies to no packet.
     pub(super) foreign: u64,
     /// Replies to packets that are forgotten.
@@ -313,6 +315,7 @@ impl Traffic {
         match self.ledger.answered(stream, sequence, now_ns, transit_ns) {
             Reply::First { round_trip_ns, measured: true } => {
                 self.totals.received += 1;
+                self.totals.round_trip_ns = self.totals.round_trip_ns.saturating_add(round_trip_ns);
                 self.round_trip_ns.saturating_record(round_trip_ns.max(1));
             }
             Reply::First { .. } | Reply::Duplicate { .. } => {}

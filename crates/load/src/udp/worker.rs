@@ -278,6 +278,7 @@ impl Worker {
         let (traffic, progress) = (self.traffic.borrow(), &self.control.progress[self.index]);
         let totals = &traffic.totals;
         progress.received.store(totals.received, Relaxed);
+        progress.round_trip_ns.store(totals.round_trip_ns, Relaxed);
         progress.errors.store(totals.mismatched + totals.receive_errors, Relaxed);
     }
 

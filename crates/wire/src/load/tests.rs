@@ -156,7 +156,7 @@ fn http_result() -> HttpResult {
             connect: histogram,
         }),
         urls: vec![http_wire::Url::default()],
-        gates: vec![http_wire::Gate::default()],
+
         ..HttpResult::default()
     };
     (result.settings.rate_per_s, result.settings.requests) = (Some(0), Some(0));
@@ -242,7 +242,7 @@ fn latencies_come_from_the_sum_of_the_histograms() {
     assert_eq!(merged.ttfb_us, Latency::of(&recorded(&[1_000, 2_000])));
     assert_eq!(merged.connect_us.max, Latency::of(&many).max);
     assert_eq!((merged.raw_latency_us, &merged.histograms.as_ref().unwrap().raw), (None, &None));
-    assert_eq!((merged.urls.len(), merged.gates.len()), (0, 0));
+    assert_eq!((merged.urls.len(), merged.all.gates.len()), (0, 0));
 
     let mut second = udp_result();
     second.histograms.round_trip = EncodedHistogram::of(&few);
