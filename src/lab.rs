@@ -37,7 +37,7 @@ pub(crate) enum Lab {
         #[arg(long)]
         full: bool,
     },
-    /// Join bundles of one experiment, from several occasions or machines, into a new one.
+    /// Join bundles of one experiment, of several sessions or machines, into a new one.
     Merge {
         /// The directory of the new bundle; there must be none yet.
         out: PathBuf,
@@ -119,7 +119,7 @@ pub(crate) struct Run {
     /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
     #[arg(long)]
     net: Option<NetChoice>,
-    /// Required cache relation of the two CPUs: close (shared last-level cache), apart or any. Each
+    /// Required last-level cache of the two CPUs: shared, separate or any. Each
     /// block waits for it, at most a minute.
     #[arg(long)]
     placement: Option<Wanted>,

@@ -1,6 +1,6 @@
-//! Joins bundles of one experiment: occasions hours apart, or several machines.
+//! Joins bundles of one experiment: sessions hours apart, or several machines.
 //!
-//! Each keeps its runs as they are, but for the numbers of run, block and occasion. The summary is
+//! Each keeps its runs as they are, but for the numbers of run, block and session. The summary is
 //! computed again from all of them.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::progress::say;
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, State};
 
-/// The most occasions of one bundle.
+/// The most sessions of one bundle.
 pub const MERGED_OCCASIONS_MAX: usize = 64;
 
 /// Joins bundles of the same experiment into a new one.
@@ -41,7 +41,7 @@ pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabErro
     write(out, joined)
 }
 
-/// The experiment of a bundle, to be run on another occasion.
+/// The experiment of a bundle, to be run in another session.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -50,7 +50,7 @@ pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
 }
 
 /// Adds the runs of `other`, made on the same machine, to the bundle in `directory` as a further
-/// occasion, and removes `other`. What differs between the two is said.
+/// session, and removes `other`. What differs between the two is said.
 ///
 /// # Errors
 /// [`LabError::CannotJoin`] when the machine or the experiment is another one; then both bundles
@@ -67,7 +67,7 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     ];
     let of_setup = of_setup.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what);
     for what in differences(&stored.bundle, &next.bundle).chain(of_setup) {
-        say(&format!("not the same as on the first occasion: {what}"));
+        say(&format!("not the same as in the first session: {what}"));
     }
     let bundle = write(directory, join(stored, next, other)?)?;
     // All of it is in the other bundle now.
@@ -114,7 +114,7 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
         (kinds(&bundle) == kinds(&next), "it was measured on other networks"),
         (
             occasions.len() <= MERGED_OCCASIONS_MAX,
-            "there would be more occasions than one bundle may have",
+            "there would be more sessions than one bundle may have",
         ),
         (
             !first.cut_off && !second.cut_off,
@@ -127,7 +127,7 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     }
     let machine = &bundle.machine;
     if !occasions.iter().all(|it| it.machine.is_same_machine(machine)) {
-        bundle.prices = Some(PriceRecord::none("the occasions are of several machines"));
+        bundle.prices = Some(PriceRecord::none("the sessions are of several machines"));
     }
     if bundle.state == State::Complete {
         bundle.state = next.state.clone();
@@ -143,7 +143,7 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     Ok(Stored { bundle, summary: None, runs, calibrations, cut_off: false })
 }
 
-/// Numbers the runs of further occasions behind those that are there, in every cell.
+/// Numbers the runs of further sessions behind those that are there, in every cell.
 fn append(runs: &mut Vec<RunRecord>, next: Vec<RunRecord>, occasions: usize) {
     let mut blocks: HashMap<Cell, usize> = HashMap::new();
     for run in &*runs {

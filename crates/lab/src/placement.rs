@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 /// Round trips below this are taken for those of a shared cache.
-const CLOSE_NS: f64 = 150.0;
+const SHARED_NS: f64 = 150.0;
 
 /// Round trips of one sample, and samples of a measurement; the quickest sample counts, as
 /// everything that disturbs one makes it longer. About a millisecond in all.
@@ -53,9 +53,9 @@ pub enum Wanted {
     #[default]
     Any,
     /// CPUs that share a cache.
-    Close,
+    Shared,
     /// CPUs that do not.
-    Apart,
+    Separate,
 }
 
 impl Wanted {
@@ -64,8 +64,8 @@ impl Wanted {
     pub(crate) fn allows(self, placement: Option<Placement>) -> bool {
         match (self, placement) {
             (Wanted::Any, _) | (_, None) => true,
-            (Wanted::Close, Some(placement)) => placement == Placement::Close,
-            (Wanted::Apart, Some(placement)) => placement == Placement::Apart,
+            (Wanted::Shared, Some(placement)) => placement == Placement::Shared,
+            (Wanted::Separate, Some(placement)) => placement == Placement::Separate,
         }
     }
 
@@ -80,9 +80,9 @@ impl std::str::FromStr for Wanted {
     fn from_str(text: &str) -> Result<Wanted, String> {
         match text {
             "any" => Ok(Wanted::Any),
-            "close" => Ok(Wanted::Close),
-            "apart" => Ok(Wanted::Apart),
-            _ => Err(format!("`{text}` is none of any, close, apart")),
+            "shared" => Ok(Wanted::Shared),
+            "separate" => Ok(Wanted::Separate),
+            _ => Err(format!("`{text}` is none of any, shared, separate")),
         }
     }
 }
@@ -92,23 +92,23 @@ impl std::str::FromStr for Wanted {
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// A cache line goes there and back within 150 ns.
-    Close,
+    Shared,
     /// It takes longer.
-    Apart,
+    Separate,
 }
 
 impl Placement {
     /// The placement that follows from a round trip.
     pub(crate) fn of(round_trip_ns: f64) -> Placement {
-        if round_trip_ns < CLOSE_NS { Placement::Close } else { Placement::Apart }
+        if round_trip_ns < SHARED_NS { Placement::Shared } else { Placement::Separate }
     }
 }
 
 impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Placement::Close => "close",
-            Placement::Apart => "apart",
+            Placement::Shared => "on a shared cache",
+            Placement::Separate => "on separate caches",
         })
     }
 }
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn placements_are_told_apart_by_the_round_trip() {
-        assert_eq!(Placement::of(82.0), Placement::Close);
-        assert_eq!(Placement::of(371.0), Placement::Apart);
+        assert_eq!(Placement::of(82.0), Placement::Shared);
+        assert_eq!(Placement::of(371.0), Placement::Separate);
     }
 }

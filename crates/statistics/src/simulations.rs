@@ -15,7 +15,7 @@ enum Noise {
     Heavy,
     /// One run in ten costs five deviations more, never less.
     Outliers,
-    /// The machine becomes dearer from run to run, by half a deviation.
+    /// The machine becomes slower from run to run, by half a deviation.
     Drift,
 }
 
@@ -50,7 +50,7 @@ struct Plan {
     pairs: usize,
     /// The true difference, in logarithms, in each stratum; pairs take turns in blocks of these counts.
     strata: &'static [(f64, usize)],
-    /// A pair whose subject is this many deviations dearer than usual is excluded. The baseline never is.
+    /// A pair whose subject costs this many deviations more than usual is excluded. The baseline never is.
     excluded_beyond: f64,
 }
 
@@ -101,7 +101,7 @@ impl Plan {
     }
 }
 
-/// What strata differ by: 30 %, the subject being dearer in one and equal in the other.
+/// What strata differ by: 30 %, the subject costing more in one and the same in the other.
 const STRATA_EVEN: &[(f64, usize)] = &[(0.26, 1), (0.0, 1)];
 const STRATA_UNEVEN: &[(f64, usize)] = &[(0.26, 3), (0.0, 9)];
 

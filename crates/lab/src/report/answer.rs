@@ -130,7 +130,7 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     let comparisons: Vec<_> = summary.cells.iter().flat_map(|cell| &cell.comparisons).collect();
     let falsely = comparisons.iter().filter(|it| it.aa && it.less.is_some()).count();
     if falsely > 0 {
-        limits.push(format!("{falsely} A/A comparisons show a difference, which is false"));
+        limits.push(format!("{falsely} A/A comparisons show a difference: false positives"));
     }
     if bundle.machine.virtualisation.is_some() {
         limits.push("virtual machine".to_owned());

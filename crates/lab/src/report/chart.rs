@@ -82,10 +82,10 @@ impl Row<'_> {
         let comparison = self.comparison;
         match (&comparison.less, &comparison.void) {
             (_, Some(_)) => "void".to_owned(),
-            (Some(_), _) if comparison.aa => "false!".to_owned(),
+            (Some(_), _) if comparison.aa => "false".to_owned(),
             (Some(_), _) if comparison.is_fragile() => "fragile".to_owned(),
             (Some(less), _) => less.clone(),
-            (None, None) if comparison.aa && comparison.ratio.is_some() => "alike".to_owned(),
+            (None, None) if comparison.aa && comparison.ratio.is_some() => "passed".to_owned(),
             (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => {
                 "either?".to_owned()
             }
