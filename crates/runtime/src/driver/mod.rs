@@ -17,7 +17,7 @@
 //!    spins nor starves others. Under pressure received data is copied out of the pool, so no reader
 //!    can hold all of it.
 //! 7. A peer that does not read stops us reading from it within a bound
-//!    (`queues::RECEIVED_BYTES_MAX`, `stream::QUEUED_BYTES_MAX` in `socket`); all others are served meanwhile.
+//!    (`queues::RECEIVED_BYTES_MAX`, `stream::QUEUED_BYTES_MAX`); all others are served meanwhile.
 //! 8. At most one send in flight per stream, short sends continued, order kept. Sends are owned;
 //!    an error surfaces at the next call.
 //! 9. Closing reaches the wire: pending receives are cancelled before the descriptor goes.
@@ -37,209 +37,481 @@
 pub(crate) mod ancillary;
 mod common;
 pub(crate) mod datagrams;
-pub(crate) mod epoll;
+mod epoll;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
+mod linger;
 mod mmsg;
 pub(crate) mod pieces;
-mod socket;
+mod queues;
+mod sockets;
+pub(crate) mod stream;
+mod udp;
 pub(crate) mod unix_attempt;
-pub(crate) mod uring;
+mod uring;
 
 pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
 
+use self::common::closed;
 use self::datagrams::UdpSetup;
-use self::epoll::EpollDriver;
+use self::epoll::Epoll;
 use self::pieces::Piece;
+use self::sockets::{Entry, Sockets};
+use self::stream::{Stream, StreamRef};
+use self::udp::Udp;
 use self::unix_attempt::UnixAttempt;
-use self::uring::UringDriver;
+use self::uring::Uring;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
+use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::fs::operation::{FileOp, Start};
 use crate::slots::Key;
 use crate::sys::socket::SockAddr;
 use crate::task::{WaitQueue, WaitToken, Waiter};
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// The engine of one worker.
-pub(crate) enum Driver {
-    Uring(Box<UringDriver>),
-    Epoll(Box<EpollDriver>),
+/// One worker's engine, and the sockets registered with it. The operations are transitions of a socket's
+/// state and, where a kernel is needed, a call of the engine.
+pub(crate) struct Driver {
+    // Dropped in this order: a ring before the memory that it uses.
+    engine: Engine,
+    sockets: Sockets,
 }
 
-macro_rules! dispatch {
-    ($self:expr, $driver:ident => $call:expr) => {
-        match $self {
-            Driver::Uring($driver) => $call,
-            Driver::Epoll($driver) => $call,
-        }
-    };
-}
-
-/// The operations: each is a row here, and a method either of [`socket::Sockets`], above the primitives
-/// of an engine, or of both engines.
-macro_rules! operations {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        impl Driver {
-            $($(#[$doc])*
-            #[inline]
-            pub(crate) fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
-                dispatch!(self, driver => driver.$name($($argument),*))
-            })*
-        }
-    };
-}
-
-operations! {
-    /// Takes over a listening socket.
-    fn add_listener(socket: OwnedFd) -> io::Result<Key>;
-
-    /// The next connection of a listener.
-    fn poll_accept(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<OwnedFd>>;
-
-    /// Takes over an accepted socket.
-    fn add_stream(socket: OwnedFd, unix: bool) -> Key;
-
-    /// Takes over a fresh socket and starts to connect it.
-    fn connect(socket: OwnedFd, address: &SockAddr) -> io::Result<Key>;
-
-    /// Ready once a connection attempt has succeeded or failed.
-    fn poll_connected(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// The next received piece, if there is one. The future of this token no longer waits then.
-    fn take_received(key: Key, token: &mut WaitToken) -> Option<RecvBuf>;
-
-    /// The next received piece; empty at the end of the stream.
-    fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
-
-    /// Returns bytes that were received to the front of the stream, and wakes its readers.
-    fn put_back(key: Key, piece: RecvBuf, wakes: &mut Vec<Waker>);
-
-    /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
-    fn poll_peek(key: Key, waiter: &mut Waiter<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
-
-    /// Takes `buf` if the stream's queue has room; `None` if it has none. `more`: further data follows
-    /// immediately.
-    fn try_send(key: Key, buf: &mut Option<SendBuf>, more: bool) -> Option<io::Result<()>>;
-
-    /// Ready when `try_send` would take a buffer.
-    fn poll_send_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// Ready once the kernel has everything that was queued, FIN included.
-    fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// Queues FIN behind what is queued.
-    fn finish(key: Key);
-
-    /// Drops all data that is queued for sending, so that a close does not wait for it.
-    fn discard(key: Key, wakes: &mut Vec<Waker>);
-
-    /// Ready, with the sending half reserved for pieces of a file, once the kernel has all earlier data.
-    fn poll_begin_pieces(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
-    fn send_piece(key: Key, piece: Piece<'_>) -> io::Result<usize>;
-
-    /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
-    /// at the first call, which therefore always waits.
-    fn poll_room(
-        key: Key, waiter: &mut Waiter<'_>, asked: &mut bool
-    ) -> Poll<io::Result<()>>;
-
-    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
-    fn end_pieces(key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>);
-
-    /// Begins an operation on a file, if this engine supports such operations.
-    fn start_file(op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start;
-
-    /// Ready when an operation that was started is complete.
-    fn poll_file(
-        key: Key, waiter: &mut Waiter<'_>
-    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>>;
-
-    /// Abandons an operation that was started. Drop the waker as that of `forget_waiter`.
-    fn abandon_file(key: Key) -> Option<Waker>;
-
-    /// Abandons an operation that was not started, because there was no room.
-    fn forget_file(token: &mut WaitToken) -> Option<Waker>;
-
-    /// Takes over a bound or connected datagram socket.
-    fn add_udp(socket: OwnedFd, setup: UdpSetup) -> io::Result<Key>;
-
-    /// Appends at least one and at most `most` received datagrams; returns how many.
-    fn poll_recv_batch(
-        key: Key, waiter: &mut Waiter<'_>, into: &mut Vec<Received>, most: usize
-    ) -> Poll<io::Result<usize>>;
-
-    /// Takes datagrams from the front of `batch`; ready when it is empty.
-    fn poll_send_batch(
-        key: Key, waiter: &mut Waiter<'_>, batch: &mut Vec<Datagram>
-    ) -> Poll<io::Result<()>>;
-
-    /// Takes a datagram of a Unix socket once there is room; ready when `attempt` has its outcome.
-    fn poll_attempt(
-        key: Key, waiter: &mut Waiter<'_>, data: &mut Option<SendBuf>, attempt: &Rc<UnixAttempt>
-    ) -> Poll<io::Result<()>>;
-
-    /// Ready when `poll_send_batch` would take a datagram.
-    fn poll_datagrams_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// Ready once every datagram that was taken is with the kernel, or was counted as not sent.
-    fn poll_datagrams_sent(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
-
-    /// The waiters of this side of a socket.
-    fn wait_queue(key: Key, side: Side) -> Option<&mut WaitQueue>;
-
-    /// Collects the wakers of all waiters of this socket.
-    fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
-
-    /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
-    /// futures that were leaked.
-    fn close(key: Key, wakes: &mut Vec<Waker>);
-
-    /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
-    /// handles a portion of the events, and collects the wakers to call. While `has_arrivals` returns
-    /// true, the next call handles the next portion without waiting. This and the next fail only if
-    /// the engine as a whole is unusable.
-    fn turn(timeout: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()>;
-
-    /// Submits new operations to the kernel now. Events stay for the next `turn`, unless the
-    /// kernel reports them by itself.
-    fn submit(wakes: &mut Vec<Waker>) -> io::Result<()>;
-
-    /// When `turn` has to run even without events.
-    fn next_deadline() -> Option<Instant>;
-
-    /// True while closed streams still send.
-    fn is_lingering() -> bool;
-
-    /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
-    /// files), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
-    fn teardown(patience: Duration, wakes: &mut Vec<Waker>);
+enum Engine {
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
 }
 
 impl Driver {
     pub(crate) fn new(features: &Features, setup: &DriverSetup) -> io::Result<Driver> {
-        Ok(match features {
+        let mut sockets = Sockets::new(setup.linger);
+        let engine = match features {
             Features::IoUring(features) => {
-                Driver::Uring(Box::new(UringDriver::new(features.clone(), setup)?))
+                Engine::Uring(Box::new(Uring::new(features.clone(), setup, &mut sockets)?))
             }
             Features::Epoll(features) => {
-                Driver::Epoll(Box::new(EpollDriver::new(features.clone(), setup)?))
+                Engine::Epoll(Box::new(Epoll::new(features.clone(), setup, &mut sockets)?))
             }
-        })
+        };
+        Ok(Driver { engine, sockets })
+    }
+
+    fn counters(&self) -> &Counters {
+        match &self.engine {
+            Engine::Uring(uring) => &uring.counters,
+            Engine::Epoll(epoll) => &epoll.shared.counters,
+        }
+    }
+
+    fn stream(&self, key: Key) -> io::Result<StreamRef> {
+        self.sockets.stream(key).cloned().ok_or_else(closed)
+    }
+
+    fn udp(&mut self, key: Key) -> io::Result<(&mut Udp, &mut Engine)> {
+        Ok((self.sockets.udp(key).ok_or_else(closed)?, &mut self.engine))
+    }
+
+    /// Takes over a listening socket.
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        match &mut self.engine {
+            Engine::Uring(uring) => Ok(uring.add_listener(&mut self.sockets, socket)),
+            Engine::Epoll(epoll) => epoll.add_listener(&mut self.sockets, socket),
+        }
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        let listener = self.sockets.listener(key).ok_or_else(closed)?;
+        let accepted = match &mut self.engine {
+            Engine::Uring(_) => listener.uring.accepted.pop_front(),
+            Engine::Epoll(epoll) => epoll.accept(listener),
+        };
+        if let Some(accepted) = accepted {
+            return Poll::Ready(accepted);
+        }
+        listener.waiters.add(waiter);
+        if let Engine::Uring(uring) = &mut self.engine {
+            uring.arm_accept(key, listener);
+        }
+        Poll::Pending
+    }
+
+    /// Takes over an accepted socket.
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd, unix: bool) -> StreamRef {
+        let stream = self.insert(Stream::new(socket, stream::Sending::default()));
+        if let Engine::Epoll(epoll) = &mut self.engine {
+            epoll.add_stream(&mut stream.borrow_mut(), unix);
+        }
+        stream
+    }
+
+    /// Takes over a fresh socket and starts to connect it.
+    pub(crate) fn connect(
+        &mut self,
+        socket: OwnedFd,
+        address: &SockAddr,
+    ) -> io::Result<StreamRef> {
+        let stream = self.insert(Stream::new(socket, stream::Sending::connecting()));
+        let key = stream.borrow().key;
+        let started = match &mut self.engine {
+            Engine::Uring(uring) => {
+                uring.connect(&mut stream.borrow_mut(), address);
+                Ok(())
+            }
+            Engine::Epoll(epoll) => epoll.connect(&mut stream.borrow_mut(), address),
+        };
+        if started.is_err() {
+            self.sockets.remove(key);
+        }
+        started.map(|()| stream)
+    }
+
+    fn insert(&mut self, stream: Stream) -> StreamRef {
+        let stream = Rc::new(RefCell::new(stream));
+        let key = self.sockets.entries.insert(Entry::Stream(Rc::clone(&stream)));
+        stream.borrow_mut().key = key;
+        stream
+    }
+
+    /// The next received piece; empty at the end of the stream. Waits if there is none.
+    pub(crate) fn poll_recv(
+        &mut self,
+        stream: &StreamRef,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let stream = &mut *stream.borrow_mut();
+        stream.receiving.waiters.leave(waiter);
+        if let Some(piece) = stream.receiving.unread.pop() {
+            return Poll::Ready(Ok(piece));
+        }
+        if let Engine::Epoll(epoll) = &mut self.engine
+            && let Some(piece) = stream.try_receive(&epoll.shared)
+        {
+            return Poll::Ready(Ok(piece));
+        }
+        let polled = stream.receiving.poll_end(waiter);
+        if let Engine::Uring(uring) = &mut self.engine
+            && polled.is_pending()
+        {
+            uring.await_bytes(stream);
+        }
+        polled
+    }
+
+    /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
+    pub(crate) fn poll_peek(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = self.stream(key)?;
+        let stream = &mut *stream.borrow_mut();
+        stream.receiving.waiters.leave(waiter);
+        let copied = stream.receiving.unread.copy_to(into);
+        if copied > 0 {
+            return Poll::Ready(Ok(copied));
+        }
+        if let Engine::Epoll(epoll) = &mut self.engine
+            && let Some(bytes) = stream.try_peek(into, &epoll.shared)
+        {
+            return Poll::Ready(Ok(bytes));
+        }
+        let polled = stream.receiving.poll_peek_end(waiter);
+        if let Engine::Uring(uring) = &mut self.engine
+            && polled.is_pending()
+        {
+            uring.await_bytes(stream);
+        }
+        polled.map(|end| end.map(|()| 0))
+    }
+
+    /// Takes `buf` if the stream's queue has room; `None` if it has none. `more`: further data follows
+    /// immediately.
+    #[inline]
+    pub(crate) fn try_send(
+        &mut self,
+        stream: &StreamRef,
+        buf: &mut Option<SendBuf>,
+        more: bool,
+    ) -> Option<io::Result<()>> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.try_send(&mut stream.borrow_mut(), buf, more),
+            Engine::Epoll(epoll) => epoll.try_send(&mut self.sockets, stream, buf, more),
+        }
+    }
+
+    /// Ready when `try_send` would take a buffer.
+    pub(crate) fn poll_send_ready(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.stream(key)?;
+        let stream = &mut *stream.borrow_mut();
+        let polled = stream.sending.poll_accept(waiter);
+        if polled.is_pending() {
+            self.engine.await_sent(stream);
+        }
+        polled
+    }
+
+    /// Ready once the kernel has everything that was queued, FIN included.
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.stream(key)?;
+        let stream = &mut *stream.borrow_mut();
+        let polled = stream.sending.poll_flushed(waiter);
+        self.engine.await_sent(stream);
+        polled
+    }
+
+    /// Queues FIN behind what is queued.
+    pub(crate) fn finish(&mut self, stream: &StreamRef) {
+        let stream = &mut *stream.borrow_mut();
+        stream.sending.finish();
+        self.engine.await_sent(stream);
+        stream.shut_down_if_due(self.counters());
+    }
+
+    /// Ready, with the sending half reserved for pieces of a file, once the kernel has all earlier data.
+    pub(crate) fn poll_begin_pieces(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.stream(key)?;
+        self.send_held_back(&stream);
+        let stream = &mut *stream.borrow_mut();
+        let polled = stream.sending.poll_file(waiter);
+        self.engine.await_sent(stream);
+        polled
+    }
+
+    /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
+    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
+        let stream = self.stream(key)?;
+        let stream = &mut *stream.borrow_mut();
+        let Some(socket) = &stream.socket else { return Err(closed()) };
+        if let Some(error) = stream.sending.error() {
+            return Err(error);
+        }
+        piece.send(socket, &mut stream.nonblocking, self.counters())
+    }
+
+    /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
+    /// at the first call, which therefore always waits.
+    pub(crate) fn poll_room(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        asked: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.stream(key)?;
+        let stream = &mut *stream.borrow_mut();
+        let awaited = stream.sending.awaits_room();
+        let polled = stream.sending.poll_writable(waiter, asked);
+        if let Engine::Uring(uring) = &mut self.engine
+            && polled.is_pending()
+            && !awaited
+        {
+            uring.await_room(stream)?;
+        }
+        polled.map(Ok)
+    }
+
+    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
+    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
+        if let Ok(stream) = self.stream(key) {
+            stream.borrow_mut().end_file(self.counters(), broken, wakes);
+        }
+    }
+
+    /// Sends the data of a stream that the engine holds back.
+    fn send_held_back(&mut self, stream: &StreamRef) {
+        if let Engine::Epoll(epoll) = &mut self.engine {
+            epoll.send_held_back(&mut self.sockets, stream);
+        }
+    }
+
+    /// Begins an operation on a file, if this engine supports such operations.
+    pub(crate) fn start_file(&mut self, op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.start_file(op, waiter),
+            Engine::Epoll(_) => Start::NoRing(op),
+        }
+    }
+
+    /// Ready when an operation that was started is complete.
+    pub(crate) fn poll_file(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.poll_file(key, waiter),
+            Engine::Epoll(_) => Poll::Ready(Err(closed())),
+        }
+    }
+
+    /// Abandons an operation that was started. Drop the waker as that of `forget_waiter`.
+    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.abandon_file(key),
+            Engine::Epoll(_) => None,
+        }
+    }
+
+    /// Abandons an operation that was not started, because there was no room.
+    pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.forget_file(token),
+            Engine::Epoll(_) => None,
+        }
+    }
+
+    /// Takes over a bound or connected datagram socket.
+    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.add_udp(&mut self.sockets, socket, setup),
+            Engine::Epoll(epoll) => epoll.add_udp(&mut self.sockets, socket, setup),
+        }
+    }
+
+    /// Appends at least one and at most `most` received datagrams; returns how many.
+    pub(crate) fn poll_recv_batch(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let (udp, engine) = self.udp(key)?;
+        udp.receive_waiters.leave(waiter);
+        let received = match engine {
+            Engine::Uring(uring) => uring.take_datagrams(key, udp, into, most),
+            Engine::Epoll(epoll) => udp.receive_batch(into, most, &mut epoll.shared),
+        };
+        if let Some(received) = received {
+            return Poll::Ready(received);
+        }
+        udp.receive_waiters.add(waiter);
+        if let Engine::Uring(uring) = engine {
+            uring.arm_datagrams(key, udp);
+        }
+        Poll::Pending
+    }
+
+    /// Takes datagrams from the front of `batch`; ready when it is empty.
+    pub(crate) fn poll_send_batch(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        batch: &mut Vec<Datagram>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        while udp.outbox.take(batch) {
+            engine.send_datagrams(key, udp);
+        }
+        if !batch.is_empty() {
+            udp.outbox.waiters.add(waiter);
+        }
+        engine.await_datagrams_sent(key, udp)?;
+        if batch.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Takes a datagram of a Unix socket once there is room; ready when `attempt` has its outcome.
+    pub(crate) fn poll_attempt(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        data: &mut Option<SendBuf>,
+        attempt: &Rc<UnixAttempt>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        udp.outbox.take_attempt(data, attempt);
+        engine.send_datagrams(key, udp);
+        if attempt.is_over() {
+            return Poll::Ready(Ok(()));
+        }
+        udp.outbox.waiters.add(waiter);
+        engine.await_datagrams_sent(key, udp)?;
+        Poll::Pending
+    }
+
+    /// Ready when `poll_send_batch` would take a datagram.
+    pub(crate) fn poll_datagrams_ready(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        if udp.outbox.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        udp.outbox.waiters.add(waiter);
+        engine.await_datagrams_sent(key, udp)?;
+        Poll::Pending
+    }
+
+    /// Ready once every datagram that was taken is with the kernel, or was counted as not sent.
+    pub(crate) fn poll_datagrams_sent(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        let polled = udp.outbox.poll_settled(waiter);
+        engine.await_datagrams_sent(key, udp)?;
+        polled.map(Ok)
+    }
+
+    /// The counters of a datagram socket.
+    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
+        match self.sockets.entries.get(key)? {
+            Entry::Udp(udp) => Some(udp.stats),
+            _ => None,
+        }
+    }
+
+    /// Does something to the waiters of this side of a socket.
+    fn with_queue<R>(
+        &mut self,
+        key: Key,
+        side: Side,
+        what: impl FnOnce(&mut WaitQueue) -> R,
+    ) -> Option<R> {
+        match (self.sockets.entries.get_mut(key)?, side) {
+            (Entry::Stream(stream), Side::Receive) => {
+                Some(what(&mut stream.borrow_mut().receiving.waiters))
+            }
+            (Entry::Stream(stream), Side::Send) => {
+                Some(what(&mut stream.borrow_mut().sending.waiters))
+            }
+            (Entry::Udp(udp), Side::Receive) => Some(what(&mut udp.receive_waiters)),
+            (Entry::Udp(udp), Side::Send) => Some(what(&mut udp.outbox.waiters)),
+            (Entry::Listener(listener), _) => Some(what(&mut listener.waiters)),
+            (Entry::Wake(_), _) => None,
+        }
     }
 
     /// Lets `wake_waiters` wake a task that is waiting for something else.
     pub(crate) fn watch_sends(&mut self, key: Key, waiter: &mut Waiter<'_>) {
-        if let Some(queue) = self.wait_queue(key, Side::Send) {
-            queue.add(waiter);
-        }
+        self.with_queue(key, Side::Send, |queue| queue.add(waiter));
     }
 
     /// A future that may wait for this socket was dropped. Drop the waker when the driver is no longer
@@ -250,28 +522,191 @@ impl Driver {
         side: Side,
         token: &mut WaitToken,
     ) -> Option<Waker> {
-        self.wait_queue(key, side).and_then(|queue| queue.remove(token))
+        self.with_queue(key, side, |queue| queue.remove(token)).flatten()
     }
 
-    /// The counters of a datagram socket.
-    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
-        dispatch!(self, driver => driver.udp_stats(key))
+    /// Collects the wakers of all waiters of this socket.
+    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        for side in [Side::Receive, Side::Send] {
+            self.with_queue(key, side, |queue| queue.wake(wakes));
+        }
     }
 
     /// The descriptor, for socket options and addresses; it stays the driver's.
     pub(crate) fn fd(&self, key: Key) -> Option<BorrowedFd<'_>> {
-        let fd = dispatch!(self, driver => driver.fd(key))?;
+        let fd = match self.sockets.entries.get(key)? {
+            Entry::Stream(stream) => stream.borrow().fd(),
+            Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
+            Entry::Udp(udp) => udp.fd(),
+            Entry::Wake(_) => None,
+        };
         // SAFETY: the driver owns the descriptor, and closes none while it is borrowed.
-        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+        fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Closes a socket. Queued data is still sent, for at most the linger time, unless it is to be
+    /// discarded. Collects the wakers of futures that were leaked.
+    pub(crate) fn close(&mut self, key: Key, discards: bool, wakes: &mut Vec<Waker>) {
+        self.wake_waiters(key, wakes);
+        if let Ok(stream) = self.stream(key) {
+            if discards {
+                stream.borrow_mut().sending.fail(libc::ECANCELED, wakes);
+            }
+            self.send_held_back(&stream);
+            let stream = &mut *stream.borrow_mut();
+            stream.sending.close();
+            if !stream.sending.is_over() {
+                self.engine.await_sent(stream);
+                return self.sockets.lingering.push(key);
+            }
+        } else if let Ok((udp, engine)) = self.udp(key) {
+            udp.outbox.closing = true;
+            if udp.must_linger() {
+                let _gone_with_the_socket = engine.await_datagrams_sent(key, udp);
+                return self.sockets.lingering.push(key);
+            }
+        }
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.abandon(&mut self.sockets, key),
+            Engine::Epoll(epoll) => epoll.close(&mut self.sockets, key),
+        }
+    }
+
+    /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
+    /// handles a portion of the events, and collects the wakers to call. While `has_arrivals` returns
+    /// true, the next call handles the next portion without waiting. This and the next fail only if
+    /// the engine as a whole is unusable.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
+        if !self.sockets.lingering.is_empty() {
+            self.expire_lingering();
+        }
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.turn(&mut self.sockets, timeout, wakes),
+            Engine::Epoll(epoll) => epoll.turn(&mut self.sockets, timeout, wakes),
+        }
+    }
+
+    /// Submits new operations to the kernel now. Events stay for the next `turn`, unless the
+    /// kernel reports them by itself.
+    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.submit(&mut self.sockets, wakes),
+            Engine::Epoll(epoll) => epoll.submit(&mut self.sockets, wakes),
+        }
     }
 
     /// True if `turn` has events to handle without waiting.
+    #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
-        dispatch!(self, driver => driver.has_arrivals())
+        match &self.engine {
+            Engine::Uring(uring) => uring.has_arrivals(),
+            Engine::Epoll(epoll) => epoll.has_arrivals(),
+        }
+    }
+
+    #[cold]
+    fn expire_lingering(&mut self) {
+        while let Some(key) = self.sockets.lingering.pop_expired() {
+            if !self.sockets.is_open(key) {
+                continue;
+            }
+            if let Some(stream) = self.sockets.stream(key) {
+                stream.borrow().cut_off();
+            }
+            self.counters().lingers_expired.add(1);
+            match &mut self.engine {
+                Engine::Uring(uring) => uring.abandon(&mut self.sockets, key),
+                Engine::Epoll(epoll) => epoll.close(&mut self.sockets, key),
+            }
+        }
+    }
+
+    /// When `turn` has to run even without events.
+    #[inline]
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        if self.sockets.lingering.is_empty() { None } else { self.next_linger() }
+    }
+
+    #[cold]
+    fn next_linger(&mut self) -> Option<Instant> {
+        loop {
+            let (deadline, key) = self.sockets.lingering.front()?;
+            if self.sockets.is_open(key) {
+                return Some(deadline);
+            }
+            self.sockets.lingering.pop();
+        }
+    }
+
+    /// True while closed streams still send.
+    pub(crate) fn is_lingering(&mut self) -> bool {
+        self.next_deadline().is_some()
     }
 
     /// The resources that the engine holds now.
     pub(crate) fn in_use(&self) -> InUse {
-        dispatch!(self, driver => driver.in_use())
+        let (operations, buffers) = match &self.engine {
+            Engine::Uring(uring) => uring.in_use(),
+            Engine::Epoll(epoll) => (0, epoll.buffers_in_use()),
+        };
+        InUse { sockets: self.sockets.entries.len(), operations, buffers }
+    }
+
+    /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
+    /// files), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
+        for key in self.sockets.entries.keys() {
+            self.wake_waiters(key, wakes);
+            if let Some(stream) = self.sockets.stream(key) {
+                stream.borrow().cut_off();
+            }
+        }
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.tear_down(&mut self.sockets, patience, wakes),
+            Engine::Epoll(_) => {
+                for key in self.sockets.entries.keys() {
+                    self.sockets.remove(key);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.teardown(Duration::ZERO, &mut Vec::new());
+    }
+}
+
+impl Engine {
+    /// A task, FIN or a close waits until the data that is being sent is with the kernel.
+    fn await_sent(&mut self, stream: &Stream) {
+        if let Engine::Uring(uring) = self {
+            uring.held_up |= stream.is_held_up();
+        }
+    }
+
+    /// Sends as much of the outbox as the kernel accepts now.
+    fn send_datagrams(&mut self, key: Key, udp: &mut Udp) {
+        match self {
+            Engine::Uring(uring) => uring.submit_datagrams(key, udp),
+            Engine::Epoll(epoll) => udp.flush(&mut epoll.shared),
+        }
+    }
+
+    /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
+    fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp) -> io::Result<()> {
+        match self {
+            Engine::Uring(uring) => {
+                uring.held_up |= udp.is_held_up();
+                Ok(())
+            }
+            Engine::Epoll(epoll) => udp.update_interest(&epoll.epoll, key, &epoll.shared),
+        }
     }
 }

@@ -285,8 +285,8 @@ impl Acceptor {
             match accepted.await {
                 Ok(socket) => {
                     self.broken.set(0);
-                    let key = self.worker.driver.borrow_mut().add_stream(socket, self.unix);
-                    return Ok(TcpStream::new(Rc::clone(&self.worker), key));
+                    let stream = self.worker.driver.borrow_mut().add_stream(socket, self.unix);
+                    return Ok(TcpStream::new(Rc::clone(&self.worker), stream));
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
                     self.wait_for_descriptors(&error.to_string()).await;
@@ -353,7 +353,7 @@ impl Acceptor {
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        close(&self.worker, self.key, |_, _| {});
+        close(&self.worker, self.key, false);
     }
 }
 

@@ -28,7 +28,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::Context;
 use std::time::Duration;
 
 /// How often binding is tried again while the address is in use. The port of an io_uring process
@@ -97,18 +97,13 @@ fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
     drop(waker);
 }
 
-/// The program closes a socket. `before` is called with the driver first.
-fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Waker>)) {
+/// The program closes a socket; `discards`: without sending what is queued.
+fn close(worker: &Worker, key: Key, discards: bool) {
     let mut wakes = Vec::new();
-    {
-        let mut driver = worker.driver.borrow_mut();
-        before(&mut driver, &mut wakes);
-        driver.close(key, &mut wakes);
-    }
+    worker.driver.borrow_mut().close(key, discards, &mut wakes);
     worker.wake_descriptor_waiters();
 }
 
-/// Calls `f` with the descriptor of a socket of the driver.
 /// Calls `f` with the descriptor of a socket, which stays the engine's.
 fn with_fd<R>(worker: &Worker, key: Key, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
     let driver = worker.driver.borrow();

@@ -10,6 +10,7 @@ pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, with_fd, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
+use crate::driver::stream::StreamRef;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
@@ -32,6 +33,7 @@ use std::task::{Context, Poll};
 /// within the linger limit of the runtime.
 pub struct TcpStream {
     worker: Rc<Worker>,
+    stream: StreamRef,
     key: Key,
     /// Number of cancellations so far; an operation that started under an older number ends.
     cancels: Cell<u32>,
@@ -50,9 +52,11 @@ impl fmt::Debug for TcpStream {
 }
 
 impl TcpStream {
-    pub(super) fn new(worker: Rc<Worker>, key: Key) -> TcpStream {
+    pub(super) fn new(worker: Rc<Worker>, stream: StreamRef) -> TcpStream {
+        let key = stream.borrow().key;
         TcpStream {
             worker,
+            stream,
             key,
             cancels: Cell::new(0),
             resets: Cell::new(false),
@@ -93,8 +97,8 @@ impl TcpStream {
     pub(super) fn from_fd(socket: OwnedFd, unix: bool) -> io::Result<TcpStream> {
         SockRef::from(&socket).set_nonblocking(true)?;
         let worker = current();
-        let key = worker.driver.borrow_mut().add_stream(socket, unix);
-        Ok(TcpStream::new(worker, key))
+        let stream = worker.driver.borrow_mut().add_stream(socket, unix);
+        Ok(TcpStream::new(worker, stream))
     }
 
     /// The next received bytes, in order; empty at the end of the stream, for ever after.
@@ -194,7 +198,7 @@ impl TcpStream {
     /// # Errors
     /// WouldBlock if there is no room; otherwise as [`send`](Self::send).
     pub fn try_send(&self, buf: &mut Option<SendBuf>) -> io::Result<()> {
-        let sent = self.worker.driver.borrow_mut().try_send(self.key, buf, false);
+        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, false);
         sent.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
@@ -207,7 +211,7 @@ impl TcpStream {
         more: bool,
     ) -> Poll<io::Result<()>> {
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let sent = self.worker.driver.borrow_mut().try_send(self.key, buf, more);
+        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
         match sent {
             Some(sent) => {
                 self.worker.executor.spend_bytes(bytes);
@@ -229,11 +233,24 @@ impl TcpStream {
         polled
     }
 
+    /// The next received bytes, if there are some and nobody waits for them. The future of this token no
+    /// longer waits then.
+    #[inline]
+    fn take_received(&self, token: &mut WaitToken) -> Option<RecvBuf> {
+        let receiving = &mut self.stream.borrow_mut().receiving;
+        if !receiving.waiters.is_empty() {
+            // One of the waiters may be this future.
+            return None;
+        }
+        *token = WaitToken::default();
+        receiving.unread.pop()
+    }
+
     /// Receives, or waits.
     #[inline(never)]
     fn wait_for_bytes(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         let mut waiter = Waiter::new(cx, token);
-        let polled = self.worker.driver.borrow_mut().poll_recv(self.key, &mut waiter);
+        let polled = self.worker.driver.borrow_mut().poll_recv(&self.stream, &mut waiter);
         if let Poll::Ready(Ok(chunk)) = &polled {
             self.worker.executor.spend_bytes(chunk.len());
         }
@@ -264,10 +281,8 @@ impl TcpStream {
     /// # Errors
     /// The error that broke the connection.
     pub fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sending(cx, |driver, key, waiter| {
-            driver.finish(key);
-            driver.poll_flushed(key, waiter)
-        })
+        self.finish();
+        self.poll_flush(cx)
     }
 
     fn poll_sending<T>(
@@ -412,7 +427,7 @@ impl TcpStream {
 
     /// Queues FIN behind all queued data.
     pub(super) fn finish(&self) {
-        self.worker.driver.borrow_mut().finish(self.key);
+        self.worker.driver.borrow_mut().finish(&self.stream);
     }
 
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
@@ -436,10 +451,6 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        close(&self.worker, self.key, |driver, wakes| {
-            if self.resets.get() {
-                driver.discard(self.key, wakes);
-            }
-        });
+        close(&self.worker, self.key, self.resets.get());
     }
 }

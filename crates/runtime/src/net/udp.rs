@@ -348,7 +348,7 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        close(&self.worker, self.key, |_, _| {});
+        close(&self.worker, self.key, false);
     }
 }
 

@@ -11,9 +11,10 @@
 //! one another directly: which sockets they concern is looked up before, and their results are
 //! recorded afterwards.
 
-use super::stream::Stream;
-use super::{Entry, EpollDriver, Shared};
+use super::{Epoll, Shared};
 use crate::buf::SendBuf;
+use crate::driver::sockets::Sockets;
+use crate::driver::stream::Stream;
 use crate::slots::Key;
 use crate::sys;
 use std::os::fd::RawFd;
@@ -54,7 +55,7 @@ pub(super) struct Gather {
     copies: Vec<u8>,
     owned: Vec<SendBuf>,
     /// Empty between bursts; kept for its allocation.
-    sockets: Vec<Option<RawFd>>,
+    fds: Vec<Option<RawFd>>,
     bytes: usize,
     sends_max: usize,
     /// The last wait reported more than one event.
@@ -67,7 +68,7 @@ impl Gather {
             sends: Vec::new(),
             copies: Vec::new(),
             owned: Vec::new(),
-            sockets: Vec::new(),
+            fds: Vec::new(),
             bytes: 0,
             sends_max: sends_max as usize,
             several: false,
@@ -82,6 +83,12 @@ impl Gather {
     /// True if a send should wait.
     pub(super) fn is_on(&self) -> bool {
         self.several && self.sends_max > 0
+    }
+
+    /// True if no send waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.sends.is_empty()
     }
 
     /// True if no further send fits.
@@ -106,13 +113,11 @@ impl Gather {
     }
 }
 
-impl EpollDriver {
+impl Epoll {
     /// Sends all that waited. The wakers of that are kept in `woken`.
-    pub(super) fn send_gathered(&mut self) {
-        let gather = &mut self.engine.gather;
-        if gather.sends.is_empty() {
-            return;
-        }
+    #[inline(never)]
+    pub(super) fn send_gathered(&mut self, sockets: &Sockets) {
+        let gather = &mut self.gather;
         let mut sends = std::mem::take(&mut gather.sends);
         let mut copies = std::mem::take(&mut gather.copies);
         let mut owned = std::mem::take(&mut gather.owned);
@@ -120,9 +125,9 @@ impl EpollDriver {
         let mut left = &*sends;
         while let Some((key, bytes)) = left.first() {
             let sent = match bytes {
-                Bytes::Copied { .. } => self.send_burst(left, &copies),
+                Bytes::Copied { .. } => self.send_burst(sockets, left, &copies),
                 Bytes::Owned => {
-                    bufs.next().into_iter().for_each(|buf| self.send_owned(*key, buf));
+                    bufs.next().into_iter().for_each(|buf| self.send_owned(sockets, *key, buf));
                     1
                 }
             };
@@ -131,60 +136,67 @@ impl EpollDriver {
         drop(bufs);
         sends.clear();
         copies.clear();
-        let gather = &mut self.engine.gather;
+        let gather = &mut self.gather;
         (gather.sends, gather.copies, gather.owned, gather.bytes) = (sends, copies, owned, 0);
     }
 
     /// Makes the first of these sends, as far as they are copied, and queues what the kernel does not
     /// accept. Ends after a send of which a part is left, because a later one may be on the same
     /// stream. Returns how many it has made.
-    fn send_burst(&mut self, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
-        let mut sockets = std::mem::take(&mut self.engine.gather.sockets);
+    fn send_burst(
+        &mut self,
+        sockets: &Sockets,
+        sends: &[(Key, Bytes)],
+        copies: &[u8],
+    ) -> usize {
+        let mut fds = std::mem::take(&mut self.gather.fds);
         let copied = |(_, bytes): &&(Key, Bytes)| matches!(bytes, Bytes::Copied { .. });
-        sockets.extend(sends.iter().take(BURST_MAX).take_while(copied).map(|(key, _)| {
-            match self.entries.get(*key) {
-                Some(Entry::Stream(stream)) => stream.sends_at_once(),
-                // It was closed in between: it sent its data first, or was to be cut off.
-                _ => None,
-            }
+        fds.extend(sends.iter().take(BURST_MAX).take_while(copied).map(|(key, _)| {
+            // Without a stream it was closed in between: it sent its data first, or was to be cut off.
+            sockets.stream(*key).and_then(|stream| stream.borrow().sends_at_once())
         }));
         let mut done = 0;
         // The result of the last one, if it failed or a part is left.
         let mut partial = None;
-        for (socket, (_, bytes)) in sockets.iter().zip(sends) {
+        for (fd, (_, bytes)) in fds.iter().zip(sends) {
             done += 1;
-            let (Some(socket), Some(bytes)) = (socket, bytes.of(copies)) else { continue };
-            let sent = sys::send(*socket, bytes, false);
+            let (Some(fd), Some(bytes)) = (fd, bytes.of(copies)) else { continue };
+            let sent = sys::send(*fd, bytes, false);
             if !matches!(sent, Ok(sent) if sent == bytes.len()) {
                 partial = Some(sent);
                 break;
             }
         }
-        for (at, (socket, (key, bytes))) in sockets.drain(..).zip(sends).take(done).enumerate() {
+        for (at, (fd, (key, bytes))) in fds.drain(..).zip(sends).take(done).enumerate() {
             let Some(bytes) = bytes.of(copies) else { continue };
             let sent = match partial.take_if(|_| at + 1 == done) {
                 Some(sent) => Some(sent),
-                None => socket.map(|_| Ok(bytes.len())),
+                None => fd.map(|_| Ok(bytes.len())),
             };
-            self.with_stream(*key, |stream, shared, woken| {
+            self.with_stream(sockets, *key, |stream, shared, woken| {
                 stream.gathered_sent(bytes, sent, shared, woken);
             });
         }
-        self.engine.gather.sockets = sockets;
+        self.gather.fds = fds;
         done
     }
 
-    fn send_owned(&mut self, key: Key, buf: SendBuf) {
-        self.with_stream(key, |stream, shared, woken| {
+    fn send_owned(&mut self, sockets: &Sockets, key: Key, buf: SendBuf) {
+        self.with_stream(sockets, key, |stream, shared, woken| {
             stream.send_gathered_buf(buf, shared, woken);
         });
     }
 
     /// Does something to a stream, unless it was closed in between.
     #[inline]
-    fn with_stream(&mut self, key: Key, what: impl FnOnce(&mut Stream, &Shared, &mut Vec<Waker>)) {
-        let engine = &mut self.engine;
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        what(stream, &engine.shared, &mut engine.woken);
+    fn with_stream(
+        &mut self,
+        sockets: &Sockets,
+        key: Key,
+        what: impl FnOnce(&mut Stream, &Shared, &mut Vec<Waker>),
+    ) {
+        if let Some(stream) = sockets.stream(key) {
+            what(&mut stream.borrow_mut(), &self.shared, &mut self.woken);
+        }
     }
 }

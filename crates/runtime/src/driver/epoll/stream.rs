@@ -3,9 +3,7 @@
 use super::{Epoll, Shared};
 use crate::buf::{RecvBuf, SLICES_MAX, SendBuf};
 use crate::driver::common::{errno, socket_error};
-use crate::driver::socket;
-use crate::driver::socket::stream::End;
-use crate::slots::Key;
+use crate::driver::stream::{End, Next, Stream};
 use crate::sys;
 use crate::sys::poll::Epoll as EpollSet;
 use std::io::{self, IoSlice};
@@ -18,10 +16,9 @@ pub(super) const INTEREST: i32 =
 
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
-pub(super) type Stream = socket::Stream<Epoll>;
-
-/// The state of a stream on epoll, beside the common state. Unread bytes stay in the kernel.
-pub(crate) struct Own {
+/// What epoll has to remember of a stream. Unread bytes stay in the kernel.
+#[derive(Default)]
+pub(crate) struct EpollStream {
     /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
     /// receive is tried without waiting for an event.
     readable: bool,
@@ -31,10 +28,10 @@ pub(crate) struct Own {
     read_on: bool,
 }
 
-impl Own {
+impl EpollStream {
     /// On a Unix socket a receive ends behind a message with descriptors, although data may follow.
-    pub(super) fn new(unix: bool) -> Own {
-        Own { readable: true, read_on: unix }
+    pub(super) fn new(unix: bool) -> EpollStream {
+        EpollStream { readable: true, read_on: unix }
     }
 }
 
@@ -44,8 +41,8 @@ impl Stream {
         self.fd().unwrap_or(-1)
     }
 
-    pub(super) fn register(&mut self, epoll: &EpollSet, key: Key) -> io::Result<()> {
-        epoll.add(self.open_fd(), INTEREST, key.to_bits())
+    pub(super) fn register(&self, epoll: &EpollSet) -> io::Result<()> {
+        epoll.add(self.open_fd(), INTEREST, self.key.to_bits())
     }
 
     /// Ends both directions, because the engine cannot serve them.
@@ -56,8 +53,8 @@ impl Stream {
 
     /// The bytes that have already arrived, unless the end was found.
     #[inline]
-    pub(super) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
-        if self.own.readable && self.receiving.end.is_none() { self.receive(shared) } else { None }
+    pub(in crate::driver) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
+        if self.epoll.readable && self.receiving.end.is_none() { self.receive(shared) } else { None }
     }
 
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
@@ -80,7 +77,7 @@ impl Stream {
             }
         };
         let filled = bytes == shared.pool.buffer_bytes();
-        self.own.readable = filled || self.own.read_on;
+        self.epoll.readable = filled || self.epoll.read_on;
         shared.counters.received.add(1);
         let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
         if shared.pool.available() * 4 < shared.pool.count() {
@@ -100,15 +97,15 @@ impl Stream {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.own.readable = false;
+                self.epoll.readable = false;
             }
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
         }
     }
 
     /// One recv(2) with MSG_PEEK; `None` when there is nothing, or the end was found.
-    pub(super) fn try_peek(&mut self, into: &mut [u8], shared: &Shared) -> Option<usize> {
-        if !self.own.readable || self.receiving.end.is_some() {
+    pub(in crate::driver) fn try_peek(&mut self, into: &mut [u8], shared: &Shared) -> Option<usize> {
+        if !self.epoll.readable || self.receiving.end.is_some() {
             return None;
         }
         shared.counters.syscalls.add(1);
@@ -118,7 +115,7 @@ impl Stream {
             Ok(_) => drop(self.receive(shared)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.own.readable = false;
+                self.epoll.readable = false;
             }
             // The socket reports an error once.
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
@@ -277,36 +274,59 @@ impl Stream {
         taken
     }
 
-    pub(super) fn on_event(
-        &mut self,
-        bits: i32,
-        key: Key,
-        engine: &mut Epoll,
-        wakes: &mut Vec<Waker>,
-    ) {
-        // A quick peer may have answered and finished in the event that reports the connection.
-        self.own.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
-        if self.sending.is_connecting() {
-            return self.on_connected(&engine.shared, wakes);
-        }
-        if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
-            self.own.readable = true;
-            self.receiving.waiters.wake(wakes);
-        }
-        if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
-            if self.sending.is_queued() {
-                // Whether it is to be closed then is checked after every event.
-                self.advance(key, engine, wakes);
-                self.sending.wake_if_room(wakes);
-            } else {
-                self.sending.writable(wakes);
+    /// Continues with the queue, FIN and the close.
+    #[inline(never)]
+    fn advance(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
+        loop {
+            self.sending.wake_if_room(wakes);
+            match self.sending.next() {
+                Next::Send(buf) => {
+                    if !self.send_queued(buf, shared, wakes) {
+                        return;
+                    }
+                }
+                Next::ShutDown => self.shut_down(&shared.counters),
+                // Whether it is to be closed is checked after every event.
+                Next::Close | Next::Nothing => return,
             }
         }
     }
 
+    #[inline(never)]
     fn on_connected(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         shared.counters.syscalls.add(1);
         let outcome = self.socket.as_ref().map_or(Ok(()), socket_error);
         self.sending.connected(outcome.map_err(|error| errno(&error)), wakes);
+    }
+}
+
+impl Epoll {
+    /// An event of a stream. True if it is to be closed.
+    #[inline]
+    pub(super) fn on_stream_event(
+        &mut self,
+        stream: &mut Stream,
+        bits: i32,
+        wakes: &mut Vec<Waker>,
+    ) -> bool {
+        // A quick peer may have answered and finished in the event that reports the connection.
+        stream.epoll.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
+        if stream.sending.is_connecting() {
+            stream.on_connected(&self.shared, wakes);
+            return stream.sending.is_over();
+        }
+        if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
+            stream.epoll.readable = true;
+            stream.receiving.waiters.wake(wakes);
+        }
+        if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
+            if stream.sending.is_queued() {
+                stream.advance(&self.shared, wakes);
+                stream.sending.wake_if_room(wakes);
+            } else {
+                stream.sending.writable(wakes);
+            }
+        }
+        stream.sending.is_over()
     }
 }

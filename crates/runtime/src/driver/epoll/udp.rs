@@ -3,14 +3,14 @@
 //! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it again whenever a
 //! packet has left, as long as there is free space: edge-triggered, each send would cost an event.
 
-use super::{Epoll, Shared};
+use super::Shared;
 use crate::datagram::Received;
 use crate::driver::mmsg::{Reading, Source};
-use crate::driver::socket;
+use crate::driver::udp::Udp;
 use crate::slots::Key;
 use crate::sys::poll::Epoll as EpollSet;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::task::Waker;
 
 /// The events that a datagram socket is registered for.
@@ -18,11 +18,8 @@ pub(super) const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLET;
 
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
-pub(super) type Udp = socket::Udp<Epoll>;
-
-/// The state of a datagram socket on epoll, beside the common state.
-pub(crate) struct Own {
-    socket: OwnedFd,
+/// What epoll has to remember of a datagram socket.
+pub(crate) struct EpollUdp {
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
     reading: Reading,
@@ -32,45 +29,51 @@ pub(crate) struct Own {
     watches_room: bool,
 }
 
-impl Own {
-    pub(super) fn new(socket: OwnedFd, group: usize) -> Own {
-        let reading = Reading::new(true);
-        Own { socket, group, reading, blocked: false, watches_room: false }
+impl Default for EpollUdp {
+    fn default() -> EpollUdp {
+        EpollUdp::new(0)
+    }
+}
+
+impl EpollUdp {
+    pub(super) fn new(group: usize) -> EpollUdp {
+        EpollUdp { group, reading: Reading::new(true), blocked: false, watches_room: false }
     }
 }
 
 impl Udp {
-    pub(super) fn fd(&self) -> RawFd {
-        self.own.socket.as_raw_fd()
+    /// The descriptor, which is open as long as the entry exists.
+    fn open_fd(&self) -> RawFd {
+        self.fd().unwrap_or(-1)
     }
 
-    pub(super) fn receive_batch(
+    pub(in crate::driver) fn receive_batch(
         &mut self,
         into: &mut Vec<Received>,
         most: usize,
         shared: &mut Shared,
     ) -> Option<io::Result<usize>> {
-        let source = Source { fd: self.fd(), setup: &self.setup, stats: &mut self.stats };
-        let batch = &mut shared.datagrams[self.own.group];
-        self.own.reading.read(batch, source, into, most, &shared.counters)
+        let source = Source { fd: self.open_fd(), setup: &self.setup, stats: &mut self.stats };
+        let batch = &mut shared.datagrams[self.epoll.group];
+        self.epoll.reading.read(batch, source, into, most, &shared.counters)
     }
 
     /// Sends queued datagrams until the kernel takes no more.
-    pub(super) fn flush(&mut self, shared: &mut Shared) {
-        let fd = self.fd();
-        while !self.own.blocked && !self.outbox.is_empty() {
+    pub(in crate::driver) fn flush(&mut self, shared: &mut Shared) {
+        let fd = self.open_fd();
+        while !self.epoll.blocked && !self.outbox.is_empty() {
             let (setup, stats) = (&self.setup, &mut self.stats);
-            self.own.blocked =
+            self.epoll.blocked =
                 !shared.sends.send_from(&mut self.outbox, fd, setup, stats, &shared.counters);
         }
     }
 
     pub(super) fn on_event(&mut self, bits: i32, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         if bits & READABLE != 0 {
-            self.own.reading.readable = true;
+            self.epoll.reading.readable = true;
             self.receive_waiters.wake(wakes);
         }
-        if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.own.blocked) {
+        if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.epoll.blocked) {
             self.flush(shared);
             if self.outbox.has_room() {
                 self.outbox.waiters.wake(wakes);
@@ -79,18 +82,18 @@ impl Udp {
     }
 
     /// Watches for free space in the send buffer while a send is blocked.
-    pub(super) fn update_interest(
+    pub(in crate::driver) fn update_interest(
         &mut self,
         epoll: &EpollSet,
         key: Key,
         shared: &Shared,
     ) -> io::Result<()> {
-        if self.own.blocked == self.own.watches_room {
+        if self.epoll.blocked == self.epoll.watches_room {
             return Ok(());
         }
-        self.own.watches_room = self.own.blocked;
-        let room = if self.own.blocked { libc::EPOLLOUT } else { 0 };
+        self.epoll.watches_room = self.epoll.blocked;
+        let room = if self.epoll.blocked { libc::EPOLLOUT } else { 0 };
         shared.counters.syscalls.add(1);
-        epoll.modify(self.fd(), INTEREST | room, key.to_bits())
+        epoll.modify(self.open_fd(), INTEREST | room, key.to_bits())
     }
 }

@@ -2,111 +2,115 @@
 
 use super::ring::Enter;
 use super::stream::InFlight;
-use super::{Entry, Op, Uring, UringDriver};
+use super::{Op, Uring};
+use crate::driver::sockets::{Entry, Sockets};
 use crate::slots::Key;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use std::os::fd::IntoRawFd;
 
-impl UringDriver {
+impl Uring {
     /// Cancels what is with the kernel and then closes the descriptor, in one submission. The
     /// order matters: an armed receive holds the file, and close(2) alone would send no FIN.
-    pub(super) fn abandon(&mut self, key: Key) {
-        match self.entries.get(key) {
-            Some(Entry::Udp(_)) => return self.abandon_udp(key),
-            Some(Entry::Listener(_)) => return self.close_listener(key),
-            _ => self.cancel_all(key),
-        }
-        let engine = &mut self.engine;
-        if !engine.torn_down
-            && let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
-            && let Some(socket) = stream.socket.take()
+    ///
+    /// A listener and a datagram socket are closed at once, because they also hold a port: a program may
+    /// drop one and bind the next before the driver's turn.
+    #[inline(never)]
+    pub(in crate::driver) fn abandon(&mut self, sockets: &mut Sockets, key: Key) {
+        self.cancel_all(sockets, key);
+        if let Some(stream) = sockets.stream(key) {
+            let stream = &mut *stream.borrow_mut();
+            if !self.torn_down
+                && let Some(socket) = stream.socket.take()
+            {
+                // Data that is still queued when the linger limit has passed is dropped: a send that
+                // ends from now on must find nothing to continue with, so that the slot becomes free.
+                stream.sending.fail(libc::ECANCELED, &mut Vec::new());
+                let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
+                let entry = entry.flags(Flags::SKIP_SUCCESS);
+                // SAFETY: closing names no memory.
+                unsafe { self.ring.push(entry.user_data(Op::Close.tag(key))) };
+            }
+        } else if sockets.entries.get(key).is_some()
+            && self.ring.enter(Enter::Collect, None).is_ok()
+            && self.ring.all_submitted()
         {
-            // Data that is still queued when the linger limit has passed is dropped: a send that
-            // ends from now on must find nothing to continue with, so that the slot becomes free.
-            stream.sending.fail(libc::ECANCELED, &mut Vec::new());
-            let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
-            let entry = entry.flags(Flags::SKIP_SUCCESS);
-            // SAFETY: closing names no memory.
-            unsafe { engine.ring.push(entry.user_data(Op::Close.tag(key))) };
+            // An operation or a cancel that was not submitted yet refers to the descriptor: then, as with
+            // a submission thread, the slot keeps it until its last completion.
+            match sockets.entries.get_mut(key) {
+                Some(Entry::Listener(listener)) => listener.socket = None,
+                Some(Entry::Udp(udp)) => udp.socket = None,
+                _ => {}
+            }
         }
-        self.remove_if_done(key);
-    }
-
-    /// Cancels the accept and closes the socket, at once, because a listening socket also holds its
-    /// port: a program may drop a listener and bind the next one before the driver's turn.
-    fn close_listener(&mut self, key: Key) {
-        self.cancel_all(key);
-        // An accept or a cancel that was not submitted yet refers to the descriptor: then, as with
-        // a submission thread, the slot keeps it until its last completion.
-        if self.entries.get(key).is_some()
-            && self.engine.ring.enter(Enter::Collect, None).is_ok()
-            && self.engine.ring.all_submitted()
-            && let Some(Entry::Listener(listener)) = self.entries.get_mut(key)
-        {
-            listener.socket = None;
-        }
+        self.remove_if_done(sockets, key);
     }
 
     /// Asks the kernel to end every operation of a slot; their completions still come.
-    pub(super) fn cancel_all(&mut self, key: Key) {
-        let mut cancels: [Option<Op>; 3] = [None; 3];
-        match self.entries.get_mut(key) {
-            Some(Entry::Wake(wake)) => cancels[0] = wake.armed.then_some(Op::Wake),
+    pub(super) fn cancel_all(&mut self, sockets: &mut Sockets, key: Key) {
+        match sockets.entries.get_mut(key) {
+            Some(Entry::Wake(wake)) if wake.armed => self.push_cancel(key, Op::Wake),
             Some(Entry::Listener(listener)) => {
-                let own = &mut listener.own;
-                own.closing = true;
-                own.accepted.clear();
-                cancels[0] = own.armed.then_some(Op::Accept);
-                own.expected += u32::from(own.armed);
+                let uring = &mut listener.uring;
+                uring.closing = true;
+                uring.accepted.clear();
+                if uring.armed {
+                    uring.expected += 1;
+                    self.push_cancel(key, Op::Accept);
+                }
             }
             Some(Entry::Stream(stream)) => {
+                let stream = &mut *stream.borrow_mut();
                 stream.sending.close();
-                let own = &mut stream.own;
-                cancels[0] = own.receive.armed.then_some(Op::Receive);
-                cancels[1] = match own.in_flight {
-                    InFlight::Waiting(_) => Some(Op::Send),
-                    _ => own.connecting.is_some().then_some(Op::Connect),
-                };
-                cancels[2] = stream.sending.awaits_room().then_some(Op::Writable);
-                own.expected += cancels.iter().flatten().count() as u32;
+                let connecting = stream.uring.connecting.is_some().then_some(Op::Connect);
+                let cancels = [
+                    stream.uring.receive.is_armed().then_some(Op::Receive),
+                    match stream.uring.in_flight {
+                        InFlight::Waiting(_) => Some(Op::Send),
+                        _ => connecting,
+                    },
+                    stream.sending.awaits_room().then_some(Op::Writable),
+                ];
+                for op in cancels.into_iter().flatten() {
+                    stream.uring.expected += 1;
+                    self.push_cancel(key, op);
+                }
             }
-            Some(Entry::Udp(_)) => return self.cancel_all_of_udp(key),
-            None => {}
+            Some(Entry::Udp(udp)) => self.cancel_all_of_udp(key, udp),
+            Some(Entry::Wake(_)) | None => {}
         }
-        cancels.into_iter().flatten().for_each(|op| self.engine.push_cancel(key, op));
-        self.remove_if_done(key);
+        self.remove_if_done(sockets, key);
     }
 
     /// The completion of a cancel.
-    pub(super) fn on_bookkeeping(&mut self, key: Key) {
-        match self.entries.get_mut(key) {
-            Some(Entry::Stream(stream)) => stream.own.expected -= 1,
-            Some(Entry::Listener(listener)) => listener.own.expected -= 1,
-            Some(Entry::Udp(udp)) => udp.own.expected -= 1,
+    pub(super) fn on_bookkeeping(&mut self, sockets: &mut Sockets, key: Key) {
+        match sockets.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => stream.borrow_mut().uring.expected -= 1,
+            Some(Entry::Listener(listener)) => listener.uring.expected -= 1,
+            Some(Entry::Udp(udp)) => udp.uring.expected -= 1,
             Some(Entry::Wake(_)) | None => {}
         }
-        self.remove_if_done(key);
+        self.remove_if_done(sockets, key);
     }
 
     /// Frees the slot of a closed socket after its last completion.
-    pub(super) fn remove_if_done(&mut self, key: Key) {
-        let torn_down = self.engine.torn_down;
-        let done = match self.entries.get(key) {
-            Some(Entry::Stream(stream)) => stream.is_done(torn_down),
-            Some(Entry::Listener(listener)) => listener.own.closing && listener.own.expected == 0,
+    pub(super) fn remove_if_done(&mut self, sockets: &mut Sockets, key: Key) {
+        let torn_down = self.torn_down;
+        let done = match sockets.entries.get(key) {
+            Some(Entry::Stream(stream)) => stream.borrow().is_done(torn_down),
+            Some(Entry::Listener(listener)) => {
+                listener.uring.closing && listener.uring.expected == 0
+            }
             Some(Entry::Udp(udp)) => udp.is_done(),
             Some(Entry::Wake(wake)) => torn_down && !wake.armed,
             None => false,
         };
-        if done && let Some(Entry::Udp(udp)) = self.entries.remove(key) {
+        if done && let Some(Entry::Udp(udp)) = sockets.remove(key) {
             self.forget_udp(*udp);
         }
     }
-}
 
-impl Uring {
     /// Cancels one operation; the cancel itself completes too, found or not, and its slot has to
     /// expect that.
     pub(super) fn push_cancel(&mut self, key: Key, op: Op) {

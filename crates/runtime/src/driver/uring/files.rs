@@ -4,7 +4,7 @@
 //! completion. A future that is dropped leaves its slot as an orphan, and a file that the operation
 //! opens is closed at the completion.
 
-use super::{Op, UringDriver};
+use super::{Op, Uring};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
 use crate::driver::common::closed;
@@ -110,25 +110,25 @@ impl Files {
     }
 }
 
-impl UringDriver {
+impl Uring {
     pub(crate) fn start_file(&mut self, mut op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
-        if self.engine.torn_down {
+        if self.torn_down {
             return Start::NoRing(op);
         }
-        if self.engine.files.is_full() {
-            self.engine.files.waiters.add(waiter);
+        if self.files.is_full() {
+            self.files.waiters.add(waiter);
             return Start::Full(op);
         }
-        self.engine.files.waiters.leave(waiter);
+        self.files.waiters.leave(waiter);
         // There is no memory for the bin: a thread has its own.
-        let Ok(entry) = self.engine.files.submission(&mut op) else { return Start::NoRing(op) };
+        let Ok(entry) = self.files.submission(&mut op) else { return Start::NoRing(op) };
         let slot = Slot { op, ended: None, waker: Some(waiter.waker()), abandoned: false };
-        let key = self.engine.files.slots.insert(slot);
-        self.engine.files.in_flight += 1;
-        self.engine.counters.file_operations.add(1);
+        let key = self.files.slots.insert(slot);
+        self.files.in_flight += 1;
+        self.counters.file_operations.add(1);
         // SAFETY: the slot owns the memory that the entry names, boxed, until the completion; a slot
         // whose future is gone is kept for that. The bin lives as long as the driver.
-        unsafe { self.engine.ring.push(entry.user_data(Op::File.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::File.tag(key))) };
         Start::OnRing(key)
     }
 
@@ -137,7 +137,7 @@ impl UringDriver {
         key: Key,
         waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
-        let Some(slot) = self.engine.files.slots.get_mut(key) else {
+        let Some(slot) = self.files.slots.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
         match slot.ended.take() {
@@ -146,7 +146,7 @@ impl UringDriver {
                 Poll::Pending
             }
             Some(ended) => {
-                let slot = self.engine.files.slots.remove(key);
+                let slot = self.files.slots.remove(key);
                 Poll::Ready(slot.map(|slot| (slot.op, ended)).ok_or_else(closed))
             }
         }
@@ -154,31 +154,31 @@ impl UringDriver {
 
     /// The future was dropped. An operation that is with the kernel is cancelled, if possible.
     pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
-        let slot = self.engine.files.slots.get_mut(key)?;
+        let slot = self.files.slots.get_mut(key)?;
         let waker = slot.waker.take();
         if slot.ended.is_some() {
-            self.engine.files.forget(key);
+            self.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
             let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
             // SAFETY: a cancel names no memory.
-            unsafe { self.engine.ring.push_uncounted(cancel) };
+            unsafe { self.ring.push_uncounted(cancel) };
         }
         waker
     }
 
     /// The same for one that found no room.
     pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
-        self.engine.files.waiters.remove(token)
+        self.files.waiters.remove(token)
     }
 
     pub(super) fn abandon_files(&mut self, wakes: &mut Vec<Waker>) {
-        self.engine.files.waiters.wake(wakes);
-        let keys = self.engine.files.slots.keys();
+        self.files.waiters.wake(wakes);
+        let keys = self.files.slots.keys();
         keys.into_iter().for_each(|key| wakes.extend(self.abandon_file(key)));
     }
 
     pub(super) fn on_file(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {
-        let Some(slot) = self.engine.files.slots.get_mut(key) else { return };
+        let Some(slot) = self.files.slots.get_mut(key) else { return };
         let op = &mut slot.op;
         let ended = match result {
             error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
@@ -198,11 +198,11 @@ impl UringDriver {
         slot.ended = Some(ended);
         wakes.extend(slot.waker.take());
         if slot.abandoned {
-            self.engine.files.forget(key);
+            self.files.forget(key);
         }
-        self.engine.files.in_flight -= 1;
-        if self.engine.files.in_flight == OPERATIONS_MAX / 2 {
-            self.engine.files.waiters.wake(wakes);
+        self.files.in_flight -= 1;
+        if self.files.in_flight == OPERATIONS_MAX / 2 {
+            self.files.waiters.wake(wakes);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Listeners: one multishot accept, and the connections that it has accepted.
 
-use super::{Entry, Op, Uring, UringDriver};
-use crate::driver::socket;
+use super::{Op, Uring};
+use crate::driver::sockets::{Entry, Listener, Sockets};
 use crate::slots::Key;
-use crate::task::WaitQueue;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
@@ -17,72 +16,77 @@ const ACCEPTED_MAX: usize = 1024;
 /// Non-blocking for the sake of files, see `driver::pieces`.
 const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-pub(super) type Listener = socket::Listener<Uring>;
-
-/// The state of a listener on io_uring, beside the common state.
+/// What io_uring has to remember of a listener.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct UringListener {
     pub(super) armed: bool,
     again: bool,
     pub(super) expected: u32,
     pub(super) closing: bool,
     /// The accept was cancelled, and its last completion has not arrived.
     cancelled: bool,
-    pub(super) accepted: VecDeque<io::Result<OwnedFd>>,
+    pub(in crate::driver) accepted: VecDeque<io::Result<OwnedFd>>,
 }
 
-impl UringDriver {
-    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
-        let waiters = WaitQueue::default();
-        let listener = Listener { socket: Some(socket), waiters, own: Own::default() };
-        Ok(self.entries.insert(Entry::Listener(listener)))
+impl Uring {
+    pub(in crate::driver) fn add_listener(
+        &mut self,
+        sockets: &mut Sockets,
+        socket: OwnedFd,
+    ) -> Key {
+        sockets.entries.insert(Entry::Listener(Listener::new(socket)))
     }
 
-    pub(super) fn on_accept(&mut self, key: Key, result: i32, flags: u32, wakes: &mut Vec<Waker>) {
+    pub(super) fn on_accept(
+        &mut self,
+        sockets: &mut Sockets,
+        key: Key,
+        result: i32,
+        flags: u32,
+        wakes: &mut Vec<Waker>,
+    ) {
         let accepted = match result {
             // SAFETY: the completion of an accept hands over a new descriptor, exactly once.
             fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             error => Err(io::Error::from_raw_os_error(-error)),
         };
-        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else { return };
-        let own = &mut listener.own;
+        let Some(listener) = sockets.listener(key) else { return };
+        let uring = &mut listener.uring;
         if !cqueue::more(flags) {
-            own.armed = false;
-            own.cancelled = false;
-            own.expected -= 1;
+            uring.armed = false;
+            uring.cancelled = false;
+            uring.expected -= 1;
         }
         // A connection that raced with the close of its listener goes with it.
         listener.waiters.wake(wakes);
-        if !own.closing && result != -libc::ECANCELED {
-            own.accepted.push_back(accepted);
-            if own.armed && own.accepted.len() == ACCEPTED_MAX {
-                self.engine.cancel_accept(key, listener);
+        if !uring.closing && result != -libc::ECANCELED {
+            uring.accepted.push_back(accepted);
+            if uring.armed && uring.accepted.len() == ACCEPTED_MAX {
+                self.cancel_accept(key, listener);
             }
         }
-        self.remove_if_done(key);
+        self.remove_if_done(sockets, key);
     }
-}
 
-impl Uring {
     /// Cancels an accept, unless that was done; it begins again when a task waits for it.
     pub(super) fn cancel_accept(&mut self, key: Key, listener: &mut Listener) {
-        if !std::mem::replace(&mut listener.own.cancelled, true) {
-            listener.own.expected += 1;
+        if !std::mem::replace(&mut listener.uring.cancelled, true) {
+            listener.uring.expected += 1;
             self.push_cancel(key, Op::Accept);
         }
     }
 
-    pub(super) fn arm_accept(&mut self, key: Key, listener: &mut Listener) {
-        let Some(socket) = listener.socket.as_ref().filter(|_| !listener.own.armed) else { return };
+    pub(in crate::driver) fn arm_accept(&mut self, key: Key, listener: &mut Listener) {
+        let Some(socket) = listener.socket.as_ref().filter(|_| !listener.uring.armed) else { return };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
             opcode::AcceptMulti::new(fd).flags(FLAGS).build()
         } else {
             opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).flags(FLAGS).build()
         };
-        listener.own.armed = true;
-        listener.own.expected += 1;
-        if self.features.multishot && std::mem::replace(&mut listener.own.again, true) {
+        listener.uring.armed = true;
+        listener.uring.expected += 1;
+        if self.features.multishot && std::mem::replace(&mut listener.uring.again, true) {
             self.counters.rearms.add(1);
         }
         // SAFETY: the entry names no memory: the address of the peer is not asked for.

@@ -18,8 +18,9 @@
 //! therefore ended and started again. While data arrives, the cost is two stores and an entry of
 //! the queue.
 
-use super::stream::Stream;
-use super::{Entry, Op, Uring, UringDriver};
+use super::{Op, Uring};
+use crate::driver::sockets::Sockets;
+use crate::driver::stream::Stream;
 use crate::slots::Key;
 use crate::sys;
 use io_uring::opcode;
@@ -54,6 +55,7 @@ impl LostEvents {
 
 impl Uring {
     /// Watches a receive from now on, because it got data and stays armed.
+    #[inline(never)]
     pub(super) fn watch(&mut self, key: Key) {
         self.lost_events.queue.push_back(key);
         self.time_lost_events();
@@ -77,42 +79,38 @@ impl Uring {
     }
 
     /// Ends a receive that may have lost an event; it starts again if a task waits for it.
-    pub(super) fn restart_receive(&mut self, key: Key, stream: &mut Stream) {
+    pub(super) fn restart_receive(&mut self, stream: &mut Stream) {
         if self.features.multishot && !stream.sending.is_closing() {
-            self.pause(key, stream);
+            self.pause(stream);
         }
     }
-}
 
-impl UringDriver {
     /// Checks some of the due sockets: at most `most`, or a larger share if all could not be
     /// checked in time otherwise.
-    pub(super) fn check_for_lost_events(&mut self, most: usize) {
-        let engine = &mut self.engine;
-        if !engine.lost_events.is_due() {
-            return;
-        }
-        for _ in 0..engine.lost_events.due.min(most.max(engine.lost_events.queue.len() / SHARE)) {
-            engine.lost_events.due -= 1;
-            let Some(key) = engine.lost_events.queue.pop_front() else { break };
-            let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
-            if std::mem::replace(&mut stream.own.receive.heard, false) {
-                engine.lost_events.queue.push_back(key);
+    #[inline(never)]
+    pub(super) fn check_for_lost_events(&mut self, sockets: &Sockets, most: usize) {
+        for _ in 0..self.lost_events.due.min(most.max(self.lost_events.queue.len() / SHARE)) {
+            self.lost_events.due -= 1;
+            let Some(key) = self.lost_events.queue.pop_front() else { break };
+            let Some(stream) = sockets.stream(key) else { continue };
+            let stream = &mut *stream.borrow_mut();
+            if std::mem::replace(&mut stream.uring.heard, false) {
+                self.lost_events.queue.push_back(key);
                 continue;
             }
-            stream.own.receive.watched = false;
-            engine.counters.syscalls.add(1);
+            stream.uring.watched = false;
+            self.counters.syscalls.add(1);
             // POLLIN, POLLHUP or POLLERR.
             let has_something = |fd| sys::poll::wait_readable(fd, Duration::ZERO).unwrap_or(true);
             if stream.fd().is_some_and(has_something) {
-                engine.restart_receive(key, stream);
+                self.restart_receive(stream);
             }
         }
-        if !engine.lost_events.is_due() {
-            engine.time_lost_events();
+        if !self.lost_events.is_due() {
+            self.time_lost_events();
         }
-        if engine.lost_events.queue.is_empty() {
-            engine.lost_events.queue = VecDeque::new();
+        if self.lost_events.queue.is_empty() {
+            self.lost_events.queue = VecDeque::new();
         }
     }
 }

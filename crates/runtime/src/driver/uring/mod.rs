@@ -7,7 +7,7 @@
 //! Sends are submitted with MSG_DONTWAIT and, where the kernel can, without a completion for
 //! success. Such a send is over when the enter that submitted it has returned: either it posted a
 //! completion because it was short or failed, or it was sent whole and its buffer is free. The
-//! order in `UringDriver::turn` follows from it: completions first, then `settle` treats every
+//! order in `Uring::turn` follows from it: completions first, then `settle` treats every
 //! quick send that posted no error as done. Since a silent success wakes no task, the enter must
 //! not wait while anything waits for one.
 
@@ -17,7 +17,6 @@ mod files;
 mod listener;
 mod lost_events;
 mod op;
-mod primitives;
 mod provided;
 mod receive;
 mod restrictions;
@@ -27,19 +26,23 @@ mod stream;
 mod udp;
 mod wake;
 
+pub(super) use self::listener::UringListener;
+pub(super) use self::stream::UringStream;
+pub(super) use self::udp::UringUdp;
+pub(super) use self::wake::WakeWatch;
+
 use self::files::Files;
 use self::lost_events::LostEvents;
 use self::op::Op;
-use self::provided::{Groups, STREAMS};
+use self::provided::Groups;
 use self::ring::{Completion, Enter, Ring};
-use self::stream::Stream;
 use self::udp::{RecvOp, SendOp};
-use self::wake::WakeWatch;
 use super::mmsg::SendBatch;
-use super::socket::{self, Sockets};
+use super::sockets::{Entry, Sockets};
+use super::stream::Stream;
 use crate::config::UringFeatures;
 use crate::counters::Counters;
-use crate::driver::common::{DriverSetup, InUse};
+use crate::driver::common::DriverSetup;
 use crate::slots::{Key, Slots};
 use crate::sys;
 use std::io;
@@ -58,11 +61,6 @@ const SPLIT_BYTES_MIN: usize = 128 * 1024;
 /// How long teardown waits for cancelled operations on sockets; one that takes longer would be a
 /// fault of the kernel.
 const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(5);
-
-type Entry = socket::Entry<Uring>;
-
-/// One worker's ring and the sockets registered with it.
-pub(crate) type UringDriver = Sockets<Uring>;
 
 /// One worker's ring, its memory, and its operations.
 pub(crate) struct Uring {
@@ -95,7 +93,7 @@ pub(crate) struct Uring {
     /// Number of this turn.
     turn: u32,
     /// A task waits for a quick send: the next enter must not wait.
-    held_up: bool,
+    pub(super) held_up: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
     /// Wakers to call because of what happened outside of a turn.
@@ -107,18 +105,22 @@ pub(crate) struct Uring {
     pressure: bool,
     lost_events: LostEvents,
     features: UringFeatures,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     torn_down: bool,
 }
 
-impl UringDriver {
-    pub(crate) fn new(features: UringFeatures, setup: &DriverSetup) -> io::Result<UringDriver> {
+impl Uring {
+    pub(crate) fn new(
+        features: UringFeatures,
+        setup: &DriverSetup,
+        sockets: &mut Sockets,
+    ) -> io::Result<Uring> {
         let ring = Ring::new(&features, setup)?;
         let groups = Groups::new(&ring, &features)?;
         if let Some(uses) = setup.confined {
             restrictions::apply(&ring, uses, &features)?;
         }
-        let engine = Uring {
+        let mut uring = Uring {
             ring,
             groups,
             sends: Slots::new(),
@@ -145,113 +147,124 @@ impl UringDriver {
             counters: Arc::clone(&setup.counters),
             torn_down: false,
         };
-        let mut driver = Sockets::with(engine, setup.linger);
-        let wake = Entry::Wake(WakeWatch { eventfd: setup.wake_fd, armed: false });
-        let wake = driver.entries.insert(wake);
-        driver.arm_wake(wake);
-        Ok(driver)
+        uring.watch_wakes(sockets, setup.wake_fd);
+        Ok(uring)
     }
 
-    /// The next arrivals: those of the last enter, a portion at a time, or of a new one (of two
-    /// with a split submit).
+    /// The next arrivals: those of the last enter, a portion at a time, or of a new one (of two if the
+    /// sends go out in one of their own).
     pub(crate) fn turn(
         &mut self,
+        sockets: &mut Sockets,
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        self.engine.signalled = false;
-        self.engine.turn = self.engine.turn.wrapping_add(1);
-        if !self.engine.woken.is_empty() {
-            wakes.append(&mut self.engine.woken);
-        }
+        self.signalled = false;
+        self.turn = self.turn.wrapping_add(1);
+        wakes.append(&mut self.woken);
         if !self.has_arrivals() {
-            self.return_buffers();
-            if self.engine.should_split() {
-                // Without collecting: what arrives now would take further buffers, before those
-                // that these sends hold are back.
-                self.enter_and_settle(Enter::Submit, None, wakes)?;
-                self.return_buffers();
+            // Nearly always true: then nothing has to be done for the buffers in this turn.
+            let calm = self.groups.is_calm() && self.quick_bytes < SPLIT_BYTES_MIN;
+            if calm {
+                self.pressure = false;
+            } else {
+                self.attend_to_buffers(sockets, wakes)?;
             }
-            let hurry = self.engine.held_up
-                || self.engine.signalled
+            let hurry = self.held_up
+                || self.signalled
                 || !wakes.is_empty()
-                || self.has_arrivals()
-                || self.engine.groups.can_feed()
-                || self.engine.lost_events.is_due()
-                || self.engine.ring.has_completions();
+                || (!calm && (self.has_arrivals() || self.groups.can_feed()))
+                || self.lost_events.is_due()
+                || self.ring.has_completions();
             let how = if hurry { Enter::Collect } else { Enter::Wait };
-            self.enter_and_settle(how, timeout, wakes)?;
-            if !self.lingering.is_empty() {
-                self.expire_lingering();
-            }
-            if self.engine.lost_events.is_due() {
-                self.check_for_lost_events(PORTION);
+            self.enter_and_settle(sockets, how, timeout, wakes)?;
+            if self.lost_events.is_due() {
+                self.check_for_lost_events(sockets, PORTION);
             }
         }
-        self.handle_arrivals(PORTION, wakes);
+        self.handle_arrivals(sockets, PORTION, wakes);
+        Ok(())
+    }
+
+    /// Gives buffers back, and sends what holds many of them, before the enter that waits.
+    #[inline(never)]
+    fn attend_to_buffers(
+        &mut self,
+        sockets: &mut Sockets,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
+        self.return_buffers(sockets);
+        if self.should_split() {
+            // Without collecting: what arrives now would take further buffers, before those
+            // that these sends hold are back.
+            self.enter_and_settle(sockets, Enter::Submit, None, wakes)?;
+            self.return_buffers(sockets);
+        }
         Ok(())
     }
 
     /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
     #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
-        self.engine.next_arrival < self.engine.arrived.len()
+        self.next_arrival < self.arrived.len()
     }
 
-    pub(crate) fn in_use(&self) -> InUse {
-        let datagrams = self.engine.sends.len() + self.engine.receives.len();
-        InUse {
-            sockets: self.entries.len(),
-            operations: datagrams + self.engine.files.len(),
-            buffers: self.engine.groups.buffers_in_use(),
-        }
+    /// Operations that have a slot of their own, and pool buffers with readers.
+    #[inline]
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let operations = self.sends.len() + self.receives.len() + self.files.len();
+        (operations, self.groups.buffers_in_use())
     }
 
     #[inline]
-    fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
-        let end = self.engine.arrived.len().min(self.engine.next_arrival.saturating_add(most));
-        while self.engine.next_arrival < end {
-            let completion = self.engine.arrived[self.engine.next_arrival];
-            self.engine.next_arrival += 1;
-            self.complete(completion, wakes);
+    fn handle_arrivals(&mut self, sockets: &mut Sockets, most: usize, wakes: &mut Vec<Waker>) {
+        let end = self.arrived.len().min(self.next_arrival.saturating_add(most));
+        while self.next_arrival < end {
+            let completion = self.arrived[self.next_arrival];
+            self.next_arrival += 1;
+            self.complete(sockets, completion, wakes);
         }
-        if self.engine.next_arrival == self.engine.arrived.len() {
-            self.engine.arrived.clear();
-            self.engine.next_arrival = 0;
+        if self.next_arrival == self.arrived.len() {
+            self.arrived.clear();
+            self.next_arrival = 0;
         }
     }
 
     /// Submits queued operations now, and leaves completions for later.
-    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    pub(crate) fn submit(
+        &mut self,
+        sockets: &mut Sockets,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
         // First, because a receive that is submitted without a buffer ends at once.
-        self.return_buffers();
-        self.enter_and_settle(Enter::Submit, None, wakes)
+        self.return_buffers(sockets);
+        self.enter_and_settle(sockets, Enter::Submit, None, wakes)
     }
 
     fn enter_and_settle(
         &mut self,
+        sockets: &mut Sockets,
         how: Enter,
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        let quick = (self.engine.quick.len(), self.engine.quick_datagrams.len());
-        self.engine.ring.enter(how, timeout)?;
+        let quick = (self.quick.len(), self.quick_datagrams.len());
+        self.ring.enter(how, timeout)?;
         // Completions below may queue further sends; those belong to the next enter.
-        let all_submitted = self.engine.ring.all_submitted();
+        let all_submitted = self.ring.all_submitted();
         let (taken, taken_datagrams) = if all_submitted { quick } else { (0, 0) };
         if all_submitted {
-            self.engine.groups.all_submitted();
+            self.groups.all_submitted();
         }
-        self.engine.quick_bytes = 0;
-        self.engine.ungathered = 0;
-        self.reap(wakes)?;
-        self.engine.held_up =
-            taken < self.engine.quick.len() || taken_datagrams < self.engine.quick_datagrams.len();
+        self.quick_bytes = 0;
+        self.ungathered = 0;
+        self.reap(sockets, wakes)?;
+        self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
         if taken > 0 {
-            self.settle(taken, wakes);
+            self.settle(sockets, taken, wakes);
         }
         if taken_datagrams > 0 {
-            self.settle_datagrams(taken_datagrams, wakes);
+            self.settle_datagrams(sockets, taken_datagrams, wakes);
         }
         Ok(())
     }
@@ -259,130 +272,140 @@ impl UringDriver {
     /// Takes completions until none is left in the ring or behind it. Arrivals are kept for
     /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
     /// over before its connection's next request is.
-    fn reap(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    #[inline]
+    fn reap(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
             let mut taken = 0;
-            for completion in self.engine.ring.completions() {
+            for completion in self.ring.completions() {
                 taken += 1;
                 if Op::is_arrival(completion.user_data) {
-                    self.engine.arrived.push(completion);
+                    self.arrived.push(completion);
                 } else {
-                    self.engine.completions.push(completion);
+                    self.completions.push(completion);
                 }
             }
-            self.engine.counters.completions.add(taken);
-            if !self.engine.completions.is_empty() {
-                let mut others = std::mem::take(&mut self.engine.completions);
-                for completion in others.drain(..) {
-                    self.complete(completion, wakes);
-                }
-                self.engine.completions = others;
+            self.counters.completions.add(taken);
+            if !self.completions.is_empty() {
+                self.complete_others(sockets, wakes);
             }
-            if !self.engine.ring.overflowed() {
+            if !self.ring.overflowed() {
                 return Ok(());
             }
             // The error of a quick send may be in the kernel's overflow list: fetch that before any
             // send is treated as done.
-            self.engine.counters.cq_overflows.add(1);
-            self.engine.ring.enter(Enter::Collect, None)?;
+            self.counters.cq_overflows.add(1);
+            self.ring.enter(Enter::Collect, None)?;
         }
     }
 
+    #[inline(never)]
+    fn complete_others(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
+        let mut others = std::mem::take(&mut self.completions);
+        for completion in others.drain(..) {
+            self.complete(sockets, completion, wakes);
+        }
+        self.completions = others;
+    }
+
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
-    fn return_buffers(&mut self) {
-        let in_transit = self.engine.quick.len();
-        if !self.engine.groups.need_buffers(in_transit) {
-            self.engine.pressure = false;
+    fn return_buffers(&mut self, sockets: &mut Sockets) {
+        let in_transit = self.quick.len();
+        if !self.groups.need_buffers(in_transit) {
+            self.pressure = false;
             return;
         }
-        self.engine.pressure = self.engine.groups.publish(in_transit);
+        self.pressure = self.groups.publish(in_transit);
         // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
         // waits another round behind all others.
-        if self.has_arrivals() || !self.engine.groups.can_feed() {
+        if self.has_arrivals() || !self.groups.can_feed() {
             return;
         }
-        let mut fed = std::mem::take(&mut self.engine.fed);
-        self.engine.groups.take_fed(&mut fed);
+        let mut fed = std::mem::take(&mut self.fed);
+        self.groups.take_fed(&mut fed);
         for key in fed.drain(..) {
-            match self.entries.get_mut(key) {
-                Some(Entry::Stream(stream)) => self.engine.start_fed_receive(key, stream),
+            match sockets.entries.get_mut(key) {
+                Some(Entry::Stream(stream)) => self.start_fed_receive(&mut stream.borrow_mut()),
                 Some(Entry::Udp(udp)) => {
-                    udp.own.starved = false;
-                    self.engine.start_datagrams(key, udp);
+                    udp.uring.starved = false;
+                    self.start_datagrams(key, udp);
                 }
                 _ => {}
             }
         }
-        self.engine.fed = fed;
+        self.fed = fed;
     }
 
     #[inline]
-    fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
+    fn complete(
+        &mut self,
+        sockets: &mut Sockets,
+        completion: Completion,
+        wakes: &mut Vec<Waker>,
+    ) {
+        // Apart from the others because it is on the path of each byte.
+        if completion.user_data >> Key::BITS == Op::Receive as u64 {
+            self.complete_receive(sockets, completion, wakes);
+        } else {
+            self.complete_other(sockets, completion, wakes);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_other(
+        &mut self,
+        sockets: &mut Sockets,
+        completion: Completion,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let key = Key::from_bits(completion.user_data);
+        let Completion { result, flags, .. } = completion;
         match Op::of(completion.user_data) {
-            // Apart from the others because it is on the path of each byte.
-            Some(Op::Receive) => self.complete_receive(completion, wakes),
-            Some(op) => self.complete_other(op, completion, wakes),
-            None => {}
-        }
-    }
-
-    fn complete_receive(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
-        let key = Key::from_bits(completion.user_data);
-        let Completion { result, flags, .. } = completion;
-        // First, so that the buffer is accounted for regardless of the bytes. An end of stream usually
-        // has no buffer, and must not return one then.
-        let piece = self.engine.groups.get(STREAMS).take(flags, result.max(0) as usize);
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        self.engine.on_receive(key, stream, (result, flags), piece, wakes);
-        if stream.is_done(self.engine.torn_down) {
-            self.entries.remove(key);
-        }
-    }
-
-    fn complete_other(&mut self, op: Op, completion: Completion, wakes: &mut Vec<Waker>) {
-        let key = Key::from_bits(completion.user_data);
-        let Completion { result, flags, .. } = completion;
-        match op {
-            Op::Wake => self.on_wake(key, flags),
-            Op::Accept => self.on_accept(key, result, flags, wakes),
-            Op::Receive => self.complete_receive(completion, wakes),
-            Op::Send => {
-                self.on_stream(key, |engine, stream| engine.on_send(key, stream, result, wakes))
+            Some(Op::Wake) => self.on_wake(sockets, key, flags),
+            Some(Op::Accept) => self.on_accept(sockets, key, result, flags, wakes),
+            Some(Op::Receive) => self.complete_receive(sockets, completion, wakes),
+            Some(Op::Send) => {
+                self.on_stream(sockets, key, |uring, stream| uring.on_send(stream, result, wakes));
             }
-            Op::Connect => self.on_stream(key, |_, stream| {
+            Some(Op::Connect) => self.on_stream(sockets, key, |_, stream| {
                 Uring::on_connect(stream, result, wakes);
                 false
             }),
-            Op::Writable => self.on_stream(key, |_, stream| {
-                stream.own.expected -= 1;
+            Some(Op::Writable) => self.on_stream(sockets, key, |_, stream| {
+                stream.uring.expected -= 1;
                 stream.sending.writable(wakes);
                 false
             }),
-            Op::ReceiveDatagrams => {
-                let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-                self.engine.on_datagrams(key, udp, (result, flags), wakes);
-                if udp.is_done() {
-                    self.remove_if_done(key);
-                }
+            Some(Op::ReceiveDatagrams) => {
+                let Some(udp) = sockets.udp(key) else { return };
+                self.on_datagrams(key, udp, (result, flags), wakes);
+                self.remove_if_done(sockets, key);
             }
-            Op::ReceiveDatagram => self.on_single_datagram(key, result, wakes),
-            Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
-            Op::File => self.on_file(key, result, wakes),
-            Op::LostEvents => self.engine.on_lost_event_timer(),
+            Some(Op::ReceiveDatagram) => self.on_single_datagram(sockets, key, result, wakes),
+            Some(Op::SendDatagram) => self.on_datagram_sent(sockets, key, result, wakes),
+            Some(Op::File) => self.on_file(key, result, wakes),
+            Some(Op::LostEvents) => self.on_lost_event_timer(),
             // A close completes only when it fails, and is not expected.
-            Op::Close => {}
-            Op::Cancel => self.on_bookkeeping(key),
+            Some(Op::Close) | None => {}
+            Some(Op::Cancel) => self.on_bookkeeping(sockets, key),
         }
     }
 
     /// A completion of an operation on a stream: `handle` says whether to close it.
-    #[inline]
-    fn on_stream(&mut self, key: Key, handle: impl FnOnce(&mut Uring, &mut Stream) -> bool) {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        if handle(&mut self.engine, stream) {
-            self.abandon(key);
-        } else if stream.is_done(self.engine.torn_down) {
-            self.entries.remove(key);
+    fn on_stream(
+        &mut self,
+        sockets: &mut Sockets,
+        key: Key,
+        handle: impl FnOnce(&mut Uring, &mut Stream) -> bool,
+    ) {
+        let Some(stream) = sockets.stream(key) else { return };
+        let (closes, done) = {
+            let stream = &mut *stream.borrow_mut();
+            (handle(self, stream), stream.is_done(self.torn_down))
+        };
+        if closes {
+            self.abandon(sockets, key);
+        } else if done {
+            sockets.remove(key);
         }
     }
 
@@ -390,52 +413,53 @@ impl UringDriver {
     /// into our memory when it is freed. Operations on files may take `patience`: one that waits
     /// for a filesystem that does not answer cannot be cancelled, and remains until the process
     /// ends.
-    fn tear_down(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
-        if std::mem::replace(&mut self.engine.torn_down, true) {
+    pub(crate) fn tear_down(
+        &mut self,
+        sockets: &mut Sockets,
+        patience: Duration,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if std::mem::replace(&mut self.torn_down, true) {
             return;
         }
-        for key in self.entries.keys() {
-            self.wake_waiters(key, wakes);
-            if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-                stream.cut_off();
-                stream.sending.fail(libc::ECANCELED, wakes);
+        for key in sockets.entries.keys() {
+            if let Some(stream) = sockets.stream(key) {
+                stream.borrow_mut().sending.fail(libc::ECANCELED, wakes);
             }
-            self.cancel_all(key);
+            self.cancel_all(sockets, key);
         }
         self.abandon_files(wakes);
         // Each turn makes progress or waits for it.
         let began = sys::now();
-        while !self.is_drained() {
-            let only_files = self.entries.is_empty();
+        while !self.is_drained(sockets) {
+            let only_files = sockets.entries.is_empty();
             let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
             let left = most.saturating_sub(sys::now() - began);
             if left.is_zero() {
                 break;
             }
-            let how = if self.engine.held_up { Enter::Collect } else { Enter::Wait };
+            let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
-            if self.enter_and_settle(how, Some(wait), wakes).is_err() {
+            if self.enter_and_settle(sockets, how, Some(wait), wakes).is_err() {
                 break;
             }
-            self.handle_arrivals(usize::MAX, wakes);
+            self.handle_arrivals(sockets, usize::MAX, wakes);
         }
         // Leaking is safer than freeing memory that the kernel may still write to.
-        if !self.is_drained() {
-            std::mem::forget(std::mem::replace(&mut self.engine.files, Files::new()));
-            std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.engine.sends, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.engine.receives, Slots::new()));
-            self.engine.groups.leak();
+        if !self.is_drained(sockets) {
+            std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
+            std::mem::forget(std::mem::replace(&mut sockets.entries, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));
+            self.groups.leak();
         }
     }
 
     /// True when the kernel holds nothing of ours.
-    fn is_drained(&self) -> bool {
-        self.entries.is_empty() && self.engine.files.is_drained()
+    fn is_drained(&self, sockets: &Sockets) -> bool {
+        sockets.entries.is_empty() && self.files.is_drained()
     }
-}
 
-impl Uring {
     fn should_split(&self) -> bool {
         let sends = self.quick.len() + self.quick_datagrams.len();
         if sends == 0 {

@@ -40,9 +40,11 @@ const WARM_BYTES: usize = 384 * 1024;
 /// all buffers in the first turn.
 const FIRST_PIECE_BYTES: usize = 4096;
 
-/// All buffers of a worker that the kernel receives into, by group number.
+/// All buffers of a worker that the kernel receives into.
 pub(super) struct Groups {
-    groups: Vec<Provided>,
+    pub(super) streams: Provided,
+    /// Those of datagram sockets, by group number; the first has number 1.
+    others: Vec<Provided>,
 }
 
 impl Groups {
@@ -50,7 +52,7 @@ impl Groups {
     pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Groups> {
         let (count, bytes) = (features.buffer_count, features.buffer_bytes);
         let streams = Provided::new(ring, STREAMS, count, bytes)?;
-        Ok(Groups { groups: vec![streams] })
+        Ok(Groups { streams, others: Vec::new() })
     }
 
     /// The group of datagram sockets with this geometry.
@@ -63,43 +65,56 @@ impl Groups {
         count: u16,
         bytes: usize,
     ) -> io::Result<u16> {
-        let others = self.groups.iter().skip(1);
-        let found = others.clone().find(|g| g.bytes == bytes && g.pool.count() == count.into());
+        let fits = |group: &&Provided| group.bytes == bytes && group.pool.count() == count.into();
+        let found = self.others.iter().find(fits);
         if let Some(group) = found {
             return Ok(group.number);
         }
-        if self.groups.len() == GROUPS_MAX {
+        if self.others.len() + 1 == GROUPS_MAX {
             return Err(too_many_geometries());
         }
-        let number = self.groups.len() as u16;
-        self.groups.push(Provided::new(ring, number, count, bytes)?);
+        let number = self.others.len() as u16 + 1;
+        self.others.push(Provided::new(ring, number, count, bytes)?);
         Ok(number)
     }
 
+    /// A group of datagram sockets.
     pub(super) fn get(&mut self, group: u16) -> &mut Provided {
-        &mut self.groups[usize::from(group)]
+        &mut self.others[usize::from(group) - 1]
     }
 
-    /// True if buffers should be given to the kernel, or sockets wait for one. Not in every turn: the
-    /// kernel has some in stock.
+    fn all(&self) -> impl Iterator<Item = &Provided> {
+        std::iter::once(&self.streams).chain(&self.others)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Provided> {
+        std::iter::once(&mut self.streams).chain(&mut self.others)
+    }
+
+    /// True if the kernel has buffers in stock, nobody waits for one, and half of them are unused: then
+    /// all that is below can be left for later.
     #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.others.is_empty() && self.streams.is_calm()
+    }
+
+    /// True if buffers should be given to the kernel, or sockets wait for one.
     pub(super) fn need_buffers(&self, in_transit: usize) -> bool {
-        self.groups.len() > 1 || self.groups[0].needs_buffers(in_transit)
+        !self.others.is_empty() || self.streams.needs_buffers(in_transit)
     }
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, in_transit: usize) -> bool {
-        let (streams, others) = self.groups.split_at_mut(1);
-        others.iter_mut().for_each(|group| group.publish(0, group.pool.count()));
-        streams[0].publish_with_reserve(in_transit)
+        self.others.iter_mut().for_each(|group| group.publish(0, group.pool.count()));
+        self.streams.publish_with_reserve(in_transit)
     }
 
     /// Moves out sockets that wait for a buffer, in their order ([`Starved`]) and no more than there
     /// are buffers: the receives of the others would only end for want of one again, and
     /// with thousands of sockets that costs more than the data.
     pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
-        for group in &mut self.groups {
+        for group in self.all_mut() {
             let unclaimed = group.with_kernel.saturating_sub(group.fed);
             let before = into.len();
             into.extend(std::iter::from_fn(|| group.starved.pop()).take(unclaimed));
@@ -109,39 +124,40 @@ impl Groups {
 
     /// The kernel has taken all submissions: each socket that was tried again has a buffer, or had
     /// nothing to receive.
+    #[inline]
     pub(super) fn all_submitted(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.fed = 0);
+        self.streams.fed = 0;
+        for group in &mut self.others {
+            group.fed = 0;
+        }
     }
 
     /// True if sockets wait although there are buffers, because others were served first.
     pub(super) fn can_feed(&self) -> bool {
-        self.groups.iter().any(|group| group.with_kernel > 0 && !group.starved.is_empty())
-    }
-
-    /// True if a socket waits for a buffer of this group.
-    pub(super) fn is_starved(&self, group: u16) -> bool {
-        !self.groups[usize::from(group)].starved.is_empty()
+        self.all().any(|group| group.with_kernel > 0 && !group.starved.is_empty())
     }
 
     /// True if a socket waits for a buffer of any group.
     pub(super) fn any_starved(&self) -> bool {
-        self.groups.iter().any(|group| !group.starved.is_empty())
+        self.all().any(|group| !group.starved.is_empty())
     }
 
     /// True if half of the buffers of a group are in use.
     pub(super) fn any_half_used(&self) -> bool {
-        self.groups.iter().any(|group| group.pool.available() * 2 < group.pool.count())
+        self.all().any(|group| group.pool.available() * 2 < group.pool.count())
     }
 
     /// Buffers with readers, of all groups.
+    #[inline]
     pub(super) fn buffers_in_use(&self) -> usize {
-        self.groups.iter().map(|group| group.pool.in_use()).sum()
+        let others = self.others.iter().map(|group| group.pool.in_use());
+        self.streams.pool.in_use() + others.sum::<usize>()
     }
 
     /// Keeps the memory mapped for ever: for a kernel that may still write into it.
     pub(super) fn leak(&self) {
         // The entries of the rings are only read by the kernel; they go with the ring.
-        self.groups.iter().for_each(|group| std::mem::forget(Rc::clone(&group.pool)));
+        self.all().for_each(|group| std::mem::forget(Rc::clone(&group.pool)));
     }
 }
 
@@ -178,7 +194,7 @@ impl BufferRing {
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
-        // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
+        // ring has been torn down (`Uring` drops its `Groups` after its `Ring`).
         let register = || unsafe { ring.registrar().register_buffers(start, count, group) };
         // A worker that serves does not wait for memory that others give back late.
         if ring.is_fresh() {
@@ -249,6 +265,12 @@ impl Provided {
     }
 
     #[inline]
+    fn is_calm(&self) -> bool {
+        self.with_kernel >= self.low_mark
+            && self.starved.is_empty()
+            && self.pool.available() * 2 >= self.pool.count()
+    }
+
     fn needs_buffers(&self, in_transit: usize) -> bool {
         self.with_kernel < self.low_mark || !self.starved.is_empty() || self.is_short(in_transit)
     }

@@ -2,10 +2,12 @@
 //! when the task does not read, and queues for a buffer when the pool is empty.
 
 use super::provided::STREAMS;
-use super::stream::Stream;
+use super::ring::Completion;
+use super::stream::Receive;
 use super::{Op, Uring};
 use crate::buf::RecvBuf;
-use crate::driver::socket::stream::End;
+use crate::driver::sockets::Sockets;
+use crate::driver::stream::{End, Stream};
 use crate::slots::Key;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -13,89 +15,135 @@ use io_uring::{cqueue, opcode};
 use std::task::Waker;
 
 impl Uring {
-    /// Starts a receive, or queues for a buffer if others do. Waiters come first because one
-    /// receive can take all buffers: a single fast peer would get those of each turn, and the
-    /// others none.
-    pub(super) fn arm_receive(&mut self, key: Key, stream: &mut Stream) {
-        if !self.groups.is_starved(STREAMS) {
-            self.start_receive(key, stream, self.features.multishot);
-        } else if stream.may_receive() {
-            self.wait_for_buffer(key, stream);
+    /// A task waits for bytes.
+    #[inline]
+    pub(in crate::driver) fn await_bytes(&mut self, stream: &mut Stream) {
+        // Nearly always it is with the kernel already.
+        if !stream.uring.receive.is_armed() {
+            self.arm_receive(stream);
         }
     }
 
-    fn wait_for_buffer(&mut self, key: Key, stream: &mut Stream) {
-        stream.own.receive.starved = true;
-        self.groups.get(STREAMS).starved.push(key, stream.own.receive.left_more);
+    /// Starts a receive, or queues for a buffer if others do. Waiters come first because one
+    /// receive can take all buffers: a single fast peer would get those of each turn, and the
+    /// others none.
+    #[inline(never)]
+    fn arm_receive(&mut self, stream: &mut Stream) {
+        if self.groups.streams.starved.is_empty() {
+            self.start_receive(stream, self.features.multishot);
+        } else if stream.may_receive() {
+            self.wait_for_buffer(stream);
+        }
+    }
+
+    fn wait_for_buffer(&mut self, stream: &mut Stream) {
+        debug_assert_eq!(stream.uring.receive, Receive::Idle);
+        stream.uring.receive = Receive::Starved;
+        self.groups.streams.starved.push(stream.key, stream.uring.left_more);
     }
 
     /// Starts a receive of one piece, for a socket that had to wait for a buffer. A multishot receive
     /// takes up to 32 in a row (MULTISHOT_MAX_RETRY in the kernel's io_uring/net.c), and nothing would
     /// be left for those behind it.
-    pub(super) fn start_fed_receive(&mut self, key: Key, stream: &mut Stream) {
-        stream.own.receive.starved = false;
-        self.start_receive(key, stream, false);
+    pub(super) fn start_fed_receive(&mut self, stream: &mut Stream) {
+        debug_assert_eq!(stream.uring.receive, Receive::Starved);
+        stream.uring.receive = Receive::Idle;
+        self.start_receive(stream, false);
     }
 
     /// Starts a receive unless one is with the kernel, waits for a buffer, or is not wanted.
-    fn start_receive(&mut self, key: Key, stream: &mut Stream, multishot: bool) {
+    fn start_receive(&mut self, stream: &mut Stream, multishot: bool) {
         if !stream.may_receive() {
             return;
         }
         let Some(fd) = stream.fd().map(Fd) else { return };
-        let receive = &mut stream.own.receive;
         let entry = if multishot {
             opcode::RecvMulti::new(fd, STREAMS).build()
         } else {
-            let bytes = self.groups.get(STREAMS).bytes() as u32;
+            let bytes = self.groups.streams.bytes() as u32;
             opcode::Recv::new(fd, std::ptr::null_mut(), bytes)
                 .buf_group(STREAMS)
                 .build()
                 .flags(Flags::BUFFER_SELECT)
         };
-        receive.armed = true;
-        receive.pausing = false;
-        stream.own.expected += 1;
-        if multishot && std::mem::replace(&mut receive.again, true) {
+        stream.uring.receive = Receive::Armed;
+        stream.uring.expected += 1;
+        if multishot && std::mem::replace(&mut stream.uring.again, true) {
             self.counters.rearms.add(1);
         }
         // SAFETY: the entry names no memory; the kernel takes buffers from the group, which outlives
         // the ring.
-        unsafe { self.ring.push(entry.user_data(Op::Receive.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::Receive.tag(stream.key))) };
     }
 
-    /// A completion of the receive, with its data.
+    /// A completion of a receive.
     #[inline]
-    pub(super) fn on_receive(
+    pub(super) fn complete_receive(
         &mut self,
-        key: Key,
+        sockets: &mut Sockets,
+        completion: Completion,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let key = Key::from_bits(completion.user_data);
+        let Completion { result, flags, .. } = completion;
+        // First, so that the buffer is accounted for regardless of the bytes. An end of stream usually
+        // has no buffer, and must not return one then.
+        let piece = self.groups.streams.take(flags, result.max(0) as usize);
+        let Some(shared) = sockets.stream(key) else { return };
+        if result > 0 && cqueue::more(flags) {
+            return self.on_bytes(&mut shared.borrow_mut(), flags, piece, wakes);
+        }
+        let done =
+            self.on_receive_ended(&mut shared.borrow_mut(), (result, flags), piece, wakes);
+        if done {
+            sockets.remove(key);
+        }
+    }
+
+    #[inline]
+    fn on_bytes(
+        &mut self,
+        stream: &mut Stream,
+        flags: u32,
+        piece: Option<RecvBuf>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        self.counters.received.add(1);
+        stream.uring.left_more = cqueue::sock_nonempty(flags);
+        if cqueue::more(flags) && stream.uring.note_data() {
+            self.watch(stream.key);
+        }
+        if let Some(piece) = piece
+            && !stream.sending.is_closing()
+        {
+            self.deliver(stream, piece, wakes);
+        }
+    }
+
+    /// The last completion of a receive, or one without data. True if it was the last of a closed socket.
+    #[inline(never)]
+    fn on_receive_ended(
+        &mut self,
         stream: &mut Stream,
         (result, flags): (i32, u32),
         piece: Option<RecvBuf>,
         wakes: &mut Vec<Waker>,
-    ) {
+    ) -> bool {
         if !cqueue::more(flags) {
-            stream.own.receive.armed = false;
-            stream.own.expected -= 1;
+            debug_assert!(stream.uring.receive.is_armed(), "a receive ends once");
+            stream.uring.receive = Receive::Idle;
+            stream.uring.expected -= 1;
         }
         match result {
             0 => stream.receiving.finish(stream.how_it_ended(), wakes),
-            bytes if bytes > 0 => {
-                self.counters.received.add(1);
-                stream.own.receive.left_more = cqueue::sock_nonempty(flags);
-                if cqueue::more(flags) && stream.own.receive.note_data() {
-                    self.watch(key);
-                }
-                if let Some(piece) = piece
-                    && !stream.sending.is_closing()
-                {
-                    self.deliver(key, stream, piece, wakes);
-                }
-            }
+            bytes if bytes > 0 => self.on_bytes(stream, flags, piece, wakes),
             error if error == -libc::ENOBUFS => {
                 self.counters.enobufs.add(1);
-                if !stream.sending.is_closing() && !stream.receiving.waiters.is_empty() {
-                    self.wait_for_buffer(key, stream);
+                if !stream.sending.is_closing()
+                    && !stream.receiving.waiters.is_empty()
+                    && stream.uring.receive == Receive::Idle
+                {
+                    self.wait_for_buffer(stream);
                 }
             }
             // Ours: the receive was paused, or the stream is closing. (EINTR: one that ran in a
@@ -104,23 +152,24 @@ impl Uring {
             error => stream.receiving.finish(End::Error(-error), wakes),
         }
         // A receive that ended while a task waits for it starts again.
-        if stream.own.unread.is_empty() && !stream.receiving.waiters.is_empty() {
-            self.arm_receive(key, stream);
+        if stream.receiving.unread.is_empty() && !stream.receiving.waiters.is_empty() {
+            self.arm_receive(stream);
         }
+        stream.is_done(self.torn_down)
     }
 
     #[inline]
-    fn deliver(&mut self, key: Key, stream: &mut Stream, piece: RecvBuf, wakes: &mut Vec<Waker>) {
-        let piece = if self.pressure || self.groups.get(STREAMS).is_low() {
+    fn deliver(&mut self, stream: &mut Stream, piece: RecvBuf, wakes: &mut Vec<Waker>) {
+        let piece = if self.pressure || self.groups.streams.is_low() {
             self.copy_out(piece)
         } else {
             piece
         };
-        stream.own.unread.push(piece, self.turn);
+        stream.receiving.unread.push(piece, self.turn);
         stream.receiving.waiters.wake(wakes);
-        if stream.own.unread.is_full(self.turn) && self.pause(key, stream) {
+        if stream.receiving.unread.is_full(self.turn) && self.pause(stream) {
             self.counters.pauses.add(1);
-            self.counters.copied_out.add(stream.own.unread.detach());
+            self.counters.copied_out.add(stream.receiving.unread.detach());
         }
     }
 
@@ -131,13 +180,14 @@ impl Uring {
     }
 
     /// Cancels a receive, which starts again when a task waits for it. False if there is none.
-    pub(super) fn pause(&mut self, key: Key, stream: &mut Stream) -> bool {
-        let receive = &mut stream.own.receive;
-        if !receive.armed || std::mem::replace(&mut receive.pausing, true) {
+    #[inline(never)]
+    pub(super) fn pause(&mut self, stream: &mut Stream) -> bool {
+        if stream.uring.receive != Receive::Armed {
             return false;
         }
-        stream.own.expected += 1;
-        self.push_cancel(key, Op::Receive);
+        stream.uring.receive = Receive::Pausing;
+        stream.uring.expected += 1;
+        self.push_cancel(stream.key, Op::Receive);
         true
     }
 }

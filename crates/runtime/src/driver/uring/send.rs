@@ -2,12 +2,13 @@
 //! the peer.
 
 use super::ring::Enter;
-use super::stream::{InFlight, Stream};
-use super::{Entry, Op, Uring, UringDriver};
+use super::stream::InFlight;
+use super::{Op, Uring};
 use crate::buf::SendBuf;
 use crate::config::GATHER_MAX;
 use crate::driver::common::{closed, errno};
-use crate::slots::Key;
+use crate::driver::sockets::Sockets;
+use crate::driver::stream::{Next, Stream};
 use crate::sys;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
@@ -19,70 +20,93 @@ use std::task::Waker;
 /// above this is sent in parts, each of which completes, and likewise one of too many slices.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
-impl UringDriver {
-    #[inline(always)]
-    pub(crate) fn try_send(
+impl Uring {
+    #[inline]
+    pub(in crate::driver) fn try_send(
         &mut self,
-        key: Key,
+        stream: &mut Stream,
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Option<io::Result<()>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Some(Err(closed()));
-        };
         match stream.sending.may_accept() {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        let engine = &mut self.engine;
         if let Some(buf) = buf.take()
             && !buf.is_empty()
         {
             stream.sending.accept(buf.len());
-            match stream.own.in_flight {
-                InFlight::None if more => return Some(engine.send_ahead(key, stream, buf)),
-                InFlight::None => engine.send_quick(key, stream, buf),
-                InFlight::Quick { .. } => {
-                    stream.sending.queue(buf);
-                    engine.held_up |= stream.is_held_up();
-                }
-                // It will wait for the peer: keep it out of the pool meanwhile.
-                InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
+            match stream.uring.in_flight {
+                InFlight::None if more => return Some(self.send_ahead(stream, buf)),
+                InFlight::None => self.send_quick(stream, buf),
+                _ => self.send_later(stream, buf),
             }
         }
         Some(Ok(()))
     }
 
+    /// Another send is with the kernel.
+    #[inline(never)]
+    fn send_later(&mut self, stream: &mut Stream, buf: SendBuf) {
+        match stream.uring.in_flight {
+            // It will wait for the peer: keep it out of the pool meanwhile.
+            InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
+            _ => {
+                stream.sending.queue(buf);
+                self.held_up |= stream.is_held_up();
+            }
+        }
+    }
+
     /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted
     /// an error: then another send is in flight by now, or none.
-    pub(super) fn settle(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
+    #[inline]
+    pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
         for at in 0..taken {
-            let (key, serial) = self.engine.quick[at];
-            if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
-                && let Some(bytes) = stream.silent_send(serial)
-            {
-                stream.own.in_flight = InFlight::None;
+            let (key, serial) = self.quick[at];
+            let Some(shared) = sockets.stream(key) else { continue };
+            let closes = {
+                let stream = &mut *shared.borrow_mut();
+                let Some(bytes) = stream.silent_send(serial) else { continue };
+                stream.uring.in_flight = InFlight::None;
                 stream.sending.sent(bytes);
-                self.engine.counters.sent.add(1);
-                if stream.sending.is_awaited() && stream.advance(key, &mut self.engine, wakes) {
-                    self.abandon(key);
-                }
+                self.counters.sent.add(1);
+                stream.sending.is_awaited() && self.advance(stream, wakes)
+            };
+            if closes {
+                self.abandon(sockets, key);
             }
         }
         // `advance` may have queued new sends behind them.
-        if taken == self.engine.quick.len() {
-            self.engine.quick.clear();
+        if taken == self.quick.len() {
+            self.quick.clear();
         } else {
-            self.engine.quick.drain(..taken);
+            self.quick.drain(..taken);
         }
     }
-}
 
-impl Uring {
+    /// Continues with the queue, FIN and the close, as no send is in progress. True if the socket is to
+    /// be closed.
+    #[inline(never)]
+    fn advance(&mut self, stream: &mut Stream, wakes: &mut Vec<Waker>) -> bool {
+        loop {
+            stream.sending.wake_if_room(wakes);
+            match stream.sending.next() {
+                Next::Send(buf) => {
+                    self.send_quick(stream, buf);
+                    return false;
+                }
+                Next::ShutDown => stream.shut_down(&self.counters),
+                Next::Close => return true,
+                Next::Nothing => return false,
+            }
+        }
+    }
+
     /// Submits a send that ends immediately, whether it was sent whole or not.
     #[inline(always)]
-    pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, mut buf: SendBuf) {
+    pub(super) fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
         let completes = self.features.sqpoll_idle_ms > 0
@@ -91,11 +115,11 @@ impl Uring {
         self.quick_bytes += buf.len();
         self.serial = self.serial.wrapping_add(1);
         if !completes {
-            self.quick.push((key, self.serial));
+            self.quick.push((stream.key, self.serial));
         }
         let serial = self.serial;
-        stream.own.in_flight = InFlight::Quick { buf, completes, serial };
-        self.push_send(key, stream);
+        stream.uring.in_flight = InFlight::Quick { buf, completes, serial };
+        self.push_send(stream);
         self.ungathered += 1;
         if self.ungathered >= self.features.gather && self.features.gather < GATHER_MAX {
             self.ungathered = 0;
@@ -107,12 +131,12 @@ impl Uring {
 
     /// Queues the operation of the send in flight.
     #[inline(always)]
-    fn push_send(&mut self, key: Key, stream: &mut Stream) {
+    fn push_send(&mut self, stream: &mut Stream) {
         let Some(fd) = stream.fd() else {
-            stream.own.in_flight = InFlight::None;
+            stream.uring.in_flight = InFlight::None;
             return;
         };
-        let (buf, wait_flag, silent) = match &mut stream.own.in_flight {
+        let (buf, wait_flag, silent) = match &mut stream.uring.in_flight {
             InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !*completes),
             InFlight::Waiting(buf) => (buf, 0, false),
             InFlight::None => return,
@@ -132,18 +156,18 @@ impl Uring {
         if silent {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         } else {
-            stream.own.expected += 1;
+            stream.uring.expected += 1;
         }
         self.held_up |= stream.is_held_up();
         // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over; the message of
         // several is in a box of the buffer.
-        unsafe { self.ring.push(entry.user_data(Op::Send.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
     }
 
     /// Sends data that is to share a segment with the data behind it, by a system call of its own.
     /// The ring would send it only at the next enter, for which a file behind it would have to
     /// wait.
-    fn send_ahead(&mut self, key: Key, stream: &mut Stream, mut buf: SendBuf) -> io::Result<()> {
+    fn send_ahead(&mut self, stream: &mut Stream, mut buf: SendBuf) -> io::Result<()> {
         let fd = stream.fd().ok_or_else(closed)?;
         self.counters.syscalls.add(1);
         match sys::send(fd, buf.as_slice(), true) {
@@ -160,8 +184,8 @@ impl Uring {
         }
         if !buf.is_empty() {
             self.counters.short_sends.add(1);
-            stream.own.in_flight = InFlight::Waiting(buf.detach());
-            self.push_send(key, stream);
+            stream.uring.in_flight = InFlight::Waiting(buf.detach());
+            self.push_send(stream);
         }
         Ok(())
     }
@@ -169,17 +193,16 @@ impl Uring {
     /// The completion of a send. True if the stream is to be closed.
     pub(super) fn on_send(
         &mut self,
-        key: Key,
         stream: &mut Stream,
         result: i32,
         wakes: &mut Vec<Waker>,
     ) -> bool {
-        let (mut buf, was_expected) = match std::mem::take(&mut stream.own.in_flight) {
+        let (mut buf, was_expected) = match std::mem::take(&mut stream.uring.in_flight) {
             InFlight::Quick { buf, completes, .. } => (buf, completes),
             InFlight::Waiting(buf) => (buf, true),
             InFlight::None => return false,
         };
-        stream.own.expected -= u32::from(was_expected);
+        stream.uring.expected -= u32::from(was_expected);
         match result {
             bytes if bytes >= 0 => {
                 self.counters.sent.add(1);
@@ -193,16 +216,26 @@ impl Uring {
                 stream.send_failed(-error, wakes);
                 // A task that answers received data receives again, and does not check whether the
                 // answer was sent.
-                self.restart_receive(key, stream);
+                self.restart_receive(stream);
             }
         }
         if !buf.is_empty() && !stream.sending.failed() && stream.socket.is_some() {
             self.counters.short_sends.add(1);
             stream.sending.detach();
-            stream.own.in_flight = InFlight::Waiting(buf.detach());
-            self.push_send(key, stream);
+            stream.uring.in_flight = InFlight::Waiting(buf.detach());
+            self.push_send(stream);
             return false;
         }
-        stream.advance(key, self, wakes)
+        self.advance(stream, wakes)
+    }
+
+    /// A task waits until the socket accepts more.
+    pub(in crate::driver) fn await_room(&mut self, stream: &mut Stream) -> io::Result<()> {
+        let fd = stream.fd().ok_or_else(closed)?;
+        stream.uring.expected += 1;
+        let entry = opcode::PollAdd::new(Fd(fd), libc::POLLOUT as u32).build();
+        // SAFETY: a poll names no memory.
+        unsafe { self.ring.push(entry.user_data(Op::Writable.tag(stream.key))) };
+        Ok(())
     }
 }

@@ -28,12 +28,13 @@ pub(super) use self::memory::{RecvOp, SendOp};
 
 use self::memory::RECVMSG_HEADER_BYTES;
 use self::send_budget::SendBudget;
-use super::ring::Enter;
-use super::{Entry, Op, Uring, UringDriver};
+use super::{Op, Uring};
 use crate::buf::Pool;
 use crate::datagram::Received;
 use crate::driver::datagrams::UdpSetup;
-use crate::driver::socket;
+use crate::driver::epoll::EpollUdp;
+use crate::driver::sockets::{Entry, Sockets};
+use crate::driver::udp::Udp;
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
 use std::collections::VecDeque;
@@ -55,12 +56,8 @@ enum Memory {
     Own(Rc<Pool>),
 }
 
-pub(super) type Udp = socket::Udp<Uring>;
-
-/// The state of a datagram socket on io_uring, beside the common state.
-pub(crate) struct Own {
-    /// Empty once it was closed.
-    pub(super) socket: Option<OwnedFd>,
+/// What io_uring has to remember of a datagram socket.
+pub(crate) struct UringUdp {
     /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
     /// Closed and cancelled: its slot is free after the last completion.
@@ -93,35 +90,76 @@ pub(crate) struct Own {
     alone: Option<Key>,
 }
 
+impl Default for UringUdp {
+    fn default() -> UringUdp {
+        UringUdp::new(Memory::Group(0), empty_header(), RECEIVED_MAX, SendBudget::default())
+    }
+}
+
+impl UringUdp {
+    fn new(
+        memory: Memory,
+        template: libc::msghdr,
+        received_max: usize,
+        send_budget: SendBudget,
+    ) -> UringUdp {
+        UringUdp {
+            expected: 0,
+            abandoned: false,
+            memory,
+            template: Box::new(template),
+            singles: Vec::new(),
+            armed: 0,
+            again: false,
+            starved: false,
+            paused: false,
+            received: VecDeque::new(),
+            received_max,
+            oldest_turn: 0,
+            receive_error: None,
+            in_flight: 0,
+            silent: 0,
+            send_budget,
+            blocked: false,
+            alone: None,
+        }
+    }
+}
+
 impl Udp {
     /// True when a closed socket has nothing to send any more, and is to be abandoned.
     fn has_lingered(&self) -> bool {
-        self.outbox.closing && !self.own.abandoned && !self.must_linger()
+        self.outbox.closing && !self.uring.abandoned && !self.must_linger()
     }
 
     /// As [`Stream::is_held_up`](super::stream::Stream::is_held_up).
-    pub(super) fn is_held_up(&self) -> bool {
+    pub(in crate::driver) fn is_held_up(&self) -> bool {
         let somebody_waits =
             self.outbox.closing || !self.outbox.is_empty() || !self.outbox.waiters.is_empty();
-        self.own.silent > 0 && somebody_waits
+        self.uring.silent > 0 && somebody_waits
     }
 
     /// True when the kernel has nothing of a closed socket any more.
     pub(super) fn is_done(&self) -> bool {
-        self.own.abandoned && self.own.expected == 0 && self.own.in_flight == 0
+        self.uring.abandoned && self.uring.expected == 0 && self.uring.in_flight == 0
     }
 
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
         let never = self.outbox.closing;
-        let not_now = self.own.starved || self.own.paused;
-        never || not_now || self.own.receive_error.is_some()
+        let not_now = self.uring.starved || self.uring.paused;
+        never || not_now || self.uring.receive_error.is_some()
     }
 }
 
-impl UringDriver {
-    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
-        let multishot = self.engine.features.multishot && setup.pending == 0;
+impl Uring {
+    pub(in crate::driver) fn add_udp(
+        &mut self,
+        sockets: &mut Sockets,
+        socket: OwnedFd,
+        setup: UdpSetup,
+    ) -> io::Result<Key> {
+        let multishot = self.features.multishot && setup.pending == 0;
         let (name_bytes, control_bytes) = setup.name_and_control_bytes();
         let memory = if !multishot {
             // Beside those in flight as many as others may be read.
@@ -135,87 +173,49 @@ impl UringDriver {
                 false => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
             };
             let bytes = header_bytes + setup.buffer_bytes;
-            Memory::Group(self.engine.groups.for_datagrams(
-                &self.engine.ring,
+            Memory::Group(self.groups.for_datagrams(
+                &self.ring,
                 setup.buffer_count,
                 bytes,
             )?)
         };
-        let mut template = Box::new(empty_header());
+        let mut template = empty_header();
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
+        let received_max = RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1);
         let send_budget = SendBudget::new(&socket);
-        let own = Own {
-            socket: Some(socket),
-            expected: 0,
-            abandoned: false,
-            memory,
-            template,
-            singles: Vec::new(),
-            armed: 0,
-            again: false,
-            starved: false,
-            paused: false,
-            received: VecDeque::new(),
-            received_max: RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1),
-            oldest_turn: 0,
-            receive_error: None,
-            in_flight: 0,
-            silent: 0,
-            send_budget,
-            blocked: false,
-            alone: None,
-        };
-        Ok(self.entries.insert(Entry::Udp(Box::new(Udp::new(setup, own)))))
-    }
-
-    /// Cancels what is with the kernel and closes the socket, at once where that is possible,
-    /// because a bound socket also holds its port: a program may drop one and bind the next before
-    /// the driver's turn.
-    pub(super) fn abandon_udp(&mut self, key: Key) {
-        self.cancel_all_of_udp(key);
-        // An operation that was not submitted yet refers to the descriptor: then, as with a
-        // submission thread, the slot keeps it until its last completion.
-        if self.entries.get(key).is_some()
-            && self.engine.ring.enter(Enter::Collect, None).is_ok()
-            && self.engine.ring.all_submitted()
-            && let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
-        {
-            udp.own.socket = None;
-        }
+        let uring = UringUdp::new(memory, template, received_max, send_budget);
+        let udp = Udp::new(socket, setup, uring, EpollUdp::default());
+        Ok(sockets.entries.insert(Entry::Udp(udp)))
     }
 
     /// The kernel has nothing of a socket any more.
     pub(super) fn forget_udp(&mut self, udp: Udp) {
-        udp.own.singles.iter().for_each(|single| drop(self.engine.receives.remove(*single)));
+        udp.uring.singles.iter().for_each(|single| drop(self.receives.remove(*single)));
     }
 
-    pub(super) fn cancel_all_of_udp(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+    pub(super) fn cancel_all_of_udp(&mut self, key: Key, udp: &mut Udp) {
         udp.outbox.closing = true;
-        udp.own.abandoned = true;
-        udp.own.received.clear();
+        udp.uring.abandoned = true;
+        udp.uring.received.clear();
         udp.outbox.give_up();
-        let alone = udp.own.alone.map(|send| Op::SendDatagram.tag(send));
-        self.engine.cancel_receives(key, udp, alone);
-        self.remove_if_done(key);
+        let alone = udp.uring.alone.map(|send| Op::SendDatagram.tag(send));
+        self.cancel_receives(key, udp, alone);
     }
-}
 
-impl Uring {
     /// Cancels the receives of a socket, and `further`.
     fn cancel_receives(&mut self, key: Key, udp: &mut Udp, further: Option<u64>) {
         let mut cancels = Vec::from_iter(further);
-        if matches!(udp.own.memory, Memory::Group(_)) && udp.own.armed > 0 {
+        if matches!(udp.uring.memory, Memory::Group(_)) && udp.uring.armed > 0 {
             cancels.push(Op::ReceiveDatagrams.tag(key));
         }
         let armed = udp
-            .own
+            .uring
             .singles
             .iter()
             .filter(|single| self.receives.get(**single).is_some_and(|receive| receive.armed));
         cancels.extend(armed.map(|single| Op::ReceiveDatagram.tag(*single)));
-        udp.own.expected += cancels.len() as u32;
+        udp.uring.expected += cancels.len() as u32;
         cancels.into_iter().for_each(|operation| self.push_cancel_of(key, operation));
     }
 }

@@ -1,6 +1,7 @@
 //! Wake-ups by other threads.
 
-use super::{Entry, Op, UringDriver};
+use super::{Op, Uring};
+use crate::driver::sockets::{Entry, Sockets};
 use crate::slots::Key;
 use crate::sys;
 use io_uring::types::Fd;
@@ -9,40 +10,40 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 /// The poll on the worker's eventfd.
 pub(crate) struct WakeWatch {
-    pub(super) eventfd: RawFd,
-    pub(super) armed: bool,
+    pub(in crate::driver) eventfd: RawFd,
+    pub(in crate::driver) armed: bool,
 }
 
-impl UringDriver {
-    pub(super) fn arm_wake(&mut self, key: Key) {
-        let Some(Entry::Wake(wake)) = self.entries.get_mut(key) else { return };
-        wake.armed = true;
-        let entry = opcode::PollAdd::new(Fd(wake.eventfd), libc::POLLIN as u32)
-            .multi(self.engine.features.multishot)
-            .build();
-        // SAFETY: a poll names no memory.
-        unsafe { self.engine.ring.push(entry.user_data(Op::Wake.tag(key))) };
+impl Uring {
+    pub(super) fn watch_wakes(&mut self, sockets: &mut Sockets, eventfd: RawFd) {
+        let key = sockets.entries.insert(Entry::Wake(WakeWatch { eventfd, armed: true }));
+        self.arm_wake(key, eventfd);
     }
 
-    pub(super) fn on_wake(&mut self, key: Key, flags: u32) {
-        self.engine.signalled = true;
+    fn arm_wake(&mut self, key: Key, eventfd: RawFd) {
+        let entry = opcode::PollAdd::new(Fd(eventfd), libc::POLLIN as u32)
+            .multi(self.features.multishot)
+            .build();
+        // SAFETY: a poll names no memory.
+        unsafe { self.ring.push(entry.user_data(Op::Wake.tag(key))) };
+    }
+
+    pub(super) fn on_wake(&mut self, sockets: &mut Sockets, key: Key, flags: u32) {
+        self.signalled = true;
         if cqueue::more(flags) {
             return;
         }
-        if let Some(Entry::Wake(wake)) = self.entries.get_mut(key) {
+        let Some(Entry::Wake(wake)) = sockets.entries.get_mut(key) else { return };
+        if self.torn_down {
             wake.armed = false;
+            return self.remove_if_done(sockets, key);
         }
-        if self.engine.torn_down {
-            self.remove_if_done(key);
-        } else {
-            // A poll that is armed again reports a level. A signal that arrived after the inbox was
-            // emptied (a waker first adds to the inbox and then signals) would end every further
-            // wait. Clearing it loses nothing: the worker checks the inbox before it waits.
-            if let Some(Entry::Wake(wake)) = self.entries.get(key) {
-                // SAFETY: the worker keeps its eventfd open longer than its driver.
-                sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
-            }
-            self.arm_wake(key);
-        }
+        // A poll that is armed again reports a level. A signal that arrived after the inbox was
+        // emptied (a waker first adds to the inbox and then signals) would end every further
+        // wait. Clearing it loses nothing: the worker checks the inbox before it waits.
+        // SAFETY: the worker keeps its eventfd open longer than its driver.
+        sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
+        let eventfd = wake.eventfd;
+        self.arm_wake(key, eventfd);
     }
 }

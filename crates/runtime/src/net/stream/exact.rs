@@ -11,7 +11,7 @@ impl TcpStream {
     /// has read too far. Bytes from a receive buffer are copied.
     pub fn put_back(&self, data: impl Into<RecvBuf>) {
         let mut wakes = Vec::new();
-        self.worker.driver.borrow_mut().put_back(self.key, data.into(), &mut wakes);
+        self.stream.borrow_mut().receiving.put_back(data.into(), &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 

@@ -56,8 +56,8 @@ impl Connect {
             }
         };
         let worker = current();
-        let key = worker.driver.borrow_mut().connect(OwnedFd::from(socket), &address)?;
-        self.attempt = Attempt::Started(TcpStream::new(worker, key));
+        let stream = worker.driver.borrow_mut().connect(OwnedFd::from(socket), &address)?;
+        self.attempt = Attempt::Started(TcpStream::new(worker, stream));
         Ok(())
     }
 }
@@ -70,7 +70,7 @@ impl Future for Connect {
         let Connect { attempt, token } = &mut *self;
         let mut waiter = Waiter::new(cx, token);
         let Attempt::Started(stream) = attempt else { return Poll::Ready(Err(polled_again())) };
-        let polled = stream.worker.driver.borrow_mut().poll_connected(stream.key, &mut waiter);
+        let polled = stream.stream.borrow_mut().sending.poll_connected(&mut waiter);
         polled.map(|connected| match std::mem::replace(attempt, Attempt::Over) {
             Attempt::Started(stream) => connected.map(|()| stream),
             _ => Err(polled_again()),
@@ -117,7 +117,7 @@ impl Future for Recv<'_> {
         if !stream.spend(cx) {
             return Poll::Pending;
         }
-        let received = stream.worker.driver.borrow_mut().take_received(stream.key, token);
+        let received = stream.take_received(token);
         match received {
             Some(chunk) => {
                 stream.worker.executor.spend_bytes(chunk.len());

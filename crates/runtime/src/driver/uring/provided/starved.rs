@@ -34,7 +34,7 @@ impl Starved {
         self.sparse.pop_front().or_else(|| self.bulk.pop_front())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::driver::uring) fn is_empty(&self) -> bool {
         self.sparse.is_empty() && self.bulk.is_empty()
     }
 }

@@ -1,11 +1,12 @@
 //! Receiving datagrams.
 
 use super::Memory;
-use super::Udp;
 use super::memory::{RecvOp, of_multishot};
 use crate::datagram::Received;
 use crate::driver::datagrams::{count_received, is_icmp_error};
-use crate::driver::uring::{Entry, Op, Uring, UringDriver};
+use crate::driver::sockets::Sockets;
+use crate::driver::udp::Udp;
+use crate::driver::uring::{Op, Uring};
 use crate::slots::Key;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
@@ -13,69 +14,70 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::task::Waker;
 
-impl UringDriver {
+impl Uring {
     /// The completion of a single-shot receive.
     pub(in crate::driver::uring) fn on_single_datagram(
         &mut self,
+        sockets: &mut Sockets,
         single: Key,
         result: i32,
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(receive) = self.engine.receives.get_mut(single) else { return };
+        let Some(receive) = self.receives.get_mut(single) else { return };
         let key = receive.socket;
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Memory::Own(pool) = &udp.own.memory else { return };
+        let Some(udp) = sockets.udp(key) else { return };
+        let Memory::Own(pool) = &udp.uring.memory else { return };
         let outcome = receive.finish(result, &udp.setup, pool);
-        udp.own.armed -= 1;
-        udp.own.expected -= 1;
-        self.engine.deliver_datagram(key, udp, outcome, wakes);
+        udp.uring.armed -= 1;
+        udp.uring.expected -= 1;
+        self.deliver_datagram(key, udp, outcome, wakes);
         // Only this one: the others are armed, or wait for the program to read.
-        if let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests())
-            && let Memory::Own(pool) = &udp.own.memory
-            && let Some(receive) = self.engine.receives.get_mut(single)
+        if let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests())
+            && let Memory::Own(pool) = &udp.uring.memory
+            && let Some(receive) = self.receives.get_mut(single)
             && let Some(entry) = receive.start(Fd(socket.as_raw_fd()), &udp.setup, pool)
         {
-            udp.own.armed += 1;
-            udp.own.expected += 1;
+            udp.uring.armed += 1;
+            udp.uring.expected += 1;
             // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
-            unsafe { self.engine.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single))) };
+            unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single))) };
         }
-        self.remove_if_done(key);
+        self.remove_if_done(sockets, key);
     }
 }
 
 impl Uring {
     /// Takes datagrams that were received.
-    pub(in crate::driver::uring) fn take_datagrams(
+    pub(in crate::driver) fn take_datagrams(
         &mut self,
         key: Key,
         udp: &mut Udp,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Option<io::Result<usize>> {
-        if !udp.own.received.is_empty() {
-            let count = udp.own.received.len().min(most);
-            into.extend(udp.own.received.drain(..count));
-            if udp.own.paused && udp.own.received.is_empty() {
-                udp.own.paused = false;
+        if !udp.uring.received.is_empty() {
+            let count = udp.uring.received.len().min(most);
+            into.extend(udp.uring.received.drain(..count));
+            if udp.uring.paused && udp.uring.received.is_empty() {
+                udp.uring.paused = false;
                 self.arm_datagrams(key, udp);
             }
             return Some(Ok(count));
         }
-        if let Some(errno) = udp.own.receive_error.take() {
+        if let Some(errno) = udp.uring.receive_error.take() {
             return Some(Err(io::Error::from_raw_os_error(errno)));
         }
         None
     }
 
     /// Starts receives, or queues for a buffer if others do, as in `arm_receive`.
-    pub(in crate::driver::uring) fn arm_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        if let Memory::Group(group) = udp.own.memory
-            && udp.own.armed == 0
+    pub(in crate::driver) fn arm_datagrams(&mut self, key: Key, udp: &mut Udp) {
+        if let Memory::Group(group) = udp.uring.memory
+            && udp.uring.armed == 0
             && !udp.rests()
-            && self.groups.is_starved(group)
+            && !self.groups.get(group).starved.is_empty()
         {
-            udp.own.starved = true;
+            udp.uring.starved = true;
             self.groups.get(group).starved.push(key, false);
             return;
         }
@@ -84,22 +86,22 @@ impl Uring {
 
     /// Submits as many receives as there should be, unless there must be none now.
     pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests()) else { return };
+        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
         let fd = Fd(socket.as_raw_fd());
-        let pool = match &udp.own.memory {
+        let pool = match &udp.uring.memory {
             Memory::Own(pool) => pool,
-            Memory::Group(_) if udp.own.armed > 0 => return,
+            Memory::Group(_) if udp.uring.armed > 0 => return,
             Memory::Group(group) => {
                 let entry = if udp.setup.is_plain() {
                     // MSG_TRUNC makes the kernel report the whole length of a datagram that it
                     // cuts.
                     opcode::RecvMulti::new(fd, *group).flags(libc::MSG_TRUNC).build()
                 } else {
-                    opcode::RecvMsgMulti::new(fd, &*udp.own.template, *group).build()
+                    opcode::RecvMsgMulti::new(fd, &*udp.uring.template, *group).build()
                 };
-                udp.own.armed = 1;
-                udp.own.expected += 1;
-                if std::mem::replace(&mut udp.own.again, true) {
+                udp.uring.armed = 1;
+                udp.uring.expected += 1;
+                if std::mem::replace(&mut udp.uring.again, true) {
                     self.counters.rearms.add(1);
                 }
                 // SAFETY: the template is boxed in the slot until the last completion; the kernel takes
@@ -108,19 +110,19 @@ impl Uring {
             }
         };
         let wanted = udp.setup.pending.max(1);
-        if udp.own.armed == wanted {
+        if udp.uring.armed == wanted {
             return;
         }
-        while (udp.own.singles.len() as u32) < wanted {
-            udp.own.singles.push(self.receives.insert(RecvOp::new(key)));
+        while (udp.uring.singles.len() as u32) < wanted {
+            udp.uring.singles.push(self.receives.insert(RecvOp::new(key)));
         }
-        for single in &udp.own.singles {
+        for single in &udp.uring.singles {
             if let Some(receive) = self.receives.get_mut(*single)
                 && !receive.armed
                 && let Some(entry) = receive.start(fd, &udp.setup, pool)
             {
-                udp.own.armed += 1;
-                udp.own.expected += 1;
+                udp.uring.armed += 1;
+                udp.uring.expected += 1;
                 // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
                 unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single))) };
             }
@@ -135,13 +137,13 @@ impl Uring {
         (result, flags): (i32, u32),
         wakes: &mut Vec<Waker>,
     ) {
-        let Memory::Group(group) = udp.own.memory else { return };
+        let Memory::Group(group) = udp.uring.memory else { return };
         let group = self.groups.get(group);
-        let outcome = of_multishot(group, result, flags, &udp.own.template, &udp.setup);
+        let outcome = of_multishot(group, result, flags, &udp.uring.template, &udp.setup);
         let ended = !cqueue::more(flags);
         if ended {
-            udp.own.armed -= 1;
-            udp.own.expected -= 1;
+            udp.uring.armed -= 1;
+            udp.uring.expected -= 1;
         }
         self.deliver_datagram(key, udp, outcome, wakes);
         if ended {
@@ -161,7 +163,7 @@ impl Uring {
             Ok(mut received) => {
                 self.counters.received.add(1);
                 count_received(&mut udp.stats, &received);
-                let low = match &udp.own.memory {
+                let low = match &udp.uring.memory {
                     Memory::Group(group) => self.groups.get(*group).is_low(),
                     Memory::Own(pool) => pool.released() == 0,
                 };
@@ -169,27 +171,27 @@ impl Uring {
                     self.counters.copied_out.add(1);
                     received.data = received.data.detach();
                 }
-                if udp.own.received.is_empty() {
-                    udp.own.oldest_turn = self.turn;
+                if udp.uring.received.is_empty() {
+                    udp.uring.oldest_turn = self.turn;
                 }
-                udp.own.received.push_back(received);
+                udp.uring.received.push_back(received);
                 udp.receive_waiters.wake(wakes);
                 // A large batch that has just arrived does not mean that the reader is slow.
-                let had_a_turn = udp.own.oldest_turn != self.turn;
-                if udp.own.received.len() >= udp.own.received_max && had_a_turn && !udp.own.paused {
-                    udp.own.paused = true;
+                let had_a_turn = udp.uring.oldest_turn != self.turn;
+                if udp.uring.received.len() >= udp.uring.received_max && had_a_turn && !udp.uring.paused {
+                    udp.uring.paused = true;
                     self.counters.pauses.add(1);
-                    if matches!(udp.own.memory, Memory::Group(_)) && udp.own.armed > 0 {
-                        udp.own.expected += 1;
+                    if matches!(udp.uring.memory, Memory::Group(_)) && udp.uring.armed > 0 {
+                        udp.uring.expected += 1;
                         self.push_cancel(key, Op::ReceiveDatagrams);
                     }
                 }
             }
             Err(libc::ENOBUFS) => {
                 self.counters.enobufs.add(1);
-                if let Memory::Group(group) = udp.own.memory
+                if let Memory::Group(group) = udp.uring.memory
                     && !udp.outbox.closing
-                    && !std::mem::replace(&mut udp.own.starved, true)
+                    && !std::mem::replace(&mut udp.uring.starved, true)
                 {
                     self.groups.get(group).starved.push(key, false);
                 }
@@ -200,7 +202,7 @@ impl Uring {
             Err(errno) if is_icmp_error(errno) => udp.stats.icmp_errors += 1,
             Err(errno) => {
                 udp.stats.receive_errors += 1;
-                udp.own.receive_error = Some(errno);
+                udp.uring.receive_error = Some(errno);
                 udp.receive_waiters.wake(wakes);
             }
         }

@@ -17,7 +17,7 @@ fn charge(bytes: usize) -> usize {
 }
 
 /// The free space in the send buffer of one socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SendBudget {
     buffer_bytes: usize,
     /// Charged for the datagrams that are with the kernel or queued for it.

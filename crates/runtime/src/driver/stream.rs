@@ -4,15 +4,118 @@
 //! There is no kernel here. An engine reports events (`sent`, `fail`, `connected`, ...), and asks
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
-use super::queues::{Seldom, copy_pieces};
+use super::common::{closed, reset_on_close};
+use super::epoll::EpollStream;
+use super::queues::{Seldom, Unread};
+use super::uring::UringStream;
 use crate::buf::{RecvBuf, SendBuf};
+use crate::counters::Counters;
+use crate::slots::Key;
+use crate::sys;
 use crate::task::{WaitQueue, Waiter};
+use std::cell::RefCell;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Bytes a socket may hold queued for sending before `send` waits. One further buffer of any
 /// size is accepted while less than this is queued.
 pub(crate) const QUEUED_BYTES_MAX: usize = 256 * 1024;
+
+/// A connected or connecting socket, with all that an operation or a completion needs to know of it. The
+/// program's handle and the driver's entry share it. It is borrowed for moments, behind the driver if both
+/// are borrowed, and never while foreign code runs.
+pub(crate) struct Stream {
+    pub(crate) key: Key,
+    /// Empty once the close was submitted.
+    pub(crate) socket: Option<OwnedFd>,
+    /// O_NONBLOCK is set, see `driver::pieces`.
+    pub(crate) nonblocking: bool,
+    pub(crate) receiving: Receiving,
+    pub(crate) sending: Sending,
+    /// What one engine has to remember; that of the other is not used.
+    pub(crate) uring: UringStream,
+    pub(crate) epoll: EpollStream,
+}
+
+pub(crate) type StreamRef = Rc<RefCell<Stream>>;
+
+impl Stream {
+    pub(crate) fn new(socket: OwnedFd, sending: Sending) -> Stream {
+        Stream {
+            key: Key::from_bits(0),
+            socket: Some(socket),
+            nonblocking: true,
+            receiving: Receiving::default(),
+            sending,
+            uring: UringStream::default(),
+            epoll: EpollStream::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        self.socket.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Sends FIN if it is due.
+    pub(crate) fn shut_down_if_due(&mut self, counters: &Counters) {
+        if self.sending.take_fin() {
+            self.shut_down(counters);
+        }
+    }
+
+    pub(crate) fn shut_down(&self, counters: &Counters) {
+        if let Some(fd) = self.fd() {
+            counters.syscalls.add(1);
+            // Fails only when the connection has ended, which the receiving side reports.
+            let _reported_by_recv = sys::shutdown_write(fd);
+        }
+    }
+
+    /// A send failed, and its bytes are lost. If the kernel had no memory for it, the connection is still
+    /// open: then the receiving half ends too, or this end would wait for the answer to what the peer
+    /// never got, and the close is a reset, or the peer would take the rest for all of it.
+    #[cold]
+    pub(crate) fn send_failed(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
+        self.sending.fail(errno, wakes);
+        if matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+            self.receiving.finish(End::Error(errno), wakes);
+            self.socket.iter().for_each(reset_on_close);
+        }
+    }
+
+    /// Called before a close that does not wait for unsent data.
+    pub(crate) fn cut_off(&self) {
+        if self.sending.must_linger() {
+            self.socket.iter().for_each(reset_on_close);
+        }
+    }
+
+    /// The engine has nothing of the socket any more. A handle that outlives its runtime gets EBADF.
+    pub(crate) fn end(&mut self) {
+        self.socket = None;
+        self.receiving.unread = Unread::default();
+        self.receiving.end = Some(End::Gone);
+        self.sending.fail(libc::EBADF, &mut Vec::new());
+    }
+
+    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
+    pub(crate) fn end_file(
+        &mut self,
+        counters: &Counters,
+        broken: Option<i32>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if let Some(errno) = broken {
+            self.sending.fail(errno, wakes);
+            self.socket.iter().for_each(reset_on_close);
+        }
+        self.sending.end_file(wakes);
+        self.shut_down_if_due(counters);
+    }
+}
 
 /// How the receiving half ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +124,16 @@ pub(crate) enum End {
     Stream,
     /// The socket failed with this errno; reported once, then as the end of the stream.
     Error(i32),
+    /// The runtime has ended.
+    Gone,
 }
 
-/// The receiving half. Received data is with the engine, or still with the kernel.
+/// The receiving half.
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
-    /// Pieces that readers put back, in the order of their bytes: before all that the engine has.
-    /// On the heap; as many as the program puts back.
-    put_back: Seldom<RecvBuf>,
+    /// Bytes that were received and not read; on epoll they stay in the kernel, and here are only those that
+    /// readers have put back.
+    pub(crate) unread: Unread,
     pub(crate) end: Option<End>,
     pub(crate) waiters: WaitQueue,
 }
@@ -43,20 +148,9 @@ impl Receiving {
     /// Puts a piece back before all others, and wakes readers.
     pub(crate) fn put_back(&mut self, piece: RecvBuf, wakes: &mut Vec<Waker>) {
         if !piece.is_empty() {
-            self.put_back.items().push_front(piece.detach());
+            self.unread.push_front(piece.detach());
             self.waiters.wake(wakes);
         }
-    }
-
-    /// The next piece that was put back.
-    #[inline]
-    pub(crate) fn take_put_back(&mut self) -> Option<RecvBuf> {
-        if self.put_back.is_empty() { None } else { self.put_back.pop_front() }
-    }
-
-    /// Copies bytes that were put back, as many as fit.
-    pub(crate) fn copy_put_back(&self, into: &mut [u8]) -> usize {
-        copy_pieces(self.put_back.iter(), into)
     }
 
     /// The result of a receive behind the last byte: the error once, then the end of the stream for
@@ -73,6 +167,7 @@ impl Receiving {
                 self.end = Some(End::Stream);
                 Poll::Ready(Err(io::Error::from_raw_os_error(errno)))
             }
+            Some(End::Gone) => Poll::Ready(Err(closed())),
         }
     }
 

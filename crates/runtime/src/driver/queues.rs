@@ -11,7 +11,7 @@ pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 
 /// A queue that is empty most of the time, when it is only a pointer.
 #[derive(Debug)]
-pub(super) struct Seldom<T>(Option<Box<Items<T>>>);
+pub(crate) struct Seldom<T>(Option<Box<Items<T>>>);
 
 #[derive(Debug)]
 struct Items<T>(VecDeque<T>);
@@ -23,34 +23,34 @@ impl<T> Default for Seldom<T> {
 }
 
 impl<T> Seldom<T> {
-    pub(super) fn items(&mut self) -> &mut VecDeque<T> {
+    pub(crate) fn items(&mut self) -> &mut VecDeque<T> {
         &mut self.0.get_or_insert_with(|| Box::new(Items(VecDeque::new()))).0
     }
 
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |items| items.0.len())
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     #[inline(never)]
-    pub(super) fn pop_front(&mut self) -> Option<T> {
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
         self.0.as_mut()?.0.pop_front()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flat_map(|items| &items.0)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
 
-    pub(super) fn map_all(&mut self, change: impl Fn(T) -> T) {
+    pub(crate) fn map_all(&mut self, change: impl Fn(T) -> T) {
         if let Some(items) = &mut self.0 {
             items.0 = std::mem::take(&mut items.0).into_iter().map(change).collect();
         }
@@ -80,6 +80,15 @@ impl Unread {
         }
     }
 
+    /// Puts a piece before all others.
+    pub(crate) fn push_front(&mut self, piece: RecvBuf) {
+        self.bytes += piece.len();
+        if let Some(second) = self.first.replace(piece) {
+            self.more.items().push_front(second);
+        }
+    }
+
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -103,7 +112,14 @@ impl Unread {
 
     /// Copies the oldest bytes, as many as fit.
     pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
-        copy_pieces(self.first.iter().chain(self.more.iter()), into)
+        let mut copied = 0;
+        for piece in self.first.iter().chain(self.more.iter()) {
+            let rest = &mut into[copied..];
+            let bytes = rest.len().min(piece.len());
+            rest[..bytes].copy_from_slice(&piece[..bytes]);
+            copied += bytes;
+        }
+        copied
     }
 
     /// Moves the unread pieces out of the pool; called when they will stay for a while.
@@ -113,18 +129,6 @@ impl Unread {
         self.more.map_all(RecvBuf::detach);
         moved
     }
-}
-
-/// Copies the first bytes of `pieces`, as many as fit; returns how many.
-pub(super) fn copy_pieces<'a>(pieces: impl Iterator<Item = &'a RecvBuf>, into: &mut [u8]) -> usize {
-    let mut copied = 0;
-    for piece in pieces {
-        let rest = &mut into[copied..];
-        let bytes = rest.len().min(piece.len());
-        rest[..bytes].copy_from_slice(&piece[..bytes]);
-        copied += bytes;
-    }
-    copied
 }
 
 #[cfg(test)]

@@ -37,15 +37,13 @@ impl Lingering {
         self.queue.is_empty()
     }
 
-    /// The next deadline of a socket that is still `open`.
-    pub(crate) fn next_deadline(&mut self, open: impl Fn(Key) -> bool) -> Option<Instant> {
-        while let Some((deadline, key)) = self.queue.front() {
-            if open(*key) {
-                return Some(*deadline);
-            }
-            self.queue.pop_front();
-        }
-        None
+    /// The socket whose deadline is next, open or not.
+    pub(crate) fn front(&self) -> Option<(Instant, Key)> {
+        self.queue.front().copied()
+    }
+
+    pub(crate) fn pop(&mut self) {
+        self.queue.pop_front();
     }
 }
 
@@ -55,7 +53,7 @@ mod tests {
     use crate::slots::Slots;
 
     #[test]
-    fn sockets_expire_in_order_after_the_limit_and_closed_ones_have_no_deadline() {
+    fn sockets_expire_in_order_after_the_limit() {
         let mut slots = Slots::new();
         let (first, second) = (slots.insert(()), slots.insert(()));
         let mut expired = Lingering::new(Duration::ZERO);
@@ -68,9 +66,9 @@ mod tests {
         lingering.push(first);
         lingering.push(second);
         assert_eq!(lingering.pop_expired(), None);
-        let deadline = lingering.next_deadline(|key| key == second).expect("it is open");
-        assert!((before + HOUR..=sys::now() + HOUR).contains(&deadline));
-        assert_eq!(lingering.queue.len(), 1, "the closed one has left the queue");
-        assert_eq!(lingering.next_deadline(|_| false), None);
+        let (deadline, key) = lingering.front().expect("two wait");
+        assert!((before + HOUR..=sys::now() + HOUR).contains(&deadline) && key == first);
+        lingering.pop();
+        assert_eq!(lingering.front().map(|(_, key)| key), Some(second));
     }
 }

@@ -264,15 +264,15 @@ fn pieces_that_were_put_back_come_first() {
     assert!(poll(|waiter| receiving.poll_end(waiter)).is_pending());
     let mut wakes = Vec::new();
     receiving.put_back(RecvBuf::empty(), &mut wakes);
-    assert!(wakes.is_empty() && receiving.take_put_back().is_none(), "nothing was put back");
+    assert!(wakes.is_empty() && receiving.unread.pop().is_none(), "nothing was put back");
     receiving.put_back(RecvBuf::from(b"later".to_vec()), &mut wakes);
     assert_eq!(wakes.len(), 1);
     receiving.put_back(RecvBuf::from(b"first".to_vec()), &mut wakes);
     let mut seen = [0; 7];
-    assert_eq!((receiving.copy_put_back(&mut seen), &seen), (7, b"firstla"));
-    let taken = std::iter::from_fn(|| receiving.take_put_back());
+    assert_eq!((receiving.unread.copy_to(&mut seen), &seen), (7, b"firstla"));
+    let taken = std::iter::from_fn(|| receiving.unread.pop());
     assert_eq!(taken.map(|piece| piece.to_vec()).collect::<Vec<_>>(), [b"first", b"later"]);
-    assert_eq!(receiving.copy_put_back(&mut seen), 0);
+    assert_eq!(receiving.unread.copy_to(&mut seen), 0);
 }
 
 /// Data that stays for a while gives its receive buffers back.
