@@ -157,11 +157,7 @@ impl Driver {
     }
 
     /// Takes over a fresh socket and starts to connect it.
-    pub(crate) fn connect(
-        &mut self,
-        socket: OwnedFd,
-        address: &SockAddr,
-    ) -> io::Result<StreamRef> {
+    pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> io::Result<StreamRef> {
         let stream = self.insert(Stream::new(socket, stream::Sending::connecting()));
         let key = stream.borrow().key;
         let started = match &mut self.engine {

@@ -143,12 +143,7 @@ impl Epoll {
     /// Makes the first of these sends, as far as they are copied, and queues what the kernel does not
     /// accept. Ends after a send of which a part is left, because a later one may be on the same
     /// stream. Returns how many it has made.
-    fn send_burst(
-        &mut self,
-        sockets: &Sockets,
-        sends: &[(Key, Bytes)],
-        copies: &[u8],
-    ) -> usize {
+    fn send_burst(&mut self, sockets: &Sockets, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
         let mut fds = std::mem::take(&mut self.gather.fds);
         let copied = |(_, bytes): &&(Key, Bytes)| matches!(bytes, Bytes::Copied { .. });
         fds.extend(sends.iter().take(BURST_MAX).take_while(copied).map(|(key, _)| {

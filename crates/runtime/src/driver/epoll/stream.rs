@@ -54,7 +54,11 @@ impl Stream {
     /// The bytes that have already arrived, unless the end was found.
     #[inline]
     pub(in crate::driver) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
-        if self.epoll.readable && self.receiving.end.is_none() { self.receive(shared) } else { None }
+        if self.epoll.readable && self.receiving.end.is_none() {
+            self.receive(shared)
+        } else {
+            None
+        }
     }
 
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
@@ -104,7 +108,11 @@ impl Stream {
     }
 
     /// One recv(2) with MSG_PEEK; `None` when there is nothing, or the end was found.
-    pub(in crate::driver) fn try_peek(&mut self, into: &mut [u8], shared: &Shared) -> Option<usize> {
+    pub(in crate::driver) fn try_peek(
+        &mut self,
+        into: &mut [u8],
+        shared: &Shared,
+    ) -> Option<usize> {
         if !self.epoll.readable || self.receiving.end.is_some() {
             return None;
         }

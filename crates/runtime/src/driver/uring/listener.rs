@@ -77,7 +77,9 @@ impl Uring {
     }
 
     pub(in crate::driver) fn arm_accept(&mut self, key: Key, listener: &mut Listener) {
-        let Some(socket) = listener.socket.as_ref().filter(|_| !listener.uring.armed) else { return };
+        let Some(socket) = listener.socket.as_ref().filter(|_| !listener.uring.armed) else {
+            return;
+        };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
             opcode::AcceptMulti::new(fd).flags(FLAGS).build()

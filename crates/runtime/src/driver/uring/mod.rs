@@ -336,12 +336,7 @@ impl Uring {
     }
 
     #[inline]
-    fn complete(
-        &mut self,
-        sockets: &mut Sockets,
-        completion: Completion,
-        wakes: &mut Vec<Waker>,
-    ) {
+    fn complete(&mut self, sockets: &mut Sockets, completion: Completion, wakes: &mut Vec<Waker>) {
         // Apart from the others because it is on the path of each byte.
         if completion.user_data >> Key::BITS == Op::Receive as u64 {
             self.complete_receive(sockets, completion, wakes);

@@ -93,8 +93,7 @@ impl Uring {
         if result > 0 && cqueue::more(flags) {
             return self.on_bytes(&mut shared.borrow_mut(), flags, piece, wakes);
         }
-        let done =
-            self.on_receive_ended(&mut shared.borrow_mut(), (result, flags), piece, wakes);
+        let done = self.on_receive_ended(&mut shared.borrow_mut(), (result, flags), piece, wakes);
         if done {
             sockets.remove(key);
         }

@@ -173,11 +173,7 @@ impl Uring {
                 false => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
             };
             let bytes = header_bytes + setup.buffer_bytes;
-            Memory::Group(self.groups.for_datagrams(
-                &self.ring,
-                setup.buffer_count,
-                bytes,
-            )?)
+            Memory::Group(self.groups.for_datagrams(&self.ring, setup.buffer_count, bytes)?)
         };
         let mut template = empty_header();
         template.msg_namelen = name_bytes as libc::socklen_t;

@@ -178,7 +178,10 @@ impl Uring {
                 udp.receive_waiters.wake(wakes);
                 // A large batch that has just arrived does not mean that the reader is slow.
                 let had_a_turn = udp.uring.oldest_turn != self.turn;
-                if udp.uring.received.len() >= udp.uring.received_max && had_a_turn && !udp.uring.paused {
+                if udp.uring.received.len() >= udp.uring.received_max
+                    && had_a_turn
+                    && !udp.uring.paused
+                {
                     udp.uring.paused = true;
                     self.counters.pauses.add(1);
                     if matches!(udp.uring.memory, Memory::Group(_)) && udp.uring.armed > 0 {
