@@ -3,7 +3,7 @@
 
 use crate::support::datagrams::client;
 use crate::support::http::{ask_on_buffered, get};
-use crate::support::{Ended, PATIENCE, Server, connect, pattern, ping};
+use crate::support::{AtTheEnd, Ended, PATIENCE, Server, connect, pattern, ping};
 use std::io::BufReader;
 use std::net::SocketAddr;
 use std::sync::Once;
@@ -189,15 +189,6 @@ fn reflect(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) 
         }
     });
     experience.sent_again += sent_again;
-}
-
-/// Sets what it was given when dropped: a panic of the attack must end the threads beside it.
-struct AtTheEnd<'a>(&'a AtomicBool);
-
-impl Drop for AtTheEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A server and what it has to withstand.

@@ -1,165 +1,138 @@
-//! `twinring serve echo` over real sockets: the same bytes on both engines, with any behaviour of
-//! peers.
+//! `serve echo` and `serve discard`: the same bytes on both engines, with any behaviour of peers, at their limits
+//! and while they end.
 
 use crate::support::*;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    both_engines_answer_with_the_same_bytes_and_the_same_counts,
-    degraded_features_echo_the_same_bytes
+    degraded_features_echo_the_same_bytes,
+    connections_are_limited_in_all_and_by_address,
+    idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    half_close_delivers_everything_then_fin,
-    a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served,
-    many_slow_readers_are_bounded_too,
+    every_byte_comes_back_in_order,
+    every_byte_is_discarded_and_none_is_answered,
+    slow_readers_lose_nothing_and_are_bounded_while_others_are_served,
     a_flooding_client_does_not_starve_fifty_others,
     several_addresses_of_both_families_and_several_workers,
-    the_port_can_be_bound_again_at_once
+    the_port_can_be_bound_again_at_once,
+    a_drain_closes_idle_connections_and_stops_accepting,
+    a_drain_delivers_received_data_to_a_slow_reader,
+    a_busy_connection_continues_during_the_drain_until_it_pauses,
+    timeouts_reset_connections_that_are_stuck,
+    a_second_signal_stops_at_once
 ];
 
-/// The results of a fixed set of connections on one engine: every byte that came back, and the server's
-/// counters.
-fn transcript(engine: &str) -> (Vec<Vec<u8>>, serde_json::Value) {
+const ENGINE: &str = "auto";
+
+/// One byte, around the buffer sizes of both engines, and far above them; nothing at all: FIN is answered by FIN.
+fn every_byte_comes_back_in_order(engine: &str) {
     let server = Server::echo(engine, &[]);
-    let mut came_back = Vec::new();
-    // One byte, around the buffer sizes of both engines, and far above them.
-    for (number, length) in
-        [1, 2, 127, 2047, 2048, 2049, 65_535, 65_536, 65_537, 1_000_003].into_iter().enumerate()
-    {
+    let lengths = [0, 1, 2, 127, 2047, 2048, 2049, 65_535, 65_536, 65_537, 1_000_003, 8 << 20];
+    for (number, length) in (0..).zip(lengths) {
+        let sent = pattern(number, length);
         let stream = connect(server.address());
-        let writer = write_and_finish(&stream, pattern(number as u64, length));
-        came_back.push(read_to_end(&stream).expect("a clean end"));
-        writer.join().unwrap().expect("everything was written");
+        let writer = write_and_finish(&stream, sent.clone());
+        assert_same(&read_to_end(&stream).expect("a clean end"), &sent);
+        writer.join().expect("no panic").expect("everything was written");
     }
     // Many chunks of uneven size on one connection, three of them on their way at any time.
-    let stream = connect(server.address());
+    let mut stream = connect(server.address());
     let chunks: Vec<Vec<u8>> =
         (0..300).map(|number| pattern(1000 + number, 1 + (number as usize * 37) % 3000)).collect();
     for (number, chunk) in chunks.iter().enumerate() {
-        (&stream).write_all(chunk).unwrap();
+        stream.write_all(chunk).expect("the server reads");
         if let Some(earlier) = number.checked_sub(2) {
             let mut back = vec![0; chunks[earlier].len()];
-            (&stream).read_exact(&mut back).unwrap();
-            came_back.push(back);
+            stream.read_exact(&mut back).expect("an echo");
+            assert_same(&back, &chunks[earlier]);
         }
     }
-    stream.shutdown(Shutdown::Write).unwrap();
-    came_back.push(read_to_end(&stream).unwrap());
-    // Nothing at all: FIN is answered by FIN.
-    let stream = connect(server.address());
-    stream.shutdown(Shutdown::Write).unwrap();
-    came_back.push(read_to_end(&stream).unwrap());
+    stream.shutdown(Shutdown::Write).expect("connected");
+    assert_same(&read_to_end(&stream).expect("a clean end"), &chunks[298..].concat());
     drop(stream);
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    (came_back, ended.last["service_counters"].clone())
+    let ended = server.end();
+    assert_eq!(ended.count("received_bytes"), ended.count("sent_bytes"));
+    assert_eq!((ended.count("accepted"), ended.count("reset")), (13, 0));
 }
 
-fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
-    let (ring, ring_counters) = transcript("io_uring");
-    let (epoll, epoll_counters) = transcript("epoll");
-    assert!(ring == epoll, "the transcripts differ");
-    assert_eq!(ring_counters, epoll_counters);
-    assert_eq!(ring_counters["received_bytes"], ring_counters["sent_bytes"]);
-    assert_eq!(ring_counters["accepted"], 12);
-    assert_eq!(ring_counters["open"], 0);
-    let bytes: usize = ring.iter().map(Vec::len).sum();
-    println!("{} transcripts of {bytes} bytes are equal on both engines", ring.len());
-}
-
-fn half_close_delivers_everything_then_fin(engine: &str) {
-    let server = Server::echo(engine, &[]);
-    for length in [5, 300_000, 8 << 20] {
-        let sent = pattern(length as u64, length);
-        let stream = connect(server.address());
-        let writer = write_and_finish(&stream, sent.clone());
-        let received = read_to_end(&stream).expect("a clean end");
-        assert_same(&received, &sent);
-        writer.join().unwrap().unwrap();
+fn every_byte_is_discarded_and_none_is_answered(engine: &str) {
+    const BYTES: [usize; 4] = [0, 1, 65_537, 3_000_017];
+    let listen = ["--listen", "127.0.0.1:0"];
+    let server = Server::spawn(serving(twinring(), "discard", engine, &listen));
+    let streams = BYTES.map(|_| connect(server.address()));
+    for (stream, bytes) in streams.iter().zip(BYTES) {
+        (&*stream).write_all(&vec![7; bytes]).expect("the server reads");
+        stream.shutdown(Shutdown::Write).expect("connected");
     }
-    println!("{engine}: 3 half-closed connections got everything");
+    for stream in &streams {
+        assert!(read_to_end(stream).expect("a clean end").is_empty(), "{engine}");
+    }
+    let ended = server.end();
+    assert_eq!(ended.count("received_bytes"), BYTES.iter().sum::<usize>() as u64);
+    assert_eq!(ended.count("sent_bytes"), 0);
 }
 
-fn a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served(engine: &str) {
+/// One may have 256 KiB queued, 128 KiB unread and a buffer in hand.
+fn slow_readers_lose_nothing_and_are_bounded_while_others_are_served(engine: &str) {
     let server = Server::echo(engine, &[]);
     ping(&connect(server.address()), &pattern(1, 70_000));
     let before = server.memory_bytes();
-    let sent = pattern(2, 48 << 20);
-    let slow = connect(server.address());
-    let written = write_until_stuck(&slow, &sent);
-    assert!(written < sent.len(), "the server takes without bound");
-    let growth = server.memory_bytes().saturating_sub(before);
-    let bound = ONCE_BYTES + (512 << 10) + server.pool_bytes();
-    assert!(growth < bound, "{engine}: one slow reader costs {growth} bytes");
-    for number in 0..20 {
-        ping(&connect(server.address()), &pattern(number, 10_000));
-    }
-    let writer = write_and_finish(&slow, sent[written..].to_vec());
-    assert_same(&read_to_end(&slow).expect("a clean end"), &sent);
-    writer.join().unwrap().unwrap();
-    println!("{engine}: stuck after {written} bytes, server memory grew by {growth}");
-}
-
-fn many_slow_readers_are_bounded_too(engine: &str) {
-    let server = Server::echo(engine, &[]);
-    let before = server.memory_bytes();
-    let sent = pattern(3, 24 << 20);
+    let sent = pattern(2, 24 << 20);
     let slow: Vec<TcpStream> = (0..10).map(|_| connect(server.address())).collect();
-    std::thread::scope(|scope| {
-        for stream in &slow {
-            scope.spawn(|| assert!(write_until_stuck(stream, &sent) < sent.len()));
-        }
+    let stuck = |stream| {
+        let written = write_until_stuck(stream, &sent);
+        assert!(written < sent.len(), "the server takes without bound");
+        written
+    };
+    let written: Vec<usize> = std::thread::scope(|scope| {
+        let all: Vec<_> = slow.iter().map(|stream| scope.spawn(move || stuck(stream))).collect();
+        all.into_iter().map(|one| one.join().expect("no panic")).collect()
     });
     let growth = server.memory_bytes().saturating_sub(before);
-    // 256 KiB queued, 128 KiB unread and a buffer in hand, for each.
     let bound = ONCE_BYTES + 10 * (512 << 10) + server.pool_bytes();
     assert!(growth < bound, "{engine}: ten slow readers cost {growth} bytes");
-    ping(&connect(server.address()), &pattern(4, 100_000));
-    println!("{engine}: ten slow readers cost {growth} bytes");
+    (0..20).for_each(|number| ping(&connect(server.address()), &pattern(number, 10_000)));
+    let writer = write_and_finish(&slow[0], sent[written[0]..].to_vec());
+    assert_same(&read_to_end(&slow[0]).expect("a clean end"), &sent);
+    writer.join().expect("no panic").expect("everything was written");
 }
 
 fn a_flooding_client_does_not_starve_fifty_others(engine: &str) {
     let server = Server::echo(engine, &[]);
-    let stop = Arc::new(AtomicBool::new(false));
-    let moved = Arc::new(AtomicU64::new(0));
+    let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let firehose = connect(server.address());
-    let (mut writer, reader) = (firehose.try_clone().unwrap(), firehose);
-    let stopping = Arc::clone(&stop);
-    let writing = std::thread::spawn(move || {
-        let block = pattern(5, 256 << 10);
-        while !stopping.load(Ordering::Relaxed) {
-            writer.write_all(&block).unwrap();
-        }
-        writer.shutdown(Shutdown::Write).unwrap();
-    });
-    let counting = Arc::clone(&moved);
-    let reading = std::thread::spawn(move || {
-        let mut block = vec![0; 256 << 10];
-        while let Ok(bytes @ 1..) = (&reader).read(&mut block) {
-            counting.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
-    });
-    wait_until("the firehose flows", || moved.load(Ordering::Relaxed) > 1 << 20);
     let others: Vec<TcpStream> = (0..50).map(|_| connect(server.address())).collect();
-    let at_start = moved.load(Ordering::Relaxed);
-    let stands_still = || moved.load(Ordering::Relaxed) == at_start;
-    let (began, mut round) = (Instant::now(), 0);
-    // Its threads may be kept from the CPU for longer than twenty rounds take.
-    while round < 20 || (stands_still() && began.elapsed() < PATIENCE) {
-        others.iter().for_each(|other| ping(other, &pattern(round, 64)));
-        round += 1;
-    }
-    let meanwhile = moved.load(Ordering::Relaxed) - at_start;
-    stop.store(true, Ordering::Relaxed);
-    writing.join().unwrap();
-    reading.join().unwrap();
-    assert!(meanwhile > 0, "the firehose stood still");
-    println!("{engine}: 50 x {round} round trips beside {meanwhile} bytes of firehose");
+    std::thread::scope(|scope| {
+        let _at_the_end = AtTheEnd(&stop);
+        scope.spawn(|| {
+            let block = pattern(5, 256 << 10);
+            while !stop.load(Ordering::Relaxed) {
+                (&firehose).write_all(&block).expect("the server reads");
+            }
+            firehose.shutdown(Shutdown::Write).expect("connected");
+        });
+        scope.spawn(|| {
+            let mut block = vec![0; 256 << 10];
+            while let Ok(bytes @ 1..) = (&firehose).read(&mut block) {
+                moved.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+        });
+        wait_until("the firehose flows", || moved.load(Ordering::Relaxed) > 1 << 20);
+        let at_start = moved.load(Ordering::Relaxed);
+        let stands_still = || moved.load(Ordering::Relaxed) == at_start;
+        let (began, mut round) = (Instant::now(), 0);
+        // Its threads may be kept from the CPU for longer than twenty rounds take.
+        while round < 20 || (stands_still() && began.elapsed() < PATIENCE) {
+            others.iter().for_each(|other| ping(other, &pattern(round, 64)));
+            round += 1;
+        }
+        assert!(!stands_still(), "the firehose stood still");
+    });
 }
 
 fn several_addresses_of_both_families_and_several_workers(engine: &str) {
@@ -177,7 +150,6 @@ fn several_addresses_of_both_families_and_several_workers(engine: &str) {
     }
     let ended = server.terminate();
     assert_eq!((ended.code, ended.count("accepted")), (Some(0), 40));
-    println!("{engine}: 40 connections over 2 workers and 2 addresses");
 }
 
 fn degraded_features_echo_the_same_bytes() {
@@ -191,19 +163,17 @@ fn degraded_features_echo_the_same_bytes() {
     for arguments in degraded {
         let engine = if arguments[0] == "--uring" { "io_uring" } else { "epoll" };
         let server = Server::echo(engine, &arguments);
-        let streams: Vec<TcpStream> = (0..4).map(|_| connect(server.address())).collect();
-        let writers: Vec<_> =
-            streams.iter().map(|stream| write_and_finish(stream, sent.clone())).collect();
-        let readers: Vec<_> = streams
-            .into_iter()
-            .map(|stream| std::thread::spawn(move || read_to_end(&stream)))
-            .collect();
-        readers.into_iter().for_each(|reader| {
-            assert_same(&reader.join().unwrap().expect("a clean end"), &sent);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let stream = connect(server.address());
+                    let writer = write_and_finish(&stream, sent.clone());
+                    assert_same(&read_to_end(&stream).expect("a clean end"), &sent);
+                    writer.join().expect("no panic").expect("everything was written");
+                });
+            }
         });
-        writers.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
-        assert_eq!(server.terminate().code, Some(0), "{arguments:?}");
-        println!("{} {}: 4 x {} bytes", arguments[0], arguments[1], sent.len());
+        server.end();
     }
 }
 
@@ -213,7 +183,7 @@ fn the_port_can_be_bound_again_at_once(engine: &str) {
     let address = first.address();
     let peers: Vec<TcpStream> = (0..10).map(|_| connect(address)).collect();
     peers.iter().for_each(|peer| ping(peer, b"first"));
-    assert_eq!(first.terminate().code, Some(0));
+    first.end();
     let second = Server::echo_on(&address.to_string(), engine, &[]);
     let peer = connect(address);
     ping(&peer, b"second");
@@ -221,5 +191,159 @@ fn the_port_can_be_bound_again_at_once(engine: &str) {
     let third = Server::echo_on(&address.to_string(), engine, &["--workers", "2"]);
     ping(&connect(address), b"third");
     drop(third);
-    println!("{engine}: {address} was bound three times in a row");
+}
+
+fn connections_are_limited_in_all_and_by_address() {
+    for (limit, counter) in
+        [("--max-connections", "refused"), ("--max-connections-per-address", "refused_of_address")]
+    {
+        let server = Server::echo(ENGINE, &[limit, "5", "--workers", "2"]);
+        let served: Vec<TcpStream> = (0..5).map(|_| connect(server.address())).collect();
+        served.iter().for_each(|peer| ping(peer, b"inside"));
+        for _ in 0..10 {
+            assert_eq!(read_to_end(&connect(server.address())).expect("closed"), b"");
+        }
+        served.iter().for_each(|peer| ping(peer, b"undisturbed"));
+        drop(served);
+        // Places that were given back can be taken again.
+        let admitted = || try_ping(&connect(server.address()), b"next").is_ok();
+        wait_until("a place is free", admitted);
+        let ended = server.end();
+        assert!(ended.count(counter) >= 10, "{limit}");
+        let other = if counter == "refused" { "refused_of_address" } else { "refused" };
+        assert_eq!(ended.count(other), 0, "{limit}");
+    }
+}
+
+fn idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not() {
+    // Longer than the busy one may be kept from the CPU.
+    let server = Server::echo(ENGINE, &["--idle-timeout", "1500ms"]);
+    let busy = connect(server.address());
+    // Before the first idle one is there: none has been idle for longer than is measured.
+    let started = Instant::now();
+    let idle: Vec<TcpStream> = (0..20).map(|_| connect(server.address())).collect();
+    idle.iter().take(10).for_each(|peer| ping(peer, b"once"));
+    wait_until("idle connections are closed", || {
+        ping(&busy, b"alive");
+        // All sockets of the idle ones are gone when only the busy one is left.
+        server.sockets() <= SOCKETS_WITHOUT_CONNECTIONS + 1
+    });
+    let closed_after = started.elapsed();
+    ping(&busy, b"still there");
+    idle.iter().for_each(|peer| assert_eq!(read_to_end(peer).unwrap(), b""));
+    assert!(closed_after >= Duration::from_millis(1400), "too early: {closed_after:?}");
+    let ended = server.terminate();
+    assert_eq!(ended.count("idle_closed"), 20);
+}
+
+/// For tests of closed listeners: no other program listens on this address, so a free port stays
+/// free.
+const OWN_ADDRESS: &str = "127.0.0.8:0";
+
+/// A connection that is silent for this long during a drain is closed.
+const DRAIN_PAUSE: Duration = Duration::from_millis(100);
+
+fn a_drain_closes_idle_connections_and_stops_accepting(engine: &str) {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        // A drain that waited for these peers would exceed the patience of the test.
+        let server = Server::echo_on(OWN_ADDRESS, engine, &["--drain-timeout", "300s"]);
+        let address = server.address();
+        let peers: Vec<TcpStream> = (0..50).map(|_| connect(address)).collect();
+        peers.iter().for_each(|peer| ping(peer, b"before"));
+        server.signal(signal);
+        for peer in &peers {
+            assert_eq!(read_to_end(peer).expect("FIN, no reset"), b"");
+        }
+        assert!(TcpStream::connect(address).is_err(), "{engine}: still accepting");
+        let ended = server.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(
+            (&ended.last["event"], &ended.last["reason"]),
+            (&"final".into(), &signal.as_str().into())
+        );
+        assert_eq!((ended.count("closed"), ended.count("cut")), (50, 0));
+    }
+}
+
+fn a_drain_delivers_received_data_to_a_slow_reader(engine: &str) {
+    let server = Server::echo(engine, &["--drain-timeout", "300s"]);
+    let sent = pattern(1, 32 << 20);
+    let slow = connect(server.address());
+    // All before the signal: a writer that is kept from the CPU would pause, and a pause ends
+    // the drain. The peer does not read, so most of it is still to be delivered.
+    let written = write_until_stuck(&slow, &sent);
+    assert!(written < sent.len(), "{engine}: not stuck");
+    slow.shutdown(Shutdown::Write).unwrap();
+    server.signal(Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    let received = read_to_end(&slow).expect("FIN, no reset");
+    assert_same(&received, &sent[..written]);
+    let ended = server.wait();
+    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0));
+}
+
+fn a_busy_connection_continues_during_the_drain_until_it_pauses(engine: &str) {
+    wait_until("50 round trips without a pause", || is_served_during_a_drain(engine));
+}
+
+/// False if it was this end that paused: it may be kept from the CPU.
+fn is_served_during_a_drain(engine: &str) -> bool {
+    let server = Server::echo(engine, &["--drain-timeout", "300s"]);
+    let peer = connect(server.address());
+    let mut asked = Instant::now();
+    ping(&peer, b"before");
+    server.signal(Signal::SIGTERM);
+    for number in 0..50 {
+        // The last answer cannot have left before its question.
+        let silent_since = std::mem::replace(&mut asked, Instant::now());
+        if let Err(error) = try_ping(&peer, &pattern(number, 1000)) {
+            let silent = silent_since.elapsed();
+            assert!(silent >= DRAIN_PAUSE, "{engine}: {error} after {silent:?} at most");
+            return false;
+        }
+    }
+    assert_eq!(read_to_end(&peer).unwrap(), b"");
+    assert_eq!(server.wait().code, Some(0));
+    true
+}
+
+/// A truncated stream must not look complete.
+fn timeouts_reset_connections_that_are_stuck(engine: &str) {
+    // Made before the connection: that may take longer than the timeout on a busy machine.
+    let bytes = pattern(2, 48 << 20);
+    for (arguments, counter) in [
+        (["--drain-timeout", "500ms", "--idle-timeout", "300s"], "cut"),
+        (["--drain-timeout", "300s", "--idle-timeout", "2s"], "idle_closed"),
+    ] {
+        let server = Server::echo(engine, &arguments);
+        let stuck = connect(server.address());
+        write_until_stuck(&stuck, &bytes);
+        if counter == "idle_closed" {
+            server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count(counter)), (Some(0), 1), "{}", ended.stderr);
+        assert!(read_to_end(&stuck).is_err(), "{engine}: {counter}: a clean end");
+    }
+}
+
+fn a_second_signal_stops_at_once(engine: &str) {
+    let bytes = pattern(3, 48 << 20);
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let arguments = ["--drain-timeout", "300s", "--workers", "2"];
+        let server = Server::echo_on(OWN_ADDRESS, engine, &arguments);
+        let address = server.address();
+        let stuck = connect(address);
+        write_until_stuck(&stuck, &bytes);
+        server.signal(signal);
+        // It has been heard: two signals that wait to be heard are one.
+        wait_until("no connection is accepted", || TcpStream::connect(address).is_err());
+        // Not the same moment: that would be one request sent twice, as timeout(1) does.
+        std::thread::sleep(Duration::from_millis(200));
+        server.signal(signal);
+        let ended = server.wait();
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+        assert_eq!(ended.last["reason"], format!("second signal: {signal}"));
+        drop(stuck);
+    }
 }

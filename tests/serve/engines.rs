@@ -19,17 +19,8 @@ pub(crate) const ENGINE_TESTS: &[Test] =
 /// An address of its own: no other program gets the port when it is free again.
 const ADMIN: [&str; 2] = ["--admin", "127.0.0.7:0"];
 
-fn admin_of(server: &Server) -> SocketAddr {
-    server.ready["admin"].as_str().expect("an address").parse().expect("an address")
-}
-
-fn page(admin: SocketAddr, path: &str) -> Response {
-    let answers = responses(&talk_until_closed(admin, get(path, "").as_bytes()));
-    answers.into_iter().next().expect("one")
-}
-
 fn engines_json(admin: SocketAddr) -> Value {
-    let answer = page(admin, "/engines.json");
+    let answer = ask_last(admin, &get("/engines.json", ""));
     assert_eq!(answer.field("content-type"), Some("application/json"));
     serde_json::from_str(&answer.text()).expect("JSON")
 }
@@ -51,7 +42,7 @@ fn both_engines_serve_files_and_metrics_and_json_agree() {
     assert_eq!(server.ready["engine"], "io_uring+epoll");
     assert_eq!(server.ready["workers"], 2);
     assert_eq!(server.ready["engines"]["io_uring_workers"], 1);
-    let admin = admin_of(&server);
+    let admin = server.admin();
     let answer = ask(&server, &get("/hello.txt", "")).body;
     for _ in 1..60 {
         assert_same(&ask(&server, &get("/hello.txt", "")).body, &answer);
@@ -66,7 +57,7 @@ fn both_engines_serve_files_and_metrics_and_json_agree() {
     assert_eq!(sum(&engines, "connections"), 60.0);
     let latency = engines["epoll"]["latency_us_mean"].as_f64();
     assert!(latency.is_some_and(|us| us > 0.0), "{engines}");
-    let metrics = page(admin, "/metrics").text();
+    let metrics = ask_last(admin, &get("/metrics", "")).text();
     for engine in ["io_uring", "epoll"] {
         let units = &engines[engine]["units"];
         let sample = format!("twinring_engine_units_total{{engine=\"{engine}\"}} {units}");
@@ -82,7 +73,7 @@ fn both_engines_serve_files_and_metrics_and_json_agree() {
 fn datagrams_are_reflected_by_both() {
     testing::needs_io_uring();
     let server = Server::udp("both", &ADMIN);
-    let admin = admin_of(&server);
+    let admin = server.admin();
     // Between two sockets the kernel chooses by a hash of the addresses.
     for source in 0..40 {
         let client = datagrams::client(server.address());
@@ -115,9 +106,9 @@ fn seconds_of_work_on_both_engines_are_compared() {
 
 fn servers_without_a_comparison_have_no_page_and_no_field(engine: &str) {
     let server = Server::echo(engine, &ADMIN);
-    let admin = admin_of(&server);
-    assert_eq!(page(admin, "/engines.json").status, 404);
-    let metrics = page(admin, "/metrics").text();
+    let admin = server.admin();
+    assert_eq!(ask_last(admin, &get("/engines.json", "")).status, 404);
+    let metrics = ask_last(admin, &get("/metrics", "")).text();
     assert!(metrics.contains("\ntwinring_echo_accepted_total 0\n"), "{metrics}");
     assert!(!metrics.contains("twinring_engine_"), "{metrics}");
     let ended = server.terminate();

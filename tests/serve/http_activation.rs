@@ -11,7 +11,7 @@ use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_passed_socket_may_stand_beside_an_address,
-    missing_sockets_are_an_error_that_says_what_to_do
+    sockets_that_are_not_passed_or_do_not_listen_are_an_error
 ];
 pub(crate) const ENGINE_TESTS: &[Test] =
     engine_tests![a_passed_socket_is_served_by_all_workers_and_outlives_the_server];
@@ -48,8 +48,7 @@ fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server(engine: &str
             assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200, "{engine}");
         }
         drop(early);
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("accepted")), (Some(0), 51), "{}", ended.stderr);
+        assert_eq!(server.end().count("accepted"), 51);
     }
     drop(connect(address));
 }
@@ -63,34 +62,20 @@ fn a_passed_socket_may_stand_beside_an_address() {
     for address in server.addresses() {
         assert_eq!(responses(&talk(address, get("/hello.txt", "").as_bytes()))[0].status, 200);
     }
-    assert_eq!(server.terminate().code, Some(0));
+    server.end();
 }
 
-fn missing_sockets_are_an_error_that_says_what_to_do() {
+fn sockets_that_are_not_passed_or_do_not_listen_are_an_error() {
     let site = Site::usual();
-    let root = site.path().to_str().expect("UTF-8");
-    let started = ["serve", "http", "--root", root, "--listen"];
-    let (code, _, told) = run(&[&started[..], &["systemd"]].concat());
-    assert!(code == Some(1) && told.contains("no sockets were passed"), "{code:?} {told}");
-    let (code, _, told) = run(&[&started[..], &["fd:"]].concat());
-    assert!(code == Some(2) && told.contains("expected fd:NAME"), "{told}");
-    // Passed to another process: a variable that was inherited by chance.
-    let output = Command::new(env!("CARGO_BIN_EXE_twinring"))
-        .args([&started[..], &["systemd"]].concat())
-        .env("LISTEN_PID", "1")
-        .env("LISTEN_FDS", "1")
-        .output()
-        .expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("no sockets were passed"), "{told}");
-    // No listening TCP socket.
-    let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null";
-    let output = Command::new("bash")
-        .args(["-c", script, "bash", env!("CARGO_BIN_EXE_twinring")])
-        .args([&started[..], &["systemd"]].concat())
-        .stdin(Stdio::null())
-        .output()
-        .expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("passed socket 0 (`"), "{told}");
+    for (script, words) in [
+        // Passed to another process: a variable that was inherited by chance.
+        ("LISTEN_PID=1 LISTEN_FDS=1 exec \"$@\"", "no sockets were passed"),
+        ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "passed socket 0 (`"),
+    ] {
+        let mut command = Command::new("bash");
+        command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_twinring"), "serve", "http"]);
+        command.args(["--listen", "systemd", "--root"]).arg(site.path());
+        let (code, _, told) = run_to_its_end(&mut command);
+        assert!(code == Some(1) && told.contains(words), "{code:?} {told}");
+    }
 }

@@ -1,27 +1,26 @@
-//! `twinring serve http` by configuration file, its `--check`, and the rights it gives up.
+//! `serve http` by configuration file, its `--check`, and the user that it becomes.
 
+use crate::support::http::Is::*;
 use crate::support::http::*;
 use crate::support::tls::Identity;
 use crate::support::*;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use testing::{Test, engine_tests, tests};
+use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
+    the_command_line_overrides_the_file,
     all_errors_are_reported_with_their_lines,
-    faults_without_a_price_are_reported_too,
+    errors_without_a_key_are_reported_too,
     check_finds_the_errors_of_a_start_or_prints_ok,
     the_first_problems_are_printed_and_the_others_counted,
     the_example_is_complete_and_right,
+    all_threads_become_the_user_and_go_on_serving,
     missing_rights_of_the_user_are_reported_at_the_start,
     root_without_a_user_is_warned_once_and_wrong_users_are_refused
 ];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    the_command_line_overrides_the_file,
-    all_threads_become_the_user_and_go_on_serving
-];
 
+const ENGINE: &str = "auto";
 const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
 
 /// Runs `serve http` with these arguments, which have to end it: exit code and standard error.
@@ -31,28 +30,13 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     (code, stderr)
 }
 
-fn check(path: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let path = path.to_str().expect("text");
-    run(&[&["serve", "http", "--check", "--config", path], arguments].concat())
+fn configured(text: &str) -> Configured {
+    Configured::new(Site::usual(), text)
 }
 
-/// A site with a configuration file beside it; `ROOT` in the text stands for the site.
-fn configured(text: &str) -> (Site, Site, PathBuf) {
-    let (site, etc) = (Site::usual(), Site::new());
-    let text = text.replace("ROOT", site.path().to_str().expect("text"));
-    let path = etc.write("twinring.toml", text.as_bytes());
-    (site, etc, path)
-}
-
-/// A server with a configuration file and, beside it, only what these tests need.
-fn serve(path: &Path, arguments: &[&str]) -> Server {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["serve", "http", "--json", "--config"]).arg(path).args(arguments);
-    Server::spawn(command)
-}
-
-fn the_command_line_overrides_the_file(engine: &str) {
-    let text = r#"
+fn the_command_line_overrides_the_file() {
+    let configured = configured(
+        r#"
         listen = "127.0.0.1:0"
         root = "ROOT"
         workers = 0x2
@@ -61,24 +45,37 @@ fn the_command_line_overrides_the_file(engine: &str) {
         header = ["*=X-One: 1", "*.txt=X-Two: 2"]
         engine = "epoll"
         json = false
-    "#;
-    let (_site, _etc, path) = configured(text);
-    let server = serve(&path, &["--engine", engine]);
-    assert_eq!(server.ready["engine"], engine);
-    assert_eq!(server.ready["workers"], 2);
-    let answer = ask(&server, &get("/", ""));
-    assert_eq!(answer.body, b"0123456789abcdefghijklmnopqrstuvwxyz");
-    assert_eq!((answer.field("x-one"), answer.field("x-two")), (Some("1"), Some("2")));
-    let long = get("/", &format!("X: {}\r\n", "x".repeat(1000)));
-    assert_eq!(ask(&server, &long).status, 431);
-    assert_eq!(server.terminate().code, Some(0));
+    "#,
+    );
+    let path = configured.path();
+    let config = ["--config", path.to_str().expect("UTF-8")];
+    let serve = |more: &[&str]| {
+        let mut command = twinring();
+        command.args(["serve", "http", "--json"]).args(config).args(more);
+        Server::spawn(command)
+    };
+    let server = serve(&["--workers", "1"]);
+    assert_eq!(server.ready["workers"], 1);
+    let (content, long) = ("0123456789abcdefghijklmnopqrstuvwxyz", "x".repeat(1000));
+    check_http1(
+        &server,
+        &[
+            (get("/", ""), 200, &[Text(content), Field("x-one", "1"), Field("x-two", "2")]),
+            (get("/", &format!("X: {long}\r\n")), 431, &[]),
+        ],
+    );
+    server.end();
     // A list on the command line takes the place of the one in the file.
-    let server = serve(&path, &["--header", "*=X-Three:3", "--index", "large.bin"]);
-    let answer = ask(&server, &get("/hello.txt", ""));
-    assert_eq!((answer.field("x-one"), answer.field("x-three")), (None, Some("3")));
-    assert_eq!(ask(&server, &get("/", "")).body.len(), 700_001);
+    let server = serve(&["--header", "*=X-Three:3", "--index", "large.bin"]);
+    assert_eq!(server.ready["workers"], 2);
     assert_eq!(server.ready["engine"], "epoll");
-    assert_eq!(server.terminate().code, Some(0));
+    check_both(
+        &server,
+        &[
+            (get("/hello.txt", ""), 200, &[Without("x-one"), Field("x-three", "3")]),
+            (get("/", ""), 200, &[Length(700_001)]),
+        ],
+    );
 }
 
 fn all_errors_are_reported_with_their_lines() {
@@ -104,8 +101,9 @@ workers = 3
 names = []
 root = "/no/such/host"
 "#;
-    let (_site, _etc, path) = configured(text);
-    let (code, _, told) = check(&path, &[]);
+    let configured = configured(text);
+    let path = configured.path();
+    let (code, _, told) = configured.check(&[]);
     assert_eq!(code, Some(2), "{told}");
     let told: Vec<&str> = told.lines().collect();
     let at = |line: u32| format!("twinring: {}:{line}: ", path.display());
@@ -134,11 +132,10 @@ root = "/no/such/host"
     }
     assert_eq!(told.len(), expected.len() + 1, "{told:?}");
     assert!(told[expected.len()].contains("--root /no/such/directory"), "{told:?}");
-    println!("{} faults of one file were told at once", told.len());
 }
 
-fn faults_without_a_price_are_reported_too() {
-    for (text, words) in [
+fn errors_without_a_key_are_reported_too() {
+    check_refuses(&[
         ("root = \"x\"\nroot = \"y\"\n", ":2: duplicate key"),
         ("root = \n", ":1: "),
         ("root = \"ROOT\"\nhost = 5\n", ":2: host: expected tables that begin with [[host]]"),
@@ -146,32 +143,32 @@ fn faults_without_a_price_are_reported_too() {
         ("[[host]]\nnames = \"a.org\"\n", ":1: host: root is missing"),
         ("root = \"ROOT\"\ntls-cert = \"x\"\n", "for TLS, --listen-tls ADDR is missing"),
         ("root = \"ROOT\"\n\u{0}", ":2: "),
-    ] {
-        let (_site, _etc, path) = configured(text);
-        let (code, _, told) = check(&path, &[]);
-        assert!(code == Some(2) && told.contains(words), "{text:?}: {code:?} {told}");
-    }
+        (
+            "root = \"ROOT\"\n[[host]]\nnames = \"a.org\"\ntls-cert = \"x\"\n",
+            ":2: host: tls-key is missing",
+        ),
+        // Had no effect.
+        (
+            "root = \"ROOT\"\ncache-control = \"css/*=no-store\"\n",
+            ":2: cache-control: the pattern `css/*`",
+        ),
+        (&"#".repeat(2 << 20), "is larger than 1048576 bytes"),
+    ]);
     let (code, told) = refused(&["--config", "/no/such/file"]);
     assert!(code == Some(2) && told.contains("--config /no/such/file: No such file"), "{told}");
-    let (_site, etc, _) = configured("");
-    let binary = etc.write("binary", b"\xff\xfe");
-    let (code, _, told) = check(&binary, &[]);
-    assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
     // Was read until memory ended.
     let (code, told) = refused(&["--config", "/dev/zero", "--check"]);
     assert!(code == Some(2) && told.contains("/dev/zero: is a device, not a regular"), "{told}");
-    // Had no effect.
-    let (_site, _etc, path) = configured("root = \"ROOT\"\ncache-control = \"css/*=no-store\"\n");
-    let (code, _, told) = check(&path, &[]);
-    assert!(code == Some(2) && told.contains(":2: cache-control: the pattern `css/*`"), "{told}");
-    let large = etc.write("large", &vec![b'#'; 2 << 20]);
-    let (code, _, told) = check(&large, &[]);
-    assert!(code == Some(2) && told.contains("is larger than 1048576 bytes"), "{told}");
+    let binary = configured("");
+    std::fs::write(binary.path(), b"\xff\xfe").expect("a file");
+    let (code, _, told) = binary.check(&[]);
+    assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
 }
 
 fn check_finds_the_errors_of_a_start_or_prints_ok() {
-    let (site, etc, path) = configured("root = \"ROOT\"\n");
-    let (code, stdout, stderr) = check(&path, &[]);
+    let ok = configured("root = \"ROOT\"\n");
+    let (site, etc) = (&ok.site, &ok.etc);
+    let (code, stdout, stderr) = ok.check(&[]);
     assert!(code == Some(0) && stdout.ends_with("OK\n") && stderr.is_empty(), "{stdout}{stderr}");
     assert!(stdout.contains(&format!("root {}", site.path().display())), "{stdout}");
     let file = site.path().join("hello.txt");
@@ -182,7 +179,7 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
     let arguments = [&arguments[..], &[log.to_str().expect("text")]].concat();
     let tls = ["--listen-tls", "127.0.0.1:0", "--tls-cert", file, "--tls-key", file];
     let user = ["--user", "no-such-user"];
-    let (code, stdout, stderr) = check(&path, &[&arguments[..], &tls, &user].concat());
+    let (code, stdout, stderr) = ok.check(&[&arguments[..], &tls, &user].concat());
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     let told: Vec<&str> = stderr.lines().collect();
     for (told, words) in told.iter().zip([
@@ -199,8 +196,9 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
     // Errors about directories of hosts have the place of the host.
     let text = "root = \"ROOT\"\n\n[[host]]\nnames = \"a.org\"\nroot = \"/no/such/host\"\n\
                 [[host]]\nnames = \"b.org\"\n[[host]]\nnames = [\"c.org\", \"B.org\"]\n";
-    let (_site, _etc, path) = configured(text);
-    let (code, _, stderr) = check(&path, &[]);
+    let hosts = configured(text);
+    let path = hosts.path();
+    let (code, _, stderr) = hosts.check(&[]);
     let place = |line: u32| format!("{}:{line}: ", path.display());
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains(&format!("{}cannot serve --root /no/such/host", place(3))), "{stderr}");
@@ -211,8 +209,7 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
 /// A file of another program may have thousands of lines of errors.
 fn the_first_problems_are_printed_and_the_others_counted() {
     let text: String = (0..1000).map(|number| format!("unknown_{number} = 1\n")).collect();
-    let (_site, _etc, path) = configured(&text);
-    let (code, _, stderr) = check(&path, &[]);
+    let (code, _, stderr) = configured(&text).check(&[]);
     assert_ne!(code, Some(0));
     let told: Vec<&str> = stderr.lines().collect();
     assert_eq!(told.len(), 51, "{stderr}");
@@ -261,18 +258,18 @@ fn the_example_is_complete_and_right() {
             std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
         }
     } else {
-        println!("not root: the lines of user and group are left out");
         let lines =
             text.lines().filter(|line| !line.starts_with("user") && !line.starts_with("group"));
         text = lines.collect::<Vec<_>>().join("\n");
     }
-    let path = etc.write("whole.toml", text.as_bytes());
-    let (code, stdout, stderr) = check(&path, &["--engine", "epoll"]);
+    let example = Configured { site: Site::new(), etc };
+    example.write(&text);
+    let (code, stdout, stderr) = example.check(&["--engine", "epoll"]);
     assert!(code == Some(0) && stdout.ends_with("OK\n") && stderr.is_empty(), "{stdout}{stderr}");
     // As it is shipped, with only a directory that exists.
-    let path = etc.write("shipped.toml", EXAMPLE.as_bytes());
-    let root = etc.path().join("srv/www/default");
-    let (code, _, stderr) = check(&path, &["--root", root.to_str().expect("text")]);
+    example.write(EXAMPLE);
+    let root = example.etc.path().join("srv/www/default");
+    let (code, _, stderr) = example.check(&["--root", root.to_str().expect("text")]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     // Every option is in there.
     let keys: HashSet<&str> = EXAMPLE
@@ -291,7 +288,6 @@ fn the_example_is_complete_and_right() {
     assert!(options.len() > 40, "{options:?}");
     let missing: Vec<_> = options.difference(&keys).collect();
     assert!(missing.is_empty(), "not in the example: {missing:?}");
-    println!("the example has all {} options", options.len());
 }
 
 /// The identities of all threads of a process, from /proc: user, group, groups.
@@ -314,7 +310,7 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
 }
 
-fn all_threads_become_the_user_and_go_on_serving(engine: &str) {
+fn all_threads_become_the_user_and_go_on_serving() {
     testing::needs_root("it changes users, mounts or networks");
     let (site, logs) = (Site::usual(), Site::new());
     site.write("private.txt", b"secret");
@@ -328,7 +324,7 @@ fn all_threads_become_the_user_and_go_on_serving(engine: &str) {
     let log_name = log.to_str().expect("text");
     let arguments = ["--user", "65534", "--group", "65533", "--workers", "2"];
     let more = ["--access-log", log_name, "--admin", "127.0.0.1:0"];
-    let server = Server::http(engine, site.path(), &[&arguments[..], &more].concat());
+    let server = Server::http(ENGINE, site.path(), &[&arguments[..], &more].concat());
     assert_eq!(ask(&server, &get("/large.bin", "")).status, 200);
     assert_eq!(ask(&server, &get("/private.txt", "")).status, 403, "the rights are gone");
     // A kernel thread of a ring that was only tried out may still be about to end.
@@ -348,7 +344,6 @@ fn all_threads_become_the_user_and_go_on_serving(engine: &str) {
     let ended = server.terminate();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "nothing to complain of");
     assert_eq!(ended.count("log_lines"), 3);
-    println!("{engine}: every thread is 65534:65533, and the log was reopened");
 }
 
 fn missing_rights_of_the_user_are_reported_at_the_start() {

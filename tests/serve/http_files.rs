@@ -46,6 +46,7 @@ fn read_while_changing(
     let (whole, broken) = (AtomicU64::new(0), AtomicU64::new(0));
     let address = server.address();
     std::thread::scope(|scope| {
+        let _at_the_end = AtTheEnd(&done);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -77,11 +78,10 @@ fn read_while_changing(
                 }
             });
         }
-        for number in 0..60 {
+        for number in 0..30 {
             change(number);
             std::thread::sleep(Duration::from_millis(15));
         }
-        done.store(true, Ordering::Relaxed);
     });
     (whole.into_inner(), broken.into_inner())
 }

@@ -185,6 +185,7 @@ fn rotation_under_load_loses_no_line() {
     let rotated = |number: u32| logs.path().join(format!("access.log.{number}"));
     let rotations = 20;
     let asked = std::thread::scope(|scope| {
+        let at_the_end = AtTheEnd(&done);
         let asked = scope.spawn(|| ask_until(address, &done));
         for number in 0..rotations {
             std::thread::sleep(Duration::from_millis(60));
@@ -194,7 +195,7 @@ fn rotation_under_load_loses_no_line() {
             server.signal([Signal::SIGHUP, Signal::SIGUSR1][number as usize % 2]);
             wait_until("the new file is there", || log.exists());
         }
-        done.store(true, Ordering::Relaxed);
+        drop(at_the_end);
         asked.join().expect("all are answered")
     });
     let ended = server.end();

@@ -1,68 +1,40 @@
-//! SIGHUP of `twinring serve http`: the configuration is replaced as a whole or not at all. With it,
-//! certificates of hosts.
+//! SIGHUP of `serve http`: the configuration is replaced as a whole or not at all. With it, certificates of hosts.
 
+use crate::support::http::Is::*;
 use crate::support::http::*;
 use crate::support::tls::*;
 use crate::support::*;
-use nix::sys::signal::Signal;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
-use testing::{Test, engine_tests, tests};
+use testing::{Test, tests};
 
-pub(crate) const TESTS: &[Test] =
-    tests![a_root_that_the_sandbox_hides_is_refused, half_a_certificate_of_a_host_is_an_error];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     a_reload_replaces_everything_for_later_requests,
     a_refused_reload_changes_nothing_and_says_why_once,
+    a_root_that_the_sandbox_hides_is_refused,
     hosts_have_certificates_of_their_own_which_a_reload_replaces
 ];
 
+const ENGINE: &str = "auto";
 const DONE: &str = "limits and timeouts were reloaded";
 const REFUSED: &str = "nothing was reloaded, the previous configuration stays in use: ";
 
-/// Two roots, and a configuration file in which `ROOT` stands for the directory of both.
-struct Setup {
-    site: Site,
-    config: PathBuf,
+/// Two roots, `ROOT/old` and `ROOT/new`.
+fn roots(text: &str) -> Configured {
+    let site = Site::new();
+    for root in ["old", "new"] {
+        site.write(&format!("{root}/index.html"), root.as_bytes());
+        site.write(&format!("{root}/large.bin"), root.repeat(100_000).as_bytes());
+    }
+    Configured::new(site, text)
 }
 
-impl Setup {
-    fn new() -> Setup {
-        let site = Site::new();
-        for root in ["old", "new"] {
-            site.write(&format!("www/{root}/index.html"), root.as_bytes());
-            site.write(&format!("www/{root}/large.bin"), root.repeat(100_000).as_bytes());
-        }
-        let config = site.write("etc/twinring.toml", b"");
-        Setup { site, config }
-    }
-
-    fn configure(&self, text: &str) {
-        let root = self.site.path().join("www");
-        let text = text.replace("ROOT", root.to_str().expect("UTF-8"));
-        std::fs::write(&self.config, text).expect("a file");
-    }
-
-    fn serve(&self, engine: &str) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(&self.config);
-        Server::spawn(command)
-    }
-}
-
-/// Sends SIGHUP and waits for the message that ends with `words`, the one after `before` others.
-fn reload(server: &Server, words: &str, before: usize) {
-    server.signal(Signal::SIGHUP);
-    wait_until(words, || server.stderr().matches(words).count() > before);
-}
-
-fn a_reload_replaces_everything_for_later_requests(engine: &str) {
-    let setup = Setup::new();
+fn a_reload_replaces_everything_for_later_requests() {
     let first = "listen = \"127.0.0.1:0\"\nworkers = 2\nsandbox-read = \"ROOT\"\n";
-    setup.configure(&format!("{first}root = \"ROOT/old\"\nheader = \"*=X-Old: yes\"\n"));
-    let server = setup.serve(engine);
+    let old = format!("{first}root = \"ROOT/old\"\nheader = \"*=X-Old: yes\"\n");
+    let configured = roots(&old);
+    let server = configured.serve(ENGINE);
     let mut stays: Vec<_> = (0..4).map(|_| connect(server.address())).collect();
     for stream in &mut stays {
         let answer = ask_on(stream, &get("/", ""));
@@ -72,81 +44,73 @@ fn a_reload_replaces_everything_for_later_requests(engine: &str) {
     let mut slow = connect(server.address());
     slow.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
     slow.peek(&mut [0]).expect("the answer begins");
-    setup.configure(&format!(
+    configured.write(&format!(
         "{first}root = \"ROOT/new\"\nmax-uri-bytes = 32\n\
          [[host]]\nnames = \"a.org\"\nroot = \"ROOT/old\"\nheader = \"*=X-Host: a\"\n"
     ));
-    reload(&server, DONE, 0);
+    reload(&server, DONE);
     for stream in &mut stays {
         let answer = ask_on(stream, &get("/", ""));
-        assert_eq!((answer.text().as_str(), answer.field("x-old")), ("new", None), "{engine}");
+        assert_eq!((answer.text().as_str(), answer.field("x-old")), ("new", None));
     }
-    let host = ask(&server, "GET / HTTP/1.1\r\nHost: a.org\r\n\r\n");
-    assert_eq!((host.text().as_str(), host.field("x-host")), ("old", Some("a")));
-    assert_eq!(ask(&server, &get(&format!("/{}", "x".repeat(99)), "")).status, 414);
+    check_both(
+        &server,
+        &[
+            (of_host("a.org", "/"), 200, &[Text("old"), Field("x-host", "a")]),
+            (get(&format!("/{}", "x".repeat(99)), ""), 414, &[]),
+        ],
+    );
     assert_eq!(read_response(&mut slow, false).text(), "old".repeat(100_000));
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    drop((stays, slow));
+    server.end();
 }
 
-fn a_refused_reload_changes_nothing_and_says_why_once(engine: &str) {
-    let setup = Setup::new();
+fn a_refused_reload_changes_nothing_and_says_why_once() {
     let first = "listen = \"127.0.0.1:0\"\nheader = \"*=X-Old: yes\"\n";
-    setup.configure(&format!("{first}root = \"ROOT/old\"\n"));
-    let server = setup.serve(engine);
-    let bad: [(&str, &[&str]); 6] = [
-        ("root = \"ROOT/new\"\nindx = \"a\"\n", &["twinring.toml:2: indx: unknown key"]),
-        ("root = \"ROOT/new\"\nheader = \"*=Date: x\"\n", &["decides on `Date`"]),
-        ("root = \"ROOT/none\"\n", &["cannot serve --root", "No such file"]),
-        ("root = [\n", &["twinring.toml:1: "]),
+    let configured = roots(&format!("{first}root = \"ROOT/old\"\n"));
+    let server = configured.serve(ENGINE);
+    for (text, words) in [
+        ("root = \"ROOT/new\"\nindx = \"a\"\n", "twinring.toml:2: indx: unknown key"),
+        ("root = \"ROOT/new\"\nheader = \"*=Date: x\"\n", "decides on `Date`"),
+        ("root = \"ROOT/none\"\n", "No such file"),
+        ("root = [\n", "twinring.toml:1: "),
         (
             "listen = \"127.0.0.1:1\"\nworkers = 3\nroot = \"ROOT/new\"\n",
-            &["listen, workers: cannot change while the server runs; restart it"],
+            "listen, workers: cannot change while the server runs; restart it",
         ),
-        ("listen = \"127.0.0.1:0\"\n", &["no directory to serve"]),
-    ];
-    for (round, (text, words)) in bad.into_iter().enumerate() {
-        setup.configure(text);
-        reload(&server, REFUSED, round);
+        ("listen = \"127.0.0.1:0\"\n", "no directory to serve"),
+    ] {
+        configured.write(text);
+        reload(&server, REFUSED);
         let told = server.stderr();
         let last = told.lines().last().expect("a message");
-        assert!(words.iter().all(|words| last.contains(words)), "{engine}: {last}");
+        assert!(last.contains(words), "{last}");
         // A missing root was blamed on the sandbox as well.
-        assert!(!last.contains("/none: restart it"), "{engine}: {last}");
-        let answer = ask(&server, &get("/", ""));
-        assert_eq!((answer.text().as_str(), answer.field("x-old")), ("old", Some("yes")));
+        assert!(!last.contains("/none: restart it"), "{last}");
+        check_both(&server, &[(get("/", ""), 200, &[Text("old"), Field("x-old", "yes")])]);
     }
-    std::fs::remove_file(&setup.config).expect("a file");
-    reload(&server, REFUSED, bad.len());
-    assert!(server.stderr().contains("cannot read --config"), "{}", server.stderr());
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.stderr.contains(DONE)), (Some(0), false));
+    std::fs::remove_file(configured.path()).expect("a file");
+    reload(&server, REFUSED);
+    let told = server.end().stderr;
+    assert!(told.contains("cannot read --config") && !told.contains(DONE), "{told}");
 }
 
 /// Every file of it would get 403.
 fn a_root_that_the_sandbox_hides_is_refused() {
-    let setup = Setup::new();
-    setup.configure("listen = \"127.0.0.1:0\"\nroot = \"ROOT/old\"\n");
-    let server = setup.serve("epoll");
+    let text = |root: &str| format!("listen = \"127.0.0.1:0\"\nroot = \"ROOT/{root}\"\n");
+    let configured = roots(&text("old"));
+    let server = configured.serve(ENGINE);
     let is_confined = server.ready["sandbox"]["landlock"]["on"] == true;
-    setup.configure("listen = \"127.0.0.1:0\"\nroot = \"ROOT/new\"\n");
-    match is_confined {
-        true => {
-            reload(&server, REFUSED, 0);
-            assert!(server.stderr().contains("list the directory with --sandbox-read"));
-            assert_eq!(ask(&server, &get("/", "")).text(), "old");
-        }
-        false => {
-            reload(&server, DONE, 0);
-            assert_eq!(ask(&server, &get("/", "")).text(), "new");
-        }
-    }
-    assert_eq!(server.terminate().code, Some(0));
-}
-
-fn text_of(identity: &Identity) -> String {
-    let line = |key: &str, path: &Path| format!("{key} = \"{}\"\n", path.display());
-    line("tls-cert", &identity.certificate()) + &line("tls-key", &identity.key())
+    configured.write(&text("new"));
+    let serves = if is_confined {
+        reload(&server, REFUSED);
+        assert!(server.stderr().contains("list the directory with --sandbox-read"));
+        "old"
+    } else {
+        reload(&server, DONE);
+        "new"
+    };
+    check_both(&server, &[(get("/", ""), 200, &[Text(serves)])]);
 }
 
 /// A host with a certificate.
@@ -154,13 +118,17 @@ fn host(name: &str, identity: &Identity) -> String {
     format!("[[host]]\nnames = \"{name}\"\n{}", text_of(identity))
 }
 
-fn hosts_have_certificates_of_their_own_which_a_reload_replaces(engine: &str) {
-    let setup = Setup::new();
+fn text_of(identity: &Identity) -> String {
+    let line = |key: &str, path: &Path| format!("{key} = \"{}\"\n", path.display());
+    line("tls-cert", &identity.certificate()) + &line("tls-key", &identity.key())
+}
+
+fn hosts_have_certificates_of_their_own_which_a_reload_replaces() {
     let (whole, a, b) = (Identity::new(), Identity::of("a.org"), Identity::of("x.b.org"));
     let first = "listen-tls = \"127.0.0.1:0\"\nroot = \"ROOT/old\"\n";
     let hosts = host("a.org", &a) + &host("*.b.org", &b);
-    setup.configure(&format!("{first}{}{hosts}", text_of(&whole)));
-    let server = setup.serve(engine);
+    let configured = roots(&format!("{first}{}{hosts}", text_of(&whole)));
+    let server = configured.serve(ENGINE);
     let greet = |name, identity: &Identity| {
         let config = Arc::new(identity.trust(&VERSIONS));
         secure_for(name, connect(server.address()), &config).map(drop)
@@ -175,25 +143,16 @@ fn hosts_have_certificates_of_their_own_which_a_reload_replaces(engine: &str) {
     let old = Arc::new(a.trust(&VERSIONS));
     a.renew();
     std::fs::write(b.certificate(), "nonsense").expect("a file");
-    reload(&server, REFUSED, 0);
+    reload(&server, REFUSED);
     secure_for("a.org", connect(server.address()), &old).expect("the one in use");
     std::fs::write(b.certificate(), kept).expect("a file");
-    reload(&server, DONE, 0);
+    reload(&server, DONE);
     greet("a.org", &a).expect("the new one");
     greet("x.b.org", &b).expect("the same");
     // Without a default, a client without a certificate of its host is refused.
-    setup.configure(&format!("{first}{hosts}"));
-    reload(&server, DONE, 1);
+    configured.write(&format!("{first}{hosts}"));
+    reload(&server, DONE);
     greet("a.org", &a).expect("of a host");
     greet("localhost", &whole).expect_err("of none");
-    assert_eq!(server.terminate().code, Some(0), "{engine}");
-}
-
-fn half_a_certificate_of_a_host_is_an_error() {
-    let setup = Setup::new();
-    let certificate = "[[host]]\nnames = \"a.org\"\ntls-cert = \"x\"\n";
-    setup.configure(&format!("root = \"ROOT/old\"\n{certificate}"));
-    let config = setup.config.to_str().expect("UTF-8");
-    let (code, _, told) = run(&["serve", "http", "--check", "--config", config]);
-    assert!(code == Some(2) && told.contains(":2: host: tls-key is missing"), "{told}");
+    server.end();
 }

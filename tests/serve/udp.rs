@@ -1,25 +1,36 @@
-//! `twinring serve udp` over real sockets: the same datagrams on both engines, for any behaviour of peers.
+//! `serve udp`: the same datagrams on both engines, for any behaviour of peers, to allowed clients and no others,
+//! and all that was received is answered at the end.
 
 use crate::support::datagrams::*;
+use crate::support::namespace::in_a_namespace;
 use crate::support::*;
-use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
+use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring::{Datagram, Ecn, UdpOptions};
 
-pub(crate) const TESTS: &[Test] =
-    tests![both_engines_answer_with_the_same_bytes_and_the_same_counts];
+pub(crate) const TESTS: &[Test] = tests![
+    both_engines_answer_with_the_same_bytes_and_the_same_counts,
+    the_ready_line_lists_allowed_clients,
+    a_smaller_buffer_than_requested_is_reported
+];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    the_order_of_each_of_many_sources_is_kept_under_load,
+    a_burst_larger_than_the_buffer_is_answered_or_counted,
     senders_that_are_gone_do_not_disturb_the_others,
     longer_datagrams_than_agreed_are_dropped_and_counted,
     answers_come_from_the_address_of_the_request_on_every_listener,
     datagrams_claiming_to_come_from_the_reflector_are_not_answered,
-    datagrams_claiming_another_address_of_the_reflector_are_not_answered,
+    segmented_flows_come_back_whole,
     answers_carry_the_configured_dscp_and_ecn_only_on_request,
-    the_order_of_each_of_many_sources_is_kept_under_load,
-    a_burst_larger_than_the_buffer_is_answered_or_counted,
-    segmented_flows_come_back_whole
+    others_are_dropped_or_closed_and_counted,
+    a_source_beyond_its_rate_is_not_answered,
+    sigterm_answers_all_that_was_received_while_more_arrives,
+    datagrams_in_the_kernel_at_sigterm_are_answered,
+    the_address_is_free_as_soon_as_the_server_has_ended
 ];
 
 /// Ways of receiving and sending that all keep the same promises. What belongs to the other engine
@@ -58,8 +69,7 @@ fn transcript(engine: &str, way: &[&str]) -> (Vec<Vec<u8>>, serde_json::Value) {
         }
         came_back.extend(clients.iter().flat_map(|client| (0..8).map(|_| next(client))));
     }
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let ended = server.end();
     assert_eq!(assert_balanced(&ended), sizes().len() as u64 + 20 * 5 * 8);
     (came_back, ended.last["service_counters"].clone())
 }
@@ -72,7 +82,6 @@ fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
             assert!(ring == epoll, "{way:?}: the transcripts differ");
         }
         assert_eq!(ring_counters, epoll_counters, "{way:?}");
-        println!("{way:?}: {} sizes and {} answers are equal", sizes().len(), ring.len());
     }
 }
 
@@ -99,7 +108,6 @@ fn the_order_of_each_of_many_sources_is_kept_under_load(engine: &str) {
         }
         let ended = server.terminate();
         assert_eq!(assert_balanced(&ended), SOURCES as u64 * u64::from(ROUNDS * IN_FLIGHT));
-        println!("{engine} {way:?}: {} in order", ended.count("sent"));
     }
 }
 
@@ -119,7 +127,6 @@ fn a_burst_larger_than_the_buffer_is_answered_or_counted(engine: &str) {
     assert!(drops > 0, "{}", ended.last);
     assert_eq!(ended.count("received") + drops, SENT);
     assert_eq!(assert_balanced(&ended), ended.count("received"));
-    println!("{engine}: {} answered and {drops} dropped, of {SENT}", ended.count("sent"));
 }
 
 fn senders_that_are_gone_do_not_disturb_the_others(engine: &str) {
@@ -133,7 +140,6 @@ fn senders_that_are_gone_do_not_disturb_the_others(engine: &str) {
     }
     let ended = server.terminate();
     assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), 800));
-    println!("{engine}: 200 senders had gone");
 }
 
 fn longer_datagrams_than_agreed_are_dropped_and_counted(engine: &str) {
@@ -150,7 +156,6 @@ fn longer_datagrams_than_agreed_are_dropped_and_counted(engine: &str) {
         }
         let ended = server.terminate();
         assert_eq!((ended.count("truncated"), assert_balanced(&ended)), (2, 4));
-        println!("{engine} {way:?}: 2 of 6 were too long");
     }
 }
 
@@ -172,41 +177,34 @@ fn answers_come_from_the_address_of_the_request_on_every_listener(engine: &str) 
     }
     let ended = server.terminate();
     assert_eq!(assert_balanced(&ended), 10 * targets.len() as u64);
-    println!("{engine}: {} addresses answered", targets.len());
 }
 
-/// A datagram whose sender is the reflector itself would loop for ever.
+/// A datagram whose sender is the reflector itself would loop for ever; with a socket on all addresses, so would one
+/// from another of them.
 fn datagrams_claiming_to_come_from_the_reflector_are_not_answered(engine: &str) {
-    // Two workers share a port, and any process of the same user may join them.
-    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
-    let server = Server::udp(engine, &listen);
-    let [mine, asked] = server.addresses()[..] else { panic!("two addresses") };
-    let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
-    impostor.set_reuse_port(true).expect("a socket");
-    impostor.bind(&mine.into()).expect("a shared port");
-    for _ in 0..10 {
-        impostor.send_to(b"to myself", &asked.into()).expect("room");
+    let two = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
+    let all = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
+    for arguments in [two, all] {
+        let server = Server::udp(engine, &arguments);
+        let (mine, asked) = match server.addresses()[..] {
+            [mine, asked] => (mine, asked),
+            _ => {
+                let port = server.address().port();
+                let at = |last| SocketAddr::from(([127, 0, 0, last], port));
+                (at(2), at(1))
+            }
+        };
+        // Workers share a port, and any process of the same user may join them.
+        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        impostor.set_reuse_port(true).expect("a socket");
+        impostor.bind(&mine.into()).expect("a shared port");
+        for _ in 0..10 {
+            impostor.send_to(b"to myself", &asked.into()).expect("room");
+        }
+        drop(impostor);
+        let ended = server.end();
+        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0), "{arguments:?}");
     }
-    let ended = server.terminate();
-    assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
-    println!("{engine}: 10 were not answered");
-}
-
-/// With a socket on all addresses the answer came back from another one of them, and was answered.
-fn datagrams_claiming_another_address_of_the_reflector_are_not_answered(engine: &str) {
-    let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
-    let server = Server::udp(engine, &listen);
-    let port = server.address().port();
-    let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
-    impostor.set_reuse_port(true).expect("a socket");
-    impostor.bind(&SocketAddr::from(([127, 0, 0, 2], port)).into()).expect("a shared port");
-    let asked = SocketAddr::from(([127, 0, 0, 1], port));
-    for _ in 0..10 {
-        impostor.send_to(b"to myself", &asked.into()).expect("room");
-    }
-    drop(impostor);
-    let ended = server.terminate();
-    assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
 }
 
 /// Segments sent in one buffer come back each for itself, coalesced on the way or not.
@@ -240,7 +238,6 @@ fn segmented_flows_come_back_whole(engine: &str) {
         assert!(came.expect("the engine works") == expected);
         let ended = server.terminate();
         assert_eq!(assert_balanced(&ended), (BUFFERS * 9000usize.div_ceil(700)) as u64);
-        println!("{engine}, gro {gro}: {} segments", ended.count("sent"));
     }
 }
 
@@ -269,7 +266,154 @@ fn answers_carry_the_configured_dscp_and_ecn_only_on_request(engine: &str) {
                     }
                 })
                 .expect("the engine works");
-            println!("{engine} {way:?} {address}: 4 codepoints");
         }
+    }
+}
+
+fn the_ready_line_lists_allowed_clients() {
+    let all = ["--listen", "0.0.0.0:0"];
+    let named = ["--allow", "192.0.2.0/24", "--allow", "2001:db8::1"];
+    let server = Server::echo("epoll", &[&all[..], &named].concat());
+    let expected = ["loopback", "192.0.2.0/24", "2001:db8::1/128"];
+    assert_eq!(server.ready["allow"], serde_json::json!(expected));
+    // This machine always is.
+    ping(&connect(server.address()), b"here");
+    let server = Server::udp("epoll", &["--listen", "0.0.0.0:0", "--allow", "any"]);
+    assert_eq!(server.ready["allow"], serde_json::json!(["any"]));
+    assert_eq!(Server::echo("epoll", &[]).ready["allow"], serde_json::json!(["loopback"]));
+}
+
+/// Of the reflector and of the echo.
+fn others_are_dropped_or_closed_and_counted(engine: &str) {
+    const OPEN: [&str; 4] = ["--listen", "10.9.9.1:0", "--allow", "10.9.9.2/32"];
+    in_a_namespace(|| {
+        for mode in [&[][..], &["--gro", "on"]] {
+            let server = Server::udp(engine, &[&OPEN[..], mode].concat());
+            let from = |source: &str| {
+                let client = UdpSocket::bind((source, 0)).expect("a free port");
+                client.connect(server.address()).expect("a route");
+                client.set_read_timeout(Some(PATIENCE)).expect("a socket");
+                client
+            };
+            let (named, other) = (from("10.9.9.2"), from("10.9.9.3"));
+            for number in 0..20 {
+                other.send(&pattern(number, 100)).expect("room");
+                reflected(&named, &pattern(number, 100));
+            }
+            let ended = server.end();
+            assert_eq!((ended.count("not_allowed"), assert_balanced(&ended)), (20, 20));
+            other.set_nonblocking(true).expect("a socket");
+            assert!(other.recv(&mut [0; 2000]).is_err(), "another client was answered");
+        }
+        let server = Server::echo(engine, &OPEN);
+        let from = |last| connect_from([10, 9, 9, last].into(), server.addresses()[1]);
+        let named = from(2);
+        for _ in 0..5 {
+            assert!(matches!(from(3).read(&mut [0]), Ok(0) | Err(_)));
+        }
+        ping(&named, b"served all along");
+        drop(named);
+        let ended = server.end();
+        assert_eq!((ended.count("not_allowed"), ended.count("accepted")), (5, 1));
+    });
+}
+
+/// A burst is a tenth of a second, and 64 datagrams at least.
+fn a_source_beyond_its_rate_is_not_answered(engine: &str) {
+    for mode in [&[][..], &["--gro", "on"]] {
+        let limit = ["--max-rate-per-source", "1"];
+        let server = Server::udp(engine, &[&limit[..], mode].concat());
+        let client = client(server.address());
+        // One by one, so that none is lost for lack of space.
+        let mut answered = 0;
+        client.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+        for number in 0..70 {
+            client.send(&pattern(number, 64)).expect("room");
+            match client.recv(&mut [0; 2000]) {
+                Ok(_) => answered += 1,
+                Err(_) if answered < 64 => {
+                    wait_until("late", || client.recv(&mut [0; 2000]).is_ok());
+                    answered += 1;
+                }
+                Err(_) => {}
+            }
+        }
+        let ended = server.terminate();
+        // Late answers count too.
+        client.set_nonblocking(true).expect("a socket");
+        while client.recv(&mut [0; 2000]).is_ok() {
+            answered += 1;
+        }
+        assert!((64..70).contains(&answered), "{engine} {mode:?}: {answered}");
+        assert_eq!(ended.count("over_rate"), 70 - answered, "{engine} {mode:?}");
+        assert_eq!(assert_balanced(&ended), answered);
+    }
+}
+
+fn sigterm_answers_all_that_was_received_while_more_arrives(engine: &str) {
+    for way in [&[][..], &["--workers", "2"]] {
+        let server = Server::udp(engine, way);
+        let client = client(server.address());
+        let has_ended = AtomicBool::new(false);
+        let (ended, sent) = std::thread::scope(|scope| {
+            let at_the_end = AtTheEnd(&has_ended);
+            let sending = scope.spawn(|| {
+                // Refused once the socket is closed.
+                let mut sent = 0u64;
+                while !has_ended.load(Ordering::Relaxed) {
+                    sent += u64::from(client.send(&numbered(1, sent as u32, 100)).is_ok());
+                }
+                sent
+            });
+            (0..500).for_each(|_| drop(next(&client)));
+            let ended = server.end();
+            drop(at_the_end);
+            (ended, sending.join().expect("no panic"))
+        });
+        assert_eq!(ended.last["reason"], "SIGTERM");
+        assert_eq!((assert_balanced(&ended), ended.count("waiting")), (ended.count("received"), 0));
+        // Those beyond came when the socket was closed.
+        assert!(ended.count("received") + ended.count("kernel_drops") <= sent);
+    }
+}
+
+/// In the kernel when the signal comes, and nothing after it: all are answered.
+fn datagrams_in_the_kernel_at_sigterm_are_answered(engine: &str) {
+    let server = Server::udp(engine, &[]);
+    let client = roomy_client(server.address());
+    server.signal(Signal::SIGSTOP);
+    burst(&client);
+    server.signal(Signal::SIGTERM);
+    server.signal(Signal::SIGCONT);
+    let ended = server.terminate();
+    assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), BURST.into()));
+    assert_eq!(numbers(&client), (0..BURST).collect::<Vec<_>>());
+}
+
+fn the_address_is_free_as_soon_as_the_server_has_ended(engine: &str) {
+    // On an address of its own: no other program gets the port in between.
+    let first = Server::udp(engine, &["--listen", "127.0.0.9:0"]);
+    let address = first.address();
+    reflected(&client(address), b"first");
+    first.end();
+    let second = Server::udp(engine, &["--listen", &address.to_string()]);
+    reflected(&client(address), b"second");
+    second.kill();
+    let third = Server::udp(engine, &["--listen", &address.to_string(), "--workers", "2"]);
+    reflected(&client(address), b"third");
+    drop(third);
+}
+
+/// Asked for more than the limit allows without the right to exceed it.
+fn a_smaller_buffer_than_requested_is_reported() {
+    let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").expect("a limit");
+    let limit: u64 = limit.trim().parse().expect("a number");
+    let wish = limit + 1_000_000;
+    let server = Server::udp("epoll", &["--rcvbuf", &wish.to_string()]);
+    let granted = server.ready["udp"]["granted"]["recv_buffer_bytes"].as_u64().expect("a number");
+    // Both the wish and the limit count once more for the kernel's bookkeeping.
+    if granted < 2 * wish {
+        assert_eq!(granted, 2 * limit);
+        wait_until("that is told", || server.stderr().contains("net.core.rmem_max"));
     }
 }

@@ -62,6 +62,63 @@ impl Site {
     }
 }
 
+/// Files, and a configuration file in a directory of its own. In its text `ROOT` stands for the directory of the
+/// files, `ETC` for its own.
+pub(crate) struct Configured {
+    pub(crate) site: Site,
+    pub(crate) etc: Site,
+}
+
+impl Configured {
+    pub(crate) fn new(site: Site, text: &str) -> Configured {
+        let configured = Configured { site, etc: Site::new() };
+        configured.write(text);
+        configured
+    }
+
+    pub(crate) fn write(&self, text: &str) {
+        let path = |site: &Site| site.path().to_str().expect("UTF-8").to_owned();
+        let text = text.replace("ROOT", &path(&self.site)).replace("ETC", &path(&self.etc));
+        std::fs::write(self.path(), text).expect("a file");
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.etc.path().join("twinring.toml")
+    }
+
+    pub(crate) fn serve(&self, engine: &str) -> Server {
+        Server::configured(engine, &self.path())
+    }
+
+    /// `--check` with these arguments added: exit code, standard output, standard error.
+    pub(crate) fn check(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let path = self.path();
+        let check = ["serve", "http", "--check", "--config", path.to_str().expect("UTF-8")];
+        super::run(&[&check[..], arguments].concat())
+    }
+}
+
+/// Each of these texts is a configuration that `--check` refuses, with these words.
+pub(crate) fn check_refuses(cases: &[(&str, &str)]) {
+    for (text, words) in cases {
+        let (code, _, told) = Configured::new(Site::usual(), text).check(&[]);
+        assert!(code != Some(0) && told.contains(words), "{text}: {code:?} {told}");
+    }
+}
+
+/// Sends SIGHUP, and waits until the server has said these words once more.
+pub(crate) fn reload(server: &Server, words: &str) {
+    let count = || server.stderr().matches(words).count();
+    let before = count();
+    server.signal(super::Signal::SIGHUP);
+    super::wait_until(words, || count() > before);
+}
+
+/// GET of a target of this host.
+pub(crate) fn of_host(host: &str, target: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")
+}
+
 /// Sets when a file was last modified, in seconds since 1970.
 pub(crate) fn date(path: &Path, modified_s: u64) {
     let file = std::fs::File::options().write(true).open(path).expect("a file");

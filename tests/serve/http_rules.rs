@@ -1,0 +1,442 @@
+//! The rules of an operator for hosts and paths of `serve http`: which files belong to which host, redirects,
+//! passwords.
+
+use crate::support::http::Is::*;
+use crate::support::http::*;
+use crate::support::tls::*;
+use crate::support::*;
+use std::io::Write;
+use std::sync::Arc;
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    each_host_has_its_own_files_and_rules_and_shares_no_cache_entry,
+    without_a_default_unknown_hosts_are_misdirected,
+    paths_and_hosts_are_redirected_before_files_are_looked_for,
+    http_is_redirected_to_https_and_https_is_not,
+    a_server_may_only_redirect_and_a_reload_replaces_the_rules,
+    redirects_that_are_wrong_are_found,
+    protected_directories_need_a_password_by_every_path_and_method,
+    concurrent_verifications_of_passwords_have_a_bound,
+    a_reload_replaces_users_and_forgets_the_verified,
+    no_password_is_asked_for_without_tls_if_https_is_required,
+    files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown,
+    a_host_adds_to_the_protection_of_the_whole_unless_it_says_replace
+];
+
+const ENGINE: &str = "auto";
+const RELOADED: &str = "were reloaded";
+
+/// Three sites: for `a.example.org`, for other hosts under `.example.org`, and what `default` says.
+fn hosts(default: &str) -> Configured {
+    let site = Site::new();
+    for name in ["default", "exact", "wild"] {
+        site.write(&format!("{name}/index.html"), name.as_bytes());
+        site.write(&format!("{name}/same.txt"), name.as_bytes());
+        site.write(&format!("{name}/large.bin"), name.repeat(30_000).as_bytes());
+    }
+    site.write("exact/404.html", b"none in exact");
+    let hosts = r#"
+        listen = "127.0.0.1:0"
+        header = "*=X-Whole: yes"
+        [[host]]
+        names = ["a.example.org", "[::1]"]
+        root = "ROOT/exact"
+        not-found = "404.html"
+        header = "*=X-Exact: yes"
+        [[host]]
+        names = ["*.example.org"]
+        root = "ROOT/wild"
+        autoindex = "json"
+        index = "none.html"
+    "#;
+    Configured::new(site, &format!("{default}{hosts}"))
+}
+
+fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
+    let configured = hosts("root = \"ROOT/default\"\n");
+    let server = configured.serve(ENGINE);
+    let (whole, exact) = (Field("x-whole", "yes"), Field("x-exact", "yes"));
+    // Twice, so that the second answers come from the cache.
+    for _ in 0..2 {
+        for (host, expected) in [
+            ("a.example.org", "exact"),
+            ("A.Example.ORG:8080", "exact"),
+            ("a.example.org.", "exact"),
+            ("[::1]:80", "exact"),
+            ("b.example.org", "wild"),
+            ("c.b.example.org", "wild"),
+            ("example.org", "default"),
+            ("127.0.0.1", "default"),
+        ] {
+            let large = expected.repeat(30_000);
+            let own = if expected == "exact" { exact } else { Without("x-exact") };
+            check_both(
+                &server,
+                &[
+                    (of_host(host, "/same.txt"), 200, &[Text(expected), whole, own]),
+                    (of_host(host, "/large.bin"), 200, &[Text(&large)]),
+                ],
+            );
+        }
+    }
+    check_both(
+        &server,
+        &[
+            (of_host("a.example.org", "/none"), 404, &[Text("none in exact")]),
+            (of_host("b.example.org", "/"), 200, &[Holds("large.bin")]),
+            (of_host("example.org", "/"), 200, &[Text("default")]),
+        ],
+    );
+    // RFC 9112 section 3.2.2: a target in absolute form counts, not the field.
+    let absolute = of_host("b.example.org", "http://a.example.org/same.txt");
+    let old = "GET /same.txt HTTP/1.0\r\n\r\n".to_owned();
+    let default: &[Is<'_>] = &[Text("default")];
+    check_http1(
+        &server,
+        &[(of_host("", "/same.txt"), 200, default), (old, 200, default), (absolute, 200, &[exact])],
+    );
+    // Connections are not of a host; requests are.
+    let mut stream = connect(server.address());
+    for (host, expected) in
+        [("a.example.org", "exact"), ("b.example.org", "wild"), ("x", "default")]
+    {
+        assert_eq!(ask_on(&mut stream, &of_host(host, "/same.txt")).text(), expected);
+    }
+    drop(stream);
+    server.end();
+}
+
+fn without_a_default_unknown_hosts_are_misdirected() {
+    let configured = hosts("");
+    let server = configured.serve(ENGINE);
+    let mut stream = connect(server.address());
+    for request in [
+        of_host("unknown", "/same.txt"),
+        of_host("unknown", "/same.txt").replacen("GET", "HEAD", 1),
+        "OPTIONS * HTTP/1.1\r\nHost: example.org\r\n\r\n".to_owned(),
+        of_host("a.example.org", "http://unknown/"),
+    ] {
+        assert_eq!(ask_on(&mut stream, &request).status, 421, "{request}");
+    }
+    let stays = ask_on(&mut stream, &of_host("b.example.org", "/same.txt"));
+    assert_eq!(stays.text(), "wild", "the connection stays");
+    check_http1(&server, &[("GET / HTTP/1.0\r\n\r\n".to_owned(), 421, &[])]);
+    check_both(&server, &[(of_host("unknown", "/same.txt"), 421, &[])]);
+}
+
+const REDIRECTS: &str = r#"
+    listen = "127.0.0.1:0"
+    root = "ROOT"
+    header = "*=X-Rule: yes"
+    redirect = [
+        "/hello.txt=/moved.txt",
+        "/old/*=302:/new/*",
+        "/old/here.txt=307:https://example.org:8443/there?a=b",
+        "/all/*=308:http://other.example/",
+    ]
+    [[host]]
+    names = "www.example.org"
+    redirect = "/*=308:https://example.org/*"
+    [[host]]
+    names = "example.org"
+"#;
+
+fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
+    let configured = Configured::new(Site::usual(), REDIRECTS);
+    let server = configured.serve(ENGINE);
+    let to = |location| [Field("location", location)];
+    check_both(
+        &server,
+        &[
+            (of_host("x", "/hello.txt"), 301, &to("/moved.txt")),
+            (of_host("x", "/%68ello.txt?q=1&r"), 301, &to("/moved.txt?q=1&r")),
+            (of_host("x", "/old/"), 302, &to("/new/")),
+            (
+                of_host("x", "/old/a%20b/%0d%0aSet-Cookie:x?%0d%0a"),
+                302,
+                &to("/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a"),
+            ),
+            (of_host("x", "/old//evil.example/%2e%2e"), 302, &to("/new/")),
+            (of_host("x", "/old/here.txt"), 307, &to("https://example.org:8443/there?a=b")),
+            (of_host("x", "/old/here.txt?c"), 307, &to("https://example.org:8443/there?a=b&c")),
+            (of_host("x", "/all/of/it"), 308, &to("http://other.example/")),
+            (of_host("WWW.example.org:80", "/a/b?c"), 308, &to("https://example.org/a/b?c")),
+            // Inherited.
+            (of_host("example.org", "/hello.txt"), 301, &to("/moved.txt")),
+            // Not of a rule.
+            (of_host("x", "/old"), 404, &[Without("location")]),
+            (of_host("x", "/index.html"), 200, &[Without("location")]),
+            (of_host("x", "/old/%2fx"), 404, &[Without("location")]),
+            (of_host("x", "/old/../.."), 400, &[Without("location")]),
+            (
+                of_host("x", "/all/"),
+                308,
+                &[Text("308 Permanent Redirect\n"), Field("x-rule", "yes")],
+            ),
+            (of_host("x", "/old/x").replacen("GET", "HEAD", 1), 302, &to("/new/x")),
+            (of_host("x", "/old/x").replacen("GET", "OPTIONS", 1), 204, &[]),
+            (
+                "GET /old/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab".to_owned(),
+                302,
+                &to("/new/x"),
+            ),
+        ],
+    );
+    // Many at once, between files.
+    let hosts = [("x", "/old/1"), ("x", "/large.bin"), ("x", "/old/2"), ("www.example.org", "/3")];
+    let pipelined = hosts.map(|(host, target)| of_host(host, target)).concat();
+    assert_eq!(statuses(&server, &pipelined), [302, 200, 302, 308]);
+    server.end();
+}
+
+fn http_is_redirected_to_https_and_https_is_not() {
+    let (site, identity) = (Site::usual(), Identity::new());
+    let more = ["--redirect-to-https", "--redirect", "/old/*=/new/*"];
+    let server = serve(ENGINE, site.path(), &identity, &more);
+    let to = |location| [Field("location", location)];
+    check_http1(
+        &server,
+        &[
+            (
+                of_host("a.example:8080", "/hello.txt?x=%0d%0a"),
+                301,
+                &to("https://a.example/hello.txt?x=%0d%0a"),
+            ),
+            (of_host("[::1]:80", "/old/x"), 301, &to("https://[::1]/old/x")),
+            (of_host("a", "//evil.example/.."), 301, &to("https://a//evil.example/..")),
+            // A location needs the host.
+            (of_host("", "/"), 400, &[Without("location")]),
+            ("GET / HTTP/1.0\r\n\r\n".to_owned(), 400, &[Without("location")]),
+        ],
+    );
+    let config = Arc::new(identity.trust(&VERSIONS));
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    for (target, status) in [("/hello.txt", 200), ("/old/x", 301)] {
+        client.write_all(get(target, "").as_bytes()).expect("the server reads");
+        assert_eq!(read_response(&mut client, false).status, status);
+    }
+    let server = serve(ENGINE, site.path(), &identity, &["--redirect-to-https=b.example:8443"]);
+    check_both(&server, &[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
+}
+
+fn a_server_may_only_redirect_and_a_reload_replaces_the_rules() {
+    let text = |rules: &str| format!("listen = \"127.0.0.1:0\"\n{rules}\n");
+    let configured = Configured::new(Site::new(), &text("redirect-to-https = true"));
+    let server = configured.serve(ENGINE);
+    let before: &[Is<'_>] = &[Field("location", "https://a/x")];
+    check_both(&server, &[(of_host("a", "/x"), 301, before)]);
+    configured.write(&text("redirect = [\"/a=/b\", \"/a=/c\"]"));
+    reload(&server, "two redirects are for the same paths");
+    check_both(&server, &[(of_host("a", "/x"), 301, before)]);
+    configured.write(&text("redirect-to-https = false\nredirect = \"/x=302:/y\""));
+    reload(&server, RELOADED);
+    check_both(
+        &server,
+        &[
+            (of_host("a", "/x"), 302, &[Field("location", "/y")]),
+            (of_host("a", "/z"), 404, &[Without("location")]),
+        ],
+    );
+}
+
+fn redirects_that_are_wrong_are_found() {
+    let rules: Vec<String> = (0..1001).map(|number| format!("\"/{number}=/x\"")).collect();
+    let many = format!("root = \"ROOT\"\nredirect = [{}]\n", rules.join(", "));
+    check_refuses(&[
+        ("redirect = [\"/a=/b\", \"/a=/c\"]\n", "two redirects are for the same paths"),
+        ("redirect = \"/a=//evil.example/\"\n", "is no target of a redirect"),
+        ("redirect = \"/a=/b\\r\\nX: y\"\n", "is no target of a redirect"),
+        ("redirect = \"/a=303:/b\"\n", "`303` is no status of a redirect"),
+        ("redirect-to-https = \"a/b\"\n", "is neither a port, nor HOST or HOST:PORT"),
+        ("redirect-to-https = 5\n", "expected a string, found integer"),
+        (&many, "1001 redirects are more than 1000"),
+    ]);
+}
+
+/// `ann` with the password `secret`, and `bob` with `other`.
+const USERS: &str = "# users\nann:$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n\
+                     bob:$2y$05$......................XDi2tGuW8MfnekmA8fwOvEPig4ugXbC\n";
+
+/// `Authorization` of `ann:secret`, `bob:other`, `ann:other`, `nobody:secret`.
+const ANN: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
+const BOB: &str = "Authorization: basic Ym9iOm90aGVy\r\n";
+const WRONG: &str = "Authorization: Basic YW5uOm90aGVy\r\n";
+const NOBODY: &str = "Authorization: Basic bm9ib2R5OnNlY3JldA==\r\n";
+
+fn of_bob() -> &'static str {
+    USERS.lines().last().expect("a line")
+}
+
+fn protected(text: &str) -> Configured {
+    let site = Site::usual();
+    site.write("private/index.html", b"private");
+    site.write("private/deep/large.bin", &pattern(7, 300_000));
+    site.write("private/other/x.txt", b"of bob");
+    let configured = Configured::new(site, text);
+    configured.etc.write("users", USERS.as_bytes());
+    configured.etc.write("others", format!("{}\n", of_bob()).as_bytes());
+    configured
+}
+
+const PROTECTED: &str = r#"
+    listen = "127.0.0.1:0"
+    root = "ROOT"
+    autoindex = "html"
+    basic-auth = ["/private/*=ETC/users", "/private/other/*=ETC/others"]
+    basic-auth-realm = "the vault"
+    header = "*=X-Rule: yes"
+"#;
+
+fn protected_directories_need_a_password_by_every_path_and_method() {
+    let configured = protected(PROTECTED);
+    let server = configured.serve(ENGINE);
+    let realm = Field("www-authenticate", "Basic realm=\"the vault\", charset=\"UTF-8\"");
+    let asked = [realm, Text("401 Unauthorized\n"), Field("x-rule", "yes")];
+    let given = [Without("www-authenticate"), Field("x-rule", "yes")];
+    let row = |target, fields, status: u16| {
+        (get(target, fields), status, if status == 401 { &asked[..] } else { &given })
+    };
+    let rows = [
+        row("/hello.txt", "", 200),
+        row("/private/", "", 401),
+        row("/private/", WRONG, 401),
+        row("/private/", NOBODY, 401),
+        row("/private/", "Authorization: Bearer YW5uOnNlY3JldA==\r\n", 401),
+        row("/private/", "Authorization: Basic !\r\n", 401),
+        row("/private/", ANN, 200),
+        row("/private/", BOB, 200),
+        row("/private/none", "", 401),
+        row("/private/none", ANN, 404),
+        row("/private/deep/large.bin", WRONG, 401),
+        row("/private/deep/large.bin", ANN, 200),
+        row("/private/deep/large.bin", "Range: bytes=0-9\r\n", 401),
+        row("/private/deep/", "", 401),
+        row("/private/deep", "", 401),
+        row("/private/other/x.txt", ANN, 401),
+        row("/private/other/x.txt", BOB, 200),
+        // Other ways to write the path.
+        row("/%70rivate/", "", 401),
+        row("/./private/index.html", "", 401),
+        row("/x/../private/index.html", "", 401),
+        row("/private/index.html?x", "", 401),
+    ];
+    // Again, so that later ones are answered from the cache.
+    (0..2).for_each(|_| check_both(&server, &rows));
+    let body = get("/private/", "Content-Length: 2\r\n") + "ab";
+    check_http1(
+        &server,
+        &[
+            row("/private//index.html", "", 401),
+            row("http://test/private/index.html", "", 401),
+            (get("/private/", "").replacen("GET", "HEAD", 1), 401, &[realm]),
+            (get("/private/", ANN).replacen("GET", "HEAD", 1), 200, &given),
+            (body, 401, &asked),
+        ],
+    );
+    let pipelined = get("/private/", ANN) + &get("/private/", "") + &get("/hello.txt", "");
+    assert_eq!(statuses(&server, &pipelined), [200, 401, 200]);
+    server.end();
+}
+
+/// Each verification takes a thread and CPU time.
+fn concurrent_verifications_of_passwords_have_a_bound() {
+    let configured = protected(PROTECTED);
+    // `ann` again, at a cost that takes longer than all requests need to arrive; the hash is of another cost,
+    // so the password is wrong.
+    configured.etc.write("users", USERS.replacen("$04$", "$11$", 1).as_bytes());
+    let server = configured.serve(ENGINE);
+    let mut clients: Vec<_> = (0..40).map(|_| connect(server.address())).collect();
+    for client in &mut clients {
+        client.write_all(get("/private/", ANN).as_bytes()).expect("the server reads");
+    }
+    let answers = clients.iter_mut().map(|client| read_response(client, false).status);
+    let answers: Vec<u16> = answers.collect();
+    let count = |code| answers.iter().filter(|status| **status == code).count();
+    assert!(count(401) >= 1 && count(503) >= 1 && count(401) + count(503) == 40, "{answers:?}");
+    // Others are served meanwhile and afterwards.
+    check_http1(&server, &[(get("/hello.txt", ""), 200, &[])]);
+    wait_until("there is room again", || ask(&server, &get("/private/", BOB)).status == 200);
+}
+
+fn a_reload_replaces_users_and_forgets_the_verified() {
+    let configured = protected(PROTECTED);
+    let server = configured.serve(ENGINE);
+    check_both(&server, &[(get("/private/", ANN), 200, &[])]);
+    configured.etc.write("users", b"ann:secret\n");
+    reload(&server, "line 1: its hash is not bcrypt");
+    check_both(&server, &[(get("/private/", ANN), 200, &[])]);
+    configured.etc.write("users", of_bob().as_bytes());
+    reload(&server, RELOADED);
+    check_both(&server, &[(get("/private/", ANN), 401, &[]), (get("/private/", BOB), 200, &[])]);
+}
+
+fn no_password_is_asked_for_without_tls_if_https_is_required() {
+    let (configured, identity) = (protected(""), Identity::new());
+    let rule = format!("/*={}/users", configured.etc.path().display());
+    let more = ["--redirect-to-https", "--basic-auth", &rule];
+    let server = serve(ENGINE, configured.site.path(), &identity, &more);
+    let location = [Field("location", "https://test/private/")];
+    check_both(&server, &[(get("/private/", ANN), 301, &location)]);
+    let config = Arc::new(identity.trust(&VERSIONS));
+    for (fields, status) in [("", 401), (ANN, 200), (WRONG, 401)] {
+        let mut client = secure(encrypted(&server), &config).expect("a handshake");
+        client.write_all(get("/private/", fields).as_bytes()).expect("the server reads");
+        assert_eq!(read_response(&mut client, false).status, status, "{fields}");
+    }
+}
+
+fn files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown() {
+    for (text, users, words) in [
+        ("/private/*=ETC/none", USERS, "none: No such file"),
+        ("/private/*=ETC", USERS, "not a regular file"),
+        ("/private/*=ETC/users", "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1: its hash"),
+        ("/private/*=ETC/users", "ann\n", "line 1: expected USER:HASH"),
+        ("/private=ETC/users", USERS, "only directories can be protected"),
+        ("private/*=ETC/users", USERS, "it must begin with a slash"),
+    ] {
+        let configured = protected(&format!("root = \"ROOT\"\nbasic-auth = \"{text}\"\n"));
+        configured.etc.write("users", users.as_bytes());
+        let (code, _, told) = configured.check(&[]);
+        assert!(code != Some(0) && told.contains(words), "{text}: {told}");
+        assert!(!told.contains("W6ph"), "{told}");
+    }
+    check_refuses(&[("root = \"ROOT\"\nbasic-auth-realm = \"a\\\"b\"\n", "is no realm")]);
+}
+
+/// A host with a rule of its own lost all protection that stood above it, and `--check` said OK.
+fn a_host_adds_to_the_protection_of_the_whole_unless_it_says_replace() {
+    let configured = protected(
+        r#"
+        listen = "127.0.0.1:0"
+        root = "ROOT"
+        header = "*=X-Content-Type-Options: nosniff"
+        basic-auth = "/private/*=ETC/users"
+        [[host]]
+        names = "added.org"
+        header = "*=X-Own: yes"
+        basic-auth = "/api/*=ETC/users"
+        [[host]]
+        names = "replaced.org"
+        replace = ["basic-auth", "header"]
+        basic-auth = "/api/*=ETC/users"
+    "#,
+    );
+    let server = configured.serve(ENGINE);
+    let (nosniff, own) = (Field("x-content-type-options", "nosniff"), Field("x-own", "yes"));
+    check_both(
+        &server,
+        &[
+            (of_host("added.org", "/private/"), 401, &[nosniff, own]),
+            (of_host("added.org", "/api/"), 401, &[nosniff, own]),
+            (of_host("other.org", "/private/"), 401, &[nosniff, Without("x-own")]),
+            (of_host("other.org", "/api/"), 404, &[nosniff, Without("x-own")]),
+            (
+                of_host("replaced.org", "/private/"),
+                200,
+                &[Without("x-content-type-options"), Without("x-own")],
+            ),
+            (of_host("replaced.org", "/api/"), 401, &[Without("x-content-type-options")]),
+        ],
+    );
+}
