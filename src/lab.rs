@@ -202,7 +202,7 @@ fn axis(text: &str) -> Result<(String, Vec<u32>), String> {
         "true" => Ok(1),
         "false" => Ok(0),
         number if key.ends_with("bytes") => values::size(number),
-        number => number.parse().map_err(|_| format!("`{number}` is no number of {key}")),
+        number => number.parse().map_err(|_| format!("`{number}` is not a number of {key}")),
     };
     let points: Result<Vec<u32>, String> = points.split(',').map(point).collect();
     Ok((key.trim().to_owned(), points?))

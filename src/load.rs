@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub(crate) enum Load {
     /// Requests over TCP to a server that echoes them.
     Tcp(tcp::TcpArgs),
-    /// Requests over HTTP/1.1, each answer checked.
+    /// Requests over HTTP/1.1 or HTTP/2, each answer checked.
     Http(Box<http::HttpArgs>),
     /// Streams of datagrams, by default RTP, to a server that reflects them.
     Udp(udp::UdpArgs),

@@ -31,7 +31,7 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
             Err(_) => String::new(),
         };
         format!(
-            "`{text}` is no address: expected IP:PORT, [IPV6]:PORT, localhost:PORT, a PORT of \
+            "`{text}` is not an address: expected IP:PORT, [IPV6]:PORT, localhost:PORT, a PORT of \
              127.0.0.1, or :PORT for every IPv4 address{hint}"
         )
     };

@@ -103,7 +103,7 @@ fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
     assert!(why.contains("not executable"), "{why}");
     let output = peers(base.path(), &nothing, &["--peers", "nowhere"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere is no directory"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere is not a directory"));
 }
 
 /// A variable that is left over from other work is no matter to who measures no peer.
@@ -117,7 +117,7 @@ fn a_wrong_place_matters_to_experiments_with_peers_only() {
     };
     let (code, said) = run(&["peers"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("TWINRING_PEERS: /nowhere/at/all is no directory"), "{said}");
+    assert!(said.contains("TWINRING_PEERS: /nowhere/at/all is not a directory"), "{said}");
     let short = ["quick", "--pairs", "1", "--spares", "0", "--window", "0.2", "--protocol", "tcp"];
     let small =
         ["--set", "connections=1", "--set", "bytes=128", "--subject", "one=epoll", "--no-prices"];

@@ -120,7 +120,7 @@ root = "/no/such/host"
         (11, "precompressed: "),
         (12, "table: unknown key"),
         (13, "host: names are missing"),
-        (16, "names: `a:80` is no name of a host"),
+        (16, "names: `a:80` is not a host name"),
         (16, "names: expected a string or strings, found integer"),
         (17, "roots: unknown key; did you mean `root`?"),
         (18, "workers: unknown key"),

@@ -245,9 +245,9 @@ fn redirects_that_are_wrong_are_found() {
     let many = format!("root = \"ROOT\"\nredirect = [{}]\n", rules.join(", "));
     check_refuses(&[
         ("redirect = [\"/a=/b\", \"/a=/c\"]\n", "two redirects are for the same paths"),
-        ("redirect = \"/a=//evil.example/\"\n", "is no target of a redirect"),
-        ("redirect = \"/a=/b\\r\\nX: y\"\n", "is no target of a redirect"),
-        ("redirect = \"/a=303:/b\"\n", "`303` is no status of a redirect"),
+        ("redirect = \"/a=//evil.example/\"\n", "is not a redirect target"),
+        ("redirect = \"/a=/b\\r\\nX: y\"\n", "is not a redirect target"),
+        ("redirect = \"/a=303:/b\"\n", "`303` is not a redirect status"),
         ("redirect-to-https = \"a/b\"\n", "is neither a port, nor HOST or HOST:PORT"),
         ("redirect-to-https = 5\n", "expected a string, found integer"),
         (&many, "1001 redirects are more than 1000"),
@@ -401,7 +401,7 @@ fn files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown() {
         assert!(code != Some(0) && told.contains(words), "{text}: {told}");
         assert!(!told.contains("W6ph"), "{told}");
     }
-    check_refuses(&[("root = \"ROOT\"\nbasic-auth-realm = \"a\\\"b\"\n", "is no realm")]);
+    check_refuses(&[("root = \"ROOT\"\nbasic-auth-realm = \"a\\\"b\"\n", "is not a realm")]);
 }
 
 /// A host with a rule of its own lost all protection that stood above it, and `--check` said OK.

@@ -103,7 +103,7 @@ impl std::str::FromStr for CpuList {
 
     /// Reads `0,2-3`, as taskset(1) writes it.
     fn from_str(text: &str) -> Result<CpuList, String> {
-        let bad = |part: &str| format!("`{part}` is no CPU and no range such as `2-3`");
+        let bad = |part: &str| format!("`{part}` is neither a CPU nor a range such as `2-3`");
         let number = |text: &str| text.parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::count());
         let mut cpus = Vec::new();
         for part in text.split(',') {

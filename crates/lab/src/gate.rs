@@ -62,7 +62,7 @@ impl FromStr for Gate {
             return Err(expected(text));
         }
         let figure = Figures::full_name(name.trim()).ok_or_else(|| {
-            format!("`{}` is no figure; expected one of {}", name.trim(), all_names().join(", "))
+            format!("`{}` is not a figure; expected one of {}", name.trim(), all_names().join(", "))
         })?;
         Ok(Gate { figure, limit_percent })
     }

@@ -82,7 +82,7 @@ impl std::str::FromStr for Wanted {
             "any" => Ok(Wanted::Any),
             "shared" => Ok(Wanted::Shared),
             "separate" => Ok(Wanted::Separate),
-            _ => Err(format!("`{text}` is none of any, shared, separate")),
+            _ => Err(format!("`{text}`: expected any, shared or separate")),
         }
     }
 }

@@ -35,7 +35,7 @@ impl FromStr for Slo {
 
     fn from_str(text: &str) -> Result<Slo, String> {
         let wrong =
-            || format!("`{text}` is no gate: expected one such as p99=20ms, p99.9=1s or max=5s");
+            || format!("`{text}` is not a gate: expected one such as p99=20ms, p99.9=1s or max=5s");
         let (percentile, limit) = text.split_once('=').ok_or_else(wrong)?;
         let percent = match (percentile, percentile.strip_prefix('p')) {
             ("max", _) => 100.0,

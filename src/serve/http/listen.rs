@@ -105,7 +105,7 @@ fn take(number: usize) -> io::Result<TcpListener> {
     let socket = unsafe { Socket::from_raw_fd(descriptor) };
     let is_internet = matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6);
     if !is_internet || socket.r#type()? != Type::STREAM || !socket.is_listener()? {
-        return Err(io::Error::other("is no listening TCP socket"));
+        return Err(io::Error::other("not a listening TCP socket"));
     }
     Ok(socket.into())
 }

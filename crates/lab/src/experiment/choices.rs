@@ -43,7 +43,7 @@ impl std::str::FromStr for NetChoice {
             "rps" => Ok(NetChoice::Rps),
             "napi" => Ok(NetChoice::Napi),
             "all" => Ok(NetChoice::All),
-            _ => Err(format!("`{text}` is none of auto, lo, rps, napi, all")),
+            _ => Err(format!("`{text}`: expected auto, lo, rps, napi or all")),
         }
     }
 }

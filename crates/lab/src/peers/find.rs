@@ -73,7 +73,7 @@ impl Places {
             if !directory.is_dir() {
                 return Err(LabError::BadExperiment {
                     place: place.to_owned(),
-                    problem: format!("{} is no directory", directory.display()),
+                    problem: format!("{} is not a directory", directory.display()),
                     expected: "a directory with programs of peers, such as tokio-echo".to_owned(),
                 });
             }

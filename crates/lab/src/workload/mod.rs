@@ -93,7 +93,7 @@ impl std::str::FromStr for Protocol {
     fn from_str(text: &str) -> Result<Protocol, String> {
         let names: Vec<&str> = Protocol::ALL.iter().map(|it| it.name()).collect();
         let found = Protocol::ALL.iter().copied().find(|it| it.name() == text);
-        found.ok_or_else(|| format!("`{text}` is none of {}", names.join(", ")))
+        found.ok_or_else(|| format!("`{text}`: expected one of {}", names.join(", ")))
     }
 }
 

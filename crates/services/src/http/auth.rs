@@ -68,7 +68,7 @@ impl FromStr for Realm {
         match text.bytes().all(is_plain) && text.len() <= REALM_BYTES_MAX {
             true => Ok(Realm(text.to_owned())),
             false => Err(format!(
-                "`{text}` is no realm: expected up to {REALM_BYTES_MAX} ASCII characters without \
+                "`{text}` is not a realm: expected up to {REALM_BYTES_MAX} ASCII characters without \
                  quotes and backslashes"
             )),
         }

@@ -116,7 +116,7 @@ impl FromStr for HostName {
         match is_name {
             true => Ok(HostName { name: name.to_owned(), is_wildcard }),
             false => Err(format!(
-                "`{text}` is no name of a host; expected one such as example.org or \
+                "`{text}` is not a host name; expected one such as example.org or \
                  *.example.org, without a port"
             )),
         }

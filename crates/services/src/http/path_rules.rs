@@ -38,7 +38,7 @@ impl FromStr for PathPattern {
             Some(prefix) if prefix.ends_with('/') => (prefix, true),
             _ => (text, false),
         };
-        let wrong = |why: &str| Err(format!("`{text}` is no path for a rule: {why}"));
+        let wrong = |why: &str| Err(format!("`{text}` is not a path for a rule: {why}"));
         match clean(path.as_bytes()) {
             _ if path.len() > PATH_BYTES_MAX => wrong("it has more than 1024 bytes"),
             _ if !path.starts_with('/') => wrong("it must begin with a slash"),

@@ -56,7 +56,7 @@ impl FromStr for RedirectRule {
         check_to(to)?;
         if with_rest && to.contains('?') {
             return Err(format!(
-                "`{to}*` is no target of a redirect: its query cannot end with `*`"
+                "`{to}*` is not a redirect target: its query cannot end with `*`"
             ));
         }
         Ok(RedirectRule { from, status, to: to.to_owned(), with_rest })
@@ -91,13 +91,13 @@ fn status_of(code: &str) -> Result<Status, String> {
         "302" => Ok(Status::FOUND),
         "307" => Ok(Status::TEMPORARY_REDIRECT),
         "308" => Ok(Status::PERMANENT_REDIRECT),
-        _ => Err(format!("`{code}` is no status of a redirect: expected 301, 302, 307 or 308")),
+        _ => Err(format!("`{code}` is not a redirect status: expected 301, 302, 307 or 308")),
     }
 }
 
 /// A path of this site, or a URL of http or https.
 fn check_to(to: &str) -> Result<(), String> {
-    let wrong = |why: &str| Err(format!("`{to}` is no target of a redirect: {why}"));
+    let wrong = |why: &str| Err(format!("`{to}` is not a redirect target: {why}"));
     if to.len() > TO_BYTES_MAX {
         return wrong("it has more than 4096 bytes");
     }
@@ -115,7 +115,7 @@ fn check_to(to: &str) -> Result<(), String> {
         }
         Ok(_) if is_url && !has_path(to) => wrong("its path is missing; end it with a slash"),
         Ok(_) => Ok(()),
-        Err(_) => wrong("it is no valid URL, or has a fragment; encode special characters"),
+        Err(_) => wrong("it is not a valid URL, or has a fragment; encode special characters"),
     }
 }
 

@@ -94,7 +94,7 @@ fn when_nobody_is_left_it_is_an_error_that_says_what_to_do() {
     assert!(said.contains("not executable") && said.contains("go-uring-echo"), "{said}");
     assert_eq!(error.exit_code(), 1);
     let error = run(out.path(), &out.path().join("nowhere"), ECHO).unwrap_err();
-    assert!(error.to_string().contains("is no directory"), "{error}");
+    assert!(error.to_string().contains("is not a directory"), "{error}");
     assert_eq!(error.exit_code(), 2);
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0, "a bundle of nothing");
 }
