@@ -37,7 +37,8 @@ fn options_and_exit_codes() {
     let output = compare(&["--markdown", "--fail-if", "server_cpu > 3%"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("cannot be judged"), "{output:?}");
-    for (gate, said) in [("server_cpu > x%", "expected FIGURE"), ("speed > 3%", "is not a figure")] {
+    for (gate, said) in [("server_cpu > x%", "expected FIGURE"), ("speed > 3%", "is not a figure")]
+    {
         let output = compare(&["--fail-if", gate]);
         assert_eq!(output.status.code(), Some(2), "{gate}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");

@@ -55,9 +55,7 @@ impl FromStr for RedirectRule {
         };
         check_to(to)?;
         if with_rest && to.contains('?') {
-            return Err(format!(
-                "`{to}*` is not a redirect target: its query cannot end with `*`"
-            ));
+            return Err(format!("`{to}*` is not a redirect target: its query cannot end with `*`"));
         }
         Ok(RedirectRule { from, status, to: to.to_owned(), with_rest })
     }
