@@ -13,10 +13,12 @@ use crate::procfs;
 /// The CPUs of one side, one at least and each once, in the order in which its threads get them. In files
 /// one is a number and several are a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "OneOrMany", into = "OneOrMany")]
 pub struct CpuList(Vec<usize>);
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum OneOrMany {
     One(usize),
@@ -126,6 +128,7 @@ impl fmt::Display for CpuList {
 /// The CPUs of an experiment, a number or a list for either side. What is not given, the lab chooses: the
 /// first CPUs for the workers of the server, as many of other cores for the load generator.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
     /// The server's.
@@ -144,6 +147,7 @@ impl Pin {
 
 /// Which CPU does what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cpus {
     /// The server's. A cell with fewer workers uses the first of them.
     pub server: CpuList,

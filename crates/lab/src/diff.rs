@@ -23,6 +23,7 @@ const SHOWN: [&str; 4] = ["server_cpu_ns", "throughput_per_s", "p99_us", "syscal
 
 /// What changed between two bundles.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Diff {
     /// `result`.
     pub event: &'static str,
@@ -40,6 +41,7 @@ pub struct Diff {
 
 /// A subject in a cell.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Change {
     /// The cell.
     pub cell: Cell,
@@ -53,6 +55,7 @@ pub struct Change {
 
 /// What a gate says.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Judged {
     /// The gate.
     pub gate: String,

@@ -10,6 +10,7 @@ use crate::statistics::Estimate;
 
 /// A figure and the most that it may change. The gate is breached if the whole interval is beyond the limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The figure, by its full name.
     pub figure: String,
@@ -19,6 +20,7 @@ pub struct Gate {
 
 /// What a gate says of one change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gated {
     /// The whole interval is within the limit.

@@ -103,3 +103,6 @@ pub use report::{Style, first_page, full, markdown};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;
 pub use verify::{Verification, is_bundle, recomputed, rerender, verify};
+
+#[cfg(test)]
+mod schema;

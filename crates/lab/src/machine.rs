@@ -14,6 +14,7 @@ use crate::procfs;
 
 /// A program file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Program {
     /// Where it is, or its name in PATH.
     pub path: String,
@@ -37,6 +38,7 @@ impl Fingerprint {
 
 /// What the numbers were measured on. Facts that the machine does not tell are left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Fingerprint {
     /// Model name of the processor.
     pub cpu_model: String,

@@ -17,6 +17,7 @@ pub const SAMPLE_DELAY_LIMIT: f64 = 0.02;
 
 /// A kind of disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Noise {
     /// The hypervisor gave a CPU to another guest.

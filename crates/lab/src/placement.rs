@@ -30,6 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How far apart the CPUs of server and client were, before and after something.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Distance {
     /// Round trip of a cache line before it, in nanoseconds, if it could be measured.
     pub before_ns: Option<f64>,
@@ -47,6 +48,7 @@ impl Distance {
 
 /// Which placement an experiment wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Wanted {
     /// Whichever there is; but one and the same for the runs of a pair.
@@ -89,6 +91,7 @@ impl std::str::FromStr for Wanted {
 
 /// Whether two CPUs share a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// A cache line goes there and back within 150 ns.

@@ -51,6 +51,7 @@ pub(crate) enum Event {
 
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Exit {
     /// Exit code, if it ended by itself.
     pub code: Option<i32>,

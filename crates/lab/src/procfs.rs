@@ -15,6 +15,7 @@ pub(crate) const TICK_S: f64 = 0.01;
 
 /// One CPU's line of `/proc/stat`, in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CpuTicks {
     /// Idle, waiting for input or not. With dynamic ticks it is kept exactly, unlike the others,
     /// and only rounded down to a tick here.

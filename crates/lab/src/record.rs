@@ -14,6 +14,7 @@ pub const RUN_SCHEMA: &str = "twinring.lab.run/6";
 
 /// One run: a fresh server, fresh load generators, and what both said and cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RunRecord {
     /// [`RUN_SCHEMA`].
     pub schema: String,
@@ -127,6 +128,7 @@ impl RunRecord {
 
 /// What can go wrong in a run, as seen by the runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum Failure {
     /// The server was not ready in time.

@@ -16,6 +16,7 @@ pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/6";
 
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bundle {
     /// [`BUNDLE_SCHEMA`].
     pub schema: String,
@@ -58,6 +59,7 @@ pub struct Bundle {
 
 /// One run of an experiment from its start to its end, hours or machines apart from the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Occasion {
     /// When it began, in UTC.
     pub started: String,
@@ -105,6 +107,7 @@ impl Bundle {
 
 /// A subject, or cells, that cannot run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotRun {
     /// Its name, or which cells.
     pub subject: String,
@@ -114,6 +117,7 @@ pub struct NotRun {
 
 /// How far an experiment got.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum State {
     /// It runs, or its process was killed.

@@ -34,6 +34,7 @@ pub struct Pair {
 
 /// A ratio and its interval. The interval is the decision: there is a difference if 1 is outside.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Estimate {
     /// Geometric mean of the per-pair ratios, or of the sessions' means.
     pub ratio: f64,
@@ -53,6 +54,7 @@ impl Estimate {
 
 /// The two ends of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Ends {
     /// The lower one.
     pub low: f64,

@@ -17,6 +17,7 @@ pub(crate) struct Device {
 
 /// Counts of one side, so far or in a window. What this kernel does not count is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Function-call interrupts of the CPU, sent by others (row `CAL` of `/proc/interrupts`): packets
     /// were steered to it, or a task on it was woken.

@@ -11,6 +11,7 @@ use crate::procfs;
 
 /// The server's memory and the kernel's, before the load and under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MemoryUse {
     /// The server's when it was ready, before the load generator was started.
     pub server_at_ready: ProcessMemory,
@@ -24,6 +25,7 @@ pub struct MemoryUse {
 
 /// Memory of a process and its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessMemory {
     /// The most that was ever resident, by process.
     pub peak_rss_bytes: u64,
@@ -45,6 +47,7 @@ pub struct ProcessMemory {
 /// Memory of a host's kernel, whoever caused it. The four parts do not overlap; the memory of
 /// sockets is a part of slab for the most part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelMemory {
     /// Slab that cannot be reclaimed: sockets, files, packets.
     pub unreclaimable_slab_bytes: u64,

@@ -26,6 +26,7 @@ pub(crate) use sample::{SideSample, Watched, prepare, take};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuUse {
     /// Length of the window, by the clock of the load generator.
     pub window_s: f64,
@@ -53,6 +54,7 @@ pub struct CpuUse {
 
 /// Where the kernel says how long a CPU has been idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IdleClock {
     /// `/proc/timer_list`, to the nanosecond. It takes root, and newer kernels no longer have it.
@@ -96,6 +98,7 @@ impl CpuUse {
 
 /// How the CPU of one side was used, or its CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuBusy {
     /// Its number; a list if a side has several, which all else here is the sum of.
     #[serde(rename = "cpu")]
@@ -150,6 +153,7 @@ impl CpuBusy {
 
 /// What a process, its threads and its children used.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessUse {
     /// CPU time by the processes' own clocks.
     pub cpu_s: f64,
@@ -180,6 +184,7 @@ impl ProcessUse {
 
 /// CPU time of the threads of one name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ThreadUse {
     /// Name, without the number that io_uring appends to its own.
     pub name: String,

@@ -11,6 +11,7 @@ use crate::procfs::{self, KERNEL_THREADS, TICK_S};
 /// the client starts and after it has ended, so that looking at every process costs nothing
 /// inside the window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OtherProcesses {
     /// Seconds between the two looks.
     pub span_s: f64,

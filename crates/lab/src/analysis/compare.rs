@@ -30,6 +30,7 @@ const COMPARED: [&str; 11] = [
 
 /// A subject against the baseline. Every ratio is that of the subject's figure to the baseline's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The subject.
     pub subject: String,
@@ -71,6 +72,7 @@ pub struct Comparison {
 
 /// Pairs that do not count for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// The reason.
     pub why: String,
@@ -82,6 +84,7 @@ pub struct LeftOut {
 
 /// The sessions and machines behind an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Scope {
     /// Sessions with enough pairs.
     pub sessions: usize,

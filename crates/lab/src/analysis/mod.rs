@@ -26,6 +26,7 @@ pub const SATURATED_SHARE: f64 = 0.95;
 
 /// What an experiment found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Summary {
     /// How many comparisons are judged together: with 95 % probability all of their intervals hold the true ratios.
     pub family: usize,
@@ -39,6 +40,7 @@ pub struct Summary {
 
 /// What was found in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CellSummary {
     /// The cell.
     pub cell: Cell,
@@ -58,6 +60,7 @@ pub struct CellSummary {
 
 /// One subject in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SubjectSummary {
     /// Its name.
     pub name: String,
@@ -76,6 +79,7 @@ pub struct SubjectSummary {
 
 /// What kept a subject from answering more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Bottleneck {
     /// The server's CPU: what one wants to measure.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which network was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum NetChoice {
     /// `rps` where rights allow, else `lo` with the reason.
@@ -50,6 +51,7 @@ impl std::str::FromStr for NetChoice {
 
 /// Which network a cell was measured on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum NetKind {
     /// Two namespaces and a veth pair, receive steering (RPS) pinned per end: the receiver's CPU is

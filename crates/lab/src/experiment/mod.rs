@@ -46,6 +46,7 @@ pub const EXPERIMENT_BYTES_MAX: u64 = 1 << 20;
 
 /// A whole experiment, as written in a file or as changed by options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// [`EXPERIMENT_SCHEMA`].
@@ -100,6 +101,7 @@ pub struct Experiment {
 
 /// Load generators on other machines. The lab and the server run on this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Via {
     /// What the command of the load generator begins with: `ssh beta`, `srun -N16 -n16`, `kubectl exec -i pod --`.

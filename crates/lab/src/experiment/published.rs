@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What was published about one program. The fields tell which kind it is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Published {
     /// CPU of a program that exchanges datagrams on a schedule.
@@ -106,6 +107,7 @@ impl Published {
 
 /// One published measurement of datagrams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedDatagrams {
     /// Under which name it was published.
@@ -127,6 +129,7 @@ pub struct PublishedDatagrams {
 
 /// Published measurements of one server of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedRequests {
     /// Under which name they were published.
@@ -146,6 +149,7 @@ pub struct PublishedRequests {
 
 /// Published measurements of one echo server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedEcho {
     /// Under which name they were published.
@@ -168,6 +172,7 @@ pub struct PublishedEcho {
 
 /// One published measurement of an echo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedEchoRate {
     /// Connections open at once.
@@ -196,6 +201,7 @@ impl<'a> From<&'a PublishedEchoRate> for Printed<'a> {
 
 /// A comparison that was published: this program beside another of the same source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedAgainst {
     /// The other program, as its own entry names it.
@@ -206,6 +212,7 @@ pub struct PublishedAgainst {
 
 /// One published measurement of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedRate {
     /// Connections open at once.
@@ -220,6 +227,7 @@ pub struct PublishedRate {
 
 /// One row of a published table of calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PublishedCall {
     /// The function.

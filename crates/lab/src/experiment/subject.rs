@@ -8,6 +8,7 @@ use crate::peers::Peer;
 
 /// A system under test: our server on an engine, a peer that the lab knows, or any command.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
     /// Its name in the report.
@@ -45,6 +46,7 @@ pub struct Subject {
 
 /// How the lab finds out that a subject is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Ready {
     /// By the `ready` line of `twinring serve` on standard output.

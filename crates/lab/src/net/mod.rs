@@ -72,6 +72,7 @@ pub(crate) struct Network {
 
 /// What is written into the bundle about a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NetRecord {
     /// Which it is.
     pub kind: NetKind,

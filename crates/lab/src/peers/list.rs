@@ -15,6 +15,7 @@ const HASH_DIGITS: usize = 12;
 
 /// A peer and whether it is here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeerState {
     /// Its name in experiments.
     pub name: String,

@@ -13,6 +13,7 @@ pub(crate) use measure::measure;
 
 /// The prices of the machine, or why there are none.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PriceRecord {
     /// The prices, by name: nanoseconds of CPU time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -24,6 +25,7 @@ pub struct PriceRecord {
 
 /// One price, or why it could not be measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Price {
     /// It was measured.

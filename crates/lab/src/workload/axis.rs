@@ -6,6 +6,7 @@ use super::Protocol;
 
 /// One number of a cell that an experiment may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
     /// Bytes of a message, a packet or a file.

@@ -16,6 +16,7 @@ const SET_BYTES_MAX: u64 = 4 << 30;
 
 /// The cells of a protocol.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Grid {
     /// How the requests of a schedule follow each other.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -43,6 +44,7 @@ pub struct Grid {
 
 /// A point of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum Level {
     Flag(bool),
@@ -55,6 +57,7 @@ fn is_default<T: Default + PartialEq>(it: &T) -> bool {
 
 /// How the requests of a schedule follow each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// At equal distances.
@@ -66,6 +69,7 @@ pub enum Arrivals {
 
 /// Whose CPU a result is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum UnderTest {
     /// The server. The load generator is the same for every subject.
@@ -77,6 +81,7 @@ pub enum UnderTest {
 
 /// The service level objective: the limits within which a run has done the work that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Slo {
     /// Most of what was due in the window that may be missing at its end, as a share: by default 1 % of

@@ -18,6 +18,7 @@ pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
 /// The protocol between server and load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// Connections; the load is `twinring load tcp`.
@@ -106,6 +107,7 @@ impl fmt::Display for Protocol {
 /// A point of a grid: a protocol, and a value on each of its axes. In files it is a map of axes; which
 /// ones there are says the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Point {
     protocol: Protocol,
@@ -293,6 +295,7 @@ impl fmt::Display for Point {
 
 /// One cell: a point of a grid on a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cell {
     /// The network.
     pub net: NetKind,

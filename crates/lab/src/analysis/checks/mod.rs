@@ -12,6 +12,7 @@ use crate::record::{Failure, RunRecord};
 
 /// A check, causes before their consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
     /// The server was ready, stayed, and ended well when it was asked to.
@@ -48,6 +49,7 @@ pub enum Check {
 
 /// What follows from a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// It is said.
@@ -60,6 +62,7 @@ pub enum Effect {
 
 /// What a check found in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Finding {
     /// Which check.
     pub check: Check,
