@@ -43,21 +43,30 @@ struct Entry<T> {
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
+    live: usize,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Slots<T> {
+        Slots::new()
+    }
 }
 
 impl<T> Slots<T> {
     pub(crate) fn new() -> Slots<T> {
-        Slots { entries: Vec::new(), free: Vec::new() }
+        Slots { entries: Vec::new(), free: Vec::new(), live: 0 }
     }
 
     /// Number of live entries.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.live
     }
 
     /// True without live entries.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.live == 0
     }
 
     /// Stores `value` and names it.
@@ -65,6 +74,7 @@ impl<T> Slots<T> {
     /// # Panics
     /// With 2^28 live entries, which no descriptor or memory limit allows.
     pub(crate) fn insert(&mut self, value: T) -> Key {
+        self.live += 1;
         if let Some(index) = self.free.pop() {
             let entry = &mut self.entries[index as usize];
             debug_assert!(entry.value.is_none(), "a free slot holds nothing");
@@ -78,12 +88,14 @@ impl<T> Slots<T> {
     }
 
     /// The entry, if it is still the one that `key` was made for.
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation == key.generation { entry.value.as_ref() } else { None }
     }
 
     /// The entry, mutably.
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index as usize)?;
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
@@ -98,6 +110,7 @@ impl<T> Slots<T> {
         let value = entry.value.take()?;
         entry.generation = (entry.generation + 1) & ((1 << Key::GENERATION_BITS) - 1);
         self.free.push(key.index);
+        self.live -= 1;
         Some(value)
     }
 

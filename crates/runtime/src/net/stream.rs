@@ -115,11 +115,8 @@ impl TcpStream {
     /// # Errors
     /// The error that broke the connection, once.
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
-        if !self.spend(cx) {
-            return Poll::Pending;
-        }
         let mut token = self.recv_token.take();
-        let polled = self.wait_for_bytes(cx, &mut token);
+        let polled = self.recv_or_wait(cx, &mut token);
         self.recv_token.set(token);
         polled
     }
@@ -182,10 +179,6 @@ impl TcpStream {
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
     ) -> Poll<io::Result<()>> {
-        // Otherwise a peer that reads as fast as we send would monopolise the thread.
-        if !self.spend(cx) {
-            return Poll::Pending;
-        }
         let mut token = self.send_token.take();
         let polled = self.send_or_wait(cx, &mut token, buf, false);
         self.send_token.set(token);
@@ -202,6 +195,8 @@ impl TcpStream {
         sent.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
+    /// Sends, or waits. A task whose budget is used up yields first: otherwise a peer that reads as fast
+    /// as we send would monopolise the thread.
     #[inline]
     fn send_or_wait(
         &self,
@@ -210,19 +205,23 @@ impl TcpStream {
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
-        let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
-        match sent {
-            Some(sent) => {
-                self.worker.executor.spend_bytes(bytes);
-                Poll::Ready(sent)
+        let executor = &*self.worker.executor;
+        if executor.has_budget() {
+            let bytes = buf.as_ref().map_or(0, SendBuf::len);
+            let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
+            if let Some(sent) = sent {
+                executor.charge(bytes);
+                return Poll::Ready(sent);
             }
-            None => self.wait_for_room(cx, token),
         }
+        self.wait_for_room(cx, token)
     }
 
     #[inline(never)]
-    fn wait_for_room(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
+    fn wait_for_room(&self, cx: &mut Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
+        if !self.spend(cx) {
+            return Poll::Pending;
+        }
         let mut waiter = Waiter::new(cx, token);
         let polled = self.worker.driver.borrow_mut().poll_send_ready(self.key, &mut waiter);
         if matches!(polled, Poll::Ready(Ok(()))) {
@@ -233,26 +232,42 @@ impl TcpStream {
         polled
     }
 
-    /// The next received bytes, if there are some and nobody waits for them. The future of this token no
-    /// longer waits then.
+    /// The next received bytes, or waits for them.
     #[inline]
-    fn take_received(&self, token: &mut WaitToken) -> Option<RecvBuf> {
-        let receiving = &mut self.stream.borrow_mut().receiving;
-        if !receiving.waiters.is_empty() {
-            // One of the waiters may be this future.
-            return None;
+    fn recv_or_wait(
+        &self,
+        cx: &mut Context<'_>,
+        token: &mut WaitToken,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let executor = &*self.worker.executor;
+        if executor.has_budget() {
+            let receiving = &mut self.stream.borrow_mut().receiving;
+            // If there are waiters, this future may be one of them.
+            if receiving.waiters.is_empty()
+                && let Some(chunk) = receiving.unread.pop()
+            {
+                *token = WaitToken::default();
+                executor.charge(chunk.len());
+                return Poll::Ready(Ok(chunk));
+            }
         }
-        *token = WaitToken::default();
-        receiving.unread.pop()
+        self.wait_for_bytes(cx, token)
     }
 
-    /// Receives, or waits.
     #[inline(never)]
-    fn wait_for_bytes(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
+    fn wait_for_bytes(
+        &self,
+        cx: &mut Context<'_>,
+        token: &mut WaitToken,
+    ) -> Poll<io::Result<RecvBuf>> {
+        if !self.worker.executor.has_budget() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let mut waiter = Waiter::new(cx, token);
         let polled = self.worker.driver.borrow_mut().poll_recv(&self.stream, &mut waiter);
         if let Poll::Ready(Ok(chunk)) = &polled {
-            self.worker.executor.spend_bytes(chunk.len());
+            self.worker.executor.charge(chunk.len());
         }
         polled
     }
@@ -431,11 +446,7 @@ impl TcpStream {
     }
 
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
-        if self.cancels.get() == started_under {
-            Ok(())
-        } else {
-            Err(io::Error::from_raw_os_error(libc::ECANCELED))
-        }
+        if self.cancels.get() == started_under { Ok(()) } else { cancelled() }
     }
 
     /// Takes one operation from the task's budget, or makes the task yield.
@@ -447,6 +458,11 @@ impl TcpStream {
         }
         allowed
     }
+}
+
+#[cold]
+fn cancelled() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ECANCELED))
 }
 
 impl Drop for TcpStream {

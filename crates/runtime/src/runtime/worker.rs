@@ -12,7 +12,7 @@ use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
 use crate::task::{
-    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter, task_of,
+    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter,
 };
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
@@ -124,10 +124,6 @@ impl Worker {
         }))
     }
 
-    pub(crate) fn id(&self) -> u16 {
-        self.registration.worker()
-    }
-
     /// Nanoseconds from the start of the worker to `moment`: the time scale of its timers.
     pub(crate) fn since_start_ns(&self, moment: Instant) -> u64 {
         moment.saturating_duration_since(self.started).as_nanos() as u64
@@ -215,6 +211,7 @@ impl Worker {
 
     /// Lets the driver submit, wait and report, and queues the tasks that it woke. `wakes` is empty
     /// between turns, and kept for its allocation.
+    #[inline]
     fn turn(&self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.serves.set(true);
         let mut driver = self.driver.borrow_mut();
@@ -224,18 +221,15 @@ impl Worker {
             self.publish_in_use(&driver);
             self.round.set(self.round.get() + 1);
             if self.executor.is_idle(self.registration.inbox()) {
-                timeout = deadline.map(|deadline| deadline.saturating_duration_since(sys::now()));
+                timeout = deadline.map(until);
             }
         }
         driver.turn(timeout, wakes)?;
         drop(driver);
         if let Some(deadline) = deadline {
-            let now = self.fire_timers(wakes);
-            if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
-                self.counters.wait_overrun.record(now - deadline);
-            }
+            self.after_deadline(deadline, timeout, wakes);
         }
-        self.wake_all(wakes);
+        self.executor.wake_each(wakes);
         if self.registration.inbox().is_signalled() {
             self.take_inbox();
         }
@@ -243,55 +237,51 @@ impl Worker {
     }
 
     /// Publishes the gauges, with two plain stores, so that each wait may do it.
+    #[inline]
     fn publish_in_use(&self, driver: &Driver) {
         let in_use = driver.in_use();
         self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
         self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
 
+    #[inline]
     fn next_deadline(&self, driver: &mut Driver) -> Option<Instant> {
-        let timer = self.timers.borrow_mut().next_deadline_ns();
-        let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
-        let driver = driver.next_deadline();
-        match (timer, driver) {
-            (Some(timer), Some(driver)) => Some(timer.min(driver)),
-            (timer, driver) => timer.or(driver),
-        }
+        let (no_timer, lingering) = (self.timers.borrow().is_empty(), driver.next_deadline());
+        if no_timer { lingering } else { self.next_timer(lingering) }
     }
 
-    /// Fires the timers that are due, and returns the time by which.
-    pub(super) fn fire_timers(&self, wakes: &mut Vec<Waker>) -> Instant {
+    #[inline(never)]
+    fn next_timer(&self, lingering: Option<Instant>) -> Option<Instant> {
+        let timer = self.timers.borrow_mut().next_deadline_ns();
+        let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
+        timer.into_iter().chain(lingering).min()
+    }
+
+    /// A turn that had a deadline: fires the timers that are due.
+    #[inline(never)]
+    fn after_deadline(
+        &self,
+        deadline: Instant,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) {
         let now = sys::now();
         let now_ns = self.since_start_ns(now);
         self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
-        now
+        if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
+            self.counters.wait_overrun.record(now - deadline);
+        }
     }
 
     /// Hands queued operations to the kernel.
     fn submit(&self) -> io::Result<()> {
         let mut wakes = Vec::new();
         self.driver.borrow_mut().submit(&mut wakes)?;
-        self.wake_all(&mut wakes);
+        self.executor.wake_each(&mut wakes);
         Ok(())
     }
 
-    /// Wakes all in `wakes`.
-    #[inline]
-    fn wake_all(&self, wakes: &mut Vec<Waker>) {
-        for waker in wakes.drain(..) {
-            // Nearly all wakers are of tasks of this worker: those need no lookup of the current
-            // worker.
-            match task_of(&waker) {
-                Some(task) if task.worker == self.id() => {
-                    self.executor.wake(task.key);
-                    // Dropping it does nothing.
-                    std::mem::forget(waker);
-                }
-                _ => waker.wake(),
-            }
-        }
-    }
-
+    #[inline(never)]
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(self.registration.inbox()));
         if self.stage() >= DRAINING {
@@ -300,6 +290,12 @@ impl Worker {
             wakes.into_iter().for_each(Waker::wake);
         }
     }
+}
+
+/// How long a wait for `deadline` may take.
+#[inline(never)]
+fn until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(sys::now())
 }
 
 fn failed(error: io::Error) -> RuntimeError {

@@ -37,6 +37,13 @@ pub(crate) fn number_of<W: Wake>(waker: &Waker) -> Option<u64> {
     ours.then(|| waker.data().addr() as u64)
 }
 
+/// Empties a list of wakers of which nothing has to be dropped: the fastest way for these here.
+#[inline]
+pub(crate) fn forget_all(wakers: &mut Vec<Waker>) {
+    // SAFETY: no element is needed below the new length; those that were there are leaked.
+    unsafe { wakers.set_len(0) };
+}
+
 fn raw<W: Wake>(number: u64) -> RawWaker {
     RawWaker::new(without_provenance(number as usize), &W::functions().0)
 }

@@ -26,6 +26,7 @@ pub(crate) use waker::{TaskId, task_of, waker};
 use self::inbox::Drained;
 use crate::counters::Counters;
 use crate::slots::{Key, Slots};
+use crate::sys::waker::forget_all;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -34,7 +35,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -42,6 +43,29 @@ struct Task {
     /// Empty while the task is being polled.
     future: Option<BoxedFuture>,
     queued: bool,
+}
+
+#[derive(Default)]
+struct Tasks {
+    slots: Slots<Task>,
+    /// Tasks to poll in the next round; those of the present one are in front.
+    ready: Vec<Key>,
+    /// Tasks that woke themselves, to yield to others.
+    yielded: VecDeque<Key>,
+}
+
+impl Tasks {
+    #[inline]
+    fn wake(&mut self, key: Key) {
+        let Some(task) = self.slots.get_mut(key) else { return };
+        if !std::mem::replace(&mut task.queued, true) {
+            match task.future {
+                Some(_) => self.ready.push(key),
+                // It runs, and wakes itself.
+                None => self.yielded.push_back(key),
+            }
+        }
+    }
 }
 
 thread_local! {
@@ -64,14 +88,9 @@ pub(crate) struct Executor {
     counters: Arc<Counters>,
     /// A panic of a task is passed on, which ends the worker.
     stop_on_panic: bool,
-    tasks: RefCell<Slots<Task>>,
-    /// Tasks to poll in the next round.
-    ready: RefCell<Vec<Key>>,
-    /// Empty between rounds; kept for its allocation.
-    spare: Cell<Vec<Key>>,
-    /// Tasks that woke themselves, to yield to others.
-    yielded: RefCell<VecDeque<Key>>,
-    budget: Cell<u32>,
+    tasks: RefCell<Tasks>,
+    /// What is left of [`OPERATIONS_PER_POLL`] to the task that is being polled.
+    budget: Cell<i32>,
 }
 
 /// Tasks that yielded and are polled in one round. Thousands of them may have work at any time, and
@@ -81,7 +100,7 @@ const YIELDED_PER_ROUND: usize = 4;
 
 /// Socket operations that a task may complete in one poll before it must yield. Otherwise a
 /// connection that always has data would monopolise the thread.
-const OPERATIONS_PER_POLL: u32 = 32;
+const OPERATIONS_PER_POLL: i32 = 32;
 
 /// Bytes that count as a further operation: a task may move 256 KiB in one poll.
 const OPERATION_BYTES: usize = 8 * 1024;
@@ -92,41 +111,59 @@ impl Executor {
             worker,
             counters,
             stop_on_panic,
-            tasks: RefCell::new(Slots::new()),
-            ready: RefCell::default(),
-            spare: Cell::default(),
-            yielded: RefCell::new(VecDeque::new()),
+            tasks: RefCell::default(),
             budget: Cell::new(OPERATIONS_PER_POLL),
         }
     }
 
     /// Adds a task and queues its first poll.
     pub(crate) fn spawn(&self, future: BoxedFuture) -> Key {
-        let key = self.tasks.borrow_mut().insert(Task { future: Some(future), queued: true });
-        self.ready.borrow_mut().push(key);
+        let mut tasks = self.tasks.borrow_mut();
+        let key = tasks.slots.insert(Task { future: Some(future), queued: true });
+        tasks.ready.push(key);
         key
     }
 
     /// Queues a poll of the task unless one is queued or the task has ended.
-    #[inline]
     pub(crate) fn wake(&self, key: Key) {
-        if let Some(task) = self.tasks.borrow_mut().get_mut(key)
-            && !task.queued
+        self.tasks.borrow_mut().wake(key);
+    }
+
+    /// Wakes all in `wakes`, which is empty then and keeps its allocation.
+    #[inline]
+    pub(crate) fn wake_each(&self, wakes: &mut Vec<Waker>) {
+        let mut foreign = false;
         {
-            task.queued = true;
-            let wakes_itself = task.future.is_none();
-            if wakes_itself {
-                self.yielded.borrow_mut().push_back(key);
-            } else {
-                self.ready.borrow_mut().push(key);
+            let mut tasks = self.tasks.borrow_mut();
+            for waker in wakes.iter() {
+                match task_of(waker) {
+                    Some(task) if task.worker == self.worker => tasks.wake(task.key),
+                    _ => foreign = true,
+                }
+            }
+        }
+        if foreign {
+            self.wake_foreign(wakes);
+        }
+        // Those that are left need not be dropped.
+        forget_all(wakes);
+    }
+
+    /// Calls the wakers of `wakes` that are not of tasks here, with nothing borrowed.
+    #[cold]
+    fn wake_foreign(&self, wakes: &mut Vec<Waker>) {
+        for waker in wakes.drain(..) {
+            if task_of(&waker).is_none_or(|task| task.worker != self.worker) {
+                waker.wake();
             }
         }
     }
 
     /// Queues a poll of every task: used when an inbox overflowed and lost count.
     fn wake_all(&self) {
-        let keys = self.tasks.borrow().keys();
-        keys.into_iter().for_each(|key| self.wake(key));
+        let mut tasks = self.tasks.borrow_mut();
+        let keys = tasks.slots.keys();
+        keys.into_iter().for_each(|key| tasks.wake(key));
     }
 
     /// Takes the wakes of other threads, and starts their tasks; returns how many tasks were woken, if
@@ -154,64 +191,77 @@ impl Executor {
     }
 
     /// True when a task waits to be polled.
+    #[inline]
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty() || !self.yielded.borrow().is_empty()
+        let tasks = self.tasks.borrow();
+        !tasks.ready.is_empty() || !tasks.yielded.is_empty()
     }
 
     /// Polls each task that was woken before the call, once, then some of those that yielded. Tasks
     /// that become ready meanwhile wait for the next round, so the driver has a turn between
     /// rounds.
+    #[inline]
     pub(crate) fn run_ready(&self) {
-        let yielded = self.yielded.borrow().len().min(YIELDED_PER_ROUND);
-        if !self.ready.borrow().is_empty() {
-            let mut woken = self.ready.replace(self.spare.take());
-            for key in &woken {
-                self.poll(*key);
-            }
-            woken.clear();
-            self.spare.set(woken);
+        let (woken, yielded) = {
+            let tasks = self.tasks.borrow();
+            (tasks.ready.len(), tasks.yielded.len())
+        };
+        for at in 0..woken {
+            self.poll(|tasks| tasks.ready.get(at).copied());
         }
-        for _ in 0..yielded {
-            let Some(key) = self.yielded.borrow_mut().pop_front() else { return };
-            self.poll(key);
+        if woken > 0 {
+            let ready = &mut self.tasks.borrow_mut().ready;
+            match woken == ready.len() {
+                true => ready.clear(),
+                false => drop(ready.drain(..woken)),
+            }
+        }
+        if yielded > 0 {
+            self.run_yielded(yielded.min(YIELDED_PER_ROUND));
         }
     }
 
-    fn poll(&self, key: Key) {
-        let mut future = {
-            let mut tasks = self.tasks.borrow_mut();
-            let Some(task) = tasks.get_mut(key) else { return };
-            task.queued = false;
-            let Some(future) = task.future.take() else { return };
-            future
-        };
+    #[inline(never)]
+    fn run_yielded(&self, count: usize) {
+        for _ in 0..count {
+            self.poll(|tasks| tasks.yielded.pop_front());
+        }
+    }
+
+    #[inline]
+    fn poll(&self, next: impl FnOnce(&mut Tasks) -> Option<Key>) {
+        let mut tasks = self.tasks.borrow_mut();
+        let Some(key) = next(&mut tasks) else { return };
+        let Some(task) = tasks.slots.get_mut(key) else { return };
+        task.queued = false;
+        let Some(mut future) = task.future.take() else { return };
+        drop(tasks);
         self.budget.set(OPERATIONS_PER_POLL);
         // Dropping one of our wakers does nothing.
         let waker = ManuallyDrop::new(waker(TaskId { worker: self.worker, key }));
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {
-                // The task may have been aborted while it ran: then its future is dropped here.
-                let mut tasks = self.tasks.borrow_mut();
-                match tasks.get_mut(key) {
-                    Some(task) => task.future = Some(future),
-                    None => {
-                        drop(tasks);
-                        self.drop_task(future);
-                    }
-                }
-            }
-            Poll::Ready(()) => {
-                // Empty: its future is here.
-                let _finished = self.tasks.borrow_mut().remove(key);
-                self.drop_task(future);
-            }
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        if polled.is_pending()
+            && let Some(task) = self.tasks.borrow_mut().slots.get_mut(key)
+        {
+            debug_assert!(task.future.is_none(), "its future is here");
+            std::mem::forget(task.future.replace(future));
+            return;
         }
+        self.end_task(key, future);
+    }
+
+    /// The task is over, or was aborted while it ran.
+    #[inline(never)]
+    fn end_task(&self, key: Key, future: BoxedFuture) {
+        // Empty: its future is here.
+        let _finished = self.tasks.borrow_mut().slots.remove(key);
+        self.drop_task(future);
     }
 
     /// Drops a task at its current await; its destructors run before this returns, unless the task
     /// aborts itself, in which case they run when its poll returns.
     pub(crate) fn abort(&self, key: Key) {
-        let task = self.tasks.borrow_mut().remove(key);
+        let task = self.tasks.borrow_mut().slots.remove(key);
         task.and_then(|task| task.future).into_iter().for_each(|future| self.drop_task(future));
     }
 
@@ -235,7 +285,7 @@ impl Executor {
     /// Drops all tasks, including those spawned by destructors.
     pub(crate) fn abort_all(&self) {
         loop {
-            let keys = self.tasks.borrow().keys();
+            let keys = self.tasks.borrow().slots.keys();
             if keys.is_empty() {
                 return;
             }
@@ -243,22 +293,34 @@ impl Executor {
         }
     }
 
+    /// True unless the budget of the task being polled is used up. Without, it has to yield.
+    #[inline]
+    pub(crate) fn has_budget(&self) -> bool {
+        self.budget.get() > 0
+    }
+
+    /// Takes an operation that moved this many bytes from the budget of the task being polled.
+    #[inline]
+    pub(crate) fn charge(&self, bytes: usize) {
+        let operations = 1 + i32::try_from(bytes / OPERATION_BYTES).unwrap_or(i32::MAX / 2);
+        self.budget.set(self.budget.get().saturating_sub(operations));
+    }
+
     /// Takes one operation from the budget of the task being polled; `false` if it is used up.
     #[inline]
     pub(crate) fn spend(&self) -> bool {
-        let left = self.budget.get();
-        self.budget.set(left.saturating_sub(1));
-        left > 0
+        let allowed = self.has_budget();
+        if allowed {
+            self.charge(0);
+        }
+        allowed
     }
 
     /// Takes the cost of moving this many bytes from the budget of the task being polled.
-    #[inline]
     pub(crate) fn spend_bytes(&self, bytes: usize) {
-        if bytes < OPERATION_BYTES {
-            return;
+        if bytes >= OPERATION_BYTES {
+            self.charge(bytes - OPERATION_BYTES);
         }
-        let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
-        self.budget.set(self.budget.get().saturating_sub(operations));
     }
 
     /// Like [`spend`](Executor::spend) for asynchronous code: yields first if the budget is used

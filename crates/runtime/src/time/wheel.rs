@@ -87,14 +87,18 @@ impl Wheel {
         timer.waker
     }
 
-    /// The next time to check: the exact earliest deadline if it is within 64 ticks, otherwise a
-    /// time not later than it.
+    /// True without timers.
     #[inline]
-    pub(crate) fn next_deadline_ns(&mut self) -> Option<u64> {
-        if self.timers.is_empty() { None } else { self.find_next_deadline() }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.timers.is_empty()
     }
 
-    fn find_next_deadline(&mut self) -> Option<u64> {
+    /// The next time to check: the exact earliest deadline if it is within 64 ticks, otherwise a
+    /// time not later than it.
+    pub(crate) fn next_deadline_ns(&mut self) -> Option<u64> {
+        if self.timers.is_empty() {
+            return None;
+        }
         if self.next_ns.is_none() {
             self.next_ns = self.first_bucket().map(|(level, bucket, start_tick)| {
                 let exact = || self.buckets[bucket].iter().filter_map(|key| self.timers.get(*key));

@@ -11,9 +11,10 @@ use crate::driver::sockets::Sockets;
 use crate::driver::stream::{Next, Stream};
 use crate::sys;
 use io_uring::opcode;
-use io_uring::squeue::Flags;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
 use std::io;
+use std::os::fd::RawFd;
 use std::task::Waker;
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
@@ -105,23 +106,40 @@ impl Uring {
     }
 
     /// Submits a send that ends immediately, whether it was sent whole or not.
-    #[inline(always)]
-    pub(super) fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
+    #[inline]
+    fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
+        let Some(fd) = stream.fd() else { return };
+        let bytes = buf.len();
+        let (entry, is_cut) = entry_for(fd, &mut buf, libc::MSG_DONTWAIT);
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
-        let completes = self.features.sqpoll_idle_ms > 0
-            || buf.len() > SEND_BYTES_MAX
-            || buf.as_several().is_some_and(|several| several.is_cut());
-        self.quick_bytes += buf.len();
+        let completes = is_cut || self.features.sqpoll_idle_ms > 0;
+        self.quick_bytes += bytes;
         self.serial = self.serial.wrapping_add(1);
-        if !completes {
-            self.quick.push((stream.key, self.serial));
-        }
         let serial = self.serial;
+        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
         stream.uring.in_flight = InFlight::Quick { buf, completes, serial };
-        self.push_send(stream);
+        let entry = if completes {
+            stream.uring.expected += 1;
+            entry
+        } else {
+            self.quick.push((stream.key, serial));
+            self.held_up |= stream.sending.is_awaited();
+            entry.flags(Flags::SKIP_SUCCESS)
+        };
+        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over; the message of
+        // several is in a box of the buffer.
+        unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
+        if self.features.gather < GATHER_MAX {
+            self.submit_gathered();
+        }
+    }
+
+    /// Submits the sends since the last enter if there are as many as may be gathered.
+    #[cold]
+    fn submit_gathered(&mut self) {
         self.ungathered += 1;
-        if self.ungathered >= self.features.gather && self.features.gather < GATHER_MAX {
+        if self.ungathered >= self.features.gather {
             self.ungathered = 0;
             // Its completions are taken and its sends settled after the next enter, which also
             // reports the error of a broken ring.
@@ -129,38 +147,16 @@ impl Uring {
         }
     }
 
-    /// Queues the operation of the send in flight.
-    #[inline(always)]
-    fn push_send(&mut self, stream: &mut Stream) {
-        let Some(fd) = stream.fd() else {
-            stream.uring.in_flight = InFlight::None;
-            return;
-        };
-        let (buf, wait_flag, silent) = match &mut stream.uring.in_flight {
-            InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !*completes),
-            InFlight::Waiting(buf) => (buf, 0, false),
-            InFlight::None => return,
-        };
-        // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
-        let mut entry = match buf.as_several() {
-            None => {
-                let bytes = buf.as_slice();
-                let len = bytes.len().min(SEND_BYTES_MAX) as u32;
-                opcode::Send::new(Fd(fd), bytes.as_ptr(), len).flags(flags).build()
-            }
-            Some(several) => {
-                opcode::SendMsg::new(Fd(fd), several.message()).flags(flags as u32).build()
-            }
-        };
-        if silent {
-            entry = entry.flags(Flags::SKIP_SUCCESS);
-        } else {
-            stream.uring.expected += 1;
-        }
-        self.held_up |= stream.is_held_up();
-        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over; the message of
-        // several is in a box of the buffer.
+    /// Submits a send that waits for the peer.
+    #[inline(never)]
+    fn send_waiting(&mut self, stream: &mut Stream, buf: SendBuf) {
+        self.counters.short_sends.add(1);
+        let Some(fd) = stream.fd() else { return };
+        let mut buf = buf.detach();
+        let (entry, _is_cut) = entry_for(fd, &mut buf, 0);
+        stream.uring.in_flight = InFlight::Waiting(buf);
+        stream.uring.expected += 1;
+        // SAFETY: as for a quick send.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
     }
 
@@ -183,9 +179,7 @@ impl Uring {
             }
         }
         if !buf.is_empty() {
-            self.counters.short_sends.add(1);
-            stream.uring.in_flight = InFlight::Waiting(buf.detach());
-            self.push_send(stream);
+            self.send_waiting(stream, buf);
         }
         Ok(())
     }
@@ -220,10 +214,8 @@ impl Uring {
             }
         }
         if !buf.is_empty() && !stream.sending.failed() && stream.socket.is_some() {
-            self.counters.short_sends.add(1);
             stream.sending.detach();
-            stream.uring.in_flight = InFlight::Waiting(buf.detach());
-            self.push_send(stream);
+            self.send_waiting(stream, buf);
             return false;
         }
         self.advance(stream, wakes)
@@ -238,4 +230,20 @@ impl Uring {
         unsafe { self.ring.push(entry.user_data(Op::Writable.tag(stream.key))) };
         Ok(())
     }
+}
+
+/// The operation that sends a buffer, or the first part of one that is too long for one operation: then
+/// true.
+#[inline]
+fn entry_for(fd: RawFd, buf: &mut SendBuf, wait_flag: i32) -> (Entry, bool) {
+    // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
+    if let Some(several) = buf.as_several() {
+        let entry = opcode::SendMsg::new(Fd(fd), several.message()).flags(flags as u32).build();
+        return (entry, several.is_cut());
+    }
+    let bytes = buf.as_slice();
+    let len = bytes.len().min(SEND_BYTES_MAX) as u32;
+    let entry = opcode::Send::new(Fd(fd), bytes.as_ptr(), len).flags(flags).build();
+    (entry, bytes.len() > SEND_BYTES_MAX)
 }

@@ -114,17 +114,7 @@ impl Future for Recv<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Recv { stream, cancels, token } = self.get_mut();
         stream.check_cancelled(*cancels)?;
-        if !stream.spend(cx) {
-            return Poll::Pending;
-        }
-        let received = stream.take_received(token);
-        match received {
-            Some(chunk) => {
-                stream.worker.executor.spend_bytes(chunk.len());
-                Poll::Ready(Ok(chunk))
-            }
-            None => stream.wait_for_bytes(cx, token),
-        }
+        stream.recv_or_wait(cx, token)
     }
 }
 
@@ -164,10 +154,6 @@ impl Future for Send<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.stream.check_cancelled(self.cancels)?;
-        // Otherwise a peer that reads as fast as we send would monopolise the thread.
-        if !self.stream.spend(cx) {
-            return Poll::Pending;
-        }
         let Send { stream, buf, more, token, .. } = &mut *self;
         stream.send_or_wait(cx, token, buf, *more)
     }
