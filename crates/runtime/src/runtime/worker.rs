@@ -259,12 +259,7 @@ impl Worker {
 
     /// A turn that had a deadline: fires the timers that are due.
     #[inline(never)]
-    fn after_deadline(
-        &self,
-        deadline: Instant,
-        timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
-    ) {
+    fn after_deadline(&self, deadline: Instant, timeout: Option<Duration>, wakes: &mut Vec<Waker>) {
         let now = sys::now();
         let now_ns = self.since_start_ns(now);
         self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
