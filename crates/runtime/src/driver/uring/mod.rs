@@ -443,9 +443,9 @@ impl Uring {
         // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained(sockets) {
             std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
-            std::mem::forget(std::mem::replace(&mut sockets.entries, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));
+            std::mem::forget(std::mem::take(&mut sockets.entries));
+            std::mem::forget(std::mem::take(&mut self.sends));
+            std::mem::forget(std::mem::take(&mut self.receives));
             self.groups.leak();
         }
     }
