@@ -6,35 +6,36 @@ use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
+use twinring_input::quantity::Count;
 
 /// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
 pub(crate) const CPU_MAX: usize = 8192;
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why. `both` runs workers of either
-    /// engine beside each other and compares their CPU time.
-    #[arg(long, value_name = "auto|io_uring|epoll|both", default_value = "auto")]
-    engine: Mode,
+    /// engine beside each other and compares their CPU time. [default: auto]
+    #[arg(long, value_name = "auto|io_uring|epoll|both")]
+    pub(crate) engine: Option<Mode>,
     /// Worker threads, each with its own ring or epoll set. With `--engine both` their engines alternate.
     /// [default: 1; 2 with --engine both]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    workers: Option<u16>,
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<Count<1, 1024>>,
     /// CPUs for the workers, assigned in turn, such as `0,2-3`.
-    #[arg(long, value_name = "CPUS", value_parser = usable)]
-    pin: Option<CpuList>,
+    #[arg(long, value_name = "CPUS")]
+    pub(crate) pin: Option<UsableCpus>,
     /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
-    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
-    uring: UringOptions,
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub(crate) uring: Option<UringOptions>,
     /// Features of epoll, such as `buffer_count=64`.
-    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
-    epoll: EpollOptions,
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub(crate) epoll: Option<EpollOptions>,
 }
 
 /// How the engine is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(crate) enum Mode {
     /// One engine for all workers.
     One(EngineChoice),
     /// Both, compared.
@@ -56,30 +57,42 @@ impl FromStr for Mode {
 }
 
 impl EngineArgs {
+    /// These, and for what they do not say the others.
+    pub(crate) fn or(&self, others: EngineArgs) -> EngineArgs {
+        EngineArgs {
+            engine: self.engine.or(others.engine),
+            workers: self.workers.or(others.workers),
+            pin: self.pin.clone().or(others.pin),
+            uring: self.uring.clone().or(others.uring),
+            epoll: self.epoll.clone().or(others.epoll),
+        }
+    }
+
     /// True if workers of both engines are compared.
     pub(crate) fn compares(&self) -> bool {
-        self.engine == Mode::Both
+        self.engine == Some(Mode::Both)
     }
 
     /// False if the engine is certainly epoll.
     pub(crate) fn may_use_rings(&self) -> bool {
-        self.engine != Mode::One(EngineChoice::Epoll)
+        self.engine != Some(Mode::One(EngineChoice::Epoll))
     }
 
     /// The builder of a runtime with these settings.
     pub(crate) fn runtime(&self) -> Builder {
         let (engine, workers) = match self.engine {
-            Mode::One(engine) => (engine, 1),
-            Mode::Both => (EngineChoice::Auto, 2),
+            None => (EngineChoice::Auto, 1),
+            Some(Mode::One(engine)) => (engine, 1),
+            Some(Mode::Both) => (EngineChoice::Auto, 2),
         };
-        let workers = self.workers.map_or(workers, usize::from);
+        let workers = self.workers.map_or(workers, |count| count.get() as usize);
         Runtime::builder()
             .engine(engine)
             .side_by_side(self.compares())
             .workers(workers)
-            .pin(self.pin.iter().flat_map(|list| list.0.iter().copied()).collect())
-            .uring(self.uring.clone())
-            .epoll(self.epoll.clone())
+            .pin(self.pin.iter().flat_map(|list| list.0.0.iter().copied()).collect())
+            .uring(self.uring.clone().unwrap_or_default())
+            .epoll(self.epoll.clone().unwrap_or_default())
     }
 }
 
@@ -105,16 +118,23 @@ impl FromStr for CpuList {
 }
 
 /// CPUs that this process may use: `--check` passed others, and the server failed at its start.
-fn usable(text: &str) -> Result<CpuList, String> {
-    let list: CpuList = text.parse()?;
-    let Ok(mine) = sched_getaffinity(Pid::from_raw(0)) else { return Ok(list) };
-    let may_use = |cpu: &usize| mine.is_set(*cpu).unwrap_or(false);
-    match list.0.iter().find(|cpu| !may_use(cpu)) {
-        None => Ok(list),
-        Some(cpu) => {
-            let all: Vec<String> =
-                (0..CpuSet::count()).filter(may_use).map(|cpu| cpu.to_string()).collect();
-            Err(format!("this process may not use CPU {cpu}: choose from {}", all.join(",")))
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UsableCpus(CpuList);
+
+impl FromStr for UsableCpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<UsableCpus, String> {
+        let list: CpuList = text.parse()?;
+        let Ok(mine) = sched_getaffinity(Pid::from_raw(0)) else { return Ok(UsableCpus(list)) };
+        let may_use = |cpu: &usize| mine.is_set(*cpu).unwrap_or(false);
+        match list.0.iter().find(|cpu| !may_use(cpu)) {
+            None => Ok(UsableCpus(list)),
+            Some(cpu) => {
+                let all: Vec<String> =
+                    (0..CpuSet::count()).filter(may_use).map(|cpu| cpu.to_string()).collect();
+                Err(format!("this process may not use CPU {cpu}: choose from {}", all.join(",")))
+            }
         }
     }
 }
@@ -134,7 +154,7 @@ mod tests {
 
     #[test]
     fn cpus_that_the_process_may_not_use_are_refused() {
-        let error = usable("8000").unwrap_err();
+        let error = "8000".parse::<UsableCpus>().unwrap_err();
         assert!(error.starts_with("this process may not use CPU 8000: choose from "), "{error}");
     }
 }

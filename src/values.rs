@@ -3,6 +3,7 @@
 pub(crate) use twinring_input::quantity::duration;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 use std::time::Duration;
 use twinring_input::quantity;
 
@@ -47,6 +48,45 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
     let port: u16 = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
     Ok(SocketAddr::new(ip, port))
+}
+
+/// The largest count where nothing else bounds it.
+pub(crate) const MOST: u64 = u32::MAX as u64;
+
+/// A duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait(pub(crate) Duration);
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wait, String> {
+        duration(text).map(Wait)
+    }
+}
+
+/// See [`listen`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenAddress(pub(crate) SocketAddr);
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ListenAddress, String> {
+        listen(text).map(ListenAddress)
+    }
+}
+
+/// A duration other than zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Duration);
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Timeout, String> {
+        timeout(text).map(Timeout)
+    }
 }
 
 /// A duration other than zero.

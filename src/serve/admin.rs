@@ -10,12 +10,12 @@ use std::io;
 use std::net::SocketAddr;
 use twinring_services::http::{Admin, Pages};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct AdminArgs {
     /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread; with --engine both also
     /// `/engines.json`. Do not expose it.
     #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
-    admin: Option<SocketAddr>,
+    pub(super) admin: Option<SocketAddr>,
 }
 
 impl AdminArgs {

@@ -35,7 +35,18 @@ impl FromStr for Allowed {
 }
 
 /// A network, or an address.
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Network(pub(super) IpNet);
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        network(text).map(Network)
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
     // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
     // others read as 8.0.0.0/8.
     let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();

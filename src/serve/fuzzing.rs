@@ -1,9 +1,9 @@
 //! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
 use super::allow::AllowArgs;
-use super::http::config::{self, Configuration, File};
+use super::http::HttpArgs;
+use super::http::config::{self, File};
 use clap::{Args, Command, FromArgMatches, Parser};
-use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
@@ -20,9 +20,10 @@ pub struct Configured {
 /// Reads a configuration file of this name and text.
 pub fn configuration(name: &str, text: &str) -> Configured {
     let file = File { path: Path::new(name), text };
-    match config::merge(&file, ["twinring", "serve", "http"].map(OsString::from).to_vec()) {
-        Ok(Configuration { args, hosts, problems, .. }) => {
-            Configured { options: Some(format!("{args:?} {hosts:?}")), problems }
+    match config::merge(&file, &HttpArgs::default()) {
+        Ok(mut configuration) => {
+            let problems = std::mem::take(&mut configuration.problems);
+            Configured { options: Some(format!("{configuration:?}")), problems }
         }
         Err(problems) => Configured { options: None, problems },
     }

@@ -2,13 +2,14 @@
 
 mod arguments;
 pub(super) mod config;
-mod forwarders;
-mod host;
+mod keys;
 mod listen;
 mod log;
+mod moved;
 mod reload;
+mod server;
 mod site;
-mod tls;
+mod values;
 
 pub(super) use arguments::HttpArgs;
 
@@ -18,23 +19,24 @@ use super::operate::{Hooks, operate};
 use super::problems::{USAGE, refuse, with_remedy};
 use super::report::{Subject, engine_name};
 use super::sandbox::Sandbox;
+use super::sandbox::paths::Paths;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
 use super::{admin, families};
 use crate::output::{complain, print_line};
-use clap::ArgMatches;
-use config::Configuration;
-use host::HostArgs;
+use config::{Configuration, SiteConfig};
 use reload::{Reloader, Running};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
-use site::SiteArgs;
+use site::{certificates, sites};
 use std::error::Error;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use twinring::confine::Uses;
 use twinring::{ListenOptions, Runtime};
-use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls};
+use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsError, TlsSettings};
 use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
@@ -45,16 +47,15 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
-    let configuration = match config::read(args.config.as_deref()) {
+    let configuration = match config::read(&args) {
         Ok(configuration) => configuration,
         Err(problems) => return Ok(refuse(&problems, USAGE)),
     };
     let mut usage = configuration.usage();
-    let Configuration { args, hosts, options, .. } = configuration;
     let mut problems = Vec::new();
-    let prepared = Prepared::new(&args, &hosts, &mut problems);
+    let prepared = Prepared::new(&configuration, &mut problems);
     if args.check {
-        problems.extend(args.log.check());
+        problems.extend(configuration.server.log.check());
     }
     let code = if usage.is_empty() { 1 } else { USAGE };
     usage.append(&mut problems);
@@ -62,31 +63,58 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(mut prepared) if usage.is_empty() => match args.check {
             true => {
                 // This process ends here, so it may switch to the user of the server.
-                prepared.change_rights(&args, &hosts, || Ok(()))?;
-                for (names, site) in effective(&args, &hosts) {
-                    print_line(&names);
-                    site.effective().iter().for_each(|line| print_line(&format!("  {line}")));
-                }
+                prepared.change_rights(&args, &configuration, || Ok(()))?;
+                let sites = &configuration.sites;
+                sites.iter().flat_map(SiteConfig::effective).for_each(|line| print_line(&line));
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)
             }
-            false => run(&args, &hosts, options, prepared, signals),
+            false => run(args, configuration, prepared, signals),
         },
         _ => Ok(refuse(&usage, code)),
     }
 }
 
-/// The sites, each with the names of its hosts.
-fn effective<'a>(args: &'a HttpArgs, hosts: &'a [HostArgs]) -> Vec<(String, &'a SiteArgs)> {
-    let of_host = |host: &'a HostArgs| {
-        let names: Vec<String> = host.names.iter().map(ToString::to_string).collect();
-        (format!("{}:", names.join(", ")), &host.site)
-    };
-    let default = args.site.has_content().then(|| ("any other host:".to_owned(), &args.site));
-    hosts.iter().map(of_host).chain(default).collect()
+impl Configuration {
+    /// How TLS is set up.
+    fn tls_settings(&self) -> TlsSettings {
+        let keys = &self.server.keys;
+        TlsSettings {
+            http2: keys.http2.unwrap_or(true),
+            min_version: keys.min_version(),
+            ..certificates(&self.sites)
+        }
+    }
+
+    /// TLS, if there is to be any.
+    ///
+    /// # Errors
+    /// When certificate or key cannot be used.
+    fn tls(&self) -> Result<Option<Tls>, TlsError> {
+        let settings = self.tls_settings();
+        match settings.default.is_some() || !settings.hosts.is_empty() {
+            true => Tls::new(&settings).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The files that the service needs as long as it runs.
+    fn paths(&self, config: Option<&PathBuf>) -> Paths {
+        let roots = self.sites.iter().filter_map(|site| site.keys.root.clone());
+        let users = self.sites.iter().flat_map(SiteConfig::user_files).cloned();
+        let certificates = self.sites.iter().filter_map(SiteConfig::certificate);
+        let certificates = certificates.flat_map(|files| [files.certificate, files.key]);
+        Paths {
+            read: roots.chain(self.server.keys.sandbox_read.0.iter().cloned()).collect(),
+            // On SIGHUP the configuration file is read again.
+            read_files: certificates.chain(config.cloned()).chain(users).collect(),
+            written: self.server.log.file().into_iter().collect(),
+            own_process: self.server.admin.is_wanted(),
+        }
+    }
 }
 
-/// The result of checking the arguments without binding an address or creating a file.
+/// The result of checking the configuration without binding an address or creating a file.
 struct Prepared {
     settings: HttpSettings,
     tls: Option<Tls>,
@@ -97,15 +125,17 @@ struct Prepared {
 
 impl Prepared {
     /// `None` if a problem makes it incomplete.
-    fn new(args: &HttpArgs, hosts: &[HostArgs], problems: &mut Vec<String>) -> Option<Prepared> {
-        let settings = args.settings(hosts, problems);
-        let tls = args.tls(hosts).map_err(|error| problems.push(error.to_string())).ok();
-        let identity = args.user.identity().map_err(|problem| problems.push(problem)).ok();
+    fn new(configuration: &Configuration, problems: &mut Vec<String>) -> Option<Prepared> {
+        let server = &configuration.server;
+        let settings = server.keys.settings(sites(&configuration.sites, problems));
+        let tls = configuration.tls().map_err(|error| problems.push(error.to_string())).ok();
+        let identity = server.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
-        let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
-        let mut sandbox = Sandbox::new(&args.sandbox, args.uses());
+        let builder = server.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
+        let uses = Uses { accept: true, files: true, ..Uses::default() };
+        let mut sandbox = Sandbox::new(&server.sandbox, uses);
         let identified = identity.as_ref().and_then(Option::as_ref);
-        let builder = sandbox.confine(builder, &args.engine, identified);
+        let builder = sandbox.confine(builder, &server.engine, identified);
         let runtime = builder.build().map_err(|error| problems.push(error.to_string())).ok();
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
@@ -118,12 +148,13 @@ impl Prepared {
     fn change_rights<L>(
         &mut self,
         args: &HttpArgs,
-        hosts: &[HostArgs],
+        configuration: &Configuration,
         open_log: impl FnOnce() -> Result<L, String>,
     ) -> Result<L, String> {
-        let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
-        let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
-        self.sandbox.enter(&self.runtime, &args.paths(hosts), self.identity.as_ref())?;
+        let served: Vec<Served> =
+            configuration.sites.iter().filter_map(SiteConfig::served).collect();
+        let paths = configuration.paths(args.config.as_ref());
+        self.sandbox.enter(&self.runtime, &paths, self.identity.as_ref())?;
         let log = open_log()?;
         let changed = drop_rights(self.identity.as_ref(), &self.sandbox)?;
         if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
@@ -131,10 +162,10 @@ impl Prepared {
         }
         // With the same rights as before, it has been opened already.
         let Some(who) = changed else { return Ok(log) };
-        if let Some(problem) = args.log.check_rotation() {
+        if let Some(problem) = configuration.server.log.check_rotation() {
             complain(&format!("twinring: as {who}: {problem}"));
         }
-        let certificates = self.tls.as_ref().map(|tls| tls.load(&args.tls_settings(hosts)));
+        let certificates = self.tls.as_ref().map(|tls| tls.load(&configuration.tls_settings()));
         if let Some(Err(error)) = certificates {
             complain(&format!("twinring: as {who}: {error}; SIGHUP will reload nothing"));
         }
@@ -148,16 +179,16 @@ impl Prepared {
 }
 
 fn run(
-    args: &HttpArgs,
-    hosts: &[HostArgs],
-    started: ArgMatches,
+    args: HttpArgs,
+    started: Configuration,
     mut prepared: Prepared,
     signals: Actions,
 ) -> Result<ExitCode, Box<dyn Error>> {
+    let server = started.server.clone();
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
-    let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let lists = [&args.listen[..], &args.tls.listen_tls];
+    let options = ListenOptions { backlog: server.backlog, ..ListenOptions::default() };
+    let lists = [&server.listen[..], &server.listen_tls];
     let [listen, listen_tls] = lists.map(listen::addresses);
     let [listen, listen_tls] = families::available([&listen, &listen_tls]);
     let [passed, passed_tls] = listen::passed(lists)?;
@@ -172,13 +203,14 @@ fn run(
             .adopt(passed_tls, &options, Some(tls))?,
         None => service,
     };
-    let (service, live) = Live::prepare(&args.engine, &prepared.runtime, Unit::Request, service)?;
-    let admin = args.admin.bind()?;
+    let (service, live) = Live::prepare(&server.engine, &prepared.runtime, Unit::Request, service)?;
+    let admin = server.admin.bind()?;
     if prepared.identity.is_none() && user::is_root() {
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
     let owner = prepared.identity.clone();
-    let log = prepared.change_rights(args, hosts, || args.log.open(workers, owner.as_ref()))?;
+    let log =
+        prepared.change_rights(&args, &started, || server.log.open(workers, owner.as_ref()))?;
     let Prepared { runtime, sandbox, .. } = prepared;
     let service = match &log {
         Some(log) => service.log_to(log),
@@ -197,19 +229,15 @@ fn run(
         subject = subject.with_details("tls", &encrypted, text);
     }
     let subject = admin::with_details(subject, admin.as_ref());
-    let drain_timeout = args.drain_timeout();
+    let drain_timeout = server.keys.timeouts().drain;
     let mut hooks = Hooks { drain_timeout, signals, live: live.clone(), ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
     }
-    if args.config.is_some() || tls.is_some() {
-        let config = args.config.clone();
-        let is_confined = sandbox.limits_files();
-        let settings = service.settings();
-        let reloader = Reloader::start(Running { config, started, settings, tls, is_confined })?;
-        hooks.signals.on(SIGHUP, move || reloader.request());
-    }
+    let (is_confined, settings) = (sandbox.limits_files(), service.settings());
+    let reloader = Reloader::start(Running { args, started, settings, tls, is_confined })?;
+    hooks.signals.on(SIGHUP, move || reloader.request());
     let pages = WithEngines { pages: observer, live };
     let end_admin = admin::start(admin, pages)?;
     hooks.at_end = Some(Box::new(move |signals| {
@@ -218,7 +246,7 @@ fn run(
             end(signals);
         }
     }));
-    operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
+    operate(runtime, subject, &server.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

@@ -67,7 +67,7 @@ where
         }
     }));
     if let Some(seconds) = output.stats {
-        reporter.print_every(Duration::from_secs(u64::from(seconds)))?;
+        reporter.print_every(Duration::from_secs(seconds.get()))?;
     }
     let failure = match runtime.run(run) {
         Err(error) => Some(error.to_string()),

@@ -12,15 +12,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{Features, Handle, Runtime};
+use twinring_input::quantity::Count;
 use twinring_wire::Fields;
 use twinring_wire::serve::{Ready, SCHEMA, Statistics};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArgs {
     /// Print one line of counters every SECS seconds.
-    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub(super) stats: Option<u32>,
+    #[arg(long, value_name = "SECS")]
+    pub(super) stats: Option<Count<1, 86_400>>,
     /// Print JSON lines on standard output.
     #[arg(long)]
     pub(super) json: bool,

@@ -20,25 +20,26 @@ use crate::engine_args::EngineArgs;
 use caps::CapSet;
 use clap::Args;
 use filter::Needs;
-use parts::{NO_RING, NOT_ASKED, Outcome, PARTS, Part, Report, Selection};
+pub(super) use parts::Selection;
+use parts::{NO_RING, NOT_ASKED, Outcome, PARTS, Part, Report};
 use paths::{Paths, Restricted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
 use twinring::probe::{Environment, Rights};
 use twinring::{Builder, Engine, Runtime};
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(super) struct SandboxArgs {
     /// Parts of the sandbox: `off`, or a list of ring, seccomp, landlock, no_new_privs and
     /// capabilities. A named part that is not supported is an error. By default all supported parts
     /// are on; the ready line shows them.
     #[arg(long, value_name = "off|PART,...")]
-    sandbox: Option<Selection>,
+    pub(super) sandbox: Option<Selection>,
     /// Once ready, attempt everything that the sandbox must refuse, print the results, and exit:
     /// with 0 if all of it was refused.
     #[arg(long)]
-    sandbox_check: bool,
+    pub(super) sandbox_check: bool,
 }
 
 /// The sandbox of one service, on its way from arguments to a ready service.

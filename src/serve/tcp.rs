@@ -13,7 +13,7 @@ use super::sandbox::{Sandbox, SandboxArgs};
 use super::user::UserArgs;
 use crate::engine_args::EngineArgs;
 use crate::output::complain;
-use crate::values::{self, duration, timeout};
+use crate::values::{self, MOST, duration, timeout};
 use clap::Args;
 use std::error::Error;
 use std::io;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Handle, ListenOptions};
+use twinring_input::quantity::Count;
 use twinring_services::{Limits, TcpService, discard, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
@@ -33,13 +34,11 @@ pub(crate) struct TcpArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Concurrent connections; further ones are accepted and closed immediately.
-    #[arg(long, value_name = "N", help_heading = "Limits",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    max_connections: Option<u32>,
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_connections: Option<Count<1, MOST>>,
     /// Concurrent connections per IPv4 address, or IPv6 network of 64 bits.
-    #[arg(long, value_name = "N", help_heading = "Limits",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    max_connections_per_address: Option<u32>,
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_connections_per_address: Option<Count<1, MOST>>,
     #[command(flatten)]
     allow: AllowArgs,
     /// Close a connection without traffic for this long, such as `30s` or `5m`.
@@ -50,9 +49,8 @@ pub(crate) struct TcpArgs {
           value_parser = duration)]
     drain_timeout: Duration,
     /// Connections that the kernel queues before they are accepted; net.core.somaxconn caps it.
-    #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
-          value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    backlog: u32,
+    #[arg(long, value_name = "N", help_heading = "Limits", default_value = "4096")]
+    backlog: Count<1, 65_535>,
     #[command(flatten)]
     admin: AdminArgs,
     #[command(flatten)]
@@ -91,8 +89,9 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
     let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
     let handle = runtime.handle();
-    let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
+    let options = ListenOptions { backlog: args.backlog.get() as u32, ..ListenOptions::default() };
+    let most =
+        |limit: Option<Count<1, MOST>>| limit.map_or(usize::MAX, |limit| limit.get() as usize);
     let limits = Limits {
         max_connections: most(args.max_connections),
         max_connections_per_address: most(args.max_connections_per_address),

@@ -13,16 +13,16 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Operation")]
 pub(super) struct UserArgs {
     /// Name or number of the user to switch to, once all addresses are bound and all files open.
     /// Also sets the user's groups.
     #[arg(long, value_name = "USER")]
-    user: Option<String>,
+    pub(super) user: Option<String>,
     /// Name or number of the group to switch to, instead of that of --user.
     #[arg(long, value_name = "GROUP")]
-    group: Option<String>,
+    pub(super) group: Option<String>,
 }
 
 /// The user and groups to switch to.

@@ -56,7 +56,7 @@ fn a_full_disk_under_the_access_log_delays_no_request(engine: &str) {
         fs::write(&filler, vec![0; 128 << 10]).expect("room");
         let log = log.to_str().expect("UTF-8");
         // Lines that wait for a thread that is kept from the CPU are no leak.
-        let arguments = ["--access-log", log, "--access-log-buffer", "262144"];
+        let arguments = ["--access-log", log, "server.access-log-buffer = '262144'"];
         let server = Server::http(engine, site.path(), &arguments);
         let ask = |mut stream| move |_| ask_on(&mut stream, &logged_request()).status == 200;
         let mut own = ask(connect(server.address()));

@@ -103,7 +103,7 @@ fn opening(kind: Kind, number: u64) -> (Vec<u8>, Vec<u8>) {
 
 fn exhaust(kind: Kind, engine: &str) {
     let (count, spare_bytes) = (3000, 256 << 10);
-    let setup = Setup::start(kind, engine, &["--backlog", "4096"]);
+    let setup = Setup::start(kind, engine, &[]);
     let (server, target) = (&setup.server, &setup.target);
     let say = |number| opening(kind, number).0;
     let answer = |number| opening(kind, number).1;

@@ -3,7 +3,7 @@
 
 use crate::peers::{Peer, attackers, source};
 use crate::siege::{Others, Siege};
-use crate::support::http::Site;
+use crate::support::http::{Site, set};
 use crate::support::tls::{self, Identity};
 use crate::support::{socket_from, wait_until};
 use std::net::SocketAddr;
@@ -96,9 +96,9 @@ impl Slow {
 fn requests_and_handshakes_that_never_end_are_cut_and_leave_nothing(engine: &str) {
     let count = attackers() / 3 * 3;
     let (site, identity) = (Site::usual(), Identity::new());
-    let limits =
-        ["--header-timeout", "1s", "--body-timeout", "1s", "--tls-handshake-timeout", "1s"];
-    let arguments = [&["--stats", "1"], &limits[..]].concat();
+    let limits = ["header-timeout", "body-timeout", "tls-handshake-timeout"];
+    let limits = limits.map(|key| set(key, "1s"));
+    let arguments = [&["--stats", "1"], &limits.each_ref().map(String::as_str)[..]].concat();
     let server = tls::serve(engine, site.path(), &identity, &arguments);
     let (plain, encrypted) = (server.address(), tls::encrypted(&server));
     let growth_bytes_max = count as u64 * EACH_BYTES_MAX;

@@ -51,7 +51,7 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing(engine: &str) {
     let site = Site::usual();
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
     site.write("cached.bin", &vec![b'y'; 40_000]);
-    let server = Server::http(engine, site.path(), &["--stats", "1", "--send-timeout", "1s"]);
+    let server = Server::http(engine, site.path(), &["--stats", "1", "server.send-timeout = '1s'"]);
     let address = server.address();
     let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
     let siege = Siege::new("http, never reading", server, Others::Http, growth_bytes_max);
@@ -80,7 +80,8 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing(engine: &str) {
     let (site, identity) = (Site::usual(), Identity::new());
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
     let config = Arc::new(identity.trust(&[&TLS13]));
-    let timeouts = ["--stats", "1", "--send-timeout", "1s", "--tls-handshake-timeout", "30s"];
+    let timeouts =
+        ["--stats", "1", "server.send-timeout = '1s'", "server.tls-handshake-timeout = '30s'"];
     let server = tls::serve(engine, site.path(), &identity, &timeouts);
     let encrypted = tls::encrypted(&server);
     // The keys and records of a connection come on top.

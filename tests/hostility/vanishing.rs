@@ -3,7 +3,7 @@
 
 use crate::peers::{Cuts, Peer, attackers};
 use crate::siege::{Others, Siege};
-use crate::support::http::{Site, get};
+use crate::support::http::{Site, get, set};
 use crate::support::namespace::{Machine, in_a_namespace};
 use crate::support::{Server, pattern};
 use std::net::Ipv4Addr;
@@ -71,7 +71,7 @@ fn http_peers_that_vanish_are_closed_and_leave_nothing(engine: &str) {
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
     in_a_namespace(move || {
         let machine = Machine::connected();
-        let limits = ["--stats", "1", "--idle-timeout", IDLE, "--send-timeout", "1s"];
+        let limits = ["--stats", "1", &set("idle-timeout", IDLE), "server.send-timeout = '1s'"];
         let server = Server::http(engine, site.path(), &[&LISTEN[..], &limits].concat());
         let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
         let siege = Siege::new("http, vanishing", server, Others::Http, growth_bytes_max);

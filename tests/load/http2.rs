@@ -393,7 +393,7 @@ fn servers_that_do_not_speak_it_are_named(engine: &str) {
     let identity = Identity::new();
     let of_1_1 = answering(|_| ok("hello"));
     let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
-    let server = tls::serve(engine, site.path(), &identity, &["--http2", "off"]);
+    let server = tls::serve(engine, site.path(), &identity, &["server.http2 = false"]);
     let cases = [
         (format!("http://{of_1_1}/"), "prior knowledge"),
         (format!("http://{}/", server.address()), "prior knowledge"),

@@ -89,7 +89,7 @@ fn many_requests_are_answered_at_once(engine: &str) {
 fn streams_that_are_not_read_are_bounded_and_lose_nothing(engine: &str) {
     const BYTES: usize = 5_000_000;
     const STREAMS: usize = 100;
-    let (site, identity, server) = usual(engine, &["--send-timeout", "60s"]);
+    let (site, identity, server) = usual(engine, &["server.send-timeout = '60s'"]);
     let content = pattern(5, BYTES);
     site.write("huge.bin", &content);
     let trust = Arc::new(identity.trust(&VERSIONS));
@@ -123,7 +123,7 @@ fn streams_that_are_not_read_are_bounded_and_lose_nothing(engine: &str) {
 fn a_client_that_stops_reading_is_cut_off() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(5, 5_000_000));
-    let options = ["--send-timeout", "500ms", "--stats", "1"];
+    let options = ["server.send-timeout = '500ms'", "--stats", "1"];
     let server = Server::http(ENGINE, site.path(), &options);
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
@@ -145,7 +145,7 @@ fn a_client_that_stops_reading_is_cut_off() {
 
 fn bodies_are_skipped_within_their_limits() {
     let site = Site::usual();
-    let options = ["--max-body-bytes", "100000", "--body-timeout", "1s"];
+    let options = ["server.max-body-bytes = '100000'", "server.body-timeout = '1s'"];
     let server = Server::http(ENGINE, site.path(), &options);
     let body = "x".repeat(100_000);
     run_client(async {
@@ -223,7 +223,7 @@ fn a_slow_flood_of_resets_ends_the_connection() {
 
 fn header_fields_are_bounded() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-header-bytes", "4096"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-header-bytes = '4096'"]);
     // More than the limit, in a few frames: 431, and the connection stays.
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
@@ -250,7 +250,7 @@ fn header_fields_are_bounded() {
 }
 
 fn a_shutdown_lets_streams_finish_and_tells_the_client(engine: &str) {
-    let (_site, identity, server) = usual(engine, &["--drain-timeout", "20s"]);
+    let (_site, identity, server) = usual(engine, &["server.drain-timeout = '20s'"]);
     let trust = Arc::new(identity.trust(&VERSIONS));
     let content = pattern(7, 700_001);
     for trust in [None, Some(&trust)] {
@@ -278,7 +278,7 @@ fn a_shutdown_lets_streams_finish_and_tells_the_client(engine: &str) {
 
 fn quiet_connections_are_ended_with_goaway() {
     let site = Site::usual();
-    let options = ["--idle-timeout", "700ms", "--header-timeout", "300ms"];
+    let options = ["server.idle-timeout = '700ms'", "server.header-timeout = '300ms'"];
     let server = Server::http(ENGINE, site.path(), &options);
     // Without a request.
     let mut silent = raw(server.address());
@@ -308,7 +308,7 @@ fn quiet_connections_are_ended_with_goaway() {
 
 fn the_last_request_is_followed_by_goaway() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-requests", "3"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-requests = '3'"]);
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
         for _ in 0..3 {
@@ -341,7 +341,7 @@ fn bytes_cut_anywhere_are_put_together() {
 }
 
 fn it_can_be_switched_off() {
-    let (_site, identity, server) = usual(ENGINE, &["--http2", "off"]);
+    let (_site, identity, server) = usual(ENGINE, &["server.http2 = false"]);
     let answer = talk_until_closed(server.address(), PREFACE);
     assert!(answer.starts_with(b"HTTP/1.1 505 "), "{}", String::from_utf8_lossy(&answer));
     let mut config = identity.trust(&VERSIONS);

@@ -236,8 +236,8 @@ fn directories_have_an_index_a_redirect_or_a_listing() {
         ask(&server, &get(target, "")).text()
     };
     let link = Holds("<a href=\"./a%20b.txt\">a b.txt</a>");
-    listing(&["--autoindex", "html"], "/list/", &[HTML, link]);
-    let json = listing(&["--autoindex", "json"], "/list/", &[]);
+    listing(&["default.rule = [{ listing = 'html' }]"], "/list/", &[HTML, link]);
+    let json = listing(&["default.rule = [{ listing = 'json' }]"], "/list/", &[]);
     let listed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(
         (&listed["complete"], &listed["entries"][0]["name"]),
@@ -248,15 +248,20 @@ fn directories_have_an_index_a_redirect_or_a_listing() {
         serde_json::json!({"name": "a b.txt", "type": "file", "size_bytes": 6,
                            "modified_s": MODIFIED_S, "href": "./a%20b.txt"})
     );
-    let root = listing(&["--autoindex", "json", "--index", "none"], "/", &[Holds("large.bin")]);
+    let root = listing(
+        &["default.rule = [{ listing = 'json' }]", "default.index = 'none'"],
+        "/",
+        &[Holds("large.bin")],
+    );
     assert!(!root.contains("hidden"), "{root}");
-    listing(&["--index", "none,index.html"], "/sub/", &[Text("<h1>sub</h1>\n")]);
+    listing(&["default.index = ['none', 'index.html']"], "/sub/", &[Text("<h1>sub</h1>\n")]);
 }
 
 fn fallback_and_not_found_pages() {
     let site = Site::usual();
     site.write("gone.html", b"<h1>gone</h1>\n");
-    let arguments = ["--spa", "index.html", "--not-found", "/gone.html"];
+    let arguments =
+        ["default.rule = [{ fallback = 'index.html', error-pages = { 404 = '/gone.html' } }]"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let home: &[Is<'_>] = &[Text("<h1>home</h1>\n")];
     let gone = &[Text("<h1>gone</h1>\n"), Without("etag"), Without("last-modified")];
@@ -280,7 +285,8 @@ fn precompressed_files_go_to_clients_that_accept_them() {
     site.write("old.js", b"new");
     site.write("old.js.gz", b"of an older version");
     date(&site.path().join("old.js.gz"), MODIFIED_S - 1);
-    let server = Server::http(ENGINE, site.path(), &["--precompressed", "br,gz,zst"]);
+    let server =
+        Server::http(ENGINE, site.path(), &["default.precompressed = ['br', 'gz', 'zst']"]);
     let varies = Field("vary", "Accept-Encoding");
     let plain = [Text("plain script"), Without("content-encoding"), varies];
     let brotli = [Text("brotli"), Field("content-encoding", "br"), varies];
@@ -310,10 +316,12 @@ fn precompressed_files_go_to_clients_that_accept_them() {
 
 fn operators_add_fields_by_path() {
     let site = Site::usual();
-    let rules = ["--cache-control", "*.txt=max-age=60", "--cache-control", "*=no-cache"];
-    let fields = ["--header", "*=X-Content-Type-Options: nosniff", "--header", "/sub/*=X-Sub:yes"];
-    let arguments = [&rules[..], &fields, &["--autoindex=json"]].concat();
-    let server = Server::http(ENGINE, site.path(), &arguments);
+    let rules = "default.rule = [
+        { cache-control = 'no-cache', headers.X-Content-Type-Options = 'nosniff', listing = 'json' },
+        { match = '*.txt', cache-control = 'max-age=60' },
+        { match = '/sub/**', headers.X-Sub = 'yes' },
+    ]";
+    let server = Server::http(ENGINE, site.path(), &[rules]);
     let nosniff = Field("x-content-type-options", "nosniff");
     let (minute, none) = (Field("cache-control", "max-age=60"), Field("cache-control", "no-cache"));
     let (sub, no_sub) = (Field("x-sub", "yes"), Without("x-sub"));
@@ -335,7 +343,7 @@ fn operators_add_fields_by_path() {
 
 fn server_timing_is_sent_only_on_request() {
     let site = Site::usual();
-    for arguments in [&[][..], &["--server-timing"]] {
+    for arguments in [&[][..], &["server.server-timing = true"]] {
         let server = Server::http(ENGINE, site.path(), arguments);
         // Twice, so that the second answers come from the cache.
         for target in ["/hello.txt", "/hello.txt", "/large.bin", "/large.bin", "/none", "/sub"] {

@@ -114,7 +114,8 @@ fn a_browser_shows_the_same_page_on_both_engines() {
         };
         let logs = tempfile::tempdir().expect("a directory for temporary files");
         let log = logs.path().join("access.log");
-        let arguments = ["--precompressed", "gz", "--access-log-format", "json", "--access-log"];
+        let arguments =
+            ["default.precompressed = ['gz']", "server.access-log-format = 'json'", "--access-log"];
         let server = Server::http(
             engine,
             site.path(),

@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_changed_file_is_compressed_again_and_no_old_form_follows_the_new_one
 ];
 
-const ALL: [&str; 4] = ["--compress", "br,zst,gz", "--workers", "1"];
+const ALL: [&str; 3] = ["default.compress = ['br', 'zst', 'gz']", "--workers", "1"];
 const PLAIN: Is<'_> = Without("content-encoding");
 const VARIES: Is<'_> = Field("vary", "Accept-Encoding");
 
@@ -151,7 +151,7 @@ fn what_does_not_fit_in_the_cache_is_tried_once() {
     site.write("half.txt", &half);
     site.write("fits.txt", &text(1, 200));
     site.settle();
-    let server = serve(&site, &["--cache-bytes", "65536", "--sendfile-above", "0"]);
+    let server = serve(&site, &["server.cache-bytes = '65536'", "server.sendfile-above = '0'"]);
     for _ in 0..20 {
         let is = [PLAIN, Length(half.len())];
         check_http1(&server, &[(accepting("/half.txt", "gzip"), 200, &is)]);
@@ -180,7 +180,7 @@ fn a_changed_file_is_compressed_again_and_no_old_form_follows_the_new_one() {
     let site = Site::new();
     for lines in [300, 9000] {
         site.replace("a.html", &text(0, lines), MODIFIED_S);
-        let server = serve(&site, &["--cache-valid", "20ms"]);
+        let server = serve(&site, &["server.cache-valid = '20ms'"]);
         let request = accepting("/a.html", "gzip");
         wait_for_coding(&server, &request, "gzip", &text(0, lines));
         for version in 1..4 {

@@ -67,7 +67,7 @@ fn connections_stay_and_close_as_they_should(engine: &str) {
 /// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
 fn connections_closed_on_request_free_their_place() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-connections", "1"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-connections = '1'"]);
     let mut open = Vec::new();
     for target in ["/hello.txt", "/large.bin", "/nothing"].repeat(5) {
         let mut stream = connect(server.address());
@@ -106,7 +106,7 @@ fn pipelined_requests_are_answered_in_order(engine: &str) {
 
 fn the_last_request_of_a_connection_closes_it() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-requests", "3"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-requests = '3'"]);
     let requests = get("/hello.txt", "").repeat(5);
     let answers = responses(&talk_until_closed(server.address(), requests.as_bytes()));
     let closes: Vec<_> = answers.iter().map(|answer| answer.field("connection")).collect();
@@ -139,7 +139,7 @@ fn several_workers_and_addresses_serve_many_clients_alike(engine: &str) {
 
 fn connections_are_limited_in_all_and_by_address() {
     let site = Site::usual();
-    let arguments = ["--max-connections", "5", "--max-connections-per-address", "3"];
+    let arguments = ["server.max-connections = '5'", "server.max-connections-per-address = '3'"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let mut served: Vec<TcpStream> = (0..3).map(|_| connect(server.address())).collect();
     served.iter_mut().for_each(|stream| {
@@ -163,8 +163,11 @@ fn connections_are_limited_in_all_and_by_address() {
 
 fn requests_that_dawdle_are_cut_off() {
     let site = Site::usual();
-    let arguments =
-        ["--header-timeout", "400ms", "--body-timeout", "400ms", "--idle-timeout", "1500ms"];
+    let arguments = [
+        "server.header-timeout = '400ms'",
+        "server.body-timeout = '400ms'",
+        "server.idle-timeout = '1500ms'",
+    ];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let started = Instant::now();
     let drip = |beginning: &str| {
@@ -205,7 +208,7 @@ fn a_peer_that_does_not_read_is_reset_and_delays_no_other(engine: &str) {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
     // Longer than it takes to be sure that the second one is stuck.
-    let server = Server::http(engine, site.path(), &["--send-timeout", "3s"]);
+    let server = Server::http(engine, site.path(), &["server.send-timeout = '3s'"]);
     let mut stuck = connect(server.address());
     stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
     // The same with answers from memory.
@@ -229,7 +232,7 @@ fn a_slow_reader_is_served_until_it_stalls(engine: &str) {
     let content = pattern(3, 40_000_000);
     site.write("huge.bin", &content);
     // Longer than the reader may be kept from the CPU.
-    let server = Server::http(engine, site.path(), &["--send-timeout", "2s"]);
+    let server = Server::http(engine, site.path(), &["server.send-timeout = '2s'"]);
     let mut stream = connect_narrow(server.address());
     stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
     let started = Instant::now();
@@ -253,7 +256,7 @@ fn a_shutdown_finishes_started_requests(engine: &str) {
     let site = Site::usual();
     let content = pattern(3, 20_000_000);
     site.write("huge.bin", &content);
-    let server = Server::http(engine, site.path(), &["--drain-timeout", "20s"]);
+    let server = Server::http(engine, site.path(), &["server.drain-timeout = '20s'"]);
     let idle = connect(server.address());
     let mut kept = connect(server.address());
     assert_eq!(ask_on(&mut kept, &get("/hello.txt", "")).status, 200);
@@ -285,7 +288,7 @@ fn a_shutdown_finishes_started_requests(engine: &str) {
 fn a_drain_that_takes_too_long_is_cut(engine: &str) {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
-    let server = Server::http(engine, site.path(), &["--drain-timeout", "300ms"]);
+    let server = Server::http(engine, site.path(), &["server.drain-timeout = '300ms'"]);
     let mut stuck = connect(server.address());
     stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
     stuck.read_exact(&mut [0; 1000]).unwrap();
@@ -298,7 +301,7 @@ fn a_drain_that_takes_too_long_is_cut(engine: &str) {
 fn request_timeouts_hold_during_a_drain() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
-    let arguments = ["--header-timeout", "400ms", "--send-timeout", "1s"];
+    let arguments = ["server.header-timeout = '400ms'", "server.send-timeout = '1s'"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let mut begun = connect(server.address());
     begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();

@@ -90,7 +90,7 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
     for (name, length) in [("small.txt", 5000), ("large.txt", 3_000_000)] {
         let site = Site::new();
         site.write(name, &version(0, length));
-        let arguments = ["--cache-valid", "20ms"];
+        let arguments = ["server.cache-valid = '20ms'"];
         let server = Server::http(engine, site.path(), &arguments);
         let target = format!("/{name}");
         // Replaced at once: every answer is whole, old or new.
@@ -119,7 +119,7 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
 
 fn a_changed_file_is_served_within_the_stated_time() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--cache-valid", "300ms"]);
+    let server = Server::http(ENGINE, site.path(), &["server.cache-valid = '300ms'"]);
     let mut stream = connect(server.address());
     for (number, name) in ["hello.txt", "large.bin"].into_iter().cycle().take(6).enumerate() {
         let target = format!("/{name}");
@@ -148,7 +148,8 @@ fn a_changed_file_is_served_within_the_stated_time() {
 fn a_large_404_page_may_be_rewritten_in_place() {
     let site = Site::new();
     site.write("gone.html", &version(0, 200_000));
-    let arguments = ["--not-found", "/gone.html", "--cache-valid", "60s"];
+    let arguments =
+        ["default.rule = [{ error-pages = { 404 = '/gone.html' } }]", "server.cache-valid = '60s'"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let mut stream = connect(server.address());
     for number in 0..5 {
@@ -170,7 +171,11 @@ fn the_cache_keeps_within_its_bounds() {
         site.write(&format!("small/{number}"), &version(number, 4000));
         site.write(&format!("large/{number}"), &version(number, 20_000));
     }
-    let most = ["--cache-bytes", "200000", "--cache-files", "10", "--sendfile-above", "12000"];
+    let most = [
+        "server.cache-bytes = '200000'",
+        "server.cache-files = '10'",
+        "server.sendfile-above = '12000'",
+    ];
     let server = Server::http(ENGINE, site.path(), &most);
     let mut stream = connect(server.address());
     for round in 0..3 {
@@ -185,7 +190,7 @@ fn the_cache_keeps_within_its_bounds() {
     let ended = server.terminate();
     let (bytes, files) = (ended.count("cache_bytes"), ended.count("cache_files"));
     assert!((1..=200_000).contains(&bytes) && (1..=10).contains(&files), "{bytes} {files}");
-    let server = Server::http(ENGINE, site.path(), &["--cache-bytes", "0"]);
+    let server = Server::http(ENGINE, site.path(), &["server.cache-bytes = '0'"]);
     let mut stream = connect(server.address());
     (0..10).for_each(|_| assert_eq!(ask_on(&mut stream, &get("/small/1", "")).status, 200));
     let ended = server.terminate();
@@ -203,7 +208,11 @@ fn unread_listings_are_bounded() {
         let path = site.path().join("many").join(format!("{name}{number}"));
         std::fs::File::create(path).expect("a file");
     }
-    let server = Server::http(ENGINE, site.path(), &["--autoindex", "html", "--workers", "1"]);
+    let server = Server::http(
+        ENGINE,
+        site.path(),
+        &["default.rule = [{ listing = 'html' }]", "--workers", "1"],
+    );
     let whole = ask(&server, &get("/many/", ""));
     assert_eq!(whole.status, 200);
     assert!(whole.body.len() > 10_000_000, "{}", whole.body.len());
@@ -296,7 +305,11 @@ fn each_way_to_send_sends_the_file(engine: &str) {
         (get("/huge.bin", ""), 200, &huge),
     ];
     for way in WAYS {
-        let server = Server::http(engine, site.path(), &["--send", way, "--sendfile-above", "100"]);
+        let server = Server::http(
+            engine,
+            site.path(),
+            &[&set("send", way), "server.sendfile-above = '100'"],
+        );
         let before = server.descriptors();
         let idle: Vec<TcpStream> = (0..12)
             .map(|_| {
@@ -327,7 +340,7 @@ fn read_data_does_not_change_in_transit() {
     const BYTES: usize = 40_000_000;
     let site = Site::new();
     let path = site.write("file", &vec![b'a'; BYTES]);
-    let server = Server::http(ENGINE, site.path(), &["--send", "read"]);
+    let server = Server::http(ENGINE, site.path(), &["server.send = 'read'"]);
     let mut stream = connect(server.address());
     stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
     take(&mut stream, 1000);
@@ -351,7 +364,7 @@ fn a_file_that_grows_is_sent_to_the_length_that_was_announced(engine: &str) {
         let site = Site::new();
         let content = pattern(3, BYTES);
         let path = site.write("log", &content);
-        let server = Server::http(engine, site.path(), &["--send", way]);
+        let server = Server::http(engine, site.path(), &[&set("send", way)]);
         let mut log = std::fs::File::options().append(true).open(path).expect("a file");
         for range in ["", "Range: bytes=1000000-7499999\r\n"] {
             let mut stream = connect_narrow(server.address());
@@ -381,7 +394,7 @@ fn a_file_rewritten_longer_breaks_off_the_answer() {
     for way in WAYS {
         let site = Site::new();
         let path = site.write("file", &vec![b'a'; 8_000_000]);
-        let server = Server::http(ENGINE, site.path(), &["--send", way]);
+        let server = Server::http(ENGINE, site.path(), &[&set("send", way)]);
         let mut stream = connect_narrow(server.address());
         stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
         take(&mut stream, 1000);

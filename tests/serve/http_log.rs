@@ -123,9 +123,9 @@ fn broken_answers_are_logged_with_the_bytes_sent() {
     let log = logs.path().join("access.log");
     let length = 64 << 20;
     site.write("huge.bin", &vec![b'x'; length]);
-    let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
+    let timeouts = ["server.access-log-format = 'json'", "server.header-timeout = '300ms'"];
     // Longer than the one that breaks off in a body may be kept from the CPU.
-    let timeouts = [&timeouts[..], &["--body-timeout", "1500ms"]].concat();
+    let timeouts = [&timeouts[..], &["server.body-timeout = '1500ms'"]].concat();
     let server = logged(ENGINE, &site, &log, &timeouts);
     let address = server.address();
     // Answers are broken off by a peer that goes away.
@@ -217,7 +217,7 @@ fn a_slow_log_blocks_no_request_and_counts_dropped_lines() {
     let fifo = logs.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
     let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-    let server = logged(ENGINE, &site, &fifo, &["--access-log-buffer", "65536"]);
+    let server = logged(ENGINE, &site, &fifo, &["server.access-log-buffer = '65536'"]);
     let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
     let requests = 2000;
     let mut stream = connect(server.address());
@@ -246,7 +246,7 @@ fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
     let fifo = logs.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
     let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
-    let server = logged(ENGINE, &site, &fifo, &["--access-log-buffer", "393216"]);
+    let server = logged(ENGINE, &site, &fifo, &["server.access-log-buffer = '393216'"]);
     let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
     let mut stream = connect(server.address());
     let mut ask = |count: u64| {
@@ -303,7 +303,7 @@ fn a_log_that_cannot_be_reopened_stays_open() {
 
 fn standard_output_takes_lines_between_those_of_the_command() {
     let site = Site::usual();
-    let arguments = ["--access-log", "-", "--access-log-format", "json"];
+    let arguments = ["--access-log", "-", "server.access-log-format = 'json'"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     ask(&server, &get("/hello.txt", "Host2: x\r\n"));
     let line = server.next_line();
@@ -331,7 +331,7 @@ fn reopen_signals_without_a_log_end_no_server() {
 fn signals_that_come_early_end_nothing() {
     let (site, etc) = (Site::usual(), Site::new());
     // Reading so many comments takes a while.
-    let text = format!("{}\nroot = {:?}\n", "#\n".repeat(500_000), site.path());
+    let text = format!("{}\n[[site]]\nroot = {:?}\n", "#\n".repeat(500_000), site.path());
     let config = etc.write("http.toml", text.as_bytes());
     let mut command = twinring();
     command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--config"]).arg(&config);
@@ -362,7 +362,7 @@ fn requests_over_tls_and_http2_are_logged_decrypted() {
     let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
     let tls = identity.arguments();
     let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
-    let json = ["--access-log-format", "json"];
+    let json = ["server.access-log-format = 'json'"];
     let server = logged(ENGINE, &site, &log, &[&tls[..], &json].concat());
     let address = tls::encrypted(&server);
     let config = std::sync::Arc::new(identity.trust(&tls::VERSIONS));

@@ -148,10 +148,11 @@ fn durations_are_counted_by_configured_host_and_class_also_across_a_reload() {
     let (site, etc) = (Site::usual(), Site::new());
     let root = site.path().display();
     let host =
-        |name: &str| format!("[[host]]\nnames = [\"{name}\", \"www.{name}\"]\nroot = \"{root}\"\n");
+        |name: &str| format!("[[site]]\nnames = [\"{name}\", \"www.{name}\"]\nroot = \"{root}\"\n");
     let first = format!(
-        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\nworkers = 2\nroot = \"{root}\"\n\
-         redirect = \"/moved=/\"\n"
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\nworkers = 2\n\
+         [default]\nrule = [{{ match = \"/moved\", redirect = \"/\" }}]\n\
+         [[site]]\nroot = \"{root}\"\n"
     );
     let path = etc.write("twinring.toml", format!("{first}{}", host("a.org")).as_bytes());
     let server = Server::configured(ENGINE, &path);

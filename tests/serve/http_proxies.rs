@@ -40,7 +40,8 @@ impl Logging {
     fn new(arguments: &[&str]) -> Logging {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("log");
-        let log = ["--access-log", log.to_str().expect("UTF-8"), "--access-log-format", "json"];
+        let log =
+            ["--access-log", log.to_str().expect("UTF-8"), "server.access-log-format = 'json'"];
         let server = Server::http(ENGINE, site.path(), &[&log, arguments].concat());
         Logging { server, logs, _site: site }
     }
@@ -69,7 +70,7 @@ fn ended_without_an_answer(mut stream: TcpStream) {
 }
 
 fn proxies_name_their_clients_however_the_header_arrives() {
-    let logging = Logging::new(&["--proxy-protocol-from", "127.0.0.0/8"]);
+    let logging = Logging::new(&["server.proxy-protocol-from = '127.0.0.0/8'"]);
     let address = logging.server.address();
     let request = get("/hello.txt", "");
     for header in [V1, &v2()] {
@@ -107,7 +108,7 @@ fn proxies_name_their_clients_however_the_header_arrives() {
 fn the_header_comes_before_tls() {
     let identity = Identity::new();
     let mut arguments = identity.arguments();
-    arguments.extend(["--proxy-protocol-from", "127.0.0.1"].map(str::to_owned));
+    arguments.extend(["server.proxy-protocol-from = '127.0.0.1'"].map(str::to_owned));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let logging = Logging::new(&arguments);
     let config = Arc::new(identity.trust(&VERSIONS));
@@ -124,8 +125,9 @@ fn the_header_comes_before_tls() {
 }
 
 fn limits_per_address_count_the_clients_of_a_proxy() {
-    let limit = ["--max-connections-per-address", "1"];
-    let logging = Logging::new(&[&["--proxy-protocol-from", "127.0.0.1"][..], &limit].concat());
+    let limit = ["server.max-connections-per-address = '1'"];
+    let logging =
+        Logging::new(&[&["server.proxy-protocol-from = '127.0.0.1'"][..], &limit].concat());
     let open = |header: &[u8]| {
         let mut stream = connect(logging.server.address());
         let bytes = [header, get("/hello.txt", "").as_bytes()].concat();
@@ -154,7 +156,8 @@ fn fields_are_believed_from_trusted_proxies_only() {
         ("127.0.0.1", "forwarded", "X-Forwarded-For: 192.0.2.7\r\n", "127.0.0.1"),
         ("192.0.2.0/24", "x-forwarded-for", "X-Forwarded-For: 192.0.2.7\r\n", "127.0.0.1"),
     ] {
-        let logging = Logging::new(&["--forwarded-from", trusted, "--forwarded-field", field]);
+        let logging =
+            Logging::new(&[&set("forwarded-from", trusted), &set("forwarded-field", field)]);
         let mut stream = connect(logging.server.address());
         assert_eq!(ask_on(&mut stream, &get("/hello.txt", lines)).status, 200);
         // Each request has its own.
@@ -191,15 +194,17 @@ fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
         ),
         ("192.0.2.0/24", "x-forwarded-for", &[("X-Forwarded-Proto: https\r\n", 301)]),
     ] {
-        let options = ["--redirect-to-https", "--forwarded-from", trusted, "--forwarded-field"];
-        let server = Server::http(ENGINE, site.path(), &[&options[..], &[field]].concat());
+        let (from, field) = (set("forwarded-from", trusted), set("forwarded-field", field));
+        let options = ["default.redirect-to-https = true", &from, &field];
+        let server = Server::http(ENGINE, site.path(), &options);
         let rows = rows.iter().map(|(lines, status)| (get("/hello.txt", lines), *status, &[][..]));
         check_both(&server, &rows.collect::<Vec<Row<'_>>>());
     }
     // A proxy that names another one by the PROXY protocol.
-    let options = ["--redirect-to-https", "--proxy-protocol-from", "127.0.0.1"];
+    let options = ["default.redirect-to-https = true", "server.proxy-protocol-from = '127.0.0.1'"];
     for (trusted, expected) in [("192.0.2.7", 200), ("127.0.0.1", 301)] {
-        let options = [&options[..], &["--forwarded-from", trusted]].concat();
+        let from = set("forwarded-from", trusted);
+        let options = [&options[..], &[&from]].concat();
         let server = Server::http(ENGINE, site.path(), &options);
         let request = get("/hello.txt", "X-Forwarded-Proto: https\r\n");
         let bytes = [V1, request.as_bytes()].concat();
@@ -209,7 +214,7 @@ fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
 
 fn without_the_option_the_header_is_an_invalid_request() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--proxy-protocol-from", "192.0.2.1"]);
+    let server = Server::http(ENGINE, site.path(), &["server.proxy-protocol-from = '192.0.2.1'"]);
     let bytes = [V1, get("/hello.txt", "").as_bytes()].concat();
     assert_eq!(responses(&talk(server.address(), &bytes))[0].status, 400);
     check_both(&server, &[(get("/hello.txt", ""), 200, &[])]);

@@ -89,7 +89,7 @@ fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answer
 fn limits_have_their_own_status_and_close() {
     let site = Site::usual();
     let long = "x".repeat(5000);
-    let arguments = ["--max-uri-bytes", "2000", "--max-header-bytes", "4096"];
+    let arguments = ["server.max-uri-bytes = '2000'", "server.max-header-bytes = '4096'"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     for (request, status) in [
         (get(&format!("/{long}"), ""), 414),
@@ -116,7 +116,7 @@ fn limits_have_their_own_status_and_close() {
 
 fn bodies_are_read_and_dropped_within_their_bound() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-body-bytes", "100"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-body-bytes = '100'"]);
     let mut stream = connect(server.address());
     for body in [
         "Content-Length: 5\r\n\r\nhello".to_owned(),
@@ -152,7 +152,7 @@ fn bodies_are_read_and_dropped_within_their_bound() {
 /// Refusals of HEAD had content, which a client reads as the next answer (RFC 9110 section 9.3.2).
 fn head_has_no_content_whatever_the_status() {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["--max-body-bytes", "10"]);
+    let server = Server::http(ENGINE, site.path(), &["server.max-body-bytes = '10'"]);
     let long = "x".repeat(9_000);
     for (request, status) in [
         (format!("HEAD /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
@@ -277,7 +277,11 @@ fn no_path_leads_out_of_the_root_or_to_hidden_files() {
         "/file:///etc/passwd",
     ];
     for policy in ["beneath", "refuse"] {
-        let server = Server::http(ENGINE, &root, &["--symlinks", policy, "--autoindex", "html"]);
+        let server = Server::http(
+            ENGINE,
+            &root,
+            &[&format!("default.symlinks = '{policy}'"), "default.rule = [{ listing = 'html' }]"],
+        );
         for target in targets {
             let answer = ask(&server, &get(target, ""));
             assert!([400, 404].contains(&answer.status), "{target}: {answer:?}");

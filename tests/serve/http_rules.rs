@@ -37,24 +37,25 @@ fn hosts(default: &str) -> Configured {
     }
     site.write("exact/404.html", b"none in exact");
     let hosts = r#"
+        [server]
         listen = "127.0.0.1:0"
-        header = "*=X-Whole: yes"
-        [[host]]
+        [[default.rule]]
+        headers.X-Whole = "yes"
+        [[site]]
         names = ["a.example.org", "[::1]"]
         root = "ROOT/exact"
-        not-found = "404.html"
-        header = "*=X-Exact: yes"
-        [[host]]
-        names = ["*.example.org"]
+        rule = [{ error-pages.404 = "404.html", headers.X-Exact = "yes" }]
+        [[site]]
+        names = "*.example.org"
         root = "ROOT/wild"
-        autoindex = "json"
         index = "none.html"
+        rule = [{ listing = "json" }]
     "#;
     Configured::new(site, &format!("{default}{hosts}"))
 }
 
 fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
-    let configured = hosts("root = \"ROOT/default\"\n");
+    let configured = hosts("[[site]]\nroot = \"ROOT/default\"\n");
     let server = configured.serve(ENGINE);
     let (whole, exact) = (Field("x-whole", "yes"), Field("x-exact", "yes"));
     // Twice, so that the second answers come from the cache.
@@ -126,19 +127,22 @@ fn without_a_default_unknown_hosts_are_misdirected() {
 }
 
 const REDIRECTS: &str = r#"
+    [server]
     listen = "127.0.0.1:0"
+    [default]
     root = "ROOT"
-    header = "*=X-Rule: yes"
-    redirect = [
-        "/hello.txt=/moved.txt",
-        "/old/*=302:/new/*",
-        "/old/here.txt=307:https://example.org:8443/there?a=b",
-        "/all/*=308:http://other.example/",
+    rule = [
+        { headers.X-Rule = "yes" },
+        { match = "/hello.txt", redirect = "/moved.txt" },
+        { match = "/old/**", redirect = "/new/**", status = 302 },
+        { match = "/old/here.txt", redirect = "https://example.org:8443/there?a=b", status = 307 },
+        { match = "/all/**", redirect = "http://other.example/", status = 308 },
     ]
-    [[host]]
+    [[site]]
+    [[site]]
     names = "www.example.org"
-    redirect = "/*=308:https://example.org/*"
-    [[host]]
+    rule = [{ redirect = "https://example.org/**", status = 308 }]
+    [[site]]
     names = "example.org"
 "#;
 
@@ -192,7 +196,10 @@ fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
 
 fn http_is_redirected_to_https_and_https_is_not() {
     let (site, identity) = (Site::usual(), Identity::new());
-    let more = ["--redirect-to-https", "--redirect", "/old/*=/new/*"];
+    let more = [
+        "default.redirect-to-https = true",
+        "default.rule = [{ match = '/old/**', redirect = '/new/**' }]",
+    ];
     let server = serve(ENGINE, site.path(), &identity, &more);
     let to = |location| [Field("location", location)];
     check_http1(
@@ -216,20 +223,22 @@ fn http_is_redirected_to_https_and_https_is_not() {
         client.write_all(get(target, "").as_bytes()).expect("the server reads");
         assert_eq!(read_response(&mut client, false).status, status);
     }
-    let server = serve(ENGINE, site.path(), &identity, &["--redirect-to-https=b.example:8443"]);
+    let server =
+        serve(ENGINE, site.path(), &identity, &["default.redirect-to-https = 'b.example:8443'"]);
     check_both(&server, &[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
 }
 
 fn a_server_may_only_redirect_and_a_reload_replaces_the_rules() {
-    let text = |rules: &str| format!("listen = \"127.0.0.1:0\"\n{rules}\n");
+    let text = |rules: &str| format!("[server]\nlisten = \"127.0.0.1:0\"\n[[site]]\n{rules}\n");
     let configured = Configured::new(Site::new(), &text("redirect-to-https = true"));
     let server = configured.serve(ENGINE);
     let before: &[Is<'_>] = &[Field("location", "https://a/x")];
     check_both(&server, &[(of_host("a", "/x"), 301, before)]);
-    configured.write(&text("redirect = [\"/a=/b\", \"/a=/c\"]"));
-    reload(&server, "two redirects are for the same paths");
+    configured.write(&text("rule = [{ match = \"/a\", redirect = \"//b\" }]"));
+    reload(&server, "is not a redirect target");
     check_both(&server, &[(of_host("a", "/x"), 301, before)]);
-    configured.write(&text("redirect-to-https = false\nredirect = \"/x=302:/y\""));
+    let rule = "rule = [{ match = \"/x\", redirect = \"/y\", status = 302 }]";
+    configured.write(&text(&format!("redirect-to-https = false\n{rule}")));
     reload(&server, RELOADED);
     check_both(
         &server,
@@ -241,16 +250,17 @@ fn a_server_may_only_redirect_and_a_reload_replaces_the_rules() {
 }
 
 fn redirects_that_are_wrong_are_found() {
-    let rules: Vec<String> = (0..1001).map(|number| format!("\"/{number}=/x\"")).collect();
-    let many = format!("root = \"ROOT\"\nredirect = [{}]\n", rules.join(", "));
+    let rule = |keys: &str| format!("[[site]]\nroot = \"ROOT\"\nrule = [{keys}]\n");
+    let many: Vec<String> =
+        (0..2001).map(|n| format!("{{ match = \"/{n}\", redirect = \"/x\" }}")).collect();
     check_refuses(&[
-        ("redirect = [\"/a=/b\", \"/a=/c\"]\n", "two redirects are for the same paths"),
-        ("redirect = \"/a=//evil.example/\"\n", "is not a redirect target"),
-        ("redirect = \"/a=/b\\r\\nX: y\"\n", "is not a redirect target"),
-        ("redirect = \"/a=303:/b\"\n", "`303` is not a redirect status"),
-        ("redirect-to-https = \"a/b\"\n", "is neither a port, nor HOST or HOST:PORT"),
-        ("redirect-to-https = 5\n", "expected a string, found integer"),
-        (&many, "1001 redirects are more than 1000"),
+        (&rule("{ redirect = '//evil.example/' }"), ":3: redirect: `//evil.example/`"),
+        (&rule("{ redirect = \"/b\\r\\nX: y\" }"), "is not a redirect target"),
+        (&rule("{ redirect = '/b', status = 303 }"), "`303` is not a redirect status"),
+        (&rule("{ match = '/a', status = 302 }"), "status needs redirect in the same rule"),
+        (&rule("{ match = '*.html', redirect = '/b/**' }"), "if all patterns end so"),
+        (&rule(&many.join(", ")), "2001 rules are more than 2000"),
+        ("[[site]]\nredirect-to-https = \"a/b\"\n", ":2: redirect-to-https: `a/b` is neither"),
     ]);
 }
 
@@ -280,12 +290,15 @@ fn protected(text: &str) -> Configured {
 }
 
 const PROTECTED: &str = r#"
+    [server]
     listen = "127.0.0.1:0"
+    [[site]]
     root = "ROOT"
-    autoindex = "html"
-    basic-auth = ["/private/*=ETC/users", "/private/other/*=ETC/others"]
-    basic-auth-realm = "the vault"
-    header = "*=X-Rule: yes"
+    rule = [
+        { listing = "html", headers.X-Rule = "yes" },
+        { match = "/private/**", auth = "ETC/users", realm = "the vault" },
+        { match = "/private/other/**", auth = "ETC/others", realm = "the vault" },
+    ]
 "#;
 
 fn protected_directories_need_a_password_by_every_path_and_method() {
@@ -373,8 +386,8 @@ fn a_reload_replaces_users_and_forgets_the_verified() {
 
 fn no_password_is_asked_for_without_tls_if_https_is_required() {
     let (configured, identity) = (protected(""), Identity::new());
-    let rule = format!("/*={}/users", configured.etc.path().display());
-    let more = ["--redirect-to-https", "--basic-auth", &rule];
+    let rule = format!("default.rule = [{{ auth = '{}/users' }}]", configured.etc.path().display());
+    let more = ["default.redirect-to-https = true", &rule];
     let server = serve(ENGINE, configured.site.path(), &identity, &more);
     let location = [Field("location", "https://test/private/")];
     check_both(&server, &[(get("/private/", ANN), 301, &location)]);
@@ -388,38 +401,44 @@ fn no_password_is_asked_for_without_tls_if_https_is_required() {
 
 fn files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown() {
     for (text, users, words) in [
-        ("/private/*=ETC/none", USERS, "none: No such file"),
-        ("/private/*=ETC", USERS, "not a regular file"),
-        ("/private/*=ETC/users", "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1: its hash"),
-        ("/private/*=ETC/users", "ann\n", "line 1: expected USER:HASH"),
-        ("/private=ETC/users", USERS, "only directories can be protected"),
-        ("private/*=ETC/users", USERS, "it must begin with a slash"),
+        ("auth = 'ETC/none'", USERS, "twinring.toml:3: cannot read the users of auth, "),
+        ("auth = 'ETC'", USERS, "not a regular file"),
+        ("auth = 'ETC/users'", "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1: its hash"),
+        ("auth = 'ETC/users'", "ann\n", "line 1: expected USER:HASH"),
+        ("match = '/private', auth = 'ETC/users'", USERS, "only directories can be protected"),
+        ("match = '*.html', allow = '::1'", USERS, "only directories can be protected"),
+        ("match = 'private/**', auth = 'ETC/users'", USERS, "all paths begin with a slash"),
+        ("auth = 'ETC/users', realm = 'a\"b'", USERS, "is not a realm"),
+        ("realm = 'a'", USERS, "realm needs auth in the same rule"),
+        ("allow = '10.0.0.1/8'", USERS, "did you mean 10.0.0.0/8?"),
     ] {
-        let configured = protected(&format!("root = \"ROOT\"\nbasic-auth = \"{text}\"\n"));
+        let configured = protected(&format!("[[site]]\nroot = \"ROOT\"\nrule = [{{ {text} }}]\n"));
         configured.etc.write("users", users.as_bytes());
         let (code, _, told) = configured.check(&[]);
         assert!(code != Some(0) && told.contains(words), "{text}: {told}");
         assert!(!told.contains("W6ph"), "{told}");
     }
-    check_refuses(&[("root = \"ROOT\"\nbasic-auth-realm = \"a\\\"b\"\n", "is not a realm")]);
 }
 
 /// A host with a rule of its own lost all protection that stood above it, and `--check` said OK.
 fn a_host_adds_to_the_protection_of_the_whole_unless_it_says_replace() {
     let configured = protected(
         r#"
+        [server]
         listen = "127.0.0.1:0"
+        [default]
         root = "ROOT"
-        header = "*=X-Content-Type-Options: nosniff"
-        basic-auth = "/private/*=ETC/users"
-        [[host]]
+        rule = [
+            { headers.X-Content-Type-Options = "nosniff" },
+            { match = "/private/**", auth = "ETC/users" },
+        ]
+        [[site]]
+        [[site]]
         names = "added.org"
-        header = "*=X-Own: yes"
-        basic-auth = "/api/*=ETC/users"
-        [[host]]
+        rule = [{ headers.X-Own = "yes" }, { match = "/api/**", auth = "ETC/users" }]
+        [[site]]
         names = "replaced.org"
-        replace = ["basic-auth", "header"]
-        basic-auth = "/api/*=ETC/users"
+        rule = [{ replace = ["auth", "headers"] }, { match = "/api/**", auth = "ETC/users" }]
     "#,
     );
     let server = configured.serve(ENGINE);

@@ -1,7 +1,7 @@
 //! `serve http` ending while something waits for a filesystem that does not answer.
 
 use crate::support::dead_mount::{DeadMount, FILE};
-use crate::support::http::{Site, ask, get};
+use crate::support::http::{Site, ask, get, set};
 use crate::support::tls::{self, Identity};
 use crate::support::*;
 use std::io::Write;
@@ -26,7 +26,7 @@ const ENGINE: &str = "auto";
 /// A server with one request that waits for ever, and its connection.
 fn stuck(engine: &str, drain_timeout: &str) -> (DeadMount, Server, std::net::TcpStream) {
     let mut mount = DeadMount::new();
-    let server = Server::http(engine, mount.path(), &["--drain-timeout", drain_timeout]);
+    let server = Server::http(engine, mount.path(), &[&set("drain-timeout", drain_timeout)]);
     let mut client = connect(server.address());
     client.write_all(get(&format!("/{FILE}"), "").as_bytes()).expect("the server reads");
     mount.wait_for_a_reader();
@@ -64,7 +64,7 @@ fn a_worker_in_a_system_call_keeps_no_server_alive(engine: &str) {
         let beneath = site.path().join("dead");
         std::fs::create_dir(&beneath).expect("a directory");
         let mut mount = DeadMount::beneath(beneath);
-        let server = Server::http(engine, site.path(), &["--drain-timeout", "100ms"]);
+        let server = Server::http(engine, site.path(), &["server.drain-timeout = '100ms'"]);
         let mut client = connect(server.address());
         let request = get(&format!("/dead/{FILE}"), "");
         client.write_all(request.as_bytes()).expect("the server reads");
@@ -107,10 +107,9 @@ fn reloading(engine: &str, site: &Site, etc: &Path, drain_timeout: &str) -> (Dea
         ["--tls-cert", &files[0]],
         ["--tls-key", &files[1]],
         ["--access-log", &files[2]],
-        ["--drain-timeout", drain_timeout],
-        ["--header-timeout", "300s"],
     ];
-    let server = Server::http(engine, site.path(), &arguments.concat());
+    let timeouts = [&set("drain-timeout", drain_timeout), "server.header-timeout = '300s'"];
+    let server = Server::http(engine, site.path(), &[&arguments.concat()[..], &timeouts].concat());
     let mut mount = DeadMount::over(&live);
     server.signal(Signal::SIGHUP);
     mount.wait_for_a_reader();

@@ -30,7 +30,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 const ENGINE: &str = "auto";
 
 fn answers_are_the_same_with_tls_and_without(engine: &str) {
-    let (site, identity, server) = usual(engine, &["--autoindex", "html"]);
+    let (site, identity, server) = usual(engine, &["default.rule = [{ listing = 'html' }]"]);
     site.settle();
     let stays = usual_requests();
     let closes = ["GET /hello.txt HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"];
@@ -51,7 +51,7 @@ fn answers_are_the_same_with_tls_and_without(engine: &str) {
 }
 
 fn versions_and_protocols_are_agreed_on() {
-    let (_site, identity, server) = usual(ENGINE, &["--http2", "off"]);
+    let (_site, identity, server) = usual(ENGINE, &["server.http2 = false"]);
     for (version, name) in VERSIONS.iter().zip(["TLSv1_3", "TLSv1_2"]) {
         let config = Arc::new(identity.trust(&[version]));
         let mut client = secure(encrypted(&server), &config).expect("a handshake");
@@ -70,7 +70,7 @@ fn versions_and_protocols_are_agreed_on() {
     let ended = server.terminate();
     assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (4, 1));
 
-    let (_site, identity, server) = usual(ENGINE, &["--tls-min-version", "1.3"]);
+    let (_site, identity, server) = usual(ENGINE, &["server.tls-min-version = '1.3'"]);
     secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS13]))).expect("a handshake");
     let refused = secure(encrypted(&server), &Arc::new(identity.trust(&[&TLS12])));
     let refused = refused.expect_err("too old").to_string();
@@ -99,7 +99,7 @@ fn sessions_are_resumed() {
 }
 
 fn an_end_differs_from_a_cut(engine: &str) {
-    let (site, identity, server) = usual(engine, &["--cache-valid", "20ms"]);
+    let (site, identity, server) = usual(engine, &["server.cache-valid = '20ms'"]);
     let config = Arc::new(identity.trust(&VERSIONS));
     // The server ends first, with close_notify; later data of the client is not awaited.
     let mut client = secure(encrypted(&server), &config).expect("a handshake");
@@ -130,7 +130,7 @@ fn an_end_differs_from_a_cut(engine: &str) {
 
 fn invalid_handshakes_are_refused() {
     // Longer than clients that complete the handshake may be kept from the CPU.
-    let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
+    let options = ["server.tls-handshake-timeout = '2s'", "--stats", "1"];
     let (_site, identity, server) = usual(ENGINE, &options);
     let address = encrypted(&server);
     // A client that uses http instead of https gets a message.
@@ -193,7 +193,7 @@ fn records_cut_anywhere_are_put_together() {
 fn a_slow_reader_is_bounded_and_loses_nothing(engine: &str) {
     const BYTES: usize = 30_000_000;
     const READERS: usize = 8;
-    let (site, identity, server) = usual(engine, &["--send-timeout", "30s"]);
+    let (site, identity, server) = usual(engine, &["server.send-timeout = '30s'"]);
     let content = pattern(5, BYTES);
     site.write("huge.bin", &content);
     let config = Arc::new(identity.trust(&VERSIONS));
@@ -257,7 +257,7 @@ fn certificates_are_replaced_under_load() {
         secure(address, &old).expect("the certificate in use");
         identity.renew();
         server.signal(Signal::SIGHUP);
-        told("sites, certificates, limits and timeouts were reloaded");
+        told("sites, certificates were reloaded");
         let new = Arc::new(identity.trust(&VERSIONS));
         secure(address, &new).expect("the new certificate");
         secure(address, &old).expect_err("the old one is not shown any more");

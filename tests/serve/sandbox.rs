@@ -269,7 +269,11 @@ fn work_in_the_sandbox(sets: &[&str]) {
         });
         udp.terminate();
         for send in ["sendfile", "read"] {
-            let http = Server::http("io_uring", site.path(), &["--uring", set, "--send", send]);
+            let http = Server::http(
+                "io_uring",
+                site.path(),
+                &["--uring", set, &format!("server.send = '{send}'")],
+            );
             let mut peer = connect(http.address());
             let request = b"GET /large.bin HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
             std::io::Write::write_all(&mut peer, request).expect("room");

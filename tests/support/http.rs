@@ -119,6 +119,11 @@ pub(crate) fn of_host(host: &str, target: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
+/// A key of `[server]` in the configuration file.
+pub(crate) fn set(key: &str, value: &str) -> String {
+    format!("server.{key} = '{value}'")
+}
+
 /// Sets when a file was last modified, in seconds since 1970.
 pub(crate) fn date(path: &Path, modified_s: u64) {
     let file = std::fs::File::options().write(true).open(path).expect("a file");

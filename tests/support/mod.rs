@@ -69,6 +69,8 @@ pub(crate) struct Server {
     /// Reads standard error to its end.
     stderr_reader: JoinHandle<()>,
     pub(crate) ready: Value,
+    /// Where its configuration file is, if it has one.
+    configuration: Option<tempfile::TempDir>,
 }
 
 /// How a server ended.
@@ -96,7 +98,8 @@ impl Server {
         Server::spawn(serving(twinring(), "echo", engine, &[&listen[..], arguments].concat()))
     }
 
-    /// `twinring serve http` on a free port of 127.0.0.1, with these arguments added.
+    /// `twinring serve http` on a free port of 127.0.0.1, with these arguments added. Those with ` = ` are keys of a
+    /// configuration file, such as `server.header-timeout = '1s'` or `default.rule = [{ ... }]`.
     pub(crate) fn http(engine: &str, root: &Path, arguments: &[&str]) -> Server {
         Server::http_by(twinring(), engine, root, arguments)
     }
@@ -108,9 +111,19 @@ impl Server {
         root: &Path,
         arguments: &[&str],
     ) -> Server {
-        let root = root.to_str().expect("UTF-8");
-        let usual = ["--listen", "127.0.0.1:0", "--root", root];
-        Server::spawn(serving(command, "http", engine, &[&usual[..], arguments].concat()))
+        let (keys, mut all): (Vec<&str>, Vec<&str>) =
+            arguments.iter().partition(|argument| argument.contains(" = "));
+        all.extend(["--listen", "127.0.0.1:0", "--root", root.to_str().expect("UTF-8")]);
+        if keys.is_empty() {
+            return Server::spawn(serving(command, "http", engine, &all));
+        }
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
+        let file = directory.path().join("twinring.toml");
+        std::fs::write(&file, keys.join("\n")).expect("a file");
+        all.extend(["--config", file.to_str().expect("UTF-8")]);
+        let mut server = Server::spawn(serving(command, "http", engine, &all));
+        server.configuration = Some(directory);
+        server
     }
 
     /// `twinring serve http` by a configuration file.
@@ -156,7 +169,14 @@ impl Server {
             }
         });
         let lines = Mutex::new(lines);
-        let mut server = Server { child, lines, stderr: told, stderr_reader, ready: Value::Null };
+        let mut server = Server {
+            child,
+            lines,
+            stderr: told,
+            stderr_reader,
+            ready: Value::Null,
+            configuration: None,
+        };
         server.ready = server.next_line();
         assert_eq!(server.ready["event"], "ready");
         server

@@ -12,6 +12,7 @@
 //! Units are read in upper and lower case, with or without a space. A unit of another kind is refused by name:
 //! "`12KB` is a size, not a rate".
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Digits behind the point that are read.
@@ -243,6 +244,52 @@ pub fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(wrong("is not between 0% and 100%")) }
 }
 
+/// A count from `MIN` to `MAX`, for command lines and configuration files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count<const MIN: u64, const MAX: u64>(u64);
+
+/// A number of bytes from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Count<MIN, MAX> {
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> Size<MIN, MAX> {
+    /// The bytes.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> FromStr for Count<MIN, MAX> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        within(text, count(text)?, MIN, MAX).map(Count)
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> FromStr for Size<MIN, MAX> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        within(text, size(text)?, MIN, MAX).map(Size)
+    }
+}
+
+fn within(text: &str, value: u64, min: u64, max: u64) -> Result<u64, String> {
+    match value {
+        _ if value < min => Err(format!("`{text}` is too small: at least {min}")),
+        _ if value > max => Err(format!("`{text}` is too large: at most {max}")),
+        value => Ok(value),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,5 +398,17 @@ mod tests {
             assert!(error.starts_with(says), "{error}");
         }
         assert!(share("1").unwrap_err().contains("write 1% or 100%"));
+    }
+
+    #[test]
+    fn numbers_out_of_their_bounds_are_refused_with_the_bound() {
+        let count = |text: &str| text.parse::<Count<1, 10_000>>().map(Count::get);
+        assert_eq!((count("1"), count("10k")), (Ok(1), Ok(10_000)));
+        assert_eq!(count("0").unwrap_err(), "`0` is too small: at least 1");
+        assert_eq!(count("11k").unwrap_err(), "`11k` is too large: at most 10000");
+        assert!(count("10KB").unwrap_err().contains("is a size, not a count"));
+        let size = |text: &str| text.parse::<Size<256, { 1 << 20 }>>().map(Size::get);
+        assert_eq!(size("1M"), Ok(1 << 20));
+        assert_eq!(size("2M").unwrap_err(), "`2M` is too large: at most 1048576");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
 //! file name, `cache` or `resource` find the file and its `variant`s, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files.
+//! `range`, `encoding`), and `sending` sends it. `rules` say what holds for a path; `redirect` and `auth` come before all files.
 //! `service` is the service that `crate::server` runs, `connection` is one connection, and `tls`
 //! encrypts it. `http2` is the same path with the framing of HTTP/2.
 //!
@@ -37,7 +37,6 @@ mod observer;
 mod open_file;
 mod options;
 pub mod path;
-mod path_rules;
 mod proxy_protocol;
 pub mod range;
 mod redirect;
@@ -45,6 +44,7 @@ mod reply;
 mod requests;
 mod resource;
 mod response;
+mod rules;
 mod sending;
 mod service;
 mod status;
@@ -55,20 +55,23 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
-pub use auth::{Auth, AuthRule, Credentials, Realm, Users};
+pub use auth::{Auth, Credentials, Realm, Users};
 pub use counters::HttpCounters;
 pub use forwarders::{ForwardedField, Forwarders, Networks};
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
+pub use mime::MediaTypes;
 pub use observer::Observer;
 pub use options::{
-    CacheLimits, FieldRule, FieldRules, Http2Limits, HttpLimits, HttpSettings, ListingFormat,
-    SENDFILE_ABOVE_MAX, SendStrategy, Timeouts,
+    CacheLimits, Http2Limits, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX,
+    SendStrategy, Timeouts,
 };
-pub use path_rules::PathPattern;
 pub use proxy_protocol::{NoProxyHeader, ProxyHeader};
-pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
+pub use redirect::{HttpsAddress, Redirect};
+pub use rules::{
+    Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,
+};
 pub use service::HttpService;
 pub use status::Status;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};

@@ -10,6 +10,7 @@ mod descriptors;
 pub mod discard;
 pub mod echo;
 pub mod http;
+mod rate;
 mod server;
 mod signals;
 mod tcp;

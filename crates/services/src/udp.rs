@@ -14,11 +14,10 @@
 //! ECN, each answer can carry the codepoint of its datagram instead.
 
 mod counters;
-mod rate;
 mod reflector;
 
+pub use crate::rate::SOURCES_MAX;
 pub use counters::UdpCounters;
-pub use rate::SOURCES_MAX;
 
 use crate::server::{AllowList, Running, Server, Service, Work, end_vital, spawn_vital};
 use counters::StatsRequest;

@@ -1,9 +1,8 @@
-//! The arguments of the access log, and its opening and closing.
+//! The access log: its opening and closing.
 
 use crate::serve::notices;
 use crate::serve::signals::Received;
 use crate::serve::user::{Identity, may_replace};
-use clap::Args;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
@@ -17,38 +16,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it checks meanwhile for a second signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Access log")]
+/// The access log of a configuration.
+#[derive(Clone, Debug, Default)]
 pub(super) struct LogArgs {
-    /// Append a line for each request to this file, or to standard output (`-`). SIGHUP and SIGUSR1
-    /// reopen the file, after it was renamed.
-    #[arg(long, value_name = "FILE|-")]
-    access_log: Option<PathBuf>,
-    /// `combined` is followed by the seconds that a request took, and `+` for a connection that stays
-    /// open, `-` for one that ends, `X` for an incomplete answer.
-    #[arg(long, value_name = "combined|json", default_value = "combined")]
-    access_log_format: LogFormat,
-    /// Memory of each worker for lines that are not written yet; lines beyond it are dropped and
-    /// counted, because a worker never waits for a disk.
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(65_536..=1 << 30))]
-    access_log_buffer: u32,
+    /// A file, or `-` for standard output.
+    pub(super) file: Option<PathBuf>,
+    pub(super) format: LogFormat,
+    /// Memory of each worker for lines that are not written yet.
+    pub(super) buffer_bytes: usize,
 }
 
 impl LogArgs {
     fn settings(&self) -> Option<LogSettings> {
-        let path = self.access_log.as_ref()?;
+        let path = self.file.as_ref()?;
         let target = match path.as_os_str() == "-" {
             true => LogTarget::Stdout,
             false => LogTarget::File(path.clone()),
         };
-        let (format, buffer_bytes) = (self.access_log_format, self.access_log_buffer as usize);
-        Some(LogSettings { target, format, buffer_bytes })
+        Some(LogSettings { target, format: self.format, buffer_bytes: self.buffer_bytes })
     }
 
     /// The file of the log, if it goes to one.
     pub(super) fn file(&self) -> Option<PathBuf> {
-        self.access_log.clone().filter(|path| path.as_os_str() != "-")
+        self.file.clone().filter(|path| path.as_os_str() != "-")
     }
 
     /// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
@@ -68,14 +58,14 @@ impl LogArgs {
             if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
                 let (user, group) = owner.owner();
                 fchown(made, user, Some(group)).map_err(|error| {
-                    format!("cannot give --access-log {target} to {}: {error}", owner.name())
+                    format!("cannot give access-log {target} to {}: {error}", owner.name())
                 })?;
             }
         }
         let tell = |notice: &str| notices::tell(format!("twinring: {notice}"));
         match AccessLog::open(settings, workers, tell) {
             Ok(log) => Ok(Some(log)),
-            Err(error) => Err(format!("cannot open --access-log {target}: {error}")),
+            Err(error) => Err(format!("cannot open access-log {target}: {error}")),
         }
     }
 
@@ -109,7 +99,7 @@ impl LogArgs {
             }
             Err(error) => error.to_string(),
         };
-        Some(format!("cannot open --access-log {}: {missing}", path.display()))
+        Some(format!("cannot open access-log {}: {missing}", path.display()))
     }
 }
 

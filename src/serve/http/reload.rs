@@ -1,14 +1,11 @@
-//! The reload on SIGHUP: all of the configuration that can change while the server runs, or nothing.
+//! The reload on SIGHUP: all sites with their rules, files of users and certificates, or nothing.
 
 use super::arguments::HttpArgs;
-use super::config::{self, Configuration, RELOADED};
-use super::host::HostArgs;
-use super::site::SiteArgs;
+use super::config::{self, Configuration, SiteConfig};
+use super::site::sites;
 use crate::serve::notices;
 use crate::serve::user::Served;
-use clap::ArgMatches;
 use std::io;
-use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
 use twinring_services::take_no_signals;
@@ -18,10 +15,9 @@ const PROBLEMS_TOLD_MAX: usize = 10;
 
 /// What a reload replaces, and what it is compared with.
 pub(super) struct Running {
-    /// The configuration file, if there is one.
-    pub(super) config: Option<PathBuf>,
-    /// The options that the server was started with.
-    pub(super) started: ArgMatches,
+    pub(super) args: HttpArgs,
+    /// The configuration that the server was started with.
+    pub(super) started: Configuration,
     pub(super) settings: LiveSettings,
     pub(super) tls: Option<Tls>,
     /// Landlock limits the directories that can be read.
@@ -61,7 +57,7 @@ impl Running {
                     what.push_str(", certificates");
                 }
                 self.settings.replace(settings);
-                notices::tell(format!("twinring: {what}, limits and timeouts were reloaded"));
+                notices::tell(format!("twinring: {what} were reloaded"));
             }
             Err(problems) => {
                 let told = &problems[..problems.len().min(PROBLEMS_TOLD_MAX)];
@@ -78,36 +74,36 @@ impl Running {
 
     /// Reads and checks everything, without a change.
     fn load(&self) -> Result<(HttpSettings, Option<TlsUpdate>), Vec<String>> {
-        let configuration = config::read(self.config.as_deref())?;
+        let configuration = config::read(&self.args)?;
         let mut problems = configuration.usage();
-        let Configuration { args, hosts, options, .. } = configuration;
-        let fixed = config::differences(&self.started, &options);
-        let fixed: Vec<_> =
-            fixed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect();
+        let fixed = self.started.differences(&configuration);
         if !fixed.is_empty() {
             let fixed = fixed.join(", ");
-            problems.push(format!("{fixed}: cannot change while the server runs; restart it"));
+            problems
+                .push(format!("[server] {fixed}: cannot change while the server runs; restart it"));
         }
-        let settings = args.settings(&hosts, &mut problems);
-        problems.extend(unreadable(&args, &hosts, self.is_confined));
+        let sites = sites(&configuration.sites, &mut problems);
+        problems.extend(unreadable(&configuration.sites, self.is_confined));
         let certificates = match &self.tls {
-            Some(tls) => tls.load(&args.tls_settings(&hosts)).map(Some),
+            Some(tls) => tls.load(&configuration.tls_settings()).map(Some),
             None => Ok(None),
         };
         let certificates = certificates.map_err(|error| problems.push(error.to_string()));
         match certificates {
-            Ok(certificates) if problems.is_empty() => Ok((settings, certificates)),
+            Ok(certificates) if problems.is_empty() => {
+                Ok((configuration.server.keys.settings(sites), certificates))
+            }
             _ => Err(problems),
         }
     }
 }
 
 /// The roots that the server may not read with the rights that it has kept.
-fn unreadable(args: &HttpArgs, hosts: &[HostArgs], is_confined: bool) -> Vec<String> {
+fn unreadable(sites: &[SiteConfig], is_confined: bool) -> Vec<String> {
     let mut problems = Vec::new();
-    for site in hosts.iter().map(|host| &host.site).chain([&args.site]) {
+    for site in sites {
         // A root that does not exist is an error of the settings already.
-        let Some(root) = site.root().filter(|root| root.exists()) else { continue };
+        let Some(root) = site.keys.root.as_ref().filter(|root| root.exists()) else { continue };
         // Landlock refuses to open the directories that it hides.
         let is_hidden = || {
             let opened = std::fs::File::open(root);
@@ -115,13 +111,11 @@ fn unreadable(args: &HttpArgs, hosts: &[HostArgs], is_confined: bool) -> Vec<Str
         };
         if is_confined && is_hidden() {
             problems.push(format!(
-                "the sandbox keeps the server from reading --root {}: restart it, or list the \
-                 directory with --sandbox-read",
+                "the sandbox keeps the server from reading root {}: restart it, or list the \
+                 directory in sandbox-read",
                 root.display()
             ));
-        } else if let Some(why) =
-            SiteArgs::served(site).and_then(|served| Served::unreadable(&served))
-        {
+        } else if let Some(why) = site.served().and_then(|served| Served::unreadable(&served)) {
             problems.push(format!("this user {why}"));
         }
     }

@@ -32,7 +32,7 @@ impl Part {
 
 /// The named parts; an empty list is `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Selection(pub(super) Vec<Part>);
+pub(in crate::serve) struct Selection(pub(super) Vec<Part>);
 
 impl FromStr for Selection {
     type Err = String;

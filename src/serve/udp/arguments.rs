@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::net::Granted;
+use twinring_input::quantity::{self, Count, Size};
 
 /// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.
 const COALESCED_BUFFERS: u32 = 64;
@@ -27,39 +28,34 @@ pub(crate) struct UdpArgs {
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     /// Longest datagram that is answered, 16 to 65535 bytes; longer ones are dropped and counted.
-    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 65_535,
-          value_parser = clap::value_parser!(u32).range(16..=65_535))]
-    max_datagram: u32,
+    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value = "65535")]
+    max_datagram: Size<16, 65_535>,
     /// Receive buffers of each worker, of --max-datagram bytes; a power of two from 4 to 32768.
     /// [default: 1024; 64 with --gro on]
     #[arg(long, value_name = "N", help_heading = "Datagrams", value_parser = buffers)]
     buffers: Option<u32>,
     /// Receive buffer to request for each socket; net.core.rmem_max caps it, except with
     /// CAP_NET_ADMIN.
-    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
-    rcvbuf: u32,
+    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value = "4M")]
+    rcvbuf: Size<1, { 1 << 30 }>,
     /// Send buffer to request for each socket; as for --rcvbuf, with net.core.wmem_max.
-    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
-    sndbuf: u32,
+    #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value = "4M")]
+    sndbuf: Size<1, { 1 << 30 }>,
     /// Let the kernel coalesce and segment datagrams of one flow (UDP_GRO, UDP_SEGMENT), for bulk
     /// traffic. The kernel then counts a dropped coalesced buffer as one datagram.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "off",
           value_parser = switch, action = clap::ArgAction::Set)]
     gro: bool,
     /// Differentiated services codepoint of the answers, 0 to 63.
-    #[arg(long, value_name = "N", help_heading = "Datagrams", default_value_t = 0,
-          value_parser = clap::value_parser!(u8).range(0..=63))]
-    dscp: u8,
+    #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
+    dscp: Count<0, 63>,
     /// Give each answer the ECN codepoint of its datagram, instead of none.
     #[arg(long, help_heading = "Datagrams")]
     pub(super) copy_ecn: bool,
     /// On io_uring, keep this many single-shot receives in flight, 1 to 4096, instead of one
     /// multishot receive: slower, and datagrams may be reordered. 0 is off.
-    #[arg(long, value_name = "N", help_heading = "Datagrams", default_value_t = 0,
-          value_parser = clap::value_parser!(u32).range(0..=4096))]
-    pending: u32,
+    #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
+    pending: Count<0, 4096>,
     /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: one each.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
           value_parser = switch, action = clap::ArgAction::Set)]
@@ -72,8 +68,7 @@ pub(crate) struct UdpArgs {
     pub(super) allow: AllowArgs,
     /// Datagrams answered per second per IPv4 address, or IPv6 network of 64 bits, on each socket.
     /// Allows bursts of a tenth of a second, at least 64. Remembers 65536 sources.
-    #[arg(long, value_name = "PPS", help_heading = "Limits",
-          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "PPS", help_heading = "Limits", value_parser = rate)]
     pub(super) max_rate_per_source: Option<u32>,
     #[command(flatten)]
     pub(super) admin: AdminArgs,
@@ -89,28 +84,28 @@ impl UdpArgs {
     pub(super) fn options(&self) -> UdpOptions {
         let buffers = if self.gro { COALESCED_BUFFERS } else { BUFFERS };
         UdpOptions {
-            recv_buffer_bytes: Some(self.rcvbuf),
-            send_buffer_bytes: Some(self.sndbuf),
-            buffer_bytes: self.max_datagram,
+            recv_buffer_bytes: Some(self.rcvbuf.get() as u32),
+            send_buffer_bytes: Some(self.sndbuf.get() as u32),
+            buffer_bytes: self.max_datagram.get() as u32,
             buffer_count: self.buffers.unwrap_or(buffers),
             gro: self.gro,
-            dscp: self.dscp,
-            pending: self.pending,
+            dscp: self.dscp.get() as u8,
+            pending: self.pending.get() as u32,
             batch: self.batch,
             ..UdpOptions::default()
         }
     }
 
     pub(super) fn max_datagram_with(&self, granted: Granted) -> u32 {
-        if granted.gro { COALESCED_BYTES } else { self.max_datagram }
+        if granted.gro { COALESCED_BYTES } else { self.max_datagram.get() as u32 }
     }
 
     /// Where the kernel has granted less than requested: the shortfall, and the fix.
     pub(super) fn compare(&self, granted: Granted) -> Vec<String> {
         let mut shortfalls = Vec::new();
         for (option, asked, granted, limit) in [
-            ("--rcvbuf", self.rcvbuf, granted.recv_buffer_bytes, "net.core.rmem_max"),
-            ("--sndbuf", self.sndbuf, granted.send_buffer_bytes, "net.core.wmem_max"),
+            ("--rcvbuf", self.rcvbuf.get(), granted.recv_buffer_bytes, "net.core.rmem_max"),
+            ("--sndbuf", self.sndbuf.get(), granted.send_buffer_bytes, "net.core.wmem_max"),
         ] {
             // The kernel doubles what is asked, for its own bookkeeping (socket(7)).
             if granted / 2 < asked as usize {
@@ -135,6 +130,15 @@ impl UdpArgs {
     pub(super) fn details_text(&self, granted: Granted) -> String {
         let gro = if granted.gro { ", coalescing" } else { "" };
         format!("datagrams up to {} bytes{gro}", self.max_datagram_with(granted))
+    }
+}
+
+/// Datagrams per second.
+fn rate(text: &str) -> Result<u32, String> {
+    let rate = quantity::rate(text)?;
+    match u32::try_from(rate) {
+        Ok(rate @ 1..=10_000_000) => Ok(rate),
+        _ => Err(format!("`{text}` is not from 1 to 10,000,000 per second")),
     }
 }
 

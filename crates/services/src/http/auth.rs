@@ -1,4 +1,4 @@
-//! Basic authentication (RFC 7617): directories of a site for which a user and a password are needed.
+//! Basic authentication (RFC 7617): paths for which a user and a password are needed.
 //!
 //! The passwords are bcrypt hashes, which take tens to hundreds of milliseconds to verify. That
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
@@ -10,10 +10,8 @@ pub(super) use users::Busy;
 pub use users::Users;
 
 use super::head::Head;
-use super::path_rules::{PathMap, PathPattern};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -22,33 +20,6 @@ const FIELD_BYTES_MAX: usize = 1024;
 
 /// Longest realm, in bytes.
 const REALM_BYTES_MAX: usize = 200;
-
-/// A rule: the paths, and the file of their users.
-#[derive(Clone, Debug)]
-pub struct AuthRule {
-    /// All beneath a directory: a file may be reachable by several paths, such as that of its
-    /// directory.
-    pub paths: PathPattern,
-    /// In the format of htpasswd.
-    pub file: PathBuf,
-}
-
-impl FromStr for AuthRule {
-    type Err = String;
-
-    /// From `PATH/*=FILE`.
-    fn from_str(text: &str) -> Result<AuthRule, String> {
-        let (paths, file) = text
-            .split_once('=')
-            .filter(|(_, file)| !file.is_empty())
-            .ok_or_else(|| format!("`{text}` is not PATH/*=FILE, such as /private/*=/etc/users"))?;
-        let paths: PathPattern = paths.parse()?;
-        if !paths.is_prefix() {
-            return Err(format!("`{paths}`: only directories can be protected; write `/dir/*`"));
-        }
-        Ok(AuthRule { paths, file: file.into() })
-    }
-}
 
 /// The name of the protected part, which clients show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,56 +46,40 @@ impl FromStr for Realm {
     }
 }
 
-/// The protected directories of a site.
-#[derive(Clone, Debug, Default)]
+/// Who is asked for a password, and by what name.
+#[derive(Debug)]
 pub struct Auth {
-    realm: Realm,
-    users: PathMap<Arc<Users>>,
+    /// See there.
+    pub realm: Realm,
+    /// See there.
+    pub users: Users,
 }
 
 /// Whether a request may be answered.
 #[derive(Debug)]
 pub(super) enum Access {
     Granted,
-    /// Not with these credentials, or without any.
-    Denied,
-    /// The password must be verified first.
-    Unknown(Arc<Users>, Credentials),
+    /// Not with these credentials, or without any: what asks for better ones.
+    Denied(String),
+    /// The password must be verified first, by each of these.
+    Unknown(Vec<Arc<Auth>>, Credentials),
+}
+
+/// Whether a request may be answered that all of these ask for a password.
+pub(super) fn access(all: &[&Arc<Auth>], head: &Head<'_, '_>) -> Access {
+    let Some(first) = all.first() else { return Access::Granted };
+    let Some(credentials) = head.field("authorization").and_then(Credentials::parse) else {
+        return Access::Denied(first.challenge());
+    };
+    let unknown = all.iter().filter(|auth| !auth.users.are_verified(&credentials));
+    let unknown: Vec<Arc<Auth>> = unknown.map(|auth| Arc::clone(auth)).collect();
+    match unknown.is_empty() {
+        true => Access::Granted,
+        false => Access::Unknown(unknown, credentials),
+    }
 }
 
 impl Auth {
-    /// Protects these directories.
-    ///
-    /// # Errors
-    /// When two rules are for the same one.
-    pub fn new(
-        realm: Realm,
-        rules: impl IntoIterator<Item = (PathPattern, Arc<Users>)>,
-    ) -> Result<Auth, String> {
-        let mut auth = Auth { realm, users: PathMap::default() };
-        for (paths, users) in rules {
-            if auth.users.add(&paths, users).is_some() {
-                return Err(format!("two files of users are for {paths}"));
-            }
-        }
-        Ok(auth)
-    }
-
-    /// True if nothing is protected.
-    pub(super) fn is_empty(&self) -> bool {
-        self.users.is_empty()
-    }
-
-    /// Whether a request for a clean path may be answered.
-    pub(super) fn access(&self, path: &[u8], head: &Head<'_, '_>) -> Access {
-        let Some(users) = self.users.find(path) else { return Access::Granted };
-        match head.field("authorization").and_then(Credentials::parse) {
-            None => Access::Denied,
-            Some(credentials) if users.are_verified(&credentials) => Access::Granted,
-            Some(credentials) => Access::Unknown(Arc::clone(users), credentials),
-        }
-    }
-
     /// The value of `WWW-Authenticate`.
     pub(super) fn challenge(&self) -> String {
         format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.realm.0)
@@ -199,11 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_directories_are_protected_and_realms_cannot_end_the_field() {
-        assert!("/private/*=/etc/users".parse::<AuthRule>().is_ok());
-        for wrong in ["", "/*", "/*=", "/a=/etc/users", "a/*=/etc/users", "/a*=/etc/users"] {
-            assert!(wrong.parse::<AuthRule>().is_err(), "{wrong:?}");
-        }
+    fn realms_cannot_end_the_field() {
         for wrong in ["a\"b", "a\\", "a\r\nX: y", "\u{fc}", &"x".repeat(201)] {
             assert!(wrong.parse::<Realm>().is_err(), "{wrong:?}");
         }

@@ -94,7 +94,7 @@ impl Connection {
         let peer = || tracking.stream().peer_addr().ok();
         let generation = worker.generation();
         let has_forwarders = !generation.settings.forwarders.trusted.is_empty();
-        let names_clients = has_forwarders || generation.settings.sites.have_passwords();
+        let names_clients = has_forwarders || generation.settings.sites.know_clients();
         let settings = || has_forwarders.then(|| Arc::clone(&generation.settings));
         let log = worker.log.as_ref();
         let log = log.map(|log| Box::new(ConnectionLog::new(log, peer(), settings())));

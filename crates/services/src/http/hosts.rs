@@ -1,17 +1,16 @@
 //! Virtual hosts: selects the files and rules for the host name of a request.
 
-use super::auth::Auth;
 use super::encoding::Coding;
 use super::head::Head;
 use super::head::Name;
-use super::options::{FieldRules, ListingFormat};
-use super::redirect::Redirects;
+use super::mime::MediaTypes;
+use super::redirect::HttpsAddress;
+use super::rules::Rules;
 use super::target::is_host;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use twinring::fs::{Dir, Symlinks};
 
@@ -27,25 +26,20 @@ pub struct Site {
     pub symlinks: Symlinks,
     /// Index file names; the first that exists is used.
     pub index: Vec<String>,
-    /// The listing format of a directory without an index file; `None` for 404.
-    pub autoindex: Option<ListingFormat>,
-    /// The file (a clean path such as `/index.html`) for paths that do not exist and whose last
-    /// segment has no dot: for applications that route in the browser.
-    pub fallback: Option<Vec<u8>>,
-    /// The file (a clean path) that is the body of a 404.
-    pub not_found: Option<Vec<u8>>,
+    /// `/about` is also the file `about.html`.
+    pub clean_urls: bool,
     /// Codings of precompressed files, the preferred one first.
     pub precompressed: Vec<Coding>,
     /// Codings in which text is compressed on the fly, the preferred one first. None by default.
     pub compress: Vec<Coding>,
-    /// Values of `Cache-Control`; the first rule that matches counts.
-    pub cache_control: FieldRules,
-    /// Further header fields; all rules that match count.
-    pub fields: FieldRules,
-    /// Redirects, which come before files.
-    pub redirects: Redirects,
-    /// Directories that need a password.
-    pub auth: Auth,
+    /// Media types of files.
+    pub types: MediaTypes,
+    /// Where requests without TLS are sent, before any rule is applied.
+    pub to_https: Option<HttpsAddress>,
+    /// The value of `Strict-Transport-Security`, which is sent over TLS only.
+    pub hsts: Option<String>,
+    /// What holds for the paths that clients ask for.
+    pub rules: Rules,
 }
 
 impl Site {
@@ -60,31 +54,19 @@ impl Site {
             root: None,
             symlinks: Symlinks::Beneath,
             index: vec!["index.html".to_owned()],
-            autoindex: None,
-            fallback: None,
-            not_found: None,
+            clean_urls: false,
             precompressed: Vec::new(),
             compress: Vec::new(),
-            cache_control: FieldRules::default(),
-            fields: FieldRules::default(),
-            redirects: Redirects::default(),
-            auth: Auth::default(),
+            types: MediaTypes::default(),
+            to_https: None,
+            hsts: None,
+            rules: Rules::default(),
         }
     }
 
     /// True if a request may get an answer before any file is looked for.
     pub(super) fn comes_before_files(&self) -> bool {
-        !self.redirects.is_empty() || !self.auth.is_empty()
-    }
-
-    /// The field `Cache-Control` of the file at a path, from the root of the site.
-    pub(super) fn cache_control_of(&self, path: &Path) -> Option<(&str, &str)> {
-        self.cache_control.matching(path).first().copied()
-    }
-
-    /// The further fields of answers about a path.
-    pub(super) fn fields_of(&self, path: &Path) -> Vec<(&str, &str)> {
-        self.fields.matching(path)
+        self.to_https.is_some() || self.rules.come_before_files()
     }
 }
 
@@ -216,9 +198,9 @@ impl Sites {
         Ok(())
     }
 
-    /// True if a site asks for passwords.
-    pub(super) fn have_passwords(&self) -> bool {
-        self.all.iter().any(|site| !site.auth.is_empty())
+    /// True if it may matter to a site which client asks.
+    pub(super) fn know_clients(&self) -> bool {
+        self.all.iter().any(|site| site.rules.come_before_files())
     }
 
     /// The first name of a site; none for the default.

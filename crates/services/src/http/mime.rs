@@ -1,18 +1,40 @@
 //! Media types, from the extension of a file's name.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::path::Path;
 
-/// The media type of a file, for `Content-Type`. Text is declared to be UTF-8: it nearly always is,
-/// and a client that guesses can be misled.
-pub(super) fn content_type(path: &Path) -> Cow<'static, str> {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    let media_type =
-        new_mime_guess::from_ext(extension).first_raw().unwrap_or("application/octet-stream");
-    if media_type.starts_with("text/") || is_text_by_another_name(media_type) {
-        Cow::Owned(format!("{media_type}; charset=utf-8"))
-    } else {
-        Cow::Borrowed(media_type)
+/// The charset that text is declared to be in: it nearly always is, and a client that guesses can be misled.
+const CHARSET: &str = "utf-8";
+
+/// How files get their media types.
+#[derive(Clone, Debug, Default)]
+pub struct MediaTypes {
+    /// By extension, in lower case and without the dot, before those that everybody knows.
+    pub own: HashMap<String, String>,
+    /// That of unknown extensions. `application/octet-stream` if there is none.
+    pub default: Option<String>,
+    /// The charset of text. UTF-8 if there is none; no charset is declared if it is empty.
+    pub charset: Option<String>,
+}
+
+impl MediaTypes {
+    /// The media type of a file, for `Content-Type`.
+    pub(super) fn of(&self, path: &Path) -> Cow<'static, str> {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+        let owned = |media_type: &String| Cow::Owned(media_type.clone());
+        let own = self.own.get(&extension.to_ascii_lowercase()).map(owned);
+        let known = || new_mime_guess::from_ext(extension).first_raw().map(Cow::Borrowed);
+        let media_type: Cow<'static, str> = own
+            .or_else(known)
+            .or_else(|| self.default.as_ref().map(owned))
+            .unwrap_or(Cow::Borrowed("application/octet-stream"));
+        let charset = self.charset.as_deref().unwrap_or(CHARSET);
+        let is_text = media_type.starts_with("text/") || is_text_by_another_name(&media_type);
+        match is_text && !charset.is_empty() && !media_type.contains(';') {
+            true => Cow::Owned(format!("{media_type}; charset={charset}")),
+            false => media_type,
+        }
     }
 }
 
@@ -48,6 +70,10 @@ fn is_text_by_another_name(media_type: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn content_type(path: &Path) -> Cow<'static, str> {
+        MediaTypes::default().of(path)
+    }
+
     #[test]
     fn text_is_compressible_and_what_is_compressed_already_is_not() {
         for name in
@@ -80,5 +106,25 @@ mod tests {
         ] {
             assert_eq!(content_type(Path::new(name)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn own_types_come_first_and_the_charset_is_that_of_the_site() {
+        let own = [("md", "text/markdown"), ("txt", "text/plain; charset=koi8-r")];
+        let types = MediaTypes {
+            own: own.map(|(name, media_type)| (name.to_owned(), media_type.to_owned())).into(),
+            default: Some("text/plain".to_owned()),
+            charset: Some("iso-8859-1".to_owned()),
+        };
+        for (name, expected) in [
+            ("a.MD", "text/markdown; charset=iso-8859-1"),
+            ("a.txt", "text/plain; charset=koi8-r"),
+            ("README", "text/plain; charset=iso-8859-1"),
+            ("a.png", "image/png"),
+        ] {
+            assert_eq!(types.of(Path::new(name)), expected, "{name}");
+        }
+        let bare = MediaTypes { charset: Some(String::new()), ..types };
+        assert_eq!(bare.of(Path::new("a.html")), "text/html");
     }
 }

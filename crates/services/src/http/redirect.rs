@@ -8,16 +8,12 @@
 
 use super::head::Head;
 use super::hosts::requested_host;
-use super::path::{clean, encode};
-use super::path_rules::{PathMap, PathPattern};
+use super::path::encode;
+use super::rules::{PathGlob, REST};
 use super::status::Status;
 use super::target::{Target, is_host};
-use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-
-/// Rules of one site.
-pub const REDIRECTS_MAX: usize = 1000;
 
 /// The longest target, in bytes.
 const TO_BYTES_MAX: usize = 4096;
@@ -25,55 +21,42 @@ const TO_BYTES_MAX: usize = 4096;
 /// The port of https.
 const HTTPS_PORT: &str = "443";
 
-/// One rule: `FROM=TO` or `FROM=STATUS:TO`.
+/// Where requests are sent instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedirectRule {
-    from: PathPattern,
-    status: Status,
+pub struct Redirect {
+    pub(super) status: Status,
     to: String,
     /// The rest of the path is appended.
     with_rest: bool,
 }
 
-impl FromStr for RedirectRule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<RedirectRule, String> {
-        let (from, to) = text.split_once('=').ok_or_else(|| {
-            format!("`{text}` is not FROM=TO, such as /old/*=/new/* or /a=302:https://example.org/")
-        })?;
-        let (status, to) = match to.split_once(':') {
-            Some((code, to)) if code.bytes().all(|byte| byte.is_ascii_digit()) => {
-                (status_of(code)?, to)
-            }
-            _ => (Status::MOVED_PERMANENTLY, to),
-        };
-        let from: PathPattern = from.parse()?;
-        let (to, with_rest) = match to.strip_suffix('*') {
-            Some(prefix) if prefix.ends_with('/') && from.is_prefix() => (prefix, true),
+impl Redirect {
+    /// A redirect to `to`, for these patterns. `**` at its end stands for what `**` matches at theirs.
+    ///
+    /// # Errors
+    /// When target or status cannot be one.
+    pub fn new(to: &str, status: u16, patterns: &[PathGlob]) -> Result<Redirect, String> {
+        let status = status_of(status)?;
+        // A rule without a pattern is for all paths, which have a rest.
+        let have_rest = patterns.iter().all(|pattern| pattern.directory().is_some());
+        let (to, with_rest) = match to.strip_suffix("**") {
+            Some(prefix) if to.ends_with(REST) && have_rest => (prefix, true),
             _ => (to, false),
         };
         check_to(to)?;
         if with_rest && to.contains('?') {
-            return Err(format!("`{to}*` is not a redirect target: its query cannot end with `*`"));
+            return Err(format!(
+                "`{to}**` is not a redirect target: its query cannot end with `**`"
+            ));
         }
-        Ok(RedirectRule { from, status, to: to.to_owned(), with_rest })
+        Ok(Redirect { status, to: to.to_owned(), with_rest })
     }
-}
 
-impl fmt::Display for RedirectRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RedirectRule { from, status, to, with_rest } = self;
-        write!(f, "{from}={}:{to}{}", status.code(), if *with_rest { "*" } else { "" })
-    }
-}
-
-impl RedirectRule {
-    /// The location for a clean path that this rule is for.
-    fn location(&self, path: &[u8], query: Option<&str>) -> String {
+    /// The location for a path with this rest.
+    pub(super) fn location(&self, rest: &[u8], query: Option<&str>) -> String {
         let mut location = self.to.clone();
         if self.with_rest {
-            location.push_str(&encode(&path[self.from.path().len()..]));
+            location.push_str(&encode(rest));
         }
         if let Some(query) = query {
             location.push(if location.contains('?') { '&' } else { '?' });
@@ -83,12 +66,12 @@ impl RedirectRule {
     }
 }
 
-fn status_of(code: &str) -> Result<Status, String> {
+fn status_of(code: u16) -> Result<Status, String> {
     match code {
-        "301" => Ok(Status::MOVED_PERMANENTLY),
-        "302" => Ok(Status::FOUND),
-        "307" => Ok(Status::TEMPORARY_REDIRECT),
-        "308" => Ok(Status::PERMANENT_REDIRECT),
+        301 => Ok(Status::MOVED_PERMANENTLY),
+        302 => Ok(Status::FOUND),
+        307 => Ok(Status::TEMPORARY_REDIRECT),
+        308 => Ok(Status::PERMANENT_REDIRECT),
         _ => Err(format!("`{code}` is not a redirect status: expected 301, 302, 307 or 308")),
     }
 }
@@ -109,7 +92,7 @@ fn check_to(to: &str) -> Result<(), String> {
     }
     match Target::parse(to, false) {
         Ok(Target::Resource { path, .. }) if path.contains('*') => {
-            wrong("`*` is allowed at its end only, behind a slash, and if FROM ends with one")
+            wrong("`**` is allowed at its end only, behind a slash, and if all patterns end so")
         }
         Ok(_) if is_url && !has_path(to) => wrong("its path is missing; end it with a slash"),
         Ok(_) => Ok(()),
@@ -164,6 +147,14 @@ impl HttpsAddress {
         HttpsAddress { host: host.to_owned(), port }
     }
 
+    /// The location for a request without TLS; none if it would need a host that the request does not name.
+    pub(super) fn location(&self, head: &Head<'_, '_>) -> Option<String> {
+        let Target::Resource { path, query } = head.target else { return None };
+        let origin = self.origin(requested_host(head).unwrap_or_default())?;
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        Some(format!("{origin}{path}{query}"))
+    }
+
     /// `https://host:port`, for a request for `host:port`; none if both are unknown.
     fn origin(&self, requested: &[u8]) -> Option<String> {
         let requested = match requested.iter().rposition(|byte| *byte == b':') {
@@ -181,87 +172,34 @@ impl HttpsAddress {
     }
 }
 
-/// The redirects of a site.
-#[derive(Clone, Debug, Default)]
-pub struct Redirects {
-    /// Where requests without TLS are sent, before any rule is applied.
-    pub to_https: Option<HttpsAddress>,
-    rules: PathMap<RedirectRule>,
-}
-
-impl Redirects {
-    /// Redirects by these rules.
-    ///
-    /// # Errors
-    /// When there are too many, or two for the same path.
-    pub fn new(
-        rules: &[RedirectRule],
-        to_https: Option<HttpsAddress>,
-    ) -> Result<Redirects, String> {
-        if rules.len() > REDIRECTS_MAX {
-            return Err(format!("{} redirects are more than {REDIRECTS_MAX}", rules.len()));
-        }
-        let mut redirects = Redirects { to_https, ..Redirects::default() };
-        for rule in rules {
-            if let Some(other) = redirects.rules.add(&rule.from, rule.clone()) {
-                return Err(format!("two redirects are for the same paths: {other} and {rule}"));
-            }
-        }
-        Ok(redirects)
-    }
-
-    /// True without any redirect.
-    pub fn is_empty(&self) -> bool {
-        self.to_https.is_none() && self.rules.is_empty()
-    }
-
-    /// Status and location for a request, if it is redirected; the location is none if it would
-    /// need a host that the request does not name.
-    pub(super) fn find(
-        &self,
-        head: &Head<'_, '_>,
-        is_secure: bool,
-    ) -> Option<(Status, Option<String>)> {
-        let Target::Resource { path, query } = head.target else { return None };
-        if let (Some(address), false) = (&self.to_https, is_secure) {
-            let origin = address.origin(requested_host(head).unwrap_or_default());
-            let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-            let location = origin.map(|origin| format!("{origin}{path}{query}"));
-            return Some((Status::MOVED_PERMANENTLY, location));
-        }
-        if self.rules.is_empty() {
-            return None;
-        }
-        let path = clean(path.as_bytes()).ok()?;
-        let rule = self.rules.find(&path)?;
-        Some((rule.status, Some(rule.location(&path, query))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::path::clean;
+    use super::super::rules::{Rule, Rules};
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
 
-    fn redirects(rules: &[&str]) -> Redirects {
-        let rules: Vec<RedirectRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        Redirects::new(&rules, None).unwrap()
-    }
-
-    fn location(redirects: &Redirects, path: &str, query: Option<&str>) -> Option<(u16, String)> {
-        let path = clean(path.as_bytes()).unwrap();
-        let rule = redirects.rules.find(&path)?;
-        Some((rule.status.code(), rule.location(&path, query)))
+    fn redirect(from: &str, status: u16, to: &str) -> Result<Redirect, String> {
+        Redirect::new(to, status, &[from.parse()?])
     }
 
     #[test]
     fn locations_have_the_rest_of_the_path_and_the_query() {
-        let redirects = redirects(&[
-            "/a=/b",
-            "/old/*=302:/new/*",
-            "/old/deep/*=308:https://example.org:8443/x/*",
-            "/old/deep/one=307:/one?a=b",
-            "/all/*=/none",
-        ]);
+        let rules = [
+            ("/all/**", 301, "/none"),
+            ("/old/**", 302, "/new/**"),
+            ("/old/deep/**", 308, "https://example.org:8443/x/**"),
+            ("/old/deep/one", 307, "/one?a=b"),
+            ("/a", 301, "/b"),
+        ];
+        let rule = |(from, status, to): (&str, u16, &str)| Rule {
+            paths: vec![from.parse().unwrap()],
+            redirect: Some(redirect(from, status, to).unwrap()),
+            ..Rule::default()
+        };
+        let rules = Rules::new(rules.map(rule).into()).unwrap();
         for (path, query, expected) in [
             ("/a", None, Some((301, "/b"))),
             ("/a", Some("q=1"), Some((301, "/b?q=1"))),
@@ -277,52 +215,45 @@ mod tests {
             ("/all/x/y", None, Some((301, "/none"))),
             ("/", None, None),
         ] {
+            let clean = clean(path.as_bytes()).unwrap();
+            let policy = rules.policy(Path::new(OsStr::from_bytes(&clean)));
+            let found = policy.redirect(&clean, query);
+            let found = found.map(|(status, location)| (status.code(), location));
             let expected = expected.map(|(status, location)| (status, location.to_owned()));
-            assert_eq!(location(&redirects, path, query), expected, "{path}");
+            assert_eq!(found, expected, "{path}");
         }
     }
 
     #[test]
-    fn rules_without_effect_or_with_a_foreign_line_or_host_are_refused() {
-        for wrong in [
-            "",
-            "/a",
-            "a=/b",
-            "/a=b",
-            "/a=//evil.example/",
-            "/a=/\\evil.example",
-            "/a=/b\r\nX: y",
-            "/a=/b c",
-            "/a=/b#c",
-            "/a=https://",
-            "/a=https://user@h/",
-            "/a=https://h",
-            "/a/*=https://h*",
-            "/a=ftp://h/",
-            "/a=javascript:alert(1)",
-            "/a=303:/b",
-            "/a=200:/b",
-            "/a*=/b",
-            "/*/a=/b",
-            "/a=/b/*",
-            "/a/*=/b*",
-            "/a/*=/b/*/c",
-            "/a/*=/b?c=/*",
-            "/a/*=https://h?/*",
-            "/a//b=/c",
-            "/a/../b=/c",
-            "/.a=/c",
-            "/%61=/c",
-            "/a?b=/c",
-            "/a\0=/c",
+    fn targets_with_a_foreign_line_or_host_are_refused() {
+        for (from, to) in [
+            ("/a", ""),
+            ("/a", "b"),
+            ("/a", "//evil.example/"),
+            ("/a", "/\\evil.example"),
+            ("/a", "/b\r\nX: y"),
+            ("/a", "/b c"),
+            ("/a", "/b#c"),
+            ("/a", "https://"),
+            ("/a", "https://user@h/"),
+            ("/a", "https://h"),
+            ("/a/**", "https://h**"),
+            ("/a", "ftp://h/"),
+            ("/a", "javascript:alert(1)"),
+            ("/a", "/b/**"),
+            ("*.html", "/b/**"),
+            ("/*/a/**", "/b/**"),
+            ("/a/**", "/b**"),
+            ("/a/**", "/b/**/c"),
+            ("/a/**", "/b?c=/**"),
+            ("/a/**", "https://h?/**"),
         ] {
-            assert!(wrong.parse::<RedirectRule>().is_err(), "{wrong:?}");
+            assert!(redirect(from, 301, to).is_err(), "{from} {to:?}");
         }
-        let rule: RedirectRule = "/a/*=/b/*".parse().unwrap();
-        assert!(Redirects::new(&[rule.clone(), rule.clone()], None).is_err());
-        let other: RedirectRule = "/a/=/b".parse().unwrap();
-        assert!(Redirects::new(&[rule.clone(), other], None).is_ok());
-        assert!(Redirects::new(&vec![rule; REDIRECTS_MAX + 1], None).is_err());
+        for status in [200, 300, 303, 304] {
+            assert!(redirect("/a", status, "/b").is_err(), "{status}");
+        }
+        assert!(Redirect::new("https://example.org/**", 308, &[]).is_ok());
     }
 
     #[test]

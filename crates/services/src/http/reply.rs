@@ -6,9 +6,11 @@ use super::head::{Head, Method, Name};
 use super::index::Listing;
 use super::open_file::OpenFile;
 use super::range::{Selection, select};
-use super::response::{Persistence, begin, content_length, field, message, number};
+use super::response::{
+    Persistence, begin, content_length, field, message, number, required_fields,
+};
 use super::status::Status;
-use super::variant::Variant;
+use super::variant::{Ruled, Variant};
 use memchr::memmem;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -92,6 +94,23 @@ impl Reply {
 pub(super) struct ResponseContext<'a> {
     pub(super) clock: &'a Clock,
     pub(super) persistence: Persistence,
+    /// The fields of rules, for a path that is not that of the variant.
+    pub(super) ruled: Option<&'a Ruled>,
+}
+
+/// Appends fields of the ready message: a range that spans those of rules.
+fn append_fields(
+    head: &mut Vec<u8>,
+    variant: &Variant,
+    range: Range<usize>,
+    context: ResponseContext<'_>,
+) {
+    let ready = variant.message(context.clock);
+    let Some(ruled) = context.ruled else { return head.extend_from_slice(&ready[range]) };
+    let own = variant.ruled_fields();
+    head.extend_from_slice(&ready[range.start..own.start]);
+    head.extend_from_slice(&ruled.bytes);
+    head.extend_from_slice(&ready[own.end..range.end]);
 }
 
 /// The answer to GET or HEAD.
@@ -125,12 +144,12 @@ fn whole(variant: &Variant, to_head: bool, context: ResponseContext<'_>) -> Repl
     let ready = variant.message(context.clock);
     let head_end = variant.head_end();
     let end = if to_head { head_end } else { ready.len() };
-    let mut reply = if context.persistence == Persistence::Stays {
+    let mut reply = if context.persistence == Persistence::Stays && context.ruled.is_none() {
         let whole = Reply::new(Status::OK, SendBuf::shared(ready, 0..end));
         Reply { head_end: Some(head_end), ..whole }
     } else {
         let mut message = begin(Status::OK, context.clock, context.persistence);
-        message.extend_from_slice(&ready[variant.repeated_fields().start..end]);
+        append_fields(&mut message, variant, variant.repeated_fields().start..end, context);
         Reply::new(Status::OK, message)
     };
     if let (Some(file), false) = (&variant.file, to_head) {
@@ -145,7 +164,7 @@ fn whole(variant: &Variant, to_head: bool, context: ResponseContext<'_>) -> Repl
 
 fn not_modified(variant: &Variant, context: ResponseContext<'_>) -> Reply {
     let mut message = begin(Status::NOT_MODIFIED, context.clock, context.persistence);
-    message.extend_from_slice(&variant.message(context.clock)[variant.repeated_fields()]);
+    append_fields(&mut message, variant, variant.repeated_fields(), context);
     message.extend_from_slice(b"\r\n");
     Reply::new(Status::NOT_MODIFIED, message)
 }
@@ -165,7 +184,10 @@ fn refused(
     context: ResponseContext<'_>,
 ) -> Reply {
     let ready = variant.message(context.clock);
-    let chosen = &ready[variant.chosen_fields()];
+    let chosen = match context.ruled {
+        Some(ruled) => &ruled.bytes[ruled.chosen_start..],
+        None => &ready[variant.chosen_fields()],
+    };
     let message = message(status, fields, context.clock, context.persistence, to_head);
     let end = message.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 2);
     let (head, rest) = message.split_at(end);
@@ -175,7 +197,7 @@ fn refused(
 /// The part of a 206's head that one range and several have in common.
 fn begin_partial(variant: &Variant, context: ResponseContext<'_>) -> Vec<u8> {
     let mut head = begin(Status::PARTIAL_CONTENT, context.clock, context.persistence);
-    head.extend_from_slice(&variant.message(context.clock)[variant.content_fields()]);
+    append_fields(&mut head, variant, variant.content_fields(), context);
     head
 }
 
@@ -254,22 +276,24 @@ fn with_parts(
     Reply::new(status, head)
 }
 
-/// 404 with the content of a file, and further `fields`. It is not a representation of the
+/// An error with the content of a file, and further `fields`. It is not a representation of the
 /// requested resource, so it has no validators.
-pub(super) fn not_found(
+pub(super) fn error_page(
+    status: Status,
     page: &Variant,
     fields: &[(&str, &str)],
     to_head: bool,
     context: ResponseContext<'_>,
 ) -> Reply {
-    let mut head = begin(Status::NOT_FOUND, context.clock, context.persistence);
+    let mut head = begin(status, context.clock, context.persistence);
+    required_fields(&mut head, status);
     fields.iter().for_each(|(name, value)| field(&mut head, name, value));
     field(&mut head, "Content-Type", &page.content_type);
     content_length(&mut head, page.version.len);
     head.extend_from_slice(b"\r\n");
     if to_head {
-        return Reply::new(Status::NOT_FOUND, head);
+        return Reply::new(status, head);
     }
     let all = vec![(Vec::new(), 0..page.version.len)];
-    Reply { status: Status::NOT_FOUND, ..with_parts(page, head, all, Vec::new(), context) }
+    Reply { status, ..with_parts(page, head, all, Vec::new(), context) }
 }

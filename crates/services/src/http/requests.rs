@@ -24,7 +24,6 @@ use super::target::Target;
 use super::worker::Worker;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
 use twinring::RecvBuf;
 
 /// Answers to pipelined requests are collected up to this many bytes before they are sent. No
@@ -303,13 +302,17 @@ pub(super) fn immediate_reply(
     let site = generation.settings.sites.find(head)?;
     if generation.settings.sites.site(site).comes_before_files() {
         let generation = Rc::clone(generation);
-        let answer = Answer { worker, generation, site, head, persistence, transport };
+        let answer =
+            Answer { worker, generation, site, head, persistence, transport, is_last: false };
         match answer.before_files() {
             Before::Files => {}
-            Before::Reply(reply) => {
-                return Some(timed(reply, worker, &answer.generation, worker.clock.now()));
+            // The answer may need a file.
+            Before::Refusal(status, _) if answer.has_error_page(status) => return None,
+            Before::Refusal(status, fields) => {
+                let reply = answer.message(status, &fields);
+                return Some(answer.finished(reply, worker.clock.now()));
             }
-            Before::Verification(..) => return None,
+            Before::Work | Before::Verification(..) => return None,
         }
     }
     let path = clean(path.as_bytes()).ok()?;
@@ -320,19 +323,12 @@ pub(super) fn immediate_reply(
     }
     worker.counters.cache_hits.add(1);
     worker.compress_for(head, generation, site, &path, &resource);
-    let reply = reply(head, variant, ResponseContext { clock: &worker.clock, persistence });
+    let context = ResponseContext { clock: &worker.clock, persistence, ruled: None };
+    let reply = reply(head, variant, context);
     worker.count_saved(head, variant, &reply);
-    Some(timed(reply, worker, generation, worker.clock.now()))
-}
-
-/// The answer with `Server-Timing`, if that is wanted: the time since `began`.
-fn timed(reply: Reply, worker: &Worker, generation: &Generation, began: Instant) -> Reply {
-    if !generation.settings.server_timing {
-        return reply;
-    }
-    worker.clock.tick();
-    let ms = worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
-    reply.with_field("Server-Timing", &format!("total;dur={ms:.3}"))
+    let generation = Rc::clone(generation);
+    let answer = Answer { worker, generation, site, head, persistence, transport, is_last: false };
+    Some(answer.finished(reply, worker.clock.now()))
 }
 
 /// Builds and counts an answer that refuses a request.
@@ -448,14 +444,15 @@ pub(super) async fn answer_to(
     transport: Transport,
 ) -> Reply {
     let began = worker.clock.now();
-    let reply = match generation.settings.sites.find(head) {
+    match generation.settings.sites.find(head) {
         Some(site) => {
-            let generation = Rc::clone(&generation);
-            Answer { worker, generation, site, head, persistence, transport }.find().await
+            let answer =
+                Answer { worker, generation, site, head, persistence, transport, is_last: true };
+            let reply = answer.find().await;
+            answer.finished(reply, began)
         }
         None => misdirected(worker, head, persistence),
-    };
-    timed(reply, worker, &generation, began)
+    }
 }
 
 /// The answer to a request for a host that has no site.

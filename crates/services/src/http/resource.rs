@@ -4,7 +4,6 @@ use super::compressed::Compressed;
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;
-use super::mime::content_type;
 use super::open_file::{OpenFile, is_same_content};
 use super::status::Status;
 use super::variant::{Content, Fields, Variant, is_recent};
@@ -61,7 +60,15 @@ pub(super) struct Found {
 pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
     let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
     if !path.ends_with(b"/") {
-        return find_file(site, relative).await;
+        let found = find_file(site, relative).await;
+        if let (true, Err(Missing::Nothing | Missing::Directory)) = (site.clean_urls, &found) {
+            let mut page = relative.as_os_str().to_owned();
+            page.push(".html");
+            if let Ok(page) = find_file(site, Path::new(&page)).await {
+                return Ok(page);
+            }
+        }
+        return found;
     }
     for name in &site.index {
         match find_file(site, &relative.join(name)).await {
@@ -111,6 +118,8 @@ async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
 #[derive(Debug)]
 pub(super) struct Resource {
     path: PathBuf,
+    /// What was asked for, as rules see it.
+    asked: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) variants: Vec<Variant>,
     /// What is compressed on the fly.
@@ -122,19 +131,21 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// Reads the found files of a site, up to `sendfile_above` bytes of each. The file system was
-    /// checked at `checked`.
+    /// Reads the found files of a site, up to `sendfile_above` bytes of each, for a clean path. The file
+    /// system was checked at `checked`.
     pub(super) async fn load(
         site: &Site,
+        path: &[u8],
         sendfile_above: u64,
         found: Found,
         checked: Instant,
         clock: &Clock,
     ) -> Result<Resource, Missing> {
+        let asked = PathBuf::from(OsStr::from_bytes(path));
         let mut compressed = Vec::new();
         if let Some(((_, _, file), precompressed)) = found.files.split_last() {
             let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
-            let content_type = content_type(&found.path);
+            let content_type = site.types.of(&found.path);
             compressed = Compressed::of(&site.compress, file, &content_type, is_there);
         }
         let varies = found.files.len() > 1 || !compressed.is_empty();
@@ -151,11 +162,11 @@ impl Resource {
                 let file = OpenFile::new(file, metadata).await?;
                 (Content::File(Rc::new(file)), metadata)
             };
-            let fields = Fields { site, path: &found.path, coding, varies, clock };
+            let fields = Fields { site, path: &found.path, asked: &asked, coding, varies, clock };
             variants.push(Variant::new(&fields, content, metadata));
         }
         let (checked, refreshing) = (Cell::new(checked), Cell::new(false));
-        Ok(Resource { path: found.path, variants, compressed, checked, refreshing })
+        Ok(Resource { path: found.path, asked, variants, compressed, checked, refreshing })
     }
 
     /// True if `found` is the same version, so that it need not be read again.
@@ -179,7 +190,8 @@ impl Resource {
         clock: &Clock,
     ) -> Option<Variant> {
         let identity = self.identity()?;
-        let fields = Fields { site, path: &self.path, coding, varies: true, clock };
+        let (path, asked) = (&self.path, &self.asked);
+        let fields = Fields { site, path, asked, coding, varies: true, clock };
         let made = Variant::new(&fields, Content::Compressed(bytes), identity.version);
         Some(made.made_from(identity))
     }
@@ -193,7 +205,10 @@ impl Resource {
     pub(super) fn bytes(&self) -> usize {
         let compressed = self.compressed.iter().filter_map(Compressed::variant);
         let variants = self.variants.iter().chain(compressed).map(Variant::bytes).sum::<usize>();
-        size_of::<Resource>() + self.path.as_os_str().len() + variants
+        size_of::<Resource>()
+            + self.path.as_os_str().len()
+            + self.asked.as_os_str().len()
+            + variants
     }
 
     /// Files that it keeps open.
@@ -208,7 +223,8 @@ impl Resource {
     pub(super) fn of_size(bytes: usize) -> Resource {
         let path = PathBuf::from("x".repeat(bytes));
         let (checked, refreshing) = (Cell::new(Instant::now()), Cell::new(false));
-        Resource { path, variants: Vec::new(), compressed: Vec::new(), checked, refreshing }
+        let asked = PathBuf::new();
+        Resource { path, asked, variants: Vec::new(), compressed: Vec::new(), checked, refreshing }
     }
 }
 

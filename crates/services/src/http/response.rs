@@ -72,6 +72,17 @@ pub(super) fn number(text: &mut Vec<u8>, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// Appends the fields that a status needs.
+pub(super) fn required_fields(head: &mut Vec<u8>, status: Status) {
+    match status {
+        Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => field(head, "Allow", ALLOW),
+        Status::UNAVAILABLE | Status::TOO_MANY_REQUESTS => {
+            field(head, "Retry-After", RETRY_AFTER_S);
+        }
+        _ => {}
+    }
+}
+
 /// A complete answer of which the body is only the status, with further `fields`. An answer to HEAD
 /// has the head only.
 pub(super) fn message(
@@ -82,11 +93,7 @@ pub(super) fn message(
     to_head: bool,
 ) -> Vec<u8> {
     let mut message = begin(status, clock, persistence);
-    match status {
-        Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => field(&mut message, "Allow", ALLOW),
-        Status::UNAVAILABLE => field(&mut message, "Retry-After", RETRY_AFTER_S),
-        _ => {}
-    }
+    required_fields(&mut message, status);
     fields.iter().for_each(|(name, value)| field(&mut message, name, value));
     // RFC 9110 section 8.6: no length with 204.
     if status == Status::NO_CONTENT {

@@ -44,6 +44,7 @@ statuses! {
     RANGE_NOT_SATISFIABLE = 416 "Range Not Satisfiable",
     EXPECTATION_FAILED = 417 "Expectation Failed",
     MISDIRECTED_REQUEST = 421 "Misdirected Request",
+    TOO_MANY_REQUESTS = 429 "Too Many Requests",
     HEADER_FIELDS_TOO_LARGE = 431 "Request Header Fields Too Large",
     INTERNAL_ERROR = 500 "Internal Server Error",
     NOT_IMPLEMENTED = 501 "Not Implemented",

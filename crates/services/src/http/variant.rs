@@ -4,9 +4,9 @@ use super::conditional::Validators;
 use super::date::{Clock, DATE_BYTES, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
-use super::mime::content_type;
 use super::open_file::OpenFile;
 use super::response::{DATE_START, FIELDS_START, OK_START, content_length, field};
+use super::rules::Policy;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -35,7 +35,10 @@ pub(super) enum Content {
 /// The inputs of a variant's header fields.
 pub(super) struct Fields<'a> {
     pub(super) site: &'a Site,
+    /// Of the file.
     pub(super) path: &'a Path,
+    /// That was asked for.
+    pub(super) asked: &'a Path,
     pub(super) coding: Coding,
     pub(super) varies: bool,
     pub(super) clock: &'a Clock,
@@ -62,7 +65,8 @@ pub(super) struct Variant {
     message: RefCell<Rc<[u8]>>,
     /// The second of its date.
     dated: Cell<i64>,
-    /// Where the fields begin that the operator chose for all answers.
+    /// Where the fields of rules begin, and those of them that all answers have.
+    ruled_start: usize,
     chosen_start: usize,
     repeated_end: usize,
     content_end: usize,
@@ -78,7 +82,7 @@ impl Variant {
         let tag = tag(&version, fields.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
-        let content_type = content_type(fields.path);
+        let content_type = fields.site.types.of(fields.path);
         let mut message = OK_START.to_vec();
         message.extend_from_slice(&clock.date());
         message.extend_from_slice(b"\r\n");
@@ -88,7 +92,12 @@ impl Variant {
         if let Some(date) = modified.and_then(format_date) {
             field(&mut message, "Last-Modified", std::str::from_utf8(&date).unwrap_or_default());
         }
-        let chosen_start = fields.append_chosen(&mut message);
+        if fields.varies {
+            field(&mut message, "Vary", "Accept-Encoding");
+        }
+        let ruled_start = message.len();
+        let Ruled { bytes, chosen_start } = Ruled::of(&fields.site.rules.policy(fields.asked));
+        message.extend_from_slice(&bytes);
         let repeated_end = message.len();
         if let Content::Compressed(bytes) = &content {
             version.len = bytes.len() as u64;
@@ -122,7 +131,8 @@ impl Variant {
             modified,
             message: RefCell::new(message.into()),
             dated: Cell::new(clock.second()),
-            chosen_start,
+            ruled_start,
+            chosen_start: ruled_start + chosen_start,
             repeated_end,
             content_end,
             head_end,
@@ -158,7 +168,12 @@ impl Variant {
         self.head_end
     }
 
-    /// Where in the message the fields are that the operator chose for all answers, errors included.
+    /// Where in the message the fields of rules are.
+    pub(super) fn ruled_fields(&self) -> Range<usize> {
+        self.ruled_start..self.repeated_end
+    }
+
+    /// Those of them that all answers have, errors included.
     pub(super) fn chosen_fields(&self) -> Range<usize> {
         self.chosen_start..self.repeated_end
     }
@@ -193,21 +208,23 @@ impl Variant {
     }
 }
 
-impl Fields<'_> {
-    /// Appends `Vary`, `Cache-Control` and the fields that the operator chose; returns where the last begin.
-    fn append_chosen(&self, message: &mut Vec<u8>) -> usize {
-        let path = Path::new("/").join(self.path);
-        if self.varies {
-            field(message, "Vary", "Accept-Encoding");
+/// The fields of the rules for a path, as text.
+#[derive(Debug)]
+pub(super) struct Ruled {
+    pub(super) bytes: Vec<u8>,
+    /// Where those begin that all answers have, errors included.
+    pub(super) chosen_start: usize,
+}
+
+impl Ruled {
+    pub(super) fn of(policy: &Policy<'_>) -> Ruled {
+        let mut bytes = Vec::new();
+        if let Some((name, value)) = policy.cache_control() {
+            field(&mut bytes, name, value);
         }
-        if let Some((name, value)) = self.site.cache_control_of(&path) {
-            field(message, name, value);
-        }
-        let start = message.len();
-        for (name, value) in self.site.fields_of(&path) {
-            field(message, name, value);
-        }
-        start
+        let chosen_start = bytes.len();
+        policy.headers().iter().for_each(|(name, value)| field(&mut bytes, name, value));
+        Ruled { bytes, chosen_start }
     }
 }
 

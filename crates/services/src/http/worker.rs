@@ -199,7 +199,8 @@ impl Worker {
         }
         self.counters.cache_loads.add(1);
         let above = settings.sendfile_above;
-        let resource = Rc::new(Resource::load(files, above, found, asked, &self.clock).await?);
+        let resource =
+            Rc::new(Resource::load(files, path, above, found, asked, &self.clock).await?);
         // A later request may have finished earlier.
         match cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),

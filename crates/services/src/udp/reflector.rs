@@ -2,7 +2,7 @@
 
 use super::UdpSettings;
 use super::counters::UdpCounters;
-use super::rate::RateLimit;
+use crate::rate::RateLimit;
 use crate::server::{AllowList, is_one_host};
 use nix::errno::Errno;
 use std::cell::{Cell, RefCell};

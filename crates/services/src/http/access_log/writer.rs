@@ -218,7 +218,7 @@ impl<N: Fn(&str)> Writer<N> {
             let lines = dropped - std::mem::replace(&mut self.no_room_told, dropped);
             (self.notice)(&format!(
                 "access log {}: writing falls behind; {lines} lines were dropped (a larger \
-                 --access-log-buffer bridges longer pauses of the disk)",
+                 access-log-buffer bridges longer pauses of the disk)",
                 self.target
             ));
         }

@@ -1,6 +1,6 @@
 //! The users of a file in the format of htpasswd, and the verification of their passwords.
 
-use super::Credentials;
+use super::{Auth, Credentials};
 use crate::server::network_of;
 use aws_lc_rs::hmac;
 use bcrypt::HashParts;
@@ -68,7 +68,7 @@ impl Users {
     /// When it cannot be read, or has a line that is wrong.
     pub fn read(path: &Path) -> Result<Users, String> {
         let in_context = |error: &dyn fmt::Display| {
-            format!("cannot read --basic-auth {}: {error}", path.display())
+            format!("cannot read the users of auth, {}: {error}", path.display())
         };
         let text = twinring_input::read_to_string(path, FILE_BYTES_MAX);
         let text = text.map_err(|error| in_context(&error))?;
@@ -134,7 +134,7 @@ impl Users {
     /// # Errors
     /// When too many verifications are under way.
     pub(in crate::http) async fn verify(
-        self: Arc<Users>,
+        auth: Arc<Auth>,
         credentials: Credentials,
         client: Option<IpAddr>,
     ) -> Result<bool, Busy> {
@@ -143,7 +143,7 @@ impl Users {
         let verified = spawn_blocking(move || {
             let _place = place;
             let _turn = Turn::wait();
-            self.verify_now(&credentials)
+            auth.users.verify_now(&credentials)
         });
         Ok(verified.await.unwrap_or(false))
     }

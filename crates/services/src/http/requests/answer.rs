@@ -1,6 +1,6 @@
 //! The search for the answer to one request.
 
-use crate::http::auth::{Access, Busy, Credentials, Users};
+use crate::http::auth::{Access, Auth, Busy, Credentials, Users, access};
 use crate::http::compression::preferred;
 use crate::http::forwarders::Transport;
 use crate::http::generation::Generation;
@@ -10,12 +10,12 @@ use crate::http::index::{ENTRIES_MAX, render};
 use crate::http::open_file::Change;
 use crate::http::options::ListingFormat;
 use crate::http::path::{Refusal, clean, encode};
-use crate::http::reply::{Reply, ResponseContext, Rest, not_found, reply};
+use crate::http::reply::{Reply, ResponseContext, Rest, error_page, reply};
 use crate::http::resource::{Missing, Resource};
 use crate::http::response::{Persistence, begin, content_length, field, message};
 use crate::http::status::Status;
 use crate::http::target::Target;
-use crate::http::variant::Variant;
+use crate::http::variant::{Ruled, Variant};
 use crate::http::worker::Worker;
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -23,18 +23,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How often an answer is rebuilt because its file was just written to.
 const ANSWER_ATTEMPTS: u32 = 3;
+
+/// Directories that clients without TLS must reach: certificates are renewed there (RFC 8555).
+const ACME: &str = "/.well-known/acme-challenge/";
 
 /// What comes before the search for a file.
 pub(super) enum Before {
     /// Nothing.
     Files,
-    /// An answer.
-    Reply(Reply),
-    /// These credentials must be right.
-    Verification(Arc<Users>, Credentials),
+    /// An answer, with these fields.
+    Refusal(Status, Vec<(&'static str, String)>),
+    /// These must accept the credentials.
+    Verification(Vec<Arc<Auth>>, Credentials),
+    /// Something that is done once, for the final answer.
+    Work,
 }
 
 /// The search for an answer.
@@ -45,6 +51,8 @@ pub(super) struct Answer<'a> {
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
     pub(super) transport: Transport,
+    /// There is no other attempt, which may wait, behind this one.
+    pub(super) is_last: bool,
 }
 
 impl Answer<'_> {
@@ -52,19 +60,24 @@ impl Answer<'_> {
         match (self.head.method, self.head.target) {
             (Method::Get | Method::Head, Target::Resource { path, query }) => {
                 match self.before_files() {
-                    Before::Files => {}
-                    Before::Reply(reply) => return reply,
-                    Before::Verification(users, credentials) => {
-                        match users.verify(credentials, self.client()).await {
-                            Ok(true) => {}
-                            Ok(false) => return self.challenge(),
-                            Err(Busy) => return self.message(Status::UNAVAILABLE, &[]),
+                    Before::Files | Before::Work => {}
+                    Before::Refusal(status, fields) => return self.refuse(status, &fields).await,
+                    Before::Verification(all, credentials) => {
+                        for auth in all {
+                            let challenge = challenge(auth.challenge());
+                            match Users::verify(auth, credentials.clone(), self.client()).await {
+                                Ok(true) => {}
+                                Ok(false) => {
+                                    return self.refuse(Status::UNAUTHORIZED, &challenge).await;
+                                }
+                                Err(Busy) => return self.refuse(Status::UNAVAILABLE, &[]).await,
+                            }
                         }
                     }
                 }
                 match clean(path.as_bytes()) {
                     Ok(path) => self.file(&path, query).await,
-                    Err(Refusal::NotServed) => self.not_found().await,
+                    Err(Refusal::NotServed) => self.refuse(Status::NOT_FOUND, &[]).await,
                     Err(Refusal::Malformed) => self.message(Status::BAD_REQUEST, &[]),
                 }
             }
@@ -73,36 +86,57 @@ impl Answer<'_> {
         }
     }
 
-    /// What comes before files: redirects, so that no password is asked for without TLS if requests
-    /// are redirected to https; then passwords.
+    /// What comes before files: addresses and rates; redirects, so that no password is asked for without
+    /// TLS if requests are redirected to https; then passwords.
     pub(super) fn before_files(&self) -> Before {
         let site = self.site();
-        if !site.redirects.is_empty()
-            && let Some((status, location)) = site.redirects.find(self.head, self.is_secure())
-        {
-            return Before::Reply(match location {
-                Some(location) => self.message(status, &[("Location", &location)]),
+        let Target::Resource { path, query } = self.head.target else { return Before::Files };
+        let asked = self.asked();
+        let policy = site.rules.policy(&asked);
+        if !policy.admits(self.client()) {
+            return Before::Refusal(Status::FORBIDDEN, Vec::new());
+        }
+        match (policy.has_rate(), self.is_last) {
+            (true, false) => return Before::Work,
+            (true, true) if !policy.is_within_rate(self.client()) => {
+                return Before::Refusal(Status::TOO_MANY_REQUESTS, Vec::new());
+            }
+            _ => {}
+        }
+        let location = |status, location| Before::Refusal(status, vec![("Location", location)]);
+        let path = clean(path.as_bytes());
+        let is_acme = path.as_ref().is_ok_and(|path| path.starts_with(ACME.as_bytes()));
+        if let Some(address) = site.to_https.as_ref().filter(|_| !is_acme && !self.is_secure()) {
+            return match address.location(self.head) {
+                Some(found) => location(Status::MOVED_PERMANENTLY, found),
                 // HTTP/1.0, or an empty field: a location needs the host.
-                None => self.message(Status::BAD_REQUEST, &[]),
-            });
+                None => Before::Refusal(Status::BAD_REQUEST, Vec::new()),
+            };
         }
-        if site.auth.is_empty() {
-            return Before::Files;
-        }
-        let Target::Resource { path, .. } = self.head.target else { return Before::Files };
         // Other paths lead to no file.
-        let Ok(path) = clean(path.as_bytes()) else { return Before::Files };
-        match site.auth.access(&path, self.head) {
+        let Ok(path) = path else { return Before::Files };
+        if let Some((status, found)) = policy.redirect(&path, query) {
+            return location(status, found);
+        }
+        match access(&policy.auth(), self.head) {
             Access::Granted => Before::Files,
-            Access::Denied => Before::Reply(self.challenge()),
-            Access::Unknown(users, credentials) => Before::Verification(users, credentials),
+            Access::Denied(text) => Before::Refusal(Status::UNAUTHORIZED, challenge(text)),
+            Access::Unknown(all, credentials) => Before::Verification(all, credentials),
         }
     }
 
-    /// The answer that asks for a password.
-    fn challenge(&self) -> Reply {
-        let challenge = self.site().auth.challenge();
-        self.message(Status::UNAUTHORIZED, &[("WWW-Authenticate", &challenge)])
+    /// The answer with the fields that depend on the connection or on the time since `began`.
+    pub(super) fn finished(&self, mut reply: Reply, began: Instant) -> Reply {
+        if let Some(hsts) = self.site().hsts.as_ref().filter(|_| self.is_secure()) {
+            reply = reply.with_field("Strict-Transport-Security", hsts);
+        }
+        if self.generation.settings.server_timing {
+            self.worker.clock.tick();
+            let passed = self.worker.clock.now().saturating_duration_since(began);
+            let ms = passed.as_secs_f64() * 1e3;
+            reply = reply.with_field("Server-Timing", &format!("total;dur={ms:.3}"));
+        }
+        reply
     }
 
     /// The client uses TLS.
@@ -122,11 +156,13 @@ impl Answer<'_> {
 
     async fn file(&self, path: &[u8], query: Option<&str>) -> Reply {
         let site = self.site();
-        let missing = match self.present(path).await {
+        let asked = self.asked();
+        let policy = site.rules.policy(&asked);
+        let missing = match self.present(path, None).await {
             Ok(reply) => return reply,
             Err(missing) => missing,
         };
-        let missing = match (missing, site.autoindex) {
+        let missing = match (missing, policy.listing()) {
             (Missing::Index, Some(format)) => match self.listing(path, format).await {
                 Ok(reply) => return reply,
                 Err(missing) => missing,
@@ -134,30 +170,31 @@ impl Answer<'_> {
             _ => missing,
         };
         match missing {
-            Missing::Failed(status) => return self.message(status, &[]),
-            Missing::Exhausted => return self.message(Status::UNAVAILABLE, &[]),
+            Missing::Failed(status) => return self.refuse(status, &[]).await,
+            Missing::Exhausted => return self.refuse(Status::UNAVAILABLE, &[]).await,
             Missing::Directory => {
                 let query = query.map(|query| format!("?{query}")).unwrap_or_default();
                 let location = format!("{}/{query}", encode(path));
-                return self.message(Status::MOVED_PERMANENTLY, &[("Location", &location)]);
+                return self.message(Status::MOVED_PERMANENTLY, &[("Location", location)]);
             }
             Missing::Nothing | Missing::Index => {}
         }
         let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if let Some(fallback) = &site.fallback
+        if let Some(fallback) = policy.fallback()
             && !last_segment.contains(&b'.')
-            && let Ok(reply) = self.present(fallback).await
+            && let Ok(reply) = self.present(fallback, Some(&Ruled::of(&policy))).await
         {
             return reply;
         }
-        self.not_found().await
+        self.refuse(Status::NOT_FOUND, &[]).await
     }
 
-    /// The answer from a file that is there.
-    async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
+    /// The answer from a file that is there, with these fields of rules instead of those for its path.
+    async fn present(&self, path: &[u8], ruled: Option<&Ruled>) -> Result<Reply, Missing> {
         let answer = |resource: &Rc<Resource>, variant: &Variant| {
             self.worker.compress_for(self.head, &self.generation, self.site, path, resource);
-            let reply = reply(self.head, variant, self.context());
+            let context = ResponseContext { ruled, ..self.context() };
+            let reply = reply(self.head, variant, context);
             self.worker.count_saved(self.head, variant, &reply);
             reply
         };
@@ -192,18 +229,24 @@ impl Answer<'_> {
         Err(Missing::Failed(Status::UNAVAILABLE))
     }
 
-    async fn not_found(&self) -> Reply {
-        let Some(page) = &self.site().not_found else {
-            return self.message(Status::NOT_FOUND, &[]);
-        };
+    /// True if the content of this error is that of a file.
+    pub(super) fn has_error_page(&self, status: Status) -> bool {
+        self.site().rules.policy(&self.asked()).error_page(status).is_some()
+    }
+
+    /// An error, with the content of its file if it has one.
+    async fn refuse(&self, status: Status, fields: &[(&str, String)]) -> Reply {
         let asked = self.asked();
+        let policy = self.site().rules.policy(&asked);
+        let Some(page) = policy.error_page(status) else { return self.message(status, fields) };
         let answer = |_: &Rc<Resource>, page: &Variant| {
-            let fields = self.site().fields_of(&asked);
-            not_found(page, &fields, self.head.method == Method::Head, self.context())
+            let own = fields.iter().map(|(name, value)| (*name, value.as_str()));
+            let all: Vec<_> = own.chain(policy.headers()).collect();
+            error_page(status, page, &all, self.head.method == Method::Head, self.context())
         };
         match self.unchanged(page, Resource::identity, answer).await {
             Ok(reply) => reply,
-            Err(_) => self.message(Status::NOT_FOUND, &[]),
+            Err(_) => self.message(status, fields),
         }
     }
 
@@ -226,7 +269,7 @@ impl Answer<'_> {
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);
         field(&mut reply, "Cache-Control", "no-cache");
-        for (name, value) in site.fields_of(&self.asked()) {
+        for (name, value) in site.rules.policy(&self.asked()).headers() {
             field(&mut reply, name, value);
         }
         content_length(&mut reply, content.len() as u64);
@@ -238,26 +281,29 @@ impl Answer<'_> {
         Ok(reply)
     }
 
-    fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {
+    pub(super) fn message(&self, status: Status, fields: &[(&str, String)]) -> Reply {
         let to_head = self.head.method == Method::Head;
-        let ResponseContext { clock, persistence } = self.context();
-        let asked = self.asked();
-        let fields: Vec<_> = fields.iter().copied().chain(self.site().fields_of(&asked)).collect();
-        Reply::new(status, message(status, &fields, clock, persistence, to_head))
+        let ResponseContext { clock, persistence, .. } = self.context();
+        let (asked, site) = (self.asked(), self.site());
+        let own = fields.iter().map(|(name, value)| (*name, value.as_str()));
+        let all: Vec<_> = own.chain(site.rules.policy(&asked).headers()).collect();
+        Reply::new(status, message(status, &all, clock, persistence, to_head))
     }
 
-    /// The requested path, as rules see it; empty if it is invalid.
+    /// The requested path, as rules see it; that of the whole if it is invalid.
     fn asked(&self) -> PathBuf {
-        match self.head.target {
-            Target::Resource { path, .. } => {
-                let path = clean(path.as_bytes()).unwrap_or_default();
-                PathBuf::from(OsStr::from_bytes(&path))
-            }
-            _ => PathBuf::new(),
-        }
+        let path = match self.head.target {
+            Target::Resource { path, .. } => clean(path.as_bytes()).ok(),
+            _ => None,
+        };
+        PathBuf::from(OsStr::from_bytes(path.as_deref().unwrap_or(b"/")))
     }
 
     fn context(&self) -> ResponseContext<'_> {
-        ResponseContext { clock: &self.worker.clock, persistence: self.persistence }
+        ResponseContext { clock: &self.worker.clock, persistence: self.persistence, ruled: None }
     }
+}
+
+fn challenge(text: String) -> Vec<(&'static str, String)> {
+    vec![("WWW-Authenticate", text)]
 }

@@ -1,11 +1,13 @@
-//! Limits the datagrams per second of one source.
+//! Limits the datagrams, or the requests, per second of one source.
+//!
+//! Not the crate governor: the memory of its keyed limiters has no bound, and it brings eight more crates.
 //!
 //! A source is an IPv4 address or an IPv6 network of 64 bits, since a client has all addresses and
 //! ports of its own. For each source there is one time: when its used allowance is whole again (the
 //! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A datagram advances
 //! it by one interval, and is refused if it is further ahead than a burst.
 //!
-//! Memory is bounded: [`SOURCES_MAX`] sources for each socket. They are kept in two generations.
+//! Memory is bounded: [`SOURCES_MAX`] sources for each limit. They are kept in two generations.
 //! The older one is discarded when the younger one is full, or has been filled for longer than a
 //! burst lasts. A source that was idle for that long has its whole allowance again, so forgetting
 //! it changes nothing. Only an attacker that forges more than half of [`SOURCES_MAX`] sources
@@ -16,7 +18,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Sources that a socket remembers.
+/// Sources that a limit remembers.
 pub const SOURCES_MAX: usize = 65_536;
 /// The smallest burst, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX),
 /// which arrive and are admitted together.
@@ -24,9 +26,9 @@ const BURST_MIN: u32 = 64;
 /// Otherwise a burst is the allowance of this part of a second.
 const BURSTS_PER_SECOND: u32 = 10;
 
-/// The limit, and the sources of one socket.
+/// A limit, and its sources.
 #[derive(Debug)]
-pub(super) struct RateLimit {
+pub(crate) struct RateLimit {
     interval_ns: u64,
     burst_ns: u64,
     origin: Instant,
@@ -37,10 +39,14 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// At most `per_second` datagrams per second, at least one.
-    pub(super) fn new(per_second: u32, now: Instant) -> RateLimit {
+    /// At most `per_second` datagrams per second, at least one, in bursts for whole datagrams.
+    pub(crate) fn new(per_second: u32, now: Instant) -> RateLimit {
+        RateLimit::with_burst(per_second, (per_second / BURSTS_PER_SECOND).max(BURST_MIN), now)
+    }
+
+    /// The same, with bursts of up to `burst`.
+    pub(crate) fn with_burst(per_second: u32, burst: u32, now: Instant) -> RateLimit {
         let per_second = per_second.max(1);
-        let burst = (per_second / BURSTS_PER_SECOND).max(BURST_MIN);
         let interval_ns = 1_000_000_000 / u64::from(per_second);
         RateLimit {
             interval_ns,
@@ -53,8 +59,8 @@ impl RateLimit {
         }
     }
 
-    /// True if `datagrams` more of `source` may be answered now; they are counted then.
-    pub(super) fn admits(&mut self, source: IpAddr, datagrams: usize, now: Instant) -> bool {
+    /// True if `datagrams`, or requests, of `source` may be answered now; they are counted then.
+    pub(crate) fn admits(&mut self, source: IpAddr, datagrams: usize, now: Instant) -> bool {
         let now_ns = now.saturating_duration_since(self.origin).as_nanos() as u64;
         if self.young.len() >= self.half || now_ns - self.young_since_ns > self.burst_ns {
             self.old = std::mem::take(&mut self.young);

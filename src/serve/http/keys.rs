@@ -1,0 +1,401 @@
+//! The keys of the configuration file, table by table. docs/file-server.md explains each.
+
+use super::listen::ListenOn;
+use super::values::{List, Text};
+use crate::engine_args::{EngineArgs, Mode, UsableCpus};
+use crate::serve::allow::Network;
+use crate::serve::sandbox::Selection;
+use crate::values::{ListenAddress, MOST, Timeout, Wait};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use twinring::fs::Symlinks;
+use twinring::{EpollOptions, UringOptions};
+use twinring_input::quantity::{self, Count, Size};
+use twinring_services::http::encoding::Coding;
+use twinring_services::http::head::HeadLimits;
+use twinring_services::http::{
+    Addresses, CacheLimits, ForwardedField, Forwarders, HeaderField, HostName, Http2Limits,
+    HttpLimits, HttpSettings, HttpsAddress, ListingFormat, LogFormat, MinVersion, PathGlob,
+    Protection, Realm, Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX, SendStrategy, Sites,
+    Timeouts,
+};
+
+pub(super) type Streams = Count<1, 10_000>;
+
+/// Bytes that no memory holds.
+const BYTES_MAX: u64 = 1 << 40;
+
+/// `[server]`: what holds until a restart.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct ServerKeys {
+    pub(super) listen: List<ListenOn>,
+    pub(super) listen_tls: List<ListenOn>,
+    pub(super) backlog: Option<Text<Count<1, 65_535>>>,
+    engine: Option<Text<Mode>>,
+    workers: Option<Text<Count<1, 1024>>>,
+    pin: Option<Text<UsableCpus>>,
+    uring: Option<Text<UringOptions>>,
+    epoll: Option<Text<EpollOptions>>,
+    pub(super) http2: Option<bool>,
+    pub(super) http2_streams: Option<Text<Streams>>,
+    tls_min_version: Option<Text<MinVersion>>,
+    tls_handshake_timeout: Option<Text<Timeout>>,
+    header_timeout: Option<Text<Timeout>>,
+    body_timeout: Option<Text<Timeout>>,
+    idle_timeout: Option<Text<Timeout>>,
+    send_timeout: Option<Text<Timeout>>,
+    drain_timeout: Option<Text<Wait>>,
+    max_connections: Option<Text<Count<1, MOST>>>,
+    max_connections_per_address: Option<Text<Count<1, MOST>>>,
+    max_header_bytes: Option<Text<Size<256, { 1 << 20 }>>>,
+    max_uri_bytes: Option<Text<Size<16, { 1 << 19 }>>>,
+    max_body_bytes: Option<Text<Size<0, BYTES_MAX>>>,
+    max_requests: Option<Text<Count<1, { u64::MAX }>>>,
+    cache_bytes: Option<Text<Size<0, BYTES_MAX>>>,
+    cache_files: Option<Text<Count<0, 1_000_000>>>,
+    cache_valid: Option<Text<Wait>>,
+    sendfile_above: Option<Text<Size<0, SENDFILE_ABOVE_MAX>>>,
+    send: Option<Text<SendStrategy>>,
+    server_timing: bool,
+    proxy_protocol_from: List<Network>,
+    forwarded_from: List<Network>,
+    forwarded_field: Option<Text<ForwardedField>>,
+    pub(super) admin: Option<Text<ListenAddress>>,
+    pub(super) user: Option<String>,
+    pub(super) group: Option<String>,
+    pub(super) sandbox: Option<Text<Selection>>,
+    pub(super) sandbox_read: List<PathBuf>,
+    pub(super) access_log: Option<PathBuf>,
+    pub(super) access_log_format: Option<Text<LogFormat>>,
+    pub(super) access_log_buffer: Option<Text<Size<65_536, { 1 << 30 }>>>,
+    pub(super) stats: Option<Text<Count<1, 86_400>>>,
+    pub(super) json: bool,
+}
+
+impl ServerKeys {
+    pub(super) fn engine(&self) -> EngineArgs {
+        EngineArgs {
+            engine: self.engine.map(|Text(engine)| engine),
+            workers: self.workers.map(|Text(workers)| workers),
+            pin: self.pin.clone().map(|Text(pin)| pin),
+            uring: self.uring.clone().map(|Text(uring)| uring),
+            epoll: self.epoll.clone().map(|Text(epoll)| epoll),
+        }
+    }
+
+    pub(super) fn min_version(&self) -> MinVersion {
+        self.tls_min_version.map(|Text(version)| version).unwrap_or_default()
+    }
+
+    /// Settings with these sites.
+    pub(super) fn settings(&self, sites: Sites) -> HttpSettings {
+        let defaults = HttpSettings::new(sites);
+        let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
+        let streams = self
+            .http2_streams
+            .map_or(Http2Limits::default().streams, |Text(streams)| streams.get() as u32);
+        HttpSettings {
+            cache: CacheLimits {
+                bytes: self.cache_bytes.map_or(defaults.cache.bytes, |Text(n)| n.get() as usize),
+                files: self.cache_files.map_or(defaults.cache.files, |Text(n)| n.get() as usize),
+                valid: self.cache_valid.map_or(defaults.cache.valid, |Text(Wait(wait))| wait),
+            },
+            sendfile_above: self.sendfile_above.map_or(defaults.sendfile_above, |Text(n)| n.get()),
+            send: self.send.map_or(defaults.send, |Text(send)| send),
+            server_timing: self.server_timing,
+            forwarders: Forwarders {
+                proxy_protocol: networks(&self.proxy_protocol_from),
+                trusted: networks(&self.forwarded_from),
+                field: self.forwarded_field.map(|Text(field)| field).unwrap_or_default(),
+            },
+            limits: self.limits(),
+            http2: self.http2.unwrap_or(true).then_some(Http2Limits { streams }),
+            timeouts: self.timeouts(),
+            ..defaults
+        }
+    }
+
+    fn limits(&self) -> HttpLimits {
+        let defaults = HttpLimits::default();
+        let connections = |most: Option<Text<Count<1, MOST>>>| {
+            most.map_or(usize::MAX, |Text(most)| most.get() as usize)
+        };
+        let HeadLimits { head_bytes, target_bytes } = defaults.head;
+        HttpLimits {
+            connections: connections(self.max_connections),
+            connections_per_address: connections(self.max_connections_per_address),
+            head: HeadLimits {
+                head_bytes: self.max_header_bytes.map_or(head_bytes, |Text(n)| n.get() as usize),
+                target_bytes: self.max_uri_bytes.map_or(target_bytes, |Text(n)| n.get() as usize),
+            },
+            body_bytes: self.max_body_bytes.map_or(defaults.body_bytes, |Text(n)| n.get()),
+            requests: self.max_requests.map_or(defaults.requests, |Text(n)| n.get()),
+        }
+    }
+
+    pub(super) fn timeouts(&self) -> Timeouts {
+        let defaults = Timeouts::default();
+        let or = |timeout: Option<Text<Timeout>>, default: Duration| {
+            timeout.map_or(default, |Text(Timeout(timeout))| timeout)
+        };
+        Timeouts {
+            handshake: or(self.tls_handshake_timeout, defaults.handshake),
+            header: or(self.header_timeout, defaults.header),
+            body: or(self.body_timeout, defaults.body),
+            idle: or(self.idle_timeout, defaults.idle),
+            send: or(self.send_timeout, defaults.send),
+            drain: self.drain_timeout.map_or(defaults.drain, |Text(Wait(drain))| drain),
+        }
+    }
+}
+
+/// `[[site]]`, and `[default]` for what a site does not say.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct SiteKeys {
+    pub(super) names: List<HostName>,
+    pub(super) root: Option<PathBuf>,
+    pub(super) symlinks: Option<Text<Links>>,
+    pub(super) index: Option<List<FileName>>,
+    pub(super) clean_urls: bool,
+    pub(super) precompressed: List<Coding>,
+    pub(super) compress: List<Coding>,
+    pub(super) types: BTreeMap<String, Text<MediaType>>,
+    pub(super) default_type: Option<Text<MediaType>>,
+    pub(super) charset: Option<Text<Charset>>,
+    pub(super) redirect_to_https: Option<Text<ToHttps>>,
+    pub(super) hsts: Option<Text<Hsts>>,
+    pub(super) tls_cert: Option<PathBuf>,
+    pub(super) tls_key: Option<PathBuf>,
+}
+
+/// `[[site.rule]]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RuleKeys {
+    #[serde(rename = "match")]
+    paths: List<PathGlob>,
+    headers: BTreeMap<String, List<String>>,
+    cache_control: Option<String>,
+    redirect: Option<String>,
+    status: Option<Text<u16>>,
+    /// The file of users.
+    pub(super) auth: Option<PathBuf>,
+    pub(super) realm: Option<Text<Realm>>,
+    allow: List<Network>,
+    deny: List<Network>,
+    pub(super) fallback: Option<PathBuf>,
+    listing: Option<Text<Listing>>,
+    pub(super) error_pages: BTreeMap<Text<ErrorStatus>, PathBuf>,
+    rate: Option<Text<PerSecond>>,
+    burst: Option<Text<Count<1, 1_000_000>>>,
+    replace: List<Protection>,
+}
+
+/// Redirects without a status have this one.
+const MOVED: u16 = 301;
+
+impl RuleKeys {
+    /// The rule, without what is in files.
+    ///
+    /// # Errors
+    /// When keys contradict each other, or are no header fields or targets.
+    pub(super) fn rule(&self) -> Result<Rule, String> {
+        let List(paths) = self.paths.clone();
+        let mut headers = Vec::new();
+        for (name, List(values)) in &self.headers {
+            for value in values {
+                let field = HeaderField::new(name, value);
+                headers.push(field.map_err(|why| format!("headers: {why}"))?);
+            }
+        }
+        for (is_there, key, needed, needs) in [
+            (self.status.is_some(), "status", self.redirect.is_some(), "redirect"),
+            (self.burst.is_some(), "burst", self.rate.is_some(), "rate"),
+            (self.realm.is_some(), "realm", self.auth.is_some(), "auth"),
+        ] {
+            if is_there && !needed {
+                return Err(format!("{key} needs {needs} in the same rule"));
+            }
+        }
+        let status = self.status.map_or(MOVED, |Text(status)| status);
+        let redirect = self.redirect.as_deref();
+        let redirect = redirect.map(|to| Redirect::new(to, status, &paths)).transpose();
+        let cache_control = self.cache_control.as_deref().map(HeaderField::cache_control);
+        let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
+        let addresses = Addresses { allow: networks(&self.allow), deny: networks(&self.deny) };
+        let has_addresses = !self.allow.0.is_empty() || !self.deny.0.is_empty();
+        let rate = self.rate.map(|Text(PerSecond(rate))| {
+            let burst = self.burst.map_or(rate, |Text(burst)| burst.get() as u32);
+            RequestRate::new(rate, burst).into()
+        });
+        Ok(Rule {
+            paths,
+            headers,
+            cache_control: cache_control.transpose()?,
+            redirect: redirect.map_err(|why| format!("redirect: {why}"))?,
+            addresses: has_addresses.then_some(addresses),
+            rate,
+            listing: self.listing.map(|Text(Listing(format))| format),
+            replace: self.replace.0.clone(),
+            ..Rule::default()
+        })
+    }
+}
+
+/// The format of listings, if there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Listing(pub(super) Option<ListingFormat>);
+
+impl FromStr for Listing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listing, String> {
+        match text {
+            "html" => Ok(Listing(Some(ListingFormat::Html))),
+            "json" => Ok(Listing(Some(ListingFormat::Json))),
+            "off" => Ok(Listing(None)),
+            _ => Err(format!("`{text}`: expected html, json or off")),
+        }
+    }
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(ListingFormat::Html) => "html",
+            Some(ListingFormat::Json) => "json",
+            None => "off",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links(pub(super) Symlinks);
+
+impl FromStr for Links {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Links, String> {
+        match text {
+            "refuse" => Ok(Links(Symlinks::Refuse)),
+            "beneath" => Ok(Links(Symlinks::Beneath)),
+            _ => Err(format!("`{text}`: expected refuse or beneath")),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FileName(pub(super) String);
+
+impl FromStr for FileName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FileName, String> {
+        let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
+        is_name
+            .then(|| FileName(text.to_owned()))
+            .ok_or_else(|| format!("`{text}` is not a file name"))
+    }
+}
+
+/// `true` stands for port 443 of the requested host.
+#[derive(Clone, Debug)]
+pub(super) struct ToHttps(pub(super) Option<HttpsAddress>);
+
+impl FromStr for ToHttps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ToHttps, String> {
+        match text {
+            "false" => Ok(ToHttps(None)),
+            "true" => "443".parse().map(|address| ToHttps(Some(address))),
+            text => text.parse().map(|address| ToHttps(Some(address))),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct MediaType(pub(super) String);
+
+impl FromStr for MediaType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MediaType, String> {
+        let is_type = text.split_once('/').is_some_and(|(kind, rest)| {
+            !kind.is_empty() && !rest.is_empty() && !rest.contains('/')
+        }) && HeaderField::new("X", text).is_ok();
+        is_type
+            .then(|| MediaType(text.to_owned()))
+            .ok_or_else(|| format!("`{text}` is not a media type: expected one such as text/plain"))
+    }
+}
+
+/// `off` declares none.
+#[derive(Clone, Debug)]
+pub(super) struct Charset(pub(super) String);
+
+impl FromStr for Charset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Charset, String> {
+        let is_name = !text.is_empty()
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        match is_name {
+            true if text == "off" => Ok(Charset(String::new())),
+            true => Ok(Charset(text.to_owned())),
+            false => Err(format!("`{text}` is not a charset: expected one such as utf-8, or off")),
+        }
+    }
+}
+
+/// The value of `Strict-Transport-Security`.
+#[derive(Clone, Debug)]
+pub(super) struct Hsts(pub(super) String);
+
+impl FromStr for Hsts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hsts, String> {
+        let has_age = text.to_ascii_lowercase().starts_with("max-age=");
+        match has_age && HeaderField::new("X", text).is_ok() {
+            true => Ok(Hsts(text.to_owned())),
+            false => Err(format!("`{text}`: expected such as max-age=31536000; includeSubDomains")),
+        }
+    }
+}
+
+/// A status whose content can be a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ErrorStatus(pub(super) u16);
+
+impl FromStr for ErrorStatus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ErrorStatus, String> {
+        match text.parse() {
+            Ok(status @ (401 | 403 | 404 | 429 | 500 | 503)) => Ok(ErrorStatus(status)),
+            _ => Err(format!("`{text}`: expected 401, 403, 404, 429, 500 or 503")),
+        }
+    }
+}
+
+/// Requests per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PerSecond(u32);
+
+impl FromStr for PerSecond {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PerSecond, String> {
+        match u32::try_from(quantity::rate(text)?) {
+            Ok(rate @ 1..=1_000_000) => Ok(PerSecond(rate)),
+            _ => Err(format!("`{text}` is not from 1 to 1,000,000 per second")),
+        }
+    }
+}
