@@ -120,7 +120,7 @@ fn certificates_that_cannot_be_used_are_named() {
     ] {
         assert_ends(&format!("{http} --tls-cert {certificate} --tls-key {key}"), 1, words);
     }
-    assert_ends(&format!("{http} --tls-cert {certificate}"), 2, "--tls-key");
+    assert_ends(&format!("{http} --tls-cert {certificate}"), 2, "tls-key is missing");
     let unused =
         format!("http --root {} --tls-cert {certificate} --tls-key {key}", site.path().display());
     assert_ends(&unused, 2, "--listen-tls");
