@@ -6,16 +6,11 @@ use std::time::Duration;
 use twinring_load::observer::{Begin, Observer, Phase, Progress};
 use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
-/// Writes `window_start` and `window_end` at those moments.
-pub(super) struct JsonMarks;
-
-impl JsonMarks {
-    fn write(&self, event: &str, monotonic_ns: u64) {
-        let mark = Mark { event: event.to_owned(), monotonic_ns };
-        // A reader who has left is noticed when the result is printed.
-        if let Ok(line) = serde_json::to_string(&mark) {
-            crate::output::print_line(&line);
-        }
+/// Writes `window_start` or `window_end` at its moment.
+fn mark(event: &str, monotonic_ns: u64) {
+    // A reader who has left is noticed when the result is printed.
+    if let Ok(line) = serde_json::to_string(&Mark { event: event.to_owned(), monotonic_ns }) {
+        crate::output::print_line(&line);
     }
 }
 
@@ -24,7 +19,8 @@ pub(super) struct Live {
     bar: ProgressBar,
     /// The unit of the counts.
     noun: &'static str,
-    marks: Option<JsonMarks>,
+    /// Marks are written as JSON.
+    marks: bool,
     start_at: Option<StartAt>,
     /// Answers and their latencies at the last update.
     before: (u64, f64),
@@ -38,7 +34,7 @@ impl Live {
     pub(super) fn new(
         expected: Duration,
         noun: &'static str,
-        marks: Option<JsonMarks>,
+        marks: bool,
         start_at: Option<StartAt>,
     ) -> Live {
         // Hidden by itself when standard error is no terminal.
@@ -77,11 +73,15 @@ impl Observer for Live {
     }
 
     fn window_started(&mut self, monotonic_ns: u64) {
-        self.marks.iter().for_each(|marks| marks.write(WINDOW_START, monotonic_ns));
+        if self.marks {
+            mark(WINDOW_START, monotonic_ns);
+        }
     }
 
     fn window_ended(&mut self, monotonic_ns: u64) {
-        self.marks.iter().for_each(|marks| marks.write(WINDOW_END, monotonic_ns));
+        if self.marks {
+            mark(WINDOW_END, monotonic_ns);
+        }
     }
 
     fn progress(&mut self, progress: &Progress) {

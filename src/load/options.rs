@@ -1,19 +1,24 @@
 //! Options of several loads.
 
+use super::outcome::refuse;
 use super::start::StartAt;
 use crate::engine_args::CpuList;
+use crate::output::complain;
 use crate::values::{self, duration};
 use clap::Args;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
-use twinring_input::quantity;
-use twinring_load::Workers;
+use twinring_input::quantity::{self, count, rate};
+use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::gates::{Gates, Slo};
+use twinring_load::schedule::Arrivals;
+use twinring_load::{Common, Workers};
 
 /// Options of all loads.
 #[derive(Debug, Args)]
-pub(super) struct Common {
+pub(super) struct Engine {
     /// Worker threads, each with its own engine and its share of the load.
     #[arg(short, long, value_name = "T", default_value = "1", value_parser = values::count,
           help_heading = "Engine")]
@@ -47,60 +52,28 @@ pub(super) struct Common {
         help_heading = "Engine"
     )]
     epoll: EpollOptions,
-
-    /// Print JSON lines on standard output.
-    #[arg(long, help_heading = "Output")]
-    pub(super) json: bool,
-    /// Connect now and begin at this moment, in seconds since 1970 with a fraction. So several load generators
-    /// begin together, on any machines whose clocks agree.
-    #[arg(long, value_name = "SECONDS", value_parser = StartAt::parse, help_heading = "Pattern")]
-    pub(super) start_at: Option<StartAt>,
 }
 
-impl Common {
-    pub(super) fn workers(self) -> Workers {
-        let Common { threads, pin, engine, uring, epoll, .. } = self;
+impl From<Engine> for Workers {
+    fn from(Engine { threads, pin, engine, uring, epoll }: Engine) -> Workers {
         let pin = pin.map(|list| list.0).unwrap_or_default();
         Workers { threads: threads as usize, pin, engine, uring, epoll }
     }
 }
 
-/// How long a load over connections runs.
+/// What is printed, and when the load begins.
 #[derive(Debug, Args)]
-pub(super) struct Times {
-    /// Length of the measured window; with -n, its longest [default: 10s, then 1h].
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
-    duration: Option<Duration>,
-    /// Load before the window [default: 1s; 0s with -n].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    warmup: Option<Duration>,
-}
-
-impl Times {
-    /// Window and warm-up; `counted` if a number of requests ends the run.
-    pub(super) fn in_use(&self, counted: bool) -> (Duration, Duration) {
-        let (duration, warmup) = match counted {
-            false => (Duration::from_secs(10), Duration::from_secs(1)),
-            true => (Duration::from_secs(3600), Duration::ZERO),
-        };
-        (self.duration.unwrap_or(duration), self.warmup.unwrap_or(warmup))
-    }
-}
-
-/// How connections are opened, and their timeouts.
-#[derive(Debug, Args)]
-pub(super) struct Network {
-    /// Timeout of one attempt to connect.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
-          help_heading = "Network")]
-    pub(super) connect_timeout: Duration,
-    /// Timeout of one answer; a connection that exceeds it is abandoned.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
-          help_heading = "Network")]
-    pub(super) timeout: Duration,
-    /// Source addresses, used in turn; each has its own 28,000 ports.
-    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
-    pub(super) local: Vec<IpAddr>,
+pub(super) struct Output {
+    /// Print JSON lines on standard output.
+    #[arg(long, help_heading = "Output")]
+    pub(super) json: bool,
+    /// Write the latencies as a table of percentiles for HdrHistogram's plotters.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) hgrm: Option<PathBuf>,
+    /// Connect now and begin at this moment, in seconds since 1970 with a fraction. So several load generators
+    /// begin together, on any machines whose clocks agree.
+    #[arg(long, value_name = "SECONDS", value_parser = StartAt::parse, help_heading = "Pattern")]
+    pub(super) start_at: Option<StartAt>,
 }
 
 /// Limits that decide about the exit code.
@@ -122,8 +95,99 @@ impl From<GateArgs> for Gates {
     }
 }
 
-/// The address of a server.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let resolved = text.to_socket_addrs().map_err(|error| format!("{error}; expected HOST:PORT"));
-    resolved?.next().ok_or_else(|| "the name has no address".to_owned())
+/// Options of requests over connections.
+#[derive(Debug, Args)]
+pub(super) struct RequestArgs {
+    /// Connections that send, in total.
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count)]
+    connections: u64,
+    /// End the window when this many requests, in total, were sent in it and answered.
+    #[arg(short = 'n', long, visible_alias = "messages", value_name = "N", value_parser = count)]
+    requests: Option<u64>,
+    /// Length of the measured window; with -n, its longest [default: 10s, then 1h].
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Load before the window [default: 1s; 0s with -n].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    warmup: Option<Duration>,
+    /// Open loop: requests per second, in total, on a fixed schedule; latency counts from the
+    /// scheduled time.
+    #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
+    rate: Option<u64>,
+    /// How the requests of --rate follow each other: at equal distances (periodic), independently
+    /// of each other, as those of many users do (poisson), or all connections at once (burst).
+    #[arg(long, value_name = "HOW", requires = "rate", default_value_t, help_heading = "Pattern")]
+    arrivals: Arrivals,
+    /// Timeout of one attempt to connect.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    connect_timeout: Duration,
+    /// Timeout of one answer; a connection that exceeds it is abandoned.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    timeout: Duration,
+    /// Source addresses, used in turn; each has its own 28,000 ports.
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
+    local: Vec<IpAddr>,
+    #[command(flatten)]
+    engine: Engine,
+    #[command(flatten)]
+    gates: GateArgs,
+}
+
+impl RequestArgs {
+    /// The settings for a server with these addresses.
+    pub(super) fn common(self, addresses: Vec<SocketAddr>) -> Common {
+        let (duration, warmup) = match self.requests {
+            None => (Duration::from_secs(10), Duration::from_secs(1)),
+            Some(_) => (Duration::from_secs(3600), Duration::ZERO),
+        };
+        Common {
+            addresses,
+            connections: self.connections,
+            workers: self.engine.into(),
+            rate_per_s: self.rate,
+            arrivals: self.arrivals,
+            warmup: self.warmup.unwrap_or(warmup),
+            duration: self.duration.unwrap_or(duration),
+            requests: self.requests,
+            connect_timeout: self.connect_timeout,
+            timeout: self.timeout,
+            local: self.local,
+            gates: self.gates.into(),
+        }
+    }
+}
+
+/// The addresses of a server, or the name that has them.
+#[derive(Clone, Debug)]
+pub(super) struct Server(String);
+
+impl std::str::FromStr for Server {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Server, String> {
+        Ok(Server(text.to_owned()))
+    }
+}
+
+impl Server {
+    /// Its addresses. Ends the program if it is none.
+    pub(super) fn resolve(&self) -> Vec<SocketAddr> {
+        refuse(resolve(&self.0))
+    }
+}
+
+/// Those addresses that a server answers at; the others are named on standard error.
+///
+/// # Errors
+/// When it answers at none.
+pub(super) fn answering(
+    addresses: Vec<SocketAddr>,
+    probe: Probe,
+    limit: Duration,
+) -> Result<Vec<SocketAddr>, String> {
+    let (good, notes) = reachable(addresses, probe, limit)?;
+    notes.iter().for_each(|note| complain(&format!("twinring: left out {note}")));
+    Ok(good)
 }

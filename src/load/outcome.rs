@@ -1,63 +1,84 @@
-//! Before a load, what does not fit; after it, its result and the exit code.
+//! A run of any load: what is said before, while and after it, and the exit code.
 
+use super::observe::Live;
+use super::options::Output;
+use super::signals;
 use crate::output::{self, complain};
 use clap::error::ErrorKind;
 use std::error::Error;
-use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+use twinring_load::{Load, LoadError, Table, gates, hgrm};
 use twinring_services::raise_descriptor_limit;
-use twinring_wire::load::Gate;
-
-/// Ends the program if the settings make no sense.
-pub(super) fn refuse(checked: Result<(), String>) {
-    if let Err(wrong) = checked {
-        clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n")).exit();
-    }
-}
-
-/// Raises the limit of descriptors, and reports an unexpected engine.
-pub(super) fn prepare(fallback_reason: Option<&str>) {
-    if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
-    }
-    if let Some(fallback_reason) = fallback_reason {
-        let why = format!("because io_uring cannot be used: {fallback_reason}");
-        complain(&format!("twinring: loading with epoll, {why}"));
-    }
-}
-
-/// Prints a result: as a line of JSON, or as its table.
-pub(super) fn print(
-    result: &impl serde::Serialize,
-    table: impl Display,
-    json: bool,
-) -> Result<(), Box<dyn Error>> {
-    let text = if json { serde_json::to_string(result)? } else { table.to_string() };
-    Ok(output::print(&format!("{text}\n"))?)
-}
+use twinring_wire::LoadResult;
 
 /// The exit code of a run that breached a gate.
 const BREACHED: u8 = 3;
 /// That of a run whose load was not the one that was asked for.
 const NOT_AS_ASKED: u8 = 4;
 
+/// Ends the program if the arguments make no sense.
+pub(super) fn refuse<T>(checked: Result<T, String>) -> T {
+    checked.unwrap_or_else(|wrong| {
+        clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n")).exit()
+    })
+}
+
+/// Runs a load: `expected` is the maximum length of its window, `noun` the unit of its counts.
+pub(super) fn drive<S>(
+    load: Load<S>,
+    output: Output,
+    (expected, noun): (Duration, &'static str),
+    run: impl FnOnce(Load<S>, &mut Live) -> Result<LoadResult, LoadError>,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if let Err(error) = raise_descriptor_limit() {
+        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
+    }
+    if let Some(fallback_reason) = load.fallback_reason() {
+        let why = format!("because io_uring cannot be used: {fallback_reason}");
+        complain(&format!("twinring: loading with epoll, {why}"));
+    }
+    let stopper = load.stopper();
+    let signals = signals::watch(move || stopper.stop())?;
+    let mut observer = Live::new(expected, noun, output.json, output.start_at);
+    let result = run(load, &mut observer);
+    observer.finish()?;
+    let result = result?;
+    let text = match output.json {
+        true => serde_json::to_string(&result)?,
+        false => Table(&result).to_string(),
+    };
+    output::print(&format!("{}\n", text.trim_end()))?;
+    if let Some(path) = output.hgrm {
+        write_hgrm(&result, &path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(ended(signals.first(), &result))
+}
+
+fn write_hgrm(result: &LoadResult, path: &Path) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let latencies_ns = result.latencies().map_err(std::io::Error::other)?;
+    hgrm::write(&latencies_ns, &mut file)?;
+    file.flush()
+}
+
 /// The exit code of a run that has a result, after each reason for it.
-pub(super) fn finish(
-    signal: Option<u8>,
-    failure: Option<String>,
-    gates: &[Gate],
-    shortfall: &[String],
-) -> ExitCode {
-    shortfall.iter().for_each(|what| complain(&format!("twinring: {what}")));
-    let breached = gates.iter().filter(|gate| gate.breached);
-    let breached: Vec<String> = breached.map(twinring_load::gates::in_words).collect();
-    breached.iter().for_each(|what| complain(&format!("twinring: {what}")));
-    failure.iter().for_each(|what| complain(&format!("twinring: failed: {what}")));
-    match (signal, failure) {
-        (Some(signal), _) => ExitCode::from(128 + signal),
-        (None, Some(_)) => ExitCode::FAILURE,
-        (None, None) if !breached.is_empty() => ExitCode::from(BREACHED),
-        (None, None) if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
-        (None, None) => ExitCode::SUCCESS,
+fn ended(signal: Option<u8>, result: &LoadResult) -> ExitCode {
+    let (shortfall, failure) = (result.shortfall(), result.failure());
+    let breached: Vec<String> =
+        result.gates().iter().filter(|gate| gate.breached).map(gates::in_words).collect();
+    let failed = failure.iter().map(|what| format!("failed: {what}"));
+    for what in shortfall.iter().cloned().chain(breached.iter().cloned()).chain(failed) {
+        complain(&format!("twinring: {what}"));
+    }
+    match signal {
+        Some(signal) => ExitCode::from(128 + signal),
+        None if failure.is_some() => ExitCode::FAILURE,
+        None if !breached.is_empty() => ExitCode::from(BREACHED),
+        None if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
+        None => ExitCode::SUCCESS,
     }
 }

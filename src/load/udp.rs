@@ -1,9 +1,7 @@
 //! `twinring load udp`.
 
-use super::observe::{JsonMarks, Live};
-use super::options::{Common, GateArgs, address};
-use super::outcome::{finish, prepare, print, refuse};
-use super::signals;
+use super::options::{Engine, GateArgs, Output, Server, answering};
+use super::outcome::{drive, refuse};
 use crate::values::{self, duration};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -11,13 +9,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 use twinring_input::quantity;
+use twinring_load::address::Probe;
 use twinring_load::udp;
+use twinring_wire::LoadResult;
+
+/// How long it may take to learn that a datagram is refused.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct UdpArgs {
     /// Address of the reflector: IP:PORT, [IPV6]:PORT or NAME:PORT.
-    #[arg(value_name = "ADDR", value_parser = address)]
-    target: SocketAddr,
+    #[arg(value_name = "ADDR")]
+    target: Server,
     /// Streams, in total.
     #[arg(long, value_name = "N", default_value = "1", value_parser = quantity::count)]
     streams: u64,
@@ -93,7 +96,9 @@ pub(crate) struct UdpArgs {
     #[command(flatten)]
     gates: GateArgs,
     #[command(flatten)]
-    common: Common,
+    engine: Engine,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -115,9 +120,9 @@ enum Switch {
 }
 
 impl UdpArgs {
-    fn settings(self) -> udp::Settings {
-        udp::Settings {
-            target: self.target,
+    /// The settings, and what is printed.
+    fn settings(self, target: SocketAddr) -> (udp::Settings, Output) {
+        let settings = udp::Settings {
             streams: self.streams,
             rate: udp::Rate::from_millionths(self.pps),
             packet_bytes: self.size,
@@ -141,31 +146,30 @@ impl UdpArgs {
             warmup: self.warmup,
             duration: self.duration,
             drain: self.drain,
-            workers: self.common.workers(),
+            workers: self.engine.into(),
             receive_buffer_bytes: self.rcvbuf,
             send_buffer_bytes: self.sndbuf,
             local: self.local,
             gates: self.gates.into(),
             calls: self.calls,
             per_stream: self.per_stream,
-        }
+            ..udp::Settings::new(target)
+        };
+        (settings, self.output)
     }
 }
 
 pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let (json, start_at) = (args.common.json, args.common.start_at);
-    let settings = args.settings();
+    let addresses = args.target.resolve();
+    let first = refuse(addresses.first().copied().ok_or_else(|| "no address".to_owned()));
+    let (mut settings, output) = args.settings(first);
     refuse(settings.check());
+    // Streams are to one address: the first that does not refuse datagrams.
+    settings.target = *answering(addresses, Probe::Udp, PROBE_LIMIT)?.first().unwrap_or(&first);
     let expected = settings.ramp.unwrap_or_default().max(settings.duration);
-    let load = udp::Load::new(settings)?;
-    prepare(load.fallback_reason());
-    let stopper = load.stopper();
-    let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks), start_at);
-    let steps = observer.line();
-    let report = load.run(&mut observer, |step| steps.println(udp::StepRow(step).to_string()));
-    observer.finish()?;
-    let report = report?;
-    print(&report, udp::Table(&report), json)?;
-    Ok(finish(signals.first(), report.failure(), &report.gates, &report.shortfall()))
+    drive(udp::Load::new(settings)?, output, (expected, "replies"), |load, observer| {
+        let steps = observer.line();
+        let ended = load.run(observer, |step| steps.println(udp::StepRow(step).to_string()));
+        ended.map(Box::new).map(LoadResult::Udp)
+    })
 }

@@ -398,7 +398,7 @@ fn senseless_arguments_are_named_and_end_with_2() {
 fn files_that_cannot_be_read_are_named_and_end_with_1() {
     // A device without end was read until memory ended.
     let paths = [("/nowhere/x", "No such file"), ("/dev/zero", "is a device")];
-    for option in ["--body-file ", "--verify-body=", "--urls "] {
+    for option in ["--body @", "--verify-body=", "--urls "] {
         for (path, why) in paths {
             let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
             command.args(["load", "http", "http://127.0.0.1:9/"]);

@@ -375,7 +375,7 @@ fn bodies_are_sent_within_the_windows(engine: &str) {
     });
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &body).unwrap();
-    let arguments = format!("-c 2 -n 20 --http2 --body-file {}", file.path().display());
+    let arguments = format!("-c 2 -n 20 --http2 --body @{}", file.path().display());
     let outcome = run_http(engine, target, &arguments);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 20);

@@ -65,8 +65,7 @@ fn a_large_request_body_is_sent_before_the_refusal_is_read(engine: &str) {
     let server = Server::http(engine, site.path(), &[]);
     let url = format!("http://{}/hello.txt", server.address());
     // The server drains a bounded part of it, and may close: a failure at most, never a hang.
-    let outcome =
-        load(engine, &[url], &format!("-c 2 -n 20 --body-file {body} --expect-status 405"));
+    let outcome = load(engine, &[url], &format!("-c 2 -n 20 --body @{body} --expect-status 405"));
     let whole = |name: &str| outcome.number(&format!("/whole_run/{name}"));
     assert_eq!(whole("answered") + whole("failed"), 20, "{}", outcome.result);
     drop(server);

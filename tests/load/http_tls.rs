@@ -155,7 +155,7 @@ fn a_large_request_goes_through_tls_as_a_whole(engine: &str) {
     });
     let file = secure.directory.path().join("body");
     std::fs::write(&file, &body).unwrap();
-    let arguments = format!("-c 2 -n 10 --insecure --body-file {}", file.display());
+    let arguments = format!("-c 2 -n 10 --insecure --body @{}", file.display());
     run(engine, target, &arguments).expect(0, &[]);
 }
 

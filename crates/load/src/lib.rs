@@ -8,6 +8,7 @@
 //! - [`tcp`]: requests over TCP to a server that echoes them.
 //! - [`http`]: requests over HTTP/1.1 or HTTP/2, with TLS or without.
 //! - [`udp`]: streams of datagrams, by default RTP, to a reflector.
+//! - [`address`]: which addresses a server has, and which of them it answers at.
 //! - [`schedule`]: when the requests of an open loop are due.
 //! - [`pattern`]: the content that is sent.
 //! - [`gates`]: limits that a run must meet.
@@ -15,21 +16,25 @@
 //!
 //! The result of a run is a type of `twinring_wire` (`docs/json.md`); its `Table` shows it to people.
 
-mod beside;
+pub mod address;
 mod cpu;
 pub mod gates;
 pub mod hgrm;
 pub mod http;
-mod limits;
 pub mod observer;
 pub mod pattern;
 mod recorder;
 mod report;
+mod requests;
 mod run;
 pub mod schedule;
+mod settings;
 pub mod tcp;
 mod time_series;
 pub mod udp;
 mod workers;
 
+pub use report::Table;
+pub use run::{Load, LoadError, Stopper};
+pub use settings::Common;
 pub use workers::Workers;

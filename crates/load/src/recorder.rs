@@ -4,7 +4,9 @@
 //! merged at the end. An event counts for the window if its own time stamp is inside it, so the
 //! window has exact ends.
 
+use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Latencies are recorded from 1 ns to 26 days, which is longer than a window with its warm-up and any timeout may be.
@@ -76,7 +78,30 @@ impl Requests {
     }
 }
 
+/// The outcomes of the requests for one URL.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UrlCounts {
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+}
+
+/// A request without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Where latency counts from: in an open loop, when the request was to be sent.
+    pub(crate) since_ns: u64,
+    /// When it was sent, or its connection begun.
+    pub(crate) began_ns: u64,
+    /// The URL.
+    pub(crate) target: u32,
+    /// Taken from the quota of `-n`.
+    pub(crate) drawn: bool,
+}
+
 pub(crate) struct Recorder {
+    /// An open loop: the latency from the actual start differs.
+    open: bool,
     /// Everything from the first connection to the last byte.
     pub(crate) whole: Requests,
     /// Events before the end of the window; the difference between sent and ended requests was in
@@ -86,65 +111,139 @@ pub(crate) struct Recorder {
     pub(crate) window: Requests,
     /// Of the answers inside the window.
     pub(crate) latency_ns: Histogram<u64>,
-    /// Of the requests sent inside the window, in an open loop.
-    pub(crate) lag_ns: Histogram<u64>,
     /// The sum of those latencies.
     pub(crate) latency_sum_ns: u64,
+    /// Of the same answers from when their requests really began, in an open loop.
+    pub(crate) raw_ns: Histogram<u64>,
+    /// To their first byte, where answers have a head.
+    pub(crate) first_byte_ns: Histogram<u64>,
+    /// Of the requests sent inside the window, in an open loop.
+    pub(crate) lag_ns: Histogram<u64>,
+    pub(crate) connect_ns: Histogram<u64>,
+    pub(crate) series: TimeSeries,
+    /// Bytes inside the window: of requests, of answers, of their content.
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) content_bytes: u64,
+    /// Answers from 2xx to 5xx, then others.
+    pub(crate) statuses: [u64; 5],
+    /// Answers inside the window by status.
+    pub(crate) codes: BTreeMap<u16, u64>,
+    pub(crate) urls: Vec<UrlCounts>,
+    /// Connections that the server did not close in time.
+    pub(crate) kept_open: u64,
     pub(crate) troubles: Troubles,
     /// The time and text.
     pub(crate) first_error: Option<(u64, String)>,
 }
 
+/// Zero is below the range of histograms; two readings of the clock may be equal.
+fn since(from_ns: u64, to_ns: u64) -> u64 {
+    to_ns.saturating_sub(from_ns).max(1)
+}
+
 impl Recorder {
-    pub(crate) fn new() -> Recorder {
+    /// Of an open loop or a closed one, for so many URLs.
+    pub(crate) fn new(open: bool, urls: usize) -> Recorder {
         Recorder {
+            open,
             whole: Requests::default(),
             until_end: Requests::default(),
             window: Requests::default(),
             latency_ns: histogram(),
-            lag_ns: histogram(),
             latency_sum_ns: 0,
+            raw_ns: histogram(),
+            first_byte_ns: histogram(),
+            lag_ns: histogram(),
+            connect_ns: histogram(),
+            series: TimeSeries::new(),
+            sent_bytes: 0,
+            received_bytes: 0,
+            content_bytes: 0,
+            statuses: [0; 5],
+            codes: BTreeMap::new(),
+            urls: vec![UrlCounts::default(); urls],
+            kept_open: 0,
             troubles: Troubles::default(),
             first_error: None,
         }
     }
 
-    /// `count` requests left at `now_ns`.
-    pub(crate) fn sent(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
-        self.note(now_ns, window, |requests| requests.sent += count);
+    fn url(&mut self, target: u32, count: impl Fn(&mut UrlCounts)) {
+        self.urls.get_mut(target as usize).into_iter().for_each(count);
     }
 
-    /// A request that was intended for `intended_ns` leaves at `now_ns`.
-    pub(crate) fn lagged(&mut self, intended_ns: u64, now_ns: u64, window: &Range<u64>) {
+    /// A request of `bytes` bytes leaves. Bytes of HTTP/2 are counted when they are sent.
+    pub(crate) fn sent(&mut self, request: &Request, bytes: u64, window: &Range<u64>) {
+        let now_ns = request.began_ns;
+        self.note(now_ns, window, |requests| requests.sent += 1);
+        self.url(request.target, |url| url.sent += 1);
         if window.contains(&now_ns) {
-            self.lag_ns.saturating_record(now_ns.saturating_sub(intended_ns));
+            self.sent_bytes += bytes;
+            if self.open {
+                self.lag_ns.saturating_record(now_ns.saturating_sub(request.since_ns));
+            }
         }
     }
 
-    /// `count` answers to requests sent at `since_ns` arrived at `now_ns`. True if that is inside
-    /// the window.
+    /// A complete answer arrived, valid or not: its status, all its bytes, and those of its content.
+    pub(crate) fn came(
+        &mut self,
+        status: u16,
+        bytes: u64,
+        content_bytes: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+    ) {
+        let class = usize::from(status / 100).wrapping_sub(2).min(4);
+        self.statuses[class] += 1;
+        if window.contains(&now_ns) {
+            *self.codes.entry(status).or_default() += 1;
+            self.received_bytes += bytes;
+            self.content_bytes += content_bytes;
+        }
+    }
+
+    /// `count` answers to requests that began together arrived at `now_ns`. True if that is inside the window.
     pub(crate) fn answered(
         &mut self,
+        request: &Request,
         count: u64,
-        since_ns: u64,
         now_ns: u64,
         window: &Range<u64>,
     ) -> bool {
         self.note(now_ns, window, |requests| requests.answered += count);
+        self.url(request.target, |url| url.answered += count);
         let inside = window.contains(&now_ns);
         if inside {
-            // Zero is below the histogram's range; two readings of the clock may be equal.
-            let latency_ns = now_ns.saturating_sub(since_ns).max(1);
+            let latency_ns = since(request.since_ns, now_ns);
             self.latency_ns.saturating_record_n(latency_ns, count);
             self.latency_sum_ns =
                 self.latency_sum_ns.saturating_add(latency_ns.saturating_mul(count));
+            if self.open {
+                self.raw_ns.saturating_record_n(since(request.began_ns, now_ns), count);
+            }
+            self.series.answered(latency_ns, count, now_ns, window);
         }
         inside
     }
 
-    /// `count` requests will not be answered.
-    pub(crate) fn failed(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
+    /// The first byte of an answer inside the window.
+    pub(crate) fn first_byte(&mut self, request: &Request, first_byte_ns: u64) {
+        self.first_byte_ns.saturating_record(since(request.began_ns, first_byte_ns));
+    }
+
+    /// `count` requests that began together will not be answered as they should.
+    pub(crate) fn failed(
+        &mut self,
+        request: &Request,
+        count: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+    ) {
         self.note(now_ns, window, |requests| requests.failed += count);
+        self.url(request.target, |url| url.failed += count);
+        self.series.failed(count, now_ns, window);
     }
 
     pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
@@ -169,9 +268,31 @@ impl Recorder {
         self.whole.merge(other.whole);
         self.until_end.merge(other.until_end);
         self.window.merge(other.window);
-        // Both have the same bounds, so every value fits.
-        let _same_bounds = self.latency_ns.add(&other.latency_ns);
-        let _same_bounds = self.lag_ns.add(&other.lag_ns);
+        let histograms = [
+            (&mut self.latency_ns, other.latency_ns),
+            (&mut self.raw_ns, other.raw_ns),
+            (&mut self.first_byte_ns, other.first_byte_ns),
+            (&mut self.lag_ns, other.lag_ns),
+            (&mut self.connect_ns, other.connect_ns),
+        ];
+        for (mine, theirs) in histograms {
+            // All have the same bounds, so every value fits.
+            let _same_bounds = mine.add(&theirs);
+        }
+        self.series.merge(other.series);
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.content_bytes += other.content_bytes;
+        self.kept_open += other.kept_open;
+        self.statuses.iter_mut().zip(other.statuses).for_each(|(mine, theirs)| *mine += theirs);
+        for (status, count) in other.codes {
+            *self.codes.entry(status).or_default() += count;
+        }
+        for (mine, theirs) in self.urls.iter_mut().zip(other.urls) {
+            mine.sent += theirs.sent;
+            mine.answered += theirs.answered;
+            mine.failed += theirs.failed;
+        }
         self.troubles.merge(&other.troubles);
         let firsts = [self.first_error.take(), other.first_error];
         self.first_error = firsts.into_iter().flatten().min();
@@ -190,27 +311,37 @@ pub(crate) fn histogram() -> Histogram<u64> {
 mod tests {
     use super::*;
 
+    fn request(since_ns: u64, began_ns: u64) -> Request {
+        Request { since_ns, began_ns, target: 0, drawn: false }
+    }
+
     #[test]
     fn an_event_counts_where_its_time_lies() {
         let window = 100..200;
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::new(true, 1);
         for now in [50, 99, 100, 199, 200, 300] {
-            recorder.sent(2, now, &window);
-            recorder.answered(1, now - 40, now, &window);
+            recorder.sent(&request(now - 10, now), 5, &window);
+            recorder.sent(&request(now - 10, now), 5, &window);
+            recorder.answered(&request(now - 40, now - 30), 1, now, &window);
         }
         assert_eq!((recorder.whole.sent, recorder.whole.answered), (12, 6));
         assert_eq!((recorder.window.sent, recorder.window.answered), (4, 2));
         assert_eq!(recorder.until_end.in_flight(), 4);
         assert_eq!((recorder.latency_ns.len(), recorder.latency_ns.max()), (2, 40));
+        assert_eq!(
+            (recorder.raw_ns.max(), recorder.lag_ns.max(), recorder.sent_bytes),
+            (30, 10, 20)
+        );
+        assert_eq!((recorder.urls[0].sent, recorder.urls[0].answered), (12, 6));
     }
 
     /// More than a minute was a minute.
     #[test]
     fn no_latency_is_beyond_the_range() {
-        let week_ns = crate::limits::TIME_MAX.as_nanos() as u64;
+        let week_ns = crate::settings::TIME_MAX.as_nanos() as u64;
         for latency_ns in [1, 75_000_000_000, 3 * week_ns] {
-            let mut recorder = Recorder::new();
-            recorder.answered(3, 0, latency_ns, &(0..u64::MAX));
+            let mut recorder = Recorder::new(false, 0);
+            recorder.answered(&request(0, 0), 3, latency_ns, &(latency_ns..u64::MAX));
             assert_eq!(recorder.latency_ns.len(), 3);
             assert!(recorder.latency_ns.max().abs_diff(latency_ns) <= latency_ns / 1000);
         }
@@ -218,7 +349,7 @@ mod tests {
 
     #[test]
     fn merging_keeps_the_earliest_error() {
-        let (mut a, mut b) = (Recorder::new(), Recorder::new());
+        let (mut a, mut b) = (Recorder::new(false, 0), Recorder::new(false, 0));
         a.trouble(Trouble::Reset, 20, || "later".into());
         b.trouble(Trouble::Timeout, 10, || "earlier".into());
         a.merge(b);

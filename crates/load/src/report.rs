@@ -3,30 +3,28 @@
 
 pub(crate) mod table;
 
-use crate::gates::{Gates, Judged};
+pub use self::table::Table;
+
+use crate::gates::Judged;
 use crate::recorder::Recorder;
-use crate::run::{LATE, Ran, Share};
-use twinring::Features;
+use crate::requests::{LATE, Share};
+use crate::run::Ran;
+use crate::settings::Common;
 use twinring_wire::Fields;
 use twinring_wire::histogram::{EncodedHistogram, Lag, Latency, micros};
 use twinring_wire::load::{Head, RATE_TOLERANCE};
 use twinring_wire::requests::{Connections, RequestResult, Requests, WholeRun};
 
 /// How a result of this schema begins.
-pub(crate) fn head(
-    schema: &str,
-    target: String,
-    (features, fallback_reason): (&Features, Option<&str>),
-    interrupted: bool,
-) -> Head {
+pub(crate) fn head(schema: &str, target: String, ran: &Ran) -> Head {
     Head {
         event: "result".to_owned(),
         schema: schema.to_owned(),
         target,
-        engine: features.engine().to_string(),
-        features: Fields::of(features),
-        fallback_reason: fallback_reason.map(str::to_owned),
-        interrupted,
+        engine: ran.features.engine().to_string(),
+        features: Fields::of(&ran.features),
+        fallback_reason: ran.fallback_reason.clone(),
+        interrupted: ran.interrupted,
     }
 }
 
@@ -35,12 +33,9 @@ pub(crate) fn of_requests(
     all: &Share,
     ran: &Ran,
     latency_from: &str,
-    connections: Connections,
-    gates: &Gates,
+    common: &Common,
 ) -> RequestResult {
-    let counted = &all.recorder;
-    let window = ran.window();
-    let open = latency_from == "intended";
+    let (counted, window, open) = (&all.recorder, ran.window(), common.is_open());
     let hopeless_ns = all.hopeless_ns();
     let mut requests = requests(all, window.seconds, hopeless_ns.len());
     if open && all.due.is_none() {
@@ -55,10 +50,13 @@ pub(crate) fn of_requests(
         whole_run: whole_run(counted),
         latency_us: Latency::of(&counted.latency_ns),
         latency_from: latency_from.to_owned(),
+        raw_latency_us: open.then(|| Latency::of(&counted.raw_ns)),
+        connect_us: Latency::of(&counted.connect_ns),
+        time_series: counted.series.report(),
         schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
         histogram: EncodedHistogram::of(&counted.latency_ns),
-        connections,
-        gates: gates.judge(&Judged {
+        connections: connections(all, ran, common.connections),
+        gates: common.gates.judge(&Judged {
             answers_ns: &counted.latency_ns,
             waits_ns: &[&all.unsent.waited_ns, &hopeless_ns],
             answered: requests.answered,
@@ -99,7 +97,7 @@ fn whole_run(counted: &Recorder) -> WholeRun {
 }
 
 /// The connections, without the fields that only one kind of load has.
-pub(crate) fn connections(all: &Share, ran: &Ran, asked: u64) -> Connections {
+fn connections(all: &Share, ran: &Ran, asked: u64) -> Connections {
     Connections {
         asked,
         established: all.answered.len() as u64,

@@ -1,54 +1,111 @@
-//! A run over connections: worker threads, each with its own engine, that connect, begin together,
-//! and count inside the same window.
+//! A run of any load: worker threads, each with its own engine, that open what they need, begin together, and count
+//! inside the same window.
+//!
+//! A protocol is a [`Client`]. The loop of a thread is [`work`]; the calling thread conducts (`conductor.rs`): it
+//! decides when the window begins and ends, and informs the observer.
 
 mod conductor;
-mod connect;
 mod control;
-mod pace;
-mod thread;
-mod unsent;
 
 pub(crate) use self::conductor::Plan;
-pub(crate) use self::connect::{connect_failure, connect_share, dial, not_within};
 pub(crate) use self::control::Control;
-pub(crate) use self::pace::{Connections, Loaded};
-pub(crate) use self::thread::{Share, Thread};
-pub(crate) use self::unsent::LATE;
 
 use self::conductor::Conductor;
 use self::control::Note;
-use crate::beside::beside;
-use crate::cpu::Throttling;
+use crate::cpu::{CpuStart, CpuUse, Throttling};
 use crate::observer::Observer;
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
-use twinring::{CounterSnapshot, Features, Runtime, RuntimeError, monotonic_ns};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+use twinring::{
+    CounterSnapshot, Either, Features, Runtime, RuntimeError, monotonic_ns, race,
+    shutdown_requested, sleep_until,
+};
 use twinring_wire::load::Window;
 
 /// How long closed sockets may still send after the run: their requests were abandoned.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
+
+/// What a worker thread does for a protocol.
+pub(crate) trait Client: Sized {
+    /// The counts of the thread.
+    type Outcome: Send + 'static;
+
+    /// Opens connections or sockets, as many as can be. Returns how many are open.
+    async fn open(&mut self) -> u64;
+
+    /// Starts the traffic, whose first request is due at `first_ns`.
+    fn begin(&mut self, first_ns: u64);
+
+    /// The window begins now.
+    fn window_begins(&mut self) {}
+
+    /// The window has ended.
+    fn window_ends(&mut self);
+
+    /// Waits for outstanding answers.
+    async fn drain(&mut self);
+
+    fn outcome(self, cpu: CpuUse) -> Self::Outcome;
+}
+
+/// The run of a thread, from its first connection to its counts.
+pub(crate) async fn work<C: Client>(
+    mut client: C,
+    control: &Control,
+    warmup: Duration,
+) -> C::Outcome {
+    let opened = match race(client.open(), shutdown_requested()).await {
+        Either::Left(opened) => opened,
+        Either::Right(()) => return client.outcome(CpuUse::default()),
+    };
+    control.note(Note::Ready { opened });
+    if let Either::Right(()) = race(control.announced(), shutdown_requested()).await {
+        return client.outcome(CpuUse::default());
+    }
+    let window = control.window();
+    let first_ns = window.start - warmup.as_nanos() as u64;
+    race(sleep_until(instant_at(first_ns)), shutdown_requested()).await;
+    client.begin(first_ns);
+    let mut cpu = CpuUse::default();
+    let begins = sleep_until(instant_at(window.start));
+    if let Either::Left(()) = race(begins, shutdown_requested()).await {
+        client.window_begins();
+        let start = CpuStart::read();
+        // The end may come earlier than planned; the conductor then requests it.
+        race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
+        cpu = start.used();
+    }
+    client.window_ends();
+    client.drain().await;
+    client.outcome(cpu)
+}
+
+/// A time of CLOCK_MONOTONIC as the `Instant` that timers use.
+pub(crate) fn instant_at(ns: u64) -> Instant {
+    // An unknown time counts as 30 years ahead.
+    let ahead = ns.saturating_sub(monotonic_ns()).min(946_080_000_000_000_000);
+    Instant::now() + Duration::from_nanos(ahead)
+}
 
 /// Why a run has no result.
 #[derive(Debug)]
 pub enum LoadError {
     /// The engine failed.
     Engine(RuntimeError),
-    /// TLS cannot be set up as configured.
-    Tls(String),
-    /// A request cannot be built as configured.
-    Request(String),
-    /// No connection could be opened.
-    NoConnection {
+    /// TLS or a request cannot be set up as configured.
+    Setup(String),
+    /// Not a single connection or socket could be opened.
+    Unreachable {
         /// Address of the server.
         target: String,
         /// The first failure.
         why: String,
-        /// Attempts.
-        attempts: u64,
     },
 }
 
@@ -56,11 +113,11 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
-            LoadError::Tls(why) | LoadError::Request(why) => f.write_str(why),
-            LoadError::NoConnection { target, why, attempts } => write!(
+            LoadError::Setup(why) => f.write_str(why),
+            LoadError::Unreachable { target, why } => write!(
                 f,
-                "no connection to {target} could be made ({attempts} tried; {why}); check that \
-                 the server is running and listens on that address"
+                "no connection to {target} could be made ({why}); check that the server is running and listens on \
+                 that address"
             ),
         }
     }
@@ -70,81 +127,102 @@ impl Error for LoadError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             LoadError::Engine(error) => Some(error),
-            LoadError::Tls(_) | LoadError::Request(_) | LoadError::NoConnection { .. } => None,
+            LoadError::Setup(_) | LoadError::Unreachable { .. } => None,
         }
     }
 }
 
 /// Ends a run early, from any thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    notes: Sender<Note>,
-}
+#[derive(Clone, Debug, Default)]
+pub struct Stopper(Arc<AtomicBool>);
 
 impl Stopper {
     /// Ends the window now; the run then reports the result so far.
     pub fn stop(&self) {
-        // Fails only when the run is over.
-        let _over = self.notes.send(Note::Stop);
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
-/// An engine that is ready for a run.
-pub(crate) struct Stage {
+/// A load that is ready to run: its settings and its engine.
+pub struct Load<S> {
+    pub(crate) settings: S,
+    pub(crate) runtime: Runtime,
+    pub(crate) stopper: Stopper,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Load<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Load").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<S> Load<S> {
+    /// The engine and its features.
+    pub fn features(&self) -> &Features {
+        self.runtime.features()
+    }
+
+    /// Why `auto` did not choose io_uring.
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.runtime.fallback_reason()
+    }
+
+    /// A handle to end the run early.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+/// Runs `work` on each thread, with its index, and conducts. Returns the threads' results when all have ended.
+pub(crate) fn run<T, F>(
     runtime: Runtime,
-    notes: Sender<Note>,
-    heard: Receiver<Note>,
+    stopper: &Stopper,
+    plan: Plan,
+    observer: &mut dyn Observer,
+    work: impl Fn(usize, Arc<Control>) -> F + Send + Sync,
+) -> Result<(Vec<T>, Ran), LoadError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let (notes, heard) = channel();
+    let control = Arc::new(Control::new(plan.threads, plan.requests, notes));
+    let (handle, features) = (runtime.handle(), runtime.features().clone());
+    let fallback_reason = runtime.fallback_reason().map(str::to_owned);
+    let mut conductor = Conductor::new(plan, &control, heard, stopper, observer);
+    let outcomes = thread::scope(|scope| {
+        let workers = Arc::clone(&control);
+        let engine = scope.spawn(move || {
+            // Also after a panic: otherwise the conductor would never know.
+            let _ended = Ended(&workers);
+            runtime.run(|index| work(index, Arc::clone(&workers)))
+        });
+        conductor.conduct();
+        handle.shutdown();
+        engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
+    let ran = Ran {
+        features,
+        fallback_reason,
+        window: control.window(),
+        interrupted: conductor.interrupted(),
+        throttling: conductor.throttling(),
+        served_at_once_max: control.served_at_once_max(),
+        counters: handle.counters(),
+    };
+    Ok((outcomes, ran))
 }
 
-impl Stage {
-    pub(crate) fn new(runtime: Runtime) -> Stage {
-        let (notes, heard) = channel();
-        Stage { runtime, notes, heard }
-    }
+struct Ended<'a>(&'a Control);
 
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
-    pub(crate) fn stopper(&self) -> Stopper {
-        Stopper { notes: self.notes.clone() }
-    }
-
-    /// Runs `work` on each thread, with its index, and conducts. Returns the threads' results when
-    /// all have ended.
-    pub(crate) fn run<T, F>(
-        self,
-        plan: Plan,
-        observer: &mut dyn Observer,
-        work: impl Fn(usize, Arc<Control>) -> F + Send + Sync + 'static,
-    ) -> Result<(Vec<T>, Ran), LoadError>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + 'static,
-    {
-        let Stage { runtime, notes, heard } = self;
-        let control = Arc::new(Control::new(plan.threads, plan.requests, notes));
-        let (handle, features) = (runtime.handle(), runtime.features().clone());
-        let fallback_reason = runtime.fallback_reason().map(str::to_owned);
-        let mut conductor = Conductor::new(plan, &control, heard, &handle, observer);
-        let (workers, ended) = (Arc::clone(&control), Arc::clone(&control));
-        let outcomes = beside(
-            runtime,
-            move |index| work(index, Arc::clone(&workers)),
-            move || ended.note(Note::Ended),
-            || conductor.conduct(),
-        );
-        let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
-        let ran = Ran {
-            features,
-            fallback_reason,
-            window: control.window(),
-            interrupted: conductor.interrupted(),
-            throttling: conductor.throttling(),
-            served_at_once_max: control.served_at_once_max(),
-            counters: handle.counters(),
-        };
-        Ok((outcomes, ran))
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.note(Note::Ended);
     }
 }
 
@@ -152,7 +230,7 @@ impl Stage {
 pub(crate) struct Ran {
     pub(crate) features: Features,
     pub(crate) fallback_reason: Option<String>,
-    pub(crate) window: Range<u64>,
+    window: Range<u64>,
     pub(crate) interrupted: bool,
     pub(crate) throttling: Throttling,
     pub(crate) served_at_once_max: u64,
@@ -160,40 +238,11 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The engine in use, and why `auto` did not choose io_uring.
-    pub(crate) fn engine(&self) -> (&Features, Option<&str>) {
-        (&self.features, self.fallback_reason.as_deref())
-    }
-
-    /// The actual window.
+    /// The actual window. If it never began, it is empty, at the end of the run.
     pub(crate) fn window(&self) -> Window {
-        window(self.window.clone())
+        let end_monotonic_ns = self.window.end.min(monotonic_ns());
+        let start_monotonic_ns = self.window.start.min(end_monotonic_ns);
+        let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
+        Window { start_monotonic_ns, end_monotonic_ns, seconds }
     }
-
-    /// Without a single connection there is nothing to report, unless the run was interrupted.
-    pub(crate) fn check_connected(
-        &self,
-        share: &Share,
-        target: &str,
-        asked: u64,
-    ) -> Result<(), LoadError> {
-        if !share.answered.is_empty() || self.interrupted {
-            return Ok(());
-        }
-        let first = share.recorder.first_error.as_ref().map(|(_, what)| what.clone());
-        Err(LoadError::NoConnection {
-            target: target.to_owned(),
-            why: first.unwrap_or_else(|| "no reason is known".into()),
-            attempts: asked,
-        })
-    }
-}
-
-/// The actual window. If it never began, it is empty, at the end of the run.
-pub(crate) fn window(planned: Range<u64>) -> Window {
-    let now_ns = monotonic_ns();
-    let end_monotonic_ns = planned.end.min(now_ns);
-    let start_monotonic_ns = planned.start.min(end_monotonic_ns);
-    let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
-    Window { start_monotonic_ns, end_monotonic_ns, seconds }
 }

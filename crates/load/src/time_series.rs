@@ -1,18 +1,20 @@
 //! Answers, failures and latencies by interval of the window.
+//!
+//! The length of a run may not be known before its end, so intervals begin short and double whenever there would be
+//! too many.
 
 use crate::recorder::LATENCY_NS_MAX;
 use hdrhistogram::Histogram;
 use std::ops::Range;
-use std::time::Duration;
 use twinring_wire::histogram::micros;
-use twinring_wire::http as wire;
+use twinring_wire::requests as wire;
 
 /// Shortest interval.
-const INTERVAL_MIN: Duration = Duration::from_secs(1);
+const INTERVAL_NS: u64 = 100_000_000;
 /// Most intervals.
-const INTERVALS_MAX: u32 = 300;
+const INTERVALS_MAX: usize = 100;
 /// Significant decimal digits of a latency. One less than in the histograms of a whole run, because
-/// each interval has its own: 300 of them take 6 MB per thread.
+/// each interval has its own.
 const DIGITS: u8 = 2;
 
 /// A series with intervals of the same length.
@@ -40,25 +42,33 @@ impl Interval {
         };
         Interval { answered: 0, failed: 0, latency_ns }
     }
+
+    fn merge(&mut self, other: &Interval) {
+        self.answered += other.answered;
+        self.failed += other.failed;
+        // Both have the same bounds, so every value fits.
+        let _same_bounds = self.latency_ns.add(&other.latency_ns);
+    }
 }
 
 impl TimeSeries {
-    /// For a window of up to `longest`.
-    pub(crate) fn new(longest: Duration) -> TimeSeries {
-        let interval = INTERVAL_MIN.max(longest / INTERVALS_MAX);
-        TimeSeries {
-            interval_ns: interval.as_nanos() as u64,
-            intervals: Vec::new(),
-            current: 0..0,
-            current_number: 0,
-        }
+    pub(crate) fn new() -> TimeSeries {
+        let (interval_ns, intervals) = (INTERVAL_NS, Vec::new());
+        TimeSeries { interval_ns, intervals, current: 0..0, current_number: 0 }
     }
 
-    /// An answer arrived at `now_ns`; counts if that is inside the window.
-    pub(crate) fn answered(&mut self, latency_ns: u64, now_ns: u64, window: &Range<u64>) {
+    /// `count` answers arrived at `now_ns`; they count if that is inside the window.
+    pub(crate) fn answered(
+        &mut self,
+        latency_ns: u64,
+        count: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+    ) {
         if let Some(interval) = self.at(now_ns, window) {
-            interval.answered += 1;
-            interval.latency_ns.saturating_record(latency_ns.max(1));
+            interval.answered += count;
+            let count = count.try_into().unwrap_or(u32::MAX);
+            interval.latency_ns.saturating_record_n(latency_ns.max(1), count);
         }
     }
 
@@ -74,6 +84,9 @@ impl TimeSeries {
             return None;
         }
         if !self.current.contains(&now_ns) {
+            while (now_ns - window.start) / self.interval_ns >= INTERVALS_MAX as u64 {
+                self.coarsen();
+            }
             let number = (now_ns - window.start) / self.interval_ns;
             let start_ns = window.start + number * self.interval_ns;
             self.current = start_ns..start_ns + self.interval_ns;
@@ -85,17 +98,33 @@ impl TimeSeries {
         self.intervals.get_mut(self.current_number)
     }
 
+    /// Makes intervals of double the length.
+    fn coarsen(&mut self) {
+        self.interval_ns *= 2;
+        let mut pairs: Vec<Interval> = Vec::new();
+        for (number, interval) in std::mem::take(&mut self.intervals).into_iter().enumerate() {
+            match pairs.last_mut().filter(|_| number % 2 == 1) {
+                Some(first) => first.merge(&interval),
+                None => pairs.push(interval),
+            }
+        }
+        self.intervals = pairs;
+        self.current = 0..0;
+    }
+
     /// Adds the series of another thread in the same window.
-    pub(crate) fn merge(&mut self, other: TimeSeries) {
+    pub(crate) fn merge(&mut self, mut other: TimeSeries) {
+        while self.interval_ns < other.interval_ns {
+            self.coarsen();
+        }
+        while other.interval_ns < self.interval_ns {
+            other.coarsen();
+        }
         while self.intervals.len() < other.intervals.len() {
             self.intervals.push(Interval::new());
         }
-        for (mine, theirs) in self.intervals.iter_mut().zip(other.intervals) {
-            mine.answered += theirs.answered;
-            mine.failed += theirs.failed;
-            // Both have the same bounds, so every value fits.
-            let _same_bounds = mine.latency_ns.add(&theirs.latency_ns);
-        }
+        let pairs = self.intervals.iter_mut().zip(&other.intervals);
+        pairs.for_each(|(mine, theirs)| mine.merge(theirs));
     }
 
     pub(crate) fn report(&self) -> wire::TimeSeries {
@@ -118,28 +147,58 @@ impl TimeSeries {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+
     #[test]
     fn events_are_in_the_interval_of_their_time() {
-        const S: u64 = 1_000_000_000;
-        let window = 10 * S..13 * S;
-        let mut series = TimeSeries::new(Duration::from_secs(3));
-        for (now, latency) in [(9 * S, 1), (10 * S, 1000), (11 * S - 1, 3000), (12 * S, 5000)] {
-            series.answered(latency, now, &window);
+        let window = 1000 * MS..1300 * MS;
+        let mut series = TimeSeries::new();
+        for (now, latency) in [(900, 1), (1000, 1000), (1099, 3000), (1200, 5000)] {
+            series.answered(latency, 1, now * MS, &window);
         }
-        series.failed(4, 13 * S, &window);
-        let mut other = TimeSeries::new(Duration::from_secs(3));
-        other.failed(2, 11 * S, &window);
-        other.answered(9000, 12 * S + 5, &window);
+        series.failed(4, 1300 * MS, &window);
+        let mut other = TimeSeries::new();
+        other.failed(2, 1100 * MS, &window);
+        other.answered(9000, 1, 1205 * MS, &window);
         series.merge(other);
         let report = series.report();
         let rows: Vec<_> = report.intervals.iter().map(|i| (i.answered, i.failed)).collect();
         assert_eq!(rows, [(2, 0), (0, 2), (2, 0)]);
-        assert_eq!(report.intervals[2].start_s, 2.0);
+        assert_eq!(report.intervals[2].start_s, 0.2);
         assert!((report.intervals[2].max_us - 9.0).abs() < 0.1);
     }
 
+    /// With `-n`, intervals were 12 s, so that a short run was one point.
     #[test]
-    fn a_long_window_has_longer_intervals() {
-        assert_eq!(TimeSeries::new(Duration::from_secs(3600)).report().interval_s, 12.0);
+    fn any_run_has_many_intervals_and_no_more_than_a_hundred() {
+        for (seconds, interval_s, count) in
+            [(1, 0.1, 10), (10, 0.1, 100), (11, 0.2, 55), (3600, 51.2, 71)]
+        {
+            let mut series = TimeSeries::new();
+            let window = 0..seconds * 1000 * MS;
+            for now in (0..window.end).step_by((50 * MS) as usize) {
+                series.answered(1000, 1, now, &window);
+            }
+            let report = series.report();
+            assert_eq!(
+                (report.interval_s, report.intervals.len()),
+                (interval_s, count),
+                "{seconds}"
+            );
+            let answered: u64 = report.intervals.iter().map(|interval| interval.answered).sum();
+            assert_eq!(answered, seconds * 20);
+        }
+    }
+
+    #[test]
+    fn threads_with_intervals_of_different_lengths_are_added() {
+        let window = 0..60_000 * MS;
+        let (mut short, mut long) = (TimeSeries::new(), TimeSeries::new());
+        short.answered(1, 7, 250 * MS, &window);
+        long.answered(1, 3, 59_000 * MS, &window);
+        short.merge(long);
+        let report = short.report();
+        assert_eq!((report.interval_s, report.intervals[0].answered), (0.8, 7));
+        assert_eq!(report.intervals.last().map(|last| last.answered), Some(3));
     }
 }

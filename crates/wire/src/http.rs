@@ -31,20 +31,11 @@ pub struct HttpResult {
     /// Final answers inside the window by status.
     #[serde(default)]
     pub status_codes: BTreeMap<String, u64>,
-    /// The same answers as in `latency_us` from when their requests really began, as a load
-    /// generator that waits for the server would report them; `null` in a closed loop.
-    #[serde(default)]
-    pub raw_latency_us: Option<Latency>,
     /// From when a request really began to the first byte of the final head of its answer, of the
     /// answers inside the window.
     pub ttfb_us: Latency,
-    /// Time to open a connection, including its TLS handshake, over the whole run.
-    pub connect_us: Latency,
     /// Histograms beside that of the latency; the lab needs them to add several results.
     pub histograms: Option<Histograms>,
-    /// The window in intervals.
-    #[serde(default)]
-    pub time_series: TimeSeries,
     /// The outcomes of requests by URL, for the first 100.
     #[serde(default)]
     pub urls: Vec<Url>,
@@ -57,9 +48,12 @@ pub struct HttpResult {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "HttpSettings"))]
 pub struct Settings {
+    /// Addresses of the server that are used in turn.
+    #[serde(default)]
+    pub addresses: Vec<String>,
     /// URLs.
     pub urls: u64,
-    /// Method of the requests.
+    /// Method of the requests; several with commas.
     #[serde(default)]
     pub method: String,
     /// Length of their content.
@@ -207,37 +201,6 @@ pub struct Histograms {
     pub connect: EncodedHistogram,
 }
 
-/// The window in intervals.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct TimeSeries {
-    /// Length of an interval: 1 for windows of up to 300 s, then the length that makes 300
-    /// intervals. The last may be shorter.
-    pub interval_s: f64,
-    /// From the start of the window to its last event.
-    pub intervals: Vec<Interval>,
-}
-
-/// One interval of the window.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct Interval {
-    /// Its start, from that of the window.
-    pub start_s: f64,
-    /// Requests answered in it.
-    pub answered: u64,
-    /// Requests that failed in it.
-    pub failed: u64,
-    /// Median latency of its answers.
-    pub p50_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// The longest.
-    pub max_us: f64,
-}
-
 /// The outcomes of the requests for one URL, over the whole run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -355,13 +318,14 @@ impl HttpResult {
         let mine = self.histograms.as_mut().ok_or_else(no_histograms)?;
         let theirs = other.histograms.ok_or_else(no_histograms)?;
         self.ttfb_us = Latency::of(&mine.ttfb.add(&theirs.ttfb)?);
-        self.connect_us = Latency::of(&mine.connect.add(&theirs.connect)?);
-        (mine.raw, self.raw_latency_us) = (None, None);
-        self.time_series = TimeSeries::default();
+        let connect_us = Latency::of(&mine.connect.add(&theirs.connect)?);
+        mine.raw = None;
         self.urls.clear();
         for (status, count) in other.status_codes {
             *self.status_codes.entry(status).or_default() += count;
         }
-        self.all.add(other.all)
+        self.all.add(other.all)?;
+        self.all.connect_us = connect_us;
+        Ok(())
     }
 }

@@ -30,7 +30,8 @@ pub struct Mark {
 }
 
 /// The result of a load generator.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
 pub enum LoadResult {
     /// Of `twinring load tcp`.
     Tcp(Box<TcpResult>),
@@ -134,6 +135,24 @@ impl LoadResult {
             LoadResult::Tcp(result) => &result.settings.mode,
             LoadResult::Udp(_) => "open",
             LoadResult::Http(result) => &result.settings.mode,
+        }
+    }
+
+    /// Why the run counts as failed, if it does.
+    pub fn failure(&self) -> Option<String> {
+        match self {
+            LoadResult::Tcp(result) => result.failure(),
+            LoadResult::Udp(result) => result.failure(),
+            LoadResult::Http(result) => result.failure(),
+        }
+    }
+
+    /// Why the load was not the one that was asked for, if it was not.
+    pub fn shortfall(&self) -> Vec<String> {
+        match self {
+            LoadResult::Tcp(result) => result.shortfall(),
+            LoadResult::Udp(result) => result.shortfall(),
+            LoadResult::Http(result) => result.shortfall(),
         }
     }
 

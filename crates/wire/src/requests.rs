@@ -23,6 +23,16 @@ pub struct RequestResult {
     /// has a connection of its own.
     #[serde(default)]
     pub latency_from: String,
+    /// The same answers from when their requests really began, as a load generator that waits for the server would
+    /// report them; `null` in a closed loop.
+    #[serde(default)]
+    pub raw_latency_us: Option<Latency>,
+    /// Time to open a connection, including its TLS handshake, over the whole run.
+    #[serde(default)]
+    pub connect_us: Latency,
+    /// The window in intervals.
+    #[serde(default)]
+    pub time_series: TimeSeries,
     /// How late requests left against the schedule; `null` in a closed loop.
     #[serde(default)]
     pub schedule_lag_us: Option<Lag>,
@@ -130,6 +140,37 @@ pub struct Connections {
     pub max_answered: u64,
 }
 
+/// The window in intervals.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct TimeSeries {
+    /// Length of an interval: 0.1 for windows of up to 10 s, then double that until there are at most 100
+    /// intervals. The last may be shorter.
+    pub interval_s: f64,
+    /// From the start of the window to its last event.
+    pub intervals: Vec<Interval>,
+}
+
+/// One interval of the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Interval {
+    /// Its start, from that of the window.
+    pub start_s: f64,
+    /// Requests answered in it.
+    pub answered: u64,
+    /// Requests that failed in it.
+    pub failed: u64,
+    /// Median latency of its answers.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
 impl RequestResult {
     /// Requests due inside the window: as the load generator counted them, or by the rate if it did
     /// not. Random arrivals in a window are more or fewer than rate x window.
@@ -189,6 +230,12 @@ impl RequestResult {
         self.schedule_lag_us = lags.reduce(|a, b| if a.p99 < b.p99 { b } else { a });
         self.connections.add(&other.connections);
         self.gates.clear();
+        self.raw_latency_us = None;
+        self.time_series = TimeSeries::default();
+        // Without its histogram the worst of both; `load http` has it.
+        if self.connect_us.p99 < other.connect_us.p99 {
+            self.connect_us = other.connect_us;
+        }
         self.first_error = self.first_error.take().or(other.first_error);
         self.cpu.add(&other.cpu);
         forget(&mut self.runtime_counters);

@@ -182,7 +182,7 @@ mod tests {
 
     fn see<'a>(parts: impl IntoIterator<Item = &'a [u8]>, to_head: bool, finish: bool) -> Seen {
         let (mut parser, mut seen) = (AnswerParser::new(), Seen::default());
-        let mut heads = HeadReader::new(to_head);
+        let mut heads = HeadReader::of(to_head);
         for part in parts {
             let mut rest = part;
             while !rest.is_empty() {

@@ -33,7 +33,8 @@ pub struct Outcome {
 
 /// Parses `bytes` in chunks of `step` bytes; with `ends`, the connection ends behind them.
 pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome {
-    let (mut parser, mut heads) = (AnswerParser::new(), HeadReader::new(to_head));
+    let mut parser = AnswerParser::new();
+    let mut heads = HeadReader::of(to_head);
     let mut outcome = Outcome::default();
     for mut part in bytes.chunks(step.max(1)) {
         while !part.is_empty() {
@@ -72,5 +73,5 @@ pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
 
 /// The bytes that are sent for a URL.
 pub fn request_bytes(request: &Request, target: &Target, keepalive: bool) -> Vec<u8> {
-    request.bytes(target, keepalive)
+    target.clone().asking(request.clone()).bytes(keepalive)
 }

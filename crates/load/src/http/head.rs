@@ -53,18 +53,20 @@ struct Memory {
     bytes: Vec<u8>,
     date: Range<usize>,
     head: Head,
+    to_head: bool,
 }
 
 /// Parses heads, and caches the last one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HeadReader {
-    /// The answers are to HEAD requests, and have no content.
-    to_head: bool,
+    /// The next answer is to a HEAD request, and has no content.
+    pub(super) to_head: bool,
     memory: Option<Memory>,
 }
 
 impl HeadReader {
-    pub(super) fn new(to_head: bool) -> HeadReader {
+    /// For answers to HEAD requests, or to others.
+    pub(super) fn of(to_head: bool) -> HeadReader {
         HeadReader { to_head, memory: None }
     }
 
@@ -73,7 +75,8 @@ impl HeadReader {
     /// # Errors
     /// When it is not a head of HTTP/1.x, or contradicts itself about its content.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<Head>, Malformed> {
-        if let Some(head) = self.memory.as_ref().and_then(|memory| memory.recognise(bytes)) {
+        let memory = self.memory.as_ref().filter(|memory| memory.to_head == self.to_head);
+        if let Some(head) = memory.and_then(|memory| memory.recognise(bytes)) {
             return Ok(Some(head));
         }
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -90,8 +93,13 @@ impl HeadReader {
             && !head.is_interim()
         {
             let start = date.as_ptr() as usize - bytes.as_ptr() as usize;
-            let memory =
-                self.memory.get_or_insert_with(|| Memory { bytes: Vec::new(), date: 0..0, head });
+            let memory = self.memory.get_or_insert_with(|| Memory {
+                bytes: Vec::new(),
+                date: 0..0,
+                head,
+                to_head: false,
+            });
+            memory.to_head = self.to_head;
             memory.bytes.clear();
             memory.bytes.extend_from_slice(&bytes[..length]);
             (memory.date, memory.head) = (start..start + date.len(), head);
@@ -208,7 +216,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Option<Head>, Malformed> {
-        HeadReader::new(false).read(text.as_bytes())
+        HeadReader::default().read(text.as_bytes())
     }
 
     fn head(text: &str) -> Head {
@@ -244,8 +252,13 @@ mod tests {
             assert_eq!((head.framing, head.keep_alive), (framing, keep_alive), "{text}");
             assert_eq!(head.bytes, text.len());
         }
-        let to_head = HeadReader::new(true).read(cases[0].0.as_bytes()).unwrap().unwrap();
-        assert_eq!((to_head.framing, to_head.keep_alive), (Length(0), true));
+        // The same head means something else to another method.
+        let dated = "HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 12\r\n\r\n";
+        let mut reader = HeadReader::default();
+        for (to_head, framing) in [(false, Length(12)), (true, Length(0)), (false, Length(12))] {
+            reader.to_head = to_head;
+            assert_eq!(reader.read(dated.as_bytes()).unwrap().unwrap().framing, framing);
+        }
     }
 
     #[test]
@@ -273,7 +286,7 @@ mod tests {
             format!("HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {length}\r\n\r\n")
         };
         let (first, second) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Mon, 07 Nov 1994 08:49:37 GMT");
-        let mut reader = HeadReader::new(false);
+        let mut reader = HeadReader::default();
         let known = reader.read(text(first, "12").as_bytes()).unwrap();
         let memory = reader.memory.as_ref().unwrap();
         assert_eq!(memory.recognise(text(second, "12").as_bytes()), known);

@@ -5,19 +5,18 @@
 //! Answers that arrive together are followed by one send of as many requests.
 
 use super::answer::{Answer, AnswerParser};
-use super::connection::{Ending, Lost, Protocol, Request, Tally};
-use super::counts::Books;
+use super::client::{self, Local, Shared, Special};
 use super::link::Link;
-use super::settings::Settings;
-use super::worker::Worker;
-use crate::recorder::Trouble;
+use crate::recorder::{Recorder, Request, Trouble};
+use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
+use crate::settings::Common;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use twinring::{Sleep, monotonic_ns, sleep};
+use twinring::{Sleep, TcpStream, monotonic_ns, sleep};
 
 /// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -47,9 +46,43 @@ pub(super) struct Http1 {
 }
 
 impl Protocol for Http1 {
+    type Shared = Shared;
+    type Local = Local;
+    type Special = Special;
     type Link = Link;
 
-    fn new(settings: &Settings) -> Http1 {
+    const REPLACES_LOST: bool = true;
+
+    fn common(shared: &Shared) -> &Common {
+        &shared.settings.common
+    }
+
+    fn urls(shared: &Shared) -> usize {
+        shared.settings.targets.len()
+    }
+
+    fn life(shared: &Shared) -> u64 {
+        if shared.settings.keepalive { u64::MAX } else { 1 }
+    }
+
+    fn connects_for_each(shared: &Shared) -> bool {
+        !shared.settings.keepalive
+    }
+
+    fn local(shared: &Shared) -> Local {
+        Local::new(shared)
+    }
+
+    fn special(worker: &Worker<Http1>) -> Special {
+        worker.local.special()
+    }
+
+    fn prepare(worker: &Worker<Http1>) -> Result<(), Lost> {
+        client::prepare(worker)
+    }
+
+    fn new(worker: &Worker<Http1>, _: u64) -> Http1 {
+        let settings = &worker.shared.settings;
         Http1 {
             pipeline: settings.pipeline as usize,
             keepalive: settings.keepalive,
@@ -62,11 +95,15 @@ impl Protocol for Http1 {
         }
     }
 
-    async fn agree(_: &Rc<Worker>, link: Link) -> Result<Link, Lost> {
-        Ok(link)
+    async fn agree(worker: &Rc<Worker<Http1>>, stream: TcpStream) -> Result<Link, Lost> {
+        client::secure(worker, stream).await
     }
 
-    fn begin_life(&mut self) {
+    fn pick(worker: &Worker<Http1>, connection: u64, sequence: u64) -> (u32, u64) {
+        client::pick(worker, connection, sequence)
+    }
+
+    fn begin_life(&mut self, _: u64) {
         self.parser = AnswerParser::new();
         self.crc.reset();
         self.patience = None;
@@ -77,8 +114,8 @@ impl Protocol for Http1 {
         self.unanswered.push_back(request);
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = Request> {
-        self.unanswered.iter().copied()
+    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
+        self.unanswered.iter().map(|request| (*request, 1))
     }
 
     fn abandon(&mut self) {
@@ -87,12 +124,12 @@ impl Protocol for Http1 {
     }
 
     fn oldest_ns(&self) -> Option<u64> {
-        self.unanswered.front().map(|request| request.begin.began_ns)
+        self.unanswered.front().map(|request| request.began_ns)
     }
 
     fn poll(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
         window: &Range<u64>,
@@ -129,7 +166,7 @@ impl Http1 {
     /// Reads until no data is left.
     fn receive(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
         window: &Range<u64>,
@@ -162,15 +199,15 @@ impl Http1 {
     /// Processes received bytes. True if they completed an answer.
     fn take(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http1>,
         bytes: &[u8],
         now_ns: u64,
         window: &Range<u64>,
     ) -> Result<bool, Lost> {
         let worker = Rc::clone(&tally.worker);
-        let mut heads = worker.heads.borrow_mut();
-        let mut books = worker.books();
-        let verify = worker.expectation.verify_body;
+        let mut heads = worker.local.heads.borrow_mut();
+        let mut recorder = worker.recorder.borrow_mut();
+        let verify = worker.shared.expectation.verify_body;
         let (mut rest, mut answered) = (bytes, false);
         while !rest.is_empty() {
             let Some(request) = self.unanswered.front().filter(|_| self.handed > 0) else {
@@ -178,6 +215,7 @@ impl Http1 {
                 return Err(Lost(Trouble::Malformed, what));
             };
             let at = request.target as usize & (heads.len() - 1);
+            heads[at].to_head = worker.shared.settings.is_head(request.target);
             let crc = &mut self.crc;
             let taken = self.parser.take(rest, now_ns, &mut heads[at], |content| {
                 if verify {
@@ -188,36 +226,36 @@ impl Http1 {
             rest = &rest[taken..];
             if let Some(answer) = answer {
                 answered = true;
-                self.answered(tally, &answer, now_ns, window, &mut books);
+                self.answered(tally, &answer, now_ns, window, &mut recorder);
             }
         }
-        worker.thread.show_progress(&books.recorder);
+        worker.show_progress(&recorder);
         Ok(answered)
     }
 
     /// Counts the answer to the oldest request.
     fn answered(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http1>,
         answer: &Answer,
         now_ns: u64,
         window: &Range<u64>,
-        books: &mut Books<'_>,
+        recorder: &mut Recorder,
     ) {
         let Some(request) = self.unanswered.pop_front() else { return };
         self.handed -= 1;
-        let crc = match tally.worker.expectation.verify_body {
+        let crc = match tally.worker.shared.expectation.verify_body {
             true => std::mem::take(&mut self.crc).finalize(),
             false => 0,
         };
-        tally.answered(request, answer, crc, now_ns, window, books);
+        client::answered(tally, &request, answer, crc, now_ns, window, recorder);
         self.closing |= !answer.keep_alive || !self.keepalive;
     }
 
     /// The server has closed: right if all was answered, and for some answers their end.
     fn ended(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http1>,
         link: &Link,
         window: &Range<u64>,
     ) -> Result<Ending, Lost> {
@@ -225,7 +263,8 @@ impl Http1 {
         if link.end_is_meant()
             && let Some(answer) = self.parser.finish()
         {
-            self.answered(tally, &answer, monotonic_ns(), window, &mut worker.books());
+            let mut recorder = worker.recorder.borrow_mut();
+            self.answered(tally, &answer, monotonic_ns(), window, &mut recorder);
         }
         let place = if self.parser.is_inside() { "inside an answer" } else { "before an answer" };
         match self.unanswered.len() {
@@ -241,7 +280,7 @@ impl Http1 {
     /// with the server.
     fn await_close(
         &mut self,
-        tally: &Tally,
+        tally: &Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
     ) -> Option<Ending> {
@@ -250,20 +289,20 @@ impl Http1 {
             return None;
         }
         link.reset();
-        tally.worker.books().counts.kept_open += 1;
+        tally.worker.recorder.borrow_mut().kept_open += 1;
         Some(Ending::Renewed)
     }
 
     /// Passes the begun requests to the stream, as far as it accepts them.
     fn hand_over(
         &mut self,
-        tally: &Tally,
+        tally: &Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
     ) -> Result<(), Lost> {
         while self.handed < self.unanswered.len() {
             let waiting = self.unanswered.range(self.handed..).map(|request| request.target);
-            let (bytes, count) = tally.worker.outbox.batch(waiting);
+            let (bytes, count) = tally.worker.local.outbox.batch(waiting);
             match link.poll_send(cx, &mut Some(bytes)) {
                 Poll::Ready(sent) => sent?,
                 Poll::Pending => return Ok(()),

@@ -18,13 +18,11 @@ mod wire;
 use self::stream::{Stream, UPLOAD_BYTES, Upload};
 use self::wakes::Wakes;
 use self::wire::Wire;
-use super::connection::{Ending, Lost, Protocol, Request, Tally};
-use super::counts::Books;
+use super::client::{self as common, Local, Shared, Special};
 use super::head::HEAD_BYTES_MAX;
-use super::link::Link;
-use super::settings::Settings;
-use super::worker::Worker;
-use crate::recorder::Trouble;
+use crate::recorder::{Recorder, Request, Trouble};
+use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
+use crate::settings::Common;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, client};
@@ -35,7 +33,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use twinring::monotonic_ns;
+use twinring::{TcpStream, monotonic_ns};
 use twinring_compat::Compat;
 
 /// Bytes of content that the server may send on a stream without waiting for us. Large enough not to
@@ -85,11 +83,40 @@ fn builder() -> Builder {
 }
 
 impl Protocol for Http2 {
+    type Shared = Shared;
+    type Local = Local;
+    type Special = Special;
     type Link = Http2Link;
 
-    fn new(settings: &Settings) -> Http2 {
+    const REPLACES_LOST: bool = true;
+
+    fn common(shared: &Shared) -> &Common {
+        &shared.settings.common
+    }
+
+    fn urls(shared: &Shared) -> usize {
+        shared.settings.targets.len()
+    }
+
+    fn life(_: &Shared) -> u64 {
+        u64::MAX
+    }
+
+    fn local(shared: &Shared) -> Local {
+        Local::new(shared)
+    }
+
+    fn special(worker: &Worker<Http2>) -> Special {
+        worker.local.special()
+    }
+
+    fn prepare(worker: &Worker<Http2>) -> Result<(), Lost> {
+        common::prepare(worker)
+    }
+
+    fn new(worker: &Worker<Http2>, _: u64) -> Http2 {
         Http2 {
-            pipeline: settings.pipeline as usize,
+            pipeline: worker.shared.settings.pipeline as usize,
             begun: VecDeque::new(),
             streams: Slab::new(),
             wakes: Wakes::new(),
@@ -98,7 +125,8 @@ impl Protocol for Http2 {
         }
     }
 
-    async fn agree(worker: &Rc<Worker>, link: Link) -> Result<Http2Link, Lost> {
+    async fn agree(worker: &Rc<Worker<Http2>>, stream: TcpStream) -> Result<Http2Link, Lost> {
+        let link = common::secure(worker, stream).await?;
         if link.tls().is_some_and(|tls| !tls.is_http2()) {
             let what = "HTTP/2: the server did not choose it in the TLS handshake (ALPN); leave out \
                         --http2, or switch HTTP/2 on in the server";
@@ -128,11 +156,15 @@ impl Protocol for Http2 {
             },
         })
         .await?;
-        worker.note_streams_max(send.current_max_send_streams());
+        worker.local.note_streams_max(send.current_max_send_streams());
         Ok(Http2Link { send, h2, wire })
     }
 
-    fn begin_life(&mut self) {
+    fn pick(worker: &Worker<Http2>, connection: u64, sequence: u64) -> (u32, u64) {
+        common::pick(worker, connection, sequence)
+    }
+
+    fn begin_life(&mut self, _: u64) {
         self.closing = false;
         self.refused_by = None;
         self.wakes.clear();
@@ -142,9 +174,9 @@ impl Protocol for Http2 {
         self.begun.push_back(request);
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = Request> {
+    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
         let of_streams = self.streams.iter().map(|(_, stream)| stream.request);
-        of_streams.chain(self.begun.iter().copied())
+        of_streams.chain(self.begun.iter().copied()).map(|request| (request, 1))
     }
 
     fn abandon(&mut self) {
@@ -154,7 +186,7 @@ impl Protocol for Http2 {
 
     fn poll(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http2>,
         link: &mut Http2Link,
         cx: &mut Context<'_>,
         window: &Range<u64>,
@@ -210,47 +242,55 @@ impl Protocol for Http2 {
 
 impl Http2 {
     /// Takes the answers of all streams that were woken.
-    fn advance(&mut self, tally: &mut Tally, now_ns: u64, window: &Range<u64>) {
+    fn advance(&mut self, tally: &mut Tally<Http2>, now_ns: u64, window: &Range<u64>) {
         if self.wakes.is_empty() {
             return;
         }
         let worker = Rc::clone(&tally.worker);
-        let mut books = worker.books();
+        let mut recorder = worker.recorder.borrow_mut();
         while let Some(number) = self.wakes.pop() {
-            self.advance_one(number, tally, now_ns, window, &mut books);
+            self.advance_one(number, tally, now_ns, window, &mut recorder);
         }
-        worker.thread.show_progress(&books.recorder);
+        worker.show_progress(&recorder);
     }
 
     fn advance_one(
         &mut self,
         number: usize,
-        tally: &mut Tally,
+        tally: &mut Tally<Http2>,
         now_ns: u64,
         window: &Range<u64>,
-        books: &mut Books<'_>,
+        recorder: &mut Recorder,
     ) {
         let Some(stream) = self.streams.get_mut(number) else { return };
-        let verify = tally.worker.expectation.verify_body;
+        let verify = tally.worker.shared.expectation.verify_body;
         let mut cx = Context::from_waker(self.wakes.waker(number));
         let Poll::Ready(ended) = stream.poll(&mut cx, now_ns, verify) else { return };
         let error = match ended {
             Ok(()) => {
                 let stream = self.streams.remove(number);
                 let (answer, crc) = (stream.answer, stream.crc.finalize());
-                return tally.answered(stream.request, &answer, crc, now_ns, window, books);
+                return common::answered(
+                    tally,
+                    &stream.request,
+                    &answer,
+                    crc,
+                    now_ns,
+                    window,
+                    recorder,
+                );
             }
             Err(error) => error,
         };
         if error.is_reset() {
             let request = self.streams.remove(number).request;
-            tally.failed(request, now_ns, window, books);
+            tally.failed(&request, 1, now_ns, window, recorder);
             let (kind, what) = reset(&error);
-            tally.trouble(kind, &what, request.target, books);
+            common::trouble(tally, &request, kind, &what, recorder);
         } else if error.is_go_away() && error.is_remote() {
             // The server did not process it; streams with smaller numbers may still be answered.
             let request = self.streams.remove(number).request;
-            tally.failed(request, now_ns, window, books);
+            tally.failed(&request, 1, now_ns, window, recorder);
             self.refused_by.get_or_insert_with(|| error.to_string());
         }
         // All others are those of the connection, which ends with them.
@@ -259,7 +299,7 @@ impl Http2 {
     /// Begins the requests that are due, as streams.
     fn begin(
         &mut self,
-        tally: &mut Tally,
+        tally: &mut Tally<Http2>,
         link: &mut Http2Link,
         cx: &mut Context<'_>,
         now_ns: u64,
@@ -281,8 +321,9 @@ impl Http2 {
         let room = most.saturating_sub(self.streams.len()) as u64;
         tally.begin(room, now_ns, window, |request| self.begun.push_back(request));
         while let Some(request) = self.begun.pop_front() {
-            let worker = &tally.worker;
-            let (head, body) = worker.http2_request(request.target);
+            let shared = &tally.worker.shared;
+            let (head, body) =
+                (shared.http2_request(request.target), shared.settings.body(request.target));
             let sent = link.send.send_request(head, body.is_empty());
             let (response, send) = match sent {
                 Ok(sent) => sent,

@@ -1,24 +1,16 @@
 //! Requests over HTTP/1.1 or HTTP/2, with TLS or without.
 //!
-//! A run works as with [`tcp`](crate::tcp): each worker thread has its own engine and its share of
-//! the connections, and each connection is one task (`connection.rs`) that speaks one protocol:
+//! A run works as with [`tcp`](crate::tcp). Each connection is one task that speaks one protocol:
 //! - `http1.rs`: requests are built once, as bytes (`outbox.rs`); answers are parsed incrementally
 //!   (`answer.rs`, `head.rs`).
 //! - `http2.rs`: requests are streams of the h2 crate.
 //!
 //! Every answer is verified (`expect.rs`).
-//!
-//! - Closed loop: a connection keeps `pipeline` requests in flight and sends another with each
-//!   answer.
-//! - Open loop: each connection has its share of a [schedule](crate::schedule). Latency counts from
-//!   the scheduled time, so a stalled server is charged for every request that it delays; the
-//!   latency from the actual start is reported too.
 
 mod answer;
 mod choice;
 mod chunked;
-mod connection;
-mod counts;
+mod client;
 mod expect;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -28,104 +20,177 @@ mod http2;
 mod link;
 mod outbox;
 mod settings;
-mod summary;
 mod table;
 mod target;
 mod tls;
-mod work;
-mod worker;
 
 pub use self::expect::{ExpectedBody, ExpectedLength, Statuses};
 pub use self::settings::{BODY_BYTES_MAX, Settings};
-pub use self::table::Table;
+pub(crate) use self::table::Table;
 pub use self::target::{Request, Target};
 pub use self::tls::TlsSettings;
-pub use crate::observer::{Observer, Phase, Progress};
-pub use crate::run::{LoadError, Stopper};
 /// The method of a request.
 pub use http::Method;
 /// Header fields of a request.
 pub use http::{HeaderName, HeaderValue};
 
-use self::choice::Choice;
-use self::expect::Expectation;
-use self::tls::TlsClient;
-use self::worker::Shared;
-use crate::run::{Plan, Stage};
-use bytes::Bytes;
-use std::fmt;
+use self::client::{Shared, Special};
+use self::http1::Http1;
+use self::http2::Http2;
+use crate::observer::Observer;
+use crate::recorder::{Recorder, Trouble, Troubles};
+use crate::report::{head, of_requests};
+use crate::requests::{Protocol, Share, run_thread};
+use crate::run::{LoadError, Ran, Stopper, run};
 use std::sync::Arc;
+use twinring::RuntimeError;
 use twinring_wire::HttpResult;
+use twinring_wire::histogram::{EncodedHistogram, Latency};
+use twinring_wire::http as wire;
+use twinring_wire::http::{Bytes, Errors, Histograms, Tls, Url};
+
+/// URLs that a result lists.
+const URLS_REPORTED_MAX: usize = 100;
 
 /// A load that is ready to run.
-pub struct Load {
-    shared: Arc<Shared>,
-    stage: Stage,
-}
-
-impl fmt::Debug for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Load").field("settings", &self.shared.settings).finish_non_exhaustive()
-    }
-}
+pub type Load = crate::Load<Settings>;
 
 impl Load {
-    /// Chooses the engine and reads certificates. The settings must have been
-    /// [checked](Settings::check).
+    /// Chooses the engine. The settings must have been [checked](Settings::check).
     ///
     /// # Errors
-    /// When the engine or a requested feature is refused, or TLS cannot be set up as configured.
-    pub fn new(settings: Settings) -> Result<Load, LoadError> {
-        let tls = match settings.targets.first().filter(|target| target.is_tls()) {
-            Some(target) => Some(
-                TlsClient::new(&settings.tls, target.host(), settings.http2)
-                    .map_err(LoadError::Tls)?,
-            ),
-            None => None,
-        };
-        let runtime =
-            settings.workers.builder(settings.tuned_uring()).build().map_err(LoadError::Engine)?;
-        let expectation = Expectation::new(
-            settings.statuses.clone(),
-            settings.length,
-            &settings.body,
-            settings.targets.len(),
-        );
-        let weights = settings.targets.iter().map(|target| target.weight);
-        let choice = Choice::new(weights, settings.seed);
-        let http2_requests = settings.http2_requests().map_err(LoadError::Request)?;
-        let body = Bytes::from(settings.request.body.clone());
-        let shared = Arc::new(Shared { expectation, choice, tls, http2_requests, body, settings });
-        Ok(Load { shared, stage: Stage::new(runtime) })
-    }
-
-    /// Why `auto` did not choose io_uring.
-    pub fn fallback_reason(&self) -> Option<&str> {
-        self.stage.runtime().fallback_reason()
-    }
-
-    /// A handle to end the run early.
-    pub fn stopper(&self) -> Stopper {
-        self.stage.stopper()
+    /// When the engine or a requested feature is refused.
+    pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
+        let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
+        Ok(Load { settings, runtime, stopper: Stopper::default() })
     }
 
     /// Connects, loads, measures. Returns when all connections have ended.
     ///
     /// # Errors
-    /// When the engine fails or no connection can be opened.
+    /// When TLS cannot be set up as configured, the engine fails or no connection can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<HttpResult, LoadError> {
-        let Load { shared, stage } = self;
-        let settings = &shared.settings;
-        let plan = Plan {
-            threads: settings.workers.threads,
-            warmup: settings.warmup,
-            duration: settings.duration,
-            requests: settings.requests,
-        };
-        let for_threads = Arc::clone(&shared);
-        let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
-            work::work(index, Arc::clone(&for_threads), control)
-        })?;
-        summary::report(&shared.settings, &ran, outcomes)
+        match self.settings.http2 {
+            true => self.run_as::<Http2>(observer),
+            false => self.run_as::<Http1>(observer),
+        }
+    }
+
+    fn run_as<P>(self, observer: &mut dyn Observer) -> Result<HttpResult, LoadError>
+    where
+        P: Protocol<Shared = Shared, Special = Special>,
+    {
+        let shared = Arc::new(Shared::new(self.settings).map_err(LoadError::Setup)?);
+        let (settings, for_threads) = (&shared.settings, Arc::clone(&shared));
+        let plan = settings.common.plan();
+        let (outcomes, ran) =
+            run(self.runtime, &self.stopper, plan, observer, move |index, control| {
+                run_thread::<P>(index, control, Arc::clone(&for_threads))
+            })?;
+        let target = settings.targets.first().map_or_else(String::new, Target::origin);
+        let mut special = Special::default();
+        let shares: Vec<Share> = outcomes
+            .into_iter()
+            .map(|outcome| {
+                special.merge(outcome.special);
+                outcome.share
+            })
+            .collect();
+        let shown = format!("{target} at {}", settings.common.shown_addresses());
+        let all = Share::sum(shares, &ran, &shown)?;
+        Ok(report(settings, &all, special, &ran, target))
+    }
+}
+
+fn report(
+    settings: &Settings,
+    all: &Share,
+    special: Special,
+    ran: &Ran,
+    target: String,
+) -> HttpResult {
+    let (counts, open) = (&all.recorder, settings.common.is_open());
+    let latency_from = match (open, settings.keepalive) {
+        (true, _) => "intended",
+        (false, true) => "send",
+        (false, false) => "connect",
+    };
+    let mut requests = of_requests(all, ran, latency_from, &settings.common);
+    requests.connections.kept_open = Some(counts.kept_open);
+    HttpResult {
+        head: head(wire::SCHEMA, target, ran),
+        settings: settings_report(settings, special),
+        all: requests,
+        bytes: Bytes {
+            sent: counts.sent_bytes,
+            received: counts.received_bytes,
+            bodies: counts.content_bytes,
+        },
+        statuses: statuses(&counts.statuses),
+        status_codes: (counts.codes.iter())
+            .map(|(status, count)| (status.to_string(), *count))
+            .collect(),
+        ttfb_us: Latency::of(&counts.first_byte_ns),
+        histograms: Some(Histograms {
+            raw: open.then(|| EncodedHistogram::of(&counts.raw_ns)),
+            ttfb: EncodedHistogram::of(&counts.first_byte_ns),
+            connect: EncodedHistogram::of(&counts.connect_ns),
+        }),
+        urls: urls(settings, counts),
+        errors: errors(&counts.troubles),
+    }
+}
+
+fn settings_report(settings: &Settings, special: Special) -> wire::Settings {
+    let first = special.agreed;
+    let tls = settings.is_tls().then(|| Tls {
+        ca: settings.tls.ca.as_ref().map(|file| file.display().to_string()),
+        insecure: settings.tls.insecure,
+        full_handshake: settings.tls.full_handshake,
+        protocol: first.as_ref().map(|first| first.protocol.clone()),
+        cipher_suite: first.as_ref().map(|first| first.cipher_suite.clone()),
+        handshakes: special.handshakes,
+        resumed: special.resumed,
+    });
+    wire::Settings { tls, streams_max: special.streams_max, ..settings.report() }
+}
+
+fn statuses([of_2xx, of_3xx, of_4xx, of_5xx, other]: &[u64; 5]) -> wire::Statuses {
+    wire::Statuses {
+        of_2xx: *of_2xx,
+        of_3xx: *of_3xx,
+        of_4xx: *of_4xx,
+        of_5xx: *of_5xx,
+        other: *other,
+    }
+}
+
+fn urls(settings: &Settings, counts: &Recorder) -> Vec<Url> {
+    let rows = settings.targets.iter().zip(&counts.urls).take(URLS_REPORTED_MAX);
+    rows.map(|(target, counted)| Url {
+        url: target.url.clone(),
+        weight: target.weight,
+        sent: counted.sent,
+        answered: counted.answered,
+        failed: counted.failed,
+    })
+    .collect()
+}
+
+fn errors(troubles: &Troubles) -> Errors {
+    Errors {
+        connect: troubles.count(Trouble::Connect),
+        tls: troubles.count(Trouble::Tls),
+        reset: troubles.count(Trouble::Reset),
+        closed_early: troubles.count(Trouble::ClosedEarly),
+        timeout: troubles.count(Trouble::Timeout),
+        malformed: troubles.count(Trouble::Malformed),
+        status: troubles.count(Trouble::Status),
+        length: troubles.count(Trouble::Length),
+        hash: troubles.count(Trouble::Hash),
+        goaway: troubles.count(Trouble::GoAway),
+        stream_reset: troubles.count(Trouble::StreamReset),
+        refused_stream: troubles.count(Trouble::RefusedStream),
+        other: troubles.count(Trouble::Other),
     }
 }

@@ -1,6 +1,7 @@
 //! The bytes of requests, ready to be sent.
 
 use super::settings::Settings;
+use super::target::Target;
 use std::rc::Rc;
 use twinring::SendBuf;
 
@@ -18,7 +19,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Empty for HTTP/2, whose requests are not bytes before they are sent.
     pub(super) fn new(settings: &Settings) -> Outbox {
-        let bytes = |target| settings.request.bytes(target, settings.keepalive);
+        let bytes = |target: &Target| target.bytes(settings.keepalive);
         let targets = settings.targets.iter().filter(|_| !settings.http2);
         let requests: Vec<Vec<u8>> = targets.map(bytes).collect();
         let repeated = match requests.as_slice() {
@@ -65,14 +66,14 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Target;
     use super::*;
+    use crate::Common;
 
     fn outbox(urls: &[&str], pipeline: u32, body: usize) -> Outbox {
-        let targets = urls.iter().map(|url| Target::parse(url, 1).unwrap()).collect();
-        let mut settings = Settings { pipeline, ..Settings::new(targets).unwrap() };
-        settings.request.body = vec![b'x'; body];
-        Outbox::new(&settings)
+        let mut targets: Vec<_> = urls.iter().map(|url| Target::parse(url, 1).unwrap()).collect();
+        targets.iter_mut().for_each(|target| target.request.body = vec![b'x'; body].into());
+        let common = Common::new(targets[0].resolve().unwrap());
+        Outbox::new(&Settings { pipeline, ..Settings::new(targets, common).unwrap() })
     }
 
     #[test]

@@ -10,7 +10,7 @@ const STATUSES_MAX: usize = 12;
 
 /// The result of a run as a table for people.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'a>(pub &'a HttpResult);
+pub(crate) struct Table<'a>(pub(crate) &'a HttpResult);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,11 +78,9 @@ impl Table<'_> {
         let from = table::latency_title(&all.latency_from);
         let opened = all.connections.established + all.connections.reconnects;
         let mut rows = vec![Times::new(from, &all.latency_us, answered)];
-        rows.extend(
-            self.0.raw_latency_us.iter().map(|raw| Times::new("uncorrected", raw, answered)),
-        );
+        rows.extend(all.raw_latency_us.iter().map(|raw| Times::new("uncorrected", raw, answered)));
         rows.push(Times::new("first byte", &self.0.ttfb_us, answered));
-        rows.push(Times::new("connecting", &self.0.connect_us, opened));
+        rows.push(Times::new("connecting", &all.connect_us, opened));
         table::times(f, "latency", &rows, all.schedule_lag_us)
     }
 

@@ -1,20 +1,26 @@
-//! URLs, and the bytes of their requests.
+//! URLs, their requests, and the bytes of those.
 
+use crate::address;
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, Method, Uri, Version};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
-/// A parsed URL.
+/// A request: a parsed URL, and what is sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The URL as given.
     pub url: String,
     /// Its weight relative to the others.
     pub weight: u32,
+    /// Method, header fields and content.
+    pub request: Request,
     tls: bool,
     /// A name or an address, without brackets.
     host: String,
+    /// The zone of an IPv6 address, which is of this machine and not sent (RFC 6874).
+    zone: Option<String>,
     port: u16,
     /// Host and port as the Host field has them.
     authority: String,
@@ -31,7 +37,8 @@ impl Target {
     pub fn parse(url: &str, weight: u32) -> Result<Target, String> {
         let wrong = |why: &str| format!("{url}: {why}; expected http://HOST[:PORT][/PATH]");
         let (before, _fragment) = url.split_once('#').unwrap_or((url, ""));
-        let uri: Uri = before.parse().map_err(|error| wrong(&format!("{error}")))?;
+        let (plain, zone) = without_zone(before);
+        let uri: Uri = plain.parse().map_err(|error| wrong(&format!("{error}")))?;
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(scheme) if *scheme == Scheme::HTTPS => true,
@@ -48,13 +55,21 @@ impl Target {
         Ok(Target {
             url: url.to_owned(),
             weight,
+            request: Request::default(),
             tls,
             host: host.to_owned(),
+            zone,
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
             // Written out, a query without a path gets its slash.
             path: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
         })
+    }
+
+    /// The same URL with another request.
+    #[must_use]
+    pub fn asking(self, request: Request) -> Target {
+        Target { request, ..self }
     }
 
     /// True for https.
@@ -77,18 +92,90 @@ impl Target {
         (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
     }
 
-    /// The address of the server: the first that the name has.
+    /// The addresses of the server.
     ///
     /// # Errors
     /// When the name cannot be resolved.
-    pub fn resolve(&self) -> Result<SocketAddr, String> {
-        let failed = |why: &str| format!("{} has no address: {why}", self.host);
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        found.map_err(|e| failed(&e.to_string()))?.next().ok_or_else(|| failed("none was found"))
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
+        match &self.zone {
+            Some(zone) => address::of_host(&format!("{}%{zone}", self.host), self.port),
+            None => address::of_host(&self.host, self.port),
+        }
+    }
+
+    /// The request of HTTP/2, without its content.
+    ///
+    /// # Errors
+    /// The error, for a user.
+    pub(super) fn http2(&self) -> Result<http::Request<()>, String> {
+        let Request { method, headers, body } = &self.request;
+        let host = headers.iter().find(|(name, _)| name == HOST);
+        let authority = match host {
+            None => self.authority.as_bytes(),
+            Some((_, value)) => value.as_bytes(),
+        };
+        let scheme = if self.tls { Scheme::HTTPS } else { Scheme::HTTP };
+        let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(&*self.path);
+        let uri = uri.build().map_err(|error| format!("{}: {error}", self.url))?;
+        let mut request = http::Request::new(());
+        *request.version_mut() = Version::HTTP_2;
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = uri;
+        let fields = request.headers_mut();
+        for (name, value) in headers.iter().filter(|(name, _)| name != HOST) {
+            // RFC 9113 section 8.2.2.
+            let of_connection = [TE, UPGRADE].contains(name)
+                || ["keep-alive", "proxy-connection"].contains(&name.as_str());
+            if of_connection && !(name == TE && value == "trailers") {
+                return Err(format!(
+                    "-H '{name}: ...' is about a connection of HTTP/1.1, and is not \
+                                    allowed with --http2"
+                ));
+            }
+            fields.append(name.clone(), value.clone());
+        }
+        if self.request.states_length() {
+            fields.insert(CONTENT_LENGTH, body.len().into());
+        }
+        Ok(request)
+    }
+
+    /// The bytes of the request of HTTP/1.1.
+    pub(super) fn bytes(&self, keepalive: bool) -> Vec<u8> {
+        let Request { method, headers, body } = &self.request;
+        let mut bytes = Vec::new();
+        let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        put(&[method.as_str().as_bytes(), b" ", self.path.as_bytes(), b" HTTP/1.1\r\n"]);
+        if !headers.iter().any(|(name, _)| name == HOST) {
+            put(&[b"Host: ", self.authority.as_bytes(), b"\r\n"]);
+        }
+        for (name, value) in headers {
+            put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        }
+        if !keepalive {
+            put(&[b"Connection: close\r\n"]);
+        }
+        if self.request.states_length() {
+            put(&[b"Content-Length: ", body.len().to_string().as_bytes(), b"\r\n"]);
+        }
+        put(&[b"\r\n", body]);
+        bytes
     }
 }
 
-/// The common parts of all requests.
+/// A URL without the zone of its address, `%eth0` or `%25eth0`, and that.
+fn without_zone(url: &str) -> (String, Option<String>) {
+    let split = || {
+        let (scheme, rest) = url.split_once("://[")?;
+        let (address, behind) = rest.split_once(']')?;
+        let (ip, zone) = address.split_once('%')?;
+        let zone = zone.strip_prefix("25").filter(|rest| !rest.is_empty()).unwrap_or(zone);
+        Some((format!("{scheme}://[{ip}]{behind}"), Some(zone.to_owned())))
+    };
+    split().unwrap_or_else(|| (url.to_owned(), None))
+}
+
+/// What is sent to a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The method.
@@ -96,12 +183,12 @@ pub struct Request {
     /// Further header fields.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The content.
-    pub body: Vec<u8>,
+    pub body: Bytes,
 }
 
 impl Default for Request {
     fn default() -> Request {
-        Request { method: Method::GET, headers: Vec::new(), body: Vec::new() }
+        Request { method: Method::GET, headers: Vec::new(), body: Bytes::new() }
     }
 }
 
@@ -124,77 +211,10 @@ impl Request {
         }
     }
 
-    /// Checks whether the request can be sent.
-    ///
-    /// # Errors
-    /// The error, for a user.
-    pub(super) fn check(&self) -> Result<(), String> {
-        if self.method == Method::CONNECT {
-            return Err("--method CONNECT asks for a tunnel, not for an answer".into());
-        }
-        Ok(())
-    }
-
-    /// True if the length of the content is stated even if there is none.
-    fn takes_content(&self) -> bool {
-        [Method::POST, Method::PUT, Method::PATCH].contains(&self.method)
-    }
-
-    /// The request of HTTP/2 for `target`, without its content.
-    ///
-    /// # Errors
-    /// The error, for a user.
-    pub(super) fn http2(&self, target: &Target) -> Result<http::Request<()>, String> {
-        let host = self.headers.iter().find(|(name, _)| name == HOST);
-        let authority = match host {
-            None => target.authority.as_bytes(),
-            Some((_, value)) => value.as_bytes(),
-        };
-        let scheme = if target.tls { Scheme::HTTPS } else { Scheme::HTTP };
-        let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target.path);
-        let uri = uri.build().map_err(|error| format!("{}: {error}", target.url))?;
-        let mut request = http::Request::new(());
-        *request.version_mut() = Version::HTTP_2;
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = uri;
-        let fields = request.headers_mut();
-        for (name, value) in self.headers.iter().filter(|(name, _)| name != HOST) {
-            // RFC 9113 section 8.2.2.
-            let of_connection = [TE, UPGRADE].contains(name)
-                || ["keep-alive", "proxy-connection"].contains(&name.as_str());
-            if of_connection && !(name == TE && value == "trailers") {
-                return Err(format!(
-                    "-H '{name}: ...' is about a connection of HTTP/1.1, and is not \
-                                    allowed with --http2"
-                ));
-            }
-            fields.append(name.clone(), value.clone());
-        }
-        if self.takes_content() || !self.body.is_empty() {
-            fields.insert(CONTENT_LENGTH, self.body.len().into());
-        }
-        Ok(request)
-    }
-
-    /// The bytes of the request for `target`.
-    pub(super) fn bytes(&self, target: &Target, keepalive: bool) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| bytes.extend_from_slice(part));
-        put(&[self.method.as_str().as_bytes(), b" ", target.path.as_bytes(), b" HTTP/1.1\r\n"]);
-        if !self.headers.iter().any(|(name, _)| name == HOST) {
-            put(&[b"Host: ", target.authority.as_bytes(), b"\r\n"]);
-        }
-        for (name, value) in &self.headers {
-            put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
-        }
-        if !keepalive {
-            put(&[b"Connection: close\r\n"]);
-        }
-        if self.takes_content() || !self.body.is_empty() {
-            put(&[b"Content-Length: ", self.body.len().to_string().as_bytes(), b"\r\n"]);
-        }
-        put(&[b"\r\n", &self.body]);
-        bytes
+    /// True if the length of the content is stated, even if there is none.
+    fn states_length(&self) -> bool {
+        let takes_content = [Method::POST, Method::PUT, Method::PATCH].contains(&self.method);
+        takes_content || !self.body.is_empty()
     }
 }
 
@@ -203,8 +223,8 @@ mod tests {
     use super::*;
 
     fn request(text: &str, request: &Request, keepalive: bool) -> String {
-        let bytes = request.bytes(&Target::parse(text, 1).unwrap(), keepalive);
-        String::from_utf8(bytes).unwrap()
+        let target = Target { request: request.clone(), ..Target::parse(text, 1).unwrap() };
+        String::from_utf8(target.bytes(keepalive)).unwrap()
     }
 
     #[test]
@@ -217,7 +237,7 @@ mod tests {
         let post = Request {
             method: Method::POST,
             headers: vec![Request::field("Host: other").unwrap(), Request::field("x:1").unwrap()],
-            body: b"content".to_vec(),
+            body: b"content".to_vec().into(),
         };
         let expected =
             "POST /x HTTP/1.1\r\nhost: other\r\nx: 1\r\nContent-Length: 7\r\n\r\ncontent";
@@ -243,7 +263,21 @@ mod tests {
         {
             assert!(Request::field(field).is_err(), "{field}");
         }
-        let connect = Request { method: Method::CONNECT, ..Request::default() };
-        assert!(connect.check().is_err());
+    }
+
+    /// `Host: [::1%1]` is refused by servers, and names of interfaces were refused here.
+    #[test]
+    fn a_zone_selects_the_interface_and_is_not_sent() {
+        for (url, zone) in
+            [("http://[fe80::1%25lo]:81/%2e", "%1"), ("http://[fe80::1%lo]:81/%2e", "%1")]
+        {
+            let target = Target::parse(url, 1).unwrap();
+            let sent = request(url, &Request::default(), true);
+            assert_eq!(sent, "GET /%2e HTTP/1.1\r\nHost: [fe80::1]:81\r\n\r\n");
+            assert_eq!(target.resolve().unwrap()[0].to_string(), format!("[fe80::1{zone}]:81"));
+        }
+        for plain in ["http://h/[%25]", "http://h/a]%b"] {
+            assert_eq!(without_zone(plain), (plain.to_owned(), None));
+        }
     }
 }

@@ -4,7 +4,21 @@ use crate::gates;
 use std::fmt;
 use twinring_wire::histogram::{Lag, Latency};
 use twinring_wire::load::{Cpu, Gate, Head, Window};
-use twinring_wire::{Fields, RequestResult};
+use twinring_wire::{Fields, LoadResult, RequestResult};
+
+/// The result of a run as a table for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a>(pub &'a LoadResult);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            LoadResult::Tcp(result) => crate::tcp::Table(result).fmt(f),
+            LoadResult::Http(result) => crate::http::Table(result).fmt(f),
+            LoadResult::Udp(result) => crate::udp::Table(result).fmt(f),
+        }
+    }
+}
 
 /// Width of a line.
 const COLUMNS: usize = 80;

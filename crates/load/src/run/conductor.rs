@@ -1,20 +1,21 @@
 //! The thread that conducts the workers: it decides when the window begins and ends, informs the
 //! observer, and ends the run early if requested.
 
+use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
-use crate::beside::hear;
 use crate::cpu::Throttling;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-use twinring::{Handle, monotonic_ns};
+use twinring::monotonic_ns;
 
 /// From the decision to begin until the traffic begins: time for all threads to hear of it.
 const MARGIN_NS: u64 = 10_000_000;
 
-/// How often an observer is informed of the progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a reason to end is looked for. Every fifth time the observer is informed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const LOOKS_PER_PROGRESS: u32 = 5;
 
 /// The course of a run.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,15 @@ pub(super) struct Conductor<'a> {
     plan: Plan,
     control: &'a Control,
     heard: Receiver<Note>,
-    handle: &'a Handle,
+    stopper: &'a Stopper,
     observer: &'a mut dyn Observer,
     ready: usize,
-    established: u64,
+    opened: u64,
+    /// Threads without a connection.
     deserted: usize,
-    interrupted: bool,
+    /// All requests were answered, or all threads have ended.
+    over: bool,
+    looks: u32,
     throttling: Throttling,
 }
 
@@ -45,74 +49,75 @@ impl<'a> Conductor<'a> {
         plan: Plan,
         control: &'a Control,
         heard: Receiver<Note>,
-        handle: &'a Handle,
+        stopper: &'a Stopper,
         observer: &'a mut dyn Observer,
     ) -> Conductor<'a> {
         Conductor {
             plan,
             control,
             heard,
-            handle,
+            stopper,
             observer,
             ready: 0,
-            established: 0,
+            opened: 0,
             deserted: 0,
-            interrupted: false,
+            over: false,
+            looks: 0,
             throttling: Throttling::default(),
         }
     }
 
     /// The run was interrupted.
     pub(super) fn interrupted(&self) -> bool {
-        self.interrupted
+        self.stopper.is_stopped()
     }
 
     pub(super) fn throttling(&self) -> Throttling {
         self.throttling
     }
 
-    /// Accompanies the workers through the run.
+    /// Accompanies the workers through the run, up to the end of the window.
     pub(super) fn conduct(&mut self) {
-        let connected = self.all_connected();
-        if let Some(first_ns) = connected.then(|| self.first_ns()).flatten() {
-            let start_ns = first_ns + self.plan.warmup.as_nanos() as u64;
-            let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
-            self.control.announce(start_ns..end_ns);
-            let reached = self.wait_until(start_ns, Phase::WarmingUp);
-            // A short run may end before this thread gets a CPU and sees it begin.
-            if reached || self.control.window().end > start_ns {
-                self.observer.window_started(start_ns);
-                self.throttling = Throttling::begin();
-                if reached {
-                    self.wait_until(end_ns, Phase::Measuring);
-                }
-                self.throttling.end();
-                self.observer.window_ended(self.control.window().end);
+        while self.ready < self.plan.threads {
+            if !self.hear(LOOK_INTERVAL) {
+                return;
             }
+            self.show(Phase::Connecting);
         }
-        self.handle.shutdown();
+        let first_ns = if self.opened > 0 { self.first_ns() } else { None };
+        let Some(first_ns) = first_ns else { return };
+        let start_ns = first_ns + self.plan.warmup.as_nanos() as u64;
+        let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
+        self.control.announce(start_ns..end_ns);
+        let reached = self.wait_until(start_ns, Phase::WarmingUp);
+        // A short run may end before this thread gets a CPU and sees it begin.
+        if reached || self.control.window().end > start_ns {
+            self.observer.window_started(start_ns);
+            self.throttling = Throttling::begin();
+            if reached {
+                self.wait_until(end_ns, Phase::Measuring);
+            }
+            self.throttling.end();
+            self.observer.window_ended(self.control.window().end);
+        }
     }
 
-    /// Waits until every thread has connected. False if there is nothing to measure.
-    fn all_connected(&mut self) -> bool {
-        while self.ready < self.plan.threads {
-            match hear(&self.heard, PROGRESS_INTERVAL) {
-                Ok(Note::Ready { established }) => {
-                    self.ready += 1;
-                    self.established += established;
-                    // A thread without connections cannot lose them later.
-                    self.deserted += usize::from(established == 0);
-                }
-                Ok(Note::Stop) => {
-                    self.interrupted = true;
-                    return false;
-                }
-                Ok(Note::Ended) => return false,
-                Ok(Note::Deserted | Note::Exhausted) => {}
-                Err(_) => self.show(Phase::Connecting),
+    /// Waits for a note, at most this long. False if the run must end.
+    fn hear(&mut self, limit: Duration) -> bool {
+        match self.heard.recv_timeout(limit) {
+            Ok(Note::Ready { opened }) => {
+                self.ready += 1;
+                self.opened += opened;
+                // A thread without connections cannot lose them later.
+                self.deserted += usize::from(opened == 0);
             }
+            Ok(Note::Deserted) => self.deserted += 1,
+            Ok(Note::Exhausted | Note::Ended) | Err(RecvTimeoutError::Disconnected) => {
+                self.over = true
+            }
+            Err(RecvTimeoutError::Timeout) => {}
         }
-        self.established > 0
+        !self.over && !self.stopper.is_stopped()
     }
 
     /// When the traffic begins. None if the run must end before.
@@ -121,14 +126,8 @@ impl<'a> Conductor<'a> {
             if let Some(moment) = self.observer.connected().moment(monotonic_ns() + MARGIN_NS) {
                 return moment;
             }
-            match hear(&self.heard, BEGIN_TICK) {
-                Ok(Note::Deserted) => self.deserted += 1,
-                Ok(Note::Stop) => {
-                    self.interrupted = true;
-                    return None;
-                }
-                Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected) => return None,
-                Ok(Note::Ready { .. } | Note::Exhausted) | Err(RecvTimeoutError::Timeout) => {}
+            if !self.hear(BEGIN_TICK) {
+                return None;
             }
         }
     }
@@ -140,27 +139,19 @@ impl<'a> Conductor<'a> {
             if left.is_zero() {
                 return true;
             }
-            match hear(&self.heard, left.min(PROGRESS_INTERVAL)) {
-                Ok(Note::Ready { .. }) => {}
-                Ok(Note::Deserted) => {
-                    self.deserted += 1;
-                    if self.deserted == self.plan.threads {
-                        break;
-                    }
-                }
-                Ok(Note::Stop) => {
-                    self.interrupted = true;
-                    break;
-                }
-                Ok(Note::Exhausted | Note::Ended) | Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => self.show(phase),
+            if !self.hear(left.min(LOOK_INTERVAL)) || self.deserted == self.plan.threads {
+                self.control.end_window(monotonic_ns());
+                return false;
             }
+            self.show(phase);
         }
-        self.control.end_window(monotonic_ns());
-        false
     }
 
     fn show(&mut self, phase: Phase) {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_PROGRESS) {
+            return;
+        }
         let sum =
             |of: fn(&ThreadProgress) -> u64| self.control.progress.iter().map(of).sum::<u64>();
         let start_ns = self.control.window().start;

@@ -12,14 +12,12 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Notes to the conductor.
 pub(crate) enum Note {
-    /// A worker thread has tried to open its connections; this many are established.
-    Ready { established: u64 },
+    /// A worker thread has tried to open its connections or sockets; this many are open.
+    Ready { opened: u64 },
     /// All connections of a worker thread were lost.
     Deserted,
     /// All requests of the quota were answered or failed.
     Exhausted,
-    /// The run was interrupted.
-    Stop,
     /// All worker threads have ended.
     Ended,
 }
@@ -69,9 +67,25 @@ impl Control {
         }
     }
 
+    /// Shows the progress of a thread.
+    pub(crate) fn show(&self, thread: usize, answered: u64, latency_ns: u64) {
+        let Some(progress) = self.progress.get(thread) else { return };
+        progress.answered.store(answered, Relaxed);
+        progress.latency_ns.store(latency_ns, Relaxed);
+    }
+
+    pub(crate) fn show_errors(&self, thread: usize, errors: u64) {
+        self.progress.get(thread).into_iter().for_each(|it| it.errors.store(errors, Relaxed));
+    }
+
     pub(crate) fn note(&self, note: Note) {
         // Fails only after the conductor has ended, which needs no more notes.
         let _nobody_listens = self.notes.send(note);
+    }
+
+    /// All connections of a thread were lost.
+    pub(crate) fn note_deserted(&self) {
+        self.note(Note::Deserted);
     }
 
     /// The measured window on CLOCK_MONOTONIC. Empty until it is known.

@@ -1,9 +1,6 @@
 //! Requests over TCP to a server that echoes them.
 //!
-//! A request is a message of a fixed size, its answer the same bytes. Each worker thread has its
-//! own engine and its share of the connections, and each connection is one task (`connection.rs`).
-//! All connections are opened before any traffic; then all threads begin together and count inside
-//! the same window of CLOCK_MONOTONIC.
+//! A request is a message of a fixed size, its answer the same bytes. Each connection is one task (`client.rs`).
 //!
 //! - Closed loop: a connection keeps `depth` requests in flight and sends another with each
 //!   answer. The time of an answer is the time at which the next request begins, so requests in
@@ -14,38 +11,29 @@
 //! - Slow reader: connections send until the sockets are full and read [`SLOW_READ_BYTES_PER_S`],
 //!   to test a server under backpressure.
 
-mod connection;
+mod client;
 mod settings;
-mod summary;
 mod table;
-mod worker;
 
-pub use settings::{
+pub use self::settings::{
     OPEN_LOOP_DEPTH, SLOW_READ_BYTES_PER_S, SLOW_RECV_BUFFER_BYTES, SLOW_UNANSWERED_BYTES_MAX,
     Settings,
 };
+pub(crate) use self::table::Table;
 
-pub use self::table::Table;
-pub use crate::observer::{Observer, Phase, Progress};
-pub use crate::run::{LoadError, Stopper};
-
-use crate::run::{Plan, Stage};
-use std::fmt;
+use self::client::Tcp;
+use crate::observer::Observer;
+use crate::recorder::{Trouble, Troubles};
+use crate::report::{head, of_requests};
+use crate::requests::{Share, run_thread};
+use crate::run::{LoadError, Stopper, run};
 use std::sync::Arc;
-use twinring::{Features, RuntimeError};
+use twinring::RuntimeError;
 use twinring_wire::TcpResult;
+use twinring_wire::tcp::{Bytes, Errors, SCHEMA};
 
 /// A load that is ready to run.
-pub struct Load {
-    settings: Arc<Settings>,
-    stage: Stage,
-}
-
-impl fmt::Debug for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Load").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+pub type Load = crate::Load<Settings>;
 
 impl Load {
     /// Chooses the engine. The settings must have been [checked](Settings::check).
@@ -53,23 +41,8 @@ impl Load {
     /// # Errors
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
-        let runtime = settings.workers.builder(settings.tuned_uring()).build()?;
-        Ok(Load { settings: Arc::new(settings), stage: Stage::new(runtime) })
-    }
-
-    /// The engine and its features.
-    pub fn features(&self) -> &Features {
-        self.stage.runtime().features()
-    }
-
-    /// Why `auto` did not choose io_uring.
-    pub fn fallback_reason(&self) -> Option<&str> {
-        self.stage.runtime().fallback_reason()
-    }
-
-    /// A handle to end the run early.
-    pub fn stopper(&self) -> Stopper {
-        self.stage.stopper()
+        let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
+        Ok(Load { settings, runtime, stopper: Stopper::default() })
     }
 
     /// Connects, loads, measures. Returns when all connections have ended.
@@ -77,17 +50,40 @@ impl Load {
     /// # Errors
     /// When the engine fails or no connection can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
-        let Load { settings, stage } = self;
-        let plan = Plan {
-            threads: settings.workers.threads,
-            warmup: settings.warmup,
-            duration: settings.duration,
-            requests: settings.messages,
-        };
+        let settings = Arc::new(self.settings);
         let shared = Arc::clone(&settings);
-        let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
-            worker::work(index, Arc::clone(&shared), control)
-        })?;
-        summary::report(&settings, &ran, outcomes)
+        let plan = settings.common.plan();
+        let (outcomes, ran) =
+            run(self.runtime, &self.stopper, plan, observer, move |index, control| {
+                run_thread::<Tcp>(index, control, Arc::clone(&shared))
+            })?;
+        let target = settings.common.shown_addresses();
+        let shares = outcomes.into_iter().map(|outcome| outcome.share);
+        let all = Share::sum(shares, &ran, &target)?;
+        let message_bytes = u64::from(settings.message_bytes);
+        let latency_from = if settings.common.is_open() { "intended" } else { "send" };
+        let mut requests = of_requests(&all, &ran, latency_from, &settings.common);
+        requests.connections.idle_established = Some(all.idle);
+        Ok(TcpResult {
+            head: head(SCHEMA, target, &ran),
+            settings: settings.report(),
+            all: requests,
+            bytes: Bytes {
+                sent: all.recorder.window.sent * message_bytes,
+                received: all.recorder.window.answered * message_bytes,
+            },
+            errors: errors(&all.recorder.troubles),
+        })
+    }
+}
+
+fn errors(troubles: &Troubles) -> Errors {
+    Errors {
+        connect: troubles.count(Trouble::Connect),
+        reset: troubles.count(Trouble::Reset),
+        closed_early: troubles.count(Trouble::ClosedEarly),
+        timeout: troubles.count(Trouble::Timeout),
+        mismatch: troubles.count(Trouble::Mismatch),
+        other: troubles.count(Trouble::Other),
     }
 }

@@ -1,11 +1,6 @@
 //! The settings of a load.
 
-use crate::gates::Gates;
-use crate::limits::{self, CONNECTIONS_MAX, between};
-use crate::schedule::{Arrivals, RATE_PER_S_MAX};
-use crate::workers::Workers;
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use crate::settings::{CONNECTIONS_MAX, Common, between, optional};
 use twinring::UringOptions;
 use twinring_wire::tcp as wire;
 
@@ -36,23 +31,15 @@ pub(super) enum Pace {
     SlowReader,
 }
 
-/// The settings of a load. All numbers are totals over all threads.
+/// The settings of a load.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Address of the server.
-    pub target: SocketAddr,
-    /// Connections that send.
-    pub connections: u64,
+    /// Connections, rate, times and addresses.
+    pub common: Common,
     /// Size of a message in bytes.
     pub message_bytes: u32,
     /// Requests in flight per connection; 1, or [`OPEN_LOOP_DEPTH`] in an open loop.
     pub depth: Option<u32>,
-    /// Worker threads and their engine.
-    pub workers: Workers,
-    /// Requests per second: makes it an open loop.
-    pub rate_per_s: Option<u64>,
-    /// How the requests of an open loop follow each other.
-    pub arrivals: Arrivals,
     /// Requests per connection before it is closed and replaced.
     pub churn: Option<u64>,
     /// Further connections that only stay open.
@@ -61,50 +48,20 @@ pub struct Settings {
     pub slow_reader: bool,
     /// Verify each received byte.
     pub verify: bool,
-    /// Load before the window.
-    pub warmup: Duration,
-    /// Length of the window; with `messages`, its longest.
-    pub duration: Duration,
-    /// The window ends when this many requests are answered.
-    pub messages: Option<u64>,
-    /// Timeout of one attempt to connect.
-    pub connect_timeout: Duration,
-    /// Timeout of one answer. Does not apply to slow readers.
-    pub timeout: Duration,
-    /// Source addresses, used in turn; empty leaves them to the kernel.
-    pub local: Vec<IpAddr>,
-    /// Limits of the latency and of errors.
-    pub gates: Gates,
 }
 
 impl Settings {
-    /// Settings for `target`: one connection, 128 bytes, 1 s of warm-up, 10 s of window.
-    pub fn new(target: SocketAddr) -> Settings {
+    /// Messages of 128 bytes.
+    pub fn new(common: Common) -> Settings {
         Settings {
-            target,
-            connections: 1,
+            common,
             message_bytes: 128,
             depth: None,
-            workers: Workers::default(),
-            rate_per_s: None,
-            arrivals: Arrivals::default(),
             churn: None,
             idle: 0,
             slow_reader: false,
             verify: true,
-            warmup: Duration::from_secs(1),
-            duration: Duration::from_secs(10),
-            messages: None,
-            connect_timeout: Duration::from_secs(5),
-            timeout: Duration::from_secs(5),
-            local: Vec::new(),
-            gates: Gates::default(),
         }
-    }
-
-    /// What an open loop keeps to.
-    pub(super) fn schedule(&self) -> Option<(u64, Arrivals)> {
-        self.rate_per_s.map(|rate| (rate, self.arrivals))
     }
 
     /// Checks whether the settings are valid.
@@ -112,27 +69,24 @@ impl Settings {
     /// # Errors
     /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
-        limits::shared_out(self.connections, self.workers.threads)?;
+        self.common.check()?;
         between("--idle", self.idle, 0, CONNECTIONS_MAX)?;
         between("--size", self.message_bytes.into(), 1, MESSAGE_BYTES_MAX.into())?;
-        limits::optional(&[
+        optional(&[
             ("--depth", self.depth.map(u64::from), u64::from(DEPTH_MAX)),
-            ("--rate", self.rate_per_s, RATE_PER_S_MAX),
             ("--churn", self.churn, u64::MAX - 1),
-            ("--messages", self.messages, u64::MAX - 1),
         ])?;
-        if self.slow_reader && (self.rate_per_s.is_some() || self.churn.is_some()) {
+        if self.slow_reader && (self.common.is_open() || self.churn.is_some()) {
             return Err("--slow-reader excludes --rate and --churn: it sends all it can".into());
         }
-        limits::sources(&self.local, self.target)?;
-        limits::times(self.warmup, self.duration, self.connect_timeout, self.timeout)
+        Ok(())
     }
 
     pub(super) fn pace(&self) -> Pace {
-        match (self.slow_reader, self.rate_per_s) {
+        match (self.slow_reader, self.common.is_open()) {
             (true, _) => Pace::SlowReader,
-            (false, Some(_)) => Pace::Open,
-            (false, None) => Pace::Closed,
+            (false, true) => Pace::Open,
+            (false, false) => Pace::Closed,
         }
     }
 
@@ -150,30 +104,30 @@ impl Settings {
     pub(super) fn tuned_uring(&self) -> UringOptions {
         let at_once = u64::from(self.message_bytes) * u64::from(self.depth.unwrap_or(1));
         let (bytes, count) = if at_once <= 2048 && !self.slow_reader {
-            let share = self.connections.div_ceil(self.workers.threads as u64);
-            (2048, (2 * share).clamp(64, 1024).next_power_of_two() as u32)
+            (2048, (2 * self.common.share()).clamp(64, 1024).next_power_of_two() as u32)
         } else {
             (16 * 1024, 64)
         };
-        self.workers.uring_with_buffers(bytes, count)
+        self.common.workers.uring_with_buffers(bytes, count)
     }
 
     pub(super) fn report(&self) -> wire::Settings {
+        let common = &self.common;
         wire::Settings {
-            connections: self.connections,
+            connections: common.connections,
             message_bytes: self.message_bytes.into(),
             depth: self.depth_in_use(),
-            threads: self.workers.threads as u64,
-            mode: if self.pace() == Pace::Open { "open" } else { "closed" }.to_owned(),
-            rate_per_s: self.rate_per_s,
-            arrivals: self.schedule().map(|(_, arrivals)| arrivals.to_string()),
+            threads: common.workers.threads as u64,
+            mode: if common.is_open() { "open" } else { "closed" }.to_owned(),
+            rate_per_s: common.rate_per_s,
+            arrivals: common.schedule().map(|(_, arrivals)| arrivals.to_string()),
             churn: self.churn,
             idle: self.idle,
             slow_reader: self.slow_reader,
             verify: self.verify,
-            messages: self.messages,
-            warmup_s: self.warmup.as_secs_f64(),
-            duration_s: self.duration.as_secs_f64(),
+            messages: common.requests,
+            warmup_s: common.warmup.as_secs_f64(),
+            duration_s: common.duration.as_secs_f64(),
         }
     }
 }
@@ -181,23 +135,26 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn settings() -> Settings {
-        Settings::new(SocketAddr::from(([127, 0, 0, 1], 7000)))
+        Settings::new(Common::new(vec![([127, 0, 0, 1], 7000).into()]))
     }
 
     #[test]
     fn invalid_settings_are_named() {
         assert_eq!(settings().check(), Ok(()));
         type Change = fn(&mut Settings);
-        let cases: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 10] = [
             (|s| s.message_bytes = 0, "--size 0"),
             (|s| s.depth = Some(0), "--depth 0"),
-            (|s| s.rate_per_s = Some(0), "--rate 0"),
-            (|s| s.connections = 0, "--connections 0"),
-            (|s| s.workers.threads = 2, "--threads 2"),
-            (|s| s.duration = Duration::ZERO, "--duration 0"),
-            (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
+            (|s| s.common.rate_per_s = Some(0), "--rate 0"),
+            (|s| s.common.connections = 0, "--connections 0"),
+            (|s| s.common.workers.threads = 2, "--threads 2"),
+            (|s| s.common.duration = Duration::ZERO, "--duration 0"),
+            (|s| s.common.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
+            (|s| s.common.addresses[0].set_port(0), "127.0.0.1:0"),
+            (|s| s.common.addresses.clear(), "no address"),
             (|s| (s.slow_reader, s.churn) = (true, Some(1)), "--slow-reader"),
         ];
         for (change, named) in cases {
@@ -211,9 +168,9 @@ mod tests {
     #[test]
     fn configured_options_are_not_tuned() {
         let mut settings = settings();
-        settings.workers.uring = "buffer_bytes=4096".parse().unwrap();
-        assert_eq!(settings.tuned_uring(), settings.workers.uring);
-        settings.workers.uring = "buffer_count=256".parse().unwrap();
+        settings.common.workers.uring = "buffer_bytes=4096".parse().unwrap();
+        assert_eq!(settings.tuned_uring(), settings.common.workers.uring);
+        settings.common.workers.uring = "buffer_count=256".parse().unwrap();
         let tuned = settings.tuned_uring();
         assert_eq!((tuned.buffer_bytes, tuned.buffer_count), (Some(2048), Some(256)));
     }

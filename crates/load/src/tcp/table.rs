@@ -8,7 +8,7 @@ use twinring_wire::{Fields, TcpResult};
 
 /// The result of a run as a table for people.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'a>(pub &'a TcpResult);
+pub(crate) struct Table<'a>(pub(crate) &'a TcpResult);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

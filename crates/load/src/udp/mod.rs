@@ -15,36 +15,31 @@
 //! - Jitter is the estimate of RFC 3550, section 6.4.1, with the intended times as the senders'
 //!   timestamps, in nanoseconds instead of units of 125 us. Duplicates do not count.
 
-mod conductor;
-mod control;
+mod client;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ledger;
 mod packet;
 pub mod plan;
 mod ramp;
+mod sender;
 mod settings;
 mod summary;
 mod table;
 mod traffic;
-mod worker;
 
+pub use crate::schedule::Rate;
 pub use packet::{Payload, RTP_HEADER_BYTES};
-pub use plan::{Rate, Spread};
+pub use plan::Spread;
 pub use settings::Settings;
-pub use table::{StepRow, Table};
+pub use table::StepRow;
+pub(crate) use table::Table;
 
-use self::conductor::Conductor;
-use self::control::{Control, Note};
 use self::ramp::Ramp;
-use self::summary::{Run, ramp_step};
-use crate::beside::beside;
+use self::summary::{ramp_step, report};
 use crate::observer::{Observer, Progress};
-use std::error::Error;
-use std::fmt;
+use crate::run::{LoadError, Stopper, run};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 use twinring::{Features, Runtime, RuntimeError};
 use twinring_wire::UdpResult;
@@ -53,65 +48,8 @@ use twinring_wire::udp::RampStep;
 /// Traffic before each step of a ramp.
 const RAMP_WARMUP: Duration = Duration::from_millis(250);
 
-/// Why a run has no result.
-#[derive(Debug)]
-pub enum LoadError {
-    /// The engine failed.
-    Engine(RuntimeError),
-    /// Not a single socket could be opened.
-    NoSocket {
-        /// Address of the reflector.
-        target: String,
-        /// The first failure.
-        why: String,
-    },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
-            LoadError::NoSocket { target, why } => {
-                write!(f, "no socket to {target} could be opened: {why}")
-            }
-        }
-    }
-}
-
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            LoadError::Engine(error) => Some(error),
-            LoadError::NoSocket { .. } => None,
-        }
-    }
-}
-
-/// Ends a run early, from any thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    stopped: Arc<AtomicBool>,
-}
-
-impl Stopper {
-    /// Ends the window now; the run then reports the result so far.
-    pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A load that is ready to run.
-pub struct Load {
-    settings: Settings,
-    runtime: Runtime,
-    stopped: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Load").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+pub type Load = crate::Load<Settings>;
 
 impl Load {
     /// Chooses the engine. The settings must have been [checked](Settings::check).
@@ -120,22 +58,7 @@ impl Load {
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
         let runtime = build(&settings)?;
-        Ok(Load { settings, runtime, stopped: Arc::default() })
-    }
-
-    /// The engine and its features.
-    pub fn features(&self) -> &Features {
-        self.runtime.features()
-    }
-
-    /// Why `auto` did not choose io_uring.
-    pub fn fallback_reason(&self) -> Option<&str> {
-        self.runtime.fallback_reason()
-    }
-
-    /// A handle to end the run early.
-    pub fn stopper(&self) -> Stopper {
-        Stopper { stopped: Arc::clone(&self.stopped) }
+        Ok(Load { settings, runtime, stopper: Stopper::default() })
     }
 
     /// Opens sockets, loads, measures. Returns when all of it has ended. With a ramp, first
@@ -149,9 +72,9 @@ impl Load {
         observer: &mut dyn Observer,
         mut on_step: impl FnMut(&RampStep),
     ) -> Result<UdpResult, LoadError> {
-        let Load { mut settings, runtime, stopped } = self;
+        let Load { mut settings, runtime, stopper } = self;
         let Some(step_duration) = settings.ramp else {
-            return run_once(&settings, runtime, &stopped, observer);
+            return run_once(&settings, runtime, &stopper, observer);
         };
         let mut ramp = Ramp::new(settings.rate, settings.highest_rate());
         let mut steps: Vec<RampStep> = Vec::new();
@@ -159,7 +82,7 @@ impl Load {
             let (duration, warmup) = (step_duration, RAMP_WARMUP);
             let step = Settings { rate, duration, warmup, ..settings.clone() };
             let runtime = build(&step).map_err(LoadError::Engine)?;
-            let report = run_once(&step, runtime, &stopped, &mut WithoutWindow(observer))?;
+            let report = run_once(&step, runtime, &stopper, &mut WithoutWindow(observer))?;
             if report.head.interrupted {
                 return Ok(UdpResult { ramp: Some(steps), ..report });
             }
@@ -170,7 +93,7 @@ impl Load {
             // Without a loss-free rate, the lowest one tried.
             settings.rate = ramp.best().unwrap_or(rate);
         }
-        let report = run_once(&settings, runtime, &stopped, observer)?;
+        let report = run_once(&settings, runtime, &stopper, observer)?;
         Ok(UdpResult { ramp: Some(steps), ..report })
     }
 }
@@ -183,38 +106,21 @@ fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
 fn run_once(
     settings: &Settings,
     runtime: Runtime,
-    stopped: &Arc<AtomicBool>,
+    stopper: &Stopper,
     observer: &mut dyn Observer,
 ) -> Result<UdpResult, LoadError> {
-    let (notes, heard) = channel();
-    let control = Arc::new(Control::new(settings.workers.threads, Arc::clone(stopped), notes));
-    let (handle, features) = (runtime.handle(), runtime.features().clone());
-    let fallback_reason = runtime.fallback_reason().map(str::to_owned);
     // With a submission thread the kernel may take packets before the enter.
-    let submits = matches!(&features, Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
+    let submits =
+        matches!(runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
     let shared = Arc::new(settings.clone());
-    let mut conductor = Conductor::new(settings, &control, heard, observer);
-    let (workers, ended) = (Arc::clone(&control), Arc::clone(&control));
-    let outcomes = beside(
-        runtime,
-        move |index| worker::work(index, Arc::clone(&shared), Arc::clone(&workers), submits),
-        move || ended.note(Note::Ended),
-        || conductor.conduct(),
-    );
-    let outcomes: Vec<_> = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
-    let run = Run {
-        settings,
-        features,
-        fallback_reason,
-        window: control.window(),
-        interrupted: control.is_stopped(),
-        throttling: conductor.throttling(),
-        counters: handle.counters(),
-    };
-    let report = run.report(outcomes);
+    let (outcomes, ran) =
+        run(runtime, stopper, settings.plan(), observer, move |index, control| {
+            client::run_thread(index, Arc::clone(&shared), control, submits)
+        })?;
+    let report = report(settings, &ran, outcomes);
     if report.streams.opened == 0 && !report.head.interrupted {
         let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
-        return Err(LoadError::NoSocket { target: report.head.target, why });
+        return Err(LoadError::Unreachable { target: report.head.target, why });
     }
     Ok(report)
 }

@@ -1,6 +1,6 @@
 //! The search for the highest rate without loss: doubling while the rate is good, then bisection.
 
-use super::plan::Rate;
+use crate::schedule::Rate;
 
 /// Steps of a search, at most: enough to double 20 times, or to come down and bisect.
 pub(super) const STEPS_MAX: u32 = 24;
@@ -64,9 +64,9 @@ mod tests {
     fn search(first: f64, limit: f64) -> (Option<f64>, u32) {
         let mut ramp = Ramp::new(Rate::per_second(first), Rate::per_second(MOST));
         while let Some(rate) = ramp.next_rate() {
-            ramp.tried(rate, rate.packets_per_s() <= limit);
+            ramp.tried(rate, rate.number_per_s() <= limit);
         }
-        (ramp.best().map(Rate::packets_per_s), ramp.steps)
+        (ramp.best().map(Rate::number_per_s), ramp.steps)
     }
 
     proptest! {

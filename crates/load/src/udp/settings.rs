@@ -1,9 +1,11 @@
 //! The settings of a load of datagrams.
 
 use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
-use super::plan::{Rate, Spread};
+use super::plan::Spread;
 use crate::gates::Gates;
-use crate::limits::{self, THREADS_MAX, TIME_MAX, between};
+use crate::run::Plan;
+use crate::schedule::Rate;
+use crate::settings::{THREADS_MAX, TIME_MAX, between, sources, times};
 use crate::workers::Workers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -137,7 +139,7 @@ impl Settings {
                 .into());
         }
         if !Rate::RANGE.contains(&self.rate) {
-            return Err(format!("--pps {}: expected 0.001 to 100000000", self.rate));
+            return Err(format!("--pps {}: expected 0.001 to {PACKETS_PER_S_MAX}", self.rate));
         }
         if self.packets_per_s() > PACKETS_PER_S_MAX {
             let packets = self.packets_per_s();
@@ -147,34 +149,30 @@ impl Settings {
             let (threads, streams) = (self.workers.threads, self.streams);
             return Err(format!("--threads {threads} with --streams {streams}: each needs one"));
         }
-        limits::sources(&self.local, self.target)?;
-        if self.target.port() == 0 {
-            return Err("port 0 is not a valid target".into());
-        }
+        sources(&self.local, &[self.target])?;
         self.check_times()
     }
 
     fn check_times(&self) -> Result<(), String> {
         let microsecond = Duration::from_micros(1);
         let second = Duration::from_secs(1);
-        let times = [
+        times(&[
             ("--warmup", self.warmup, Duration::ZERO, TIME_MAX),
             ("--duration", self.duration, microsecond, TIME_MAX),
             ("--drain", self.drain, Duration::ZERO, DRAIN_MAX),
             ("--tick", self.tick, 50 * microsecond, second),
             ("--ramp", self.ramp.unwrap_or(second), second / 10, DRAIN_MAX),
-        ];
-        for (name, time, least, most) in times {
-            if !(least..=most).contains(&time) {
-                return Err(format!("{name} {time:?}: expected {least:?} to {most:?}"));
-            }
-        }
-        Ok(())
+        ])
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        let (threads, warmup, duration) = (self.workers.threads, self.warmup, self.duration);
+        Plan { threads, warmup, duration, requests: None }
     }
 
     /// Packets a second of all streams together.
     pub(super) fn packets_per_s(&self) -> f64 {
-        self.rate.packets_per_s() * self.streams as f64
+        self.rate.number_per_s() * self.streams as f64
     }
 
     /// The highest allowed rate of a stream.
@@ -192,7 +190,7 @@ impl Settings {
     /// longer.
     pub(super) fn remembered(&self) -> usize {
         let seconds = self.drain.as_secs_f64().max(1.0);
-        let packets = (self.rate.packets_per_s() * seconds).ceil() as u64;
+        let packets = (self.rate.number_per_s() * seconds).ceil() as u64;
         packets.clamp(*REMEMBERED.start(), *REMEMBERED.end()).next_power_of_two() as usize
     }
 
@@ -212,7 +210,7 @@ impl Settings {
             return Some(LARGE_RECEIVE_BUFFER_BYTES);
         }
         let packet = f64::from(self.packet_bytes) + PACKET_OVERHEAD_BYTES;
-        let wanted = self.rate.packets_per_s() * packet / 4.0;
+        let wanted = self.rate.number_per_s() * packet / 4.0;
         (wanted > DEFAULT_RECEIVE_BUFFER_BYTES)
             .then(|| wanted.min(f64::from(LARGE_RECEIVE_BUFFER_BYTES)) as u32)
     }
@@ -249,7 +247,7 @@ impl Settings {
     pub(super) fn report(&self) -> wire::Settings {
         wire::Settings {
             streams: self.streams,
-            packets_per_s: self.rate.packets_per_s(),
+            packets_per_s: self.rate.number_per_s(),
             packet_bytes: self.packet_bytes.into(),
             payload: if self.payload == Payload::Rtp { "rtp" } else { "raw" }.to_owned(),
             sockets: if self.single_socket { "single" } else { "each" }.to_owned(),

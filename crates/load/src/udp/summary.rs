@@ -1,18 +1,18 @@
 //! From the threads' counts to the report.
 
+use super::client::{Outcome, Row};
 use super::packet::Payload;
+use super::sender::SocketCounts;
 use super::settings::Settings;
-use super::worker::{Outcome, Row, SocketCounts};
-use crate::cpu::{self, Throttling};
+use crate::cpu;
 use crate::gates::Judged;
 use crate::recorder::histogram;
 use crate::report::head;
-use crate::run::window;
+use crate::run::Ran;
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use twinring::{CallTime, CounterSnapshot, Features, monotonic_ns};
+use twinring::CallTime;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::tcp::Bytes;
 use twinring_wire::udp::{
@@ -28,94 +28,78 @@ const WORST: usize = 10;
 /// time.
 const KEPT_US_P99_9: f64 = 10_000.0;
 
-/// The facts of a run besides the threads' counts.
-pub(super) struct Run<'a> {
-    pub(super) settings: &'a Settings,
-    pub(super) features: Features,
-    pub(super) fallback_reason: Option<String>,
-    pub(super) window: Option<Range<u64>>,
-    pub(super) interrupted: bool,
-    pub(super) throttling: Throttling,
-    pub(super) counters: CounterSnapshot,
-}
-
-impl Run<'_> {
-    /// Combines the threads' results.
-    pub(super) fn report(self, mut outcomes: Vec<Outcome>) -> UdpResult {
-        let settings = self.settings;
-        let now_ns = monotonic_ns();
-        let window = window(self.window.unwrap_or(now_ns..now_ns));
-        let engine = (&self.features, self.fallback_reason.as_deref());
-        let mut rows: Vec<Row> = outcomes.iter_mut().flat_map(|o| o.rows.drain(..)).collect();
-        rows.sort_unstable_by_key(|row| row.number);
-        let mut sockets = SocketCounts::default();
-        outcomes.iter().for_each(|outcome| sockets.add(&outcome.sockets));
-        let packets = packets(&outcomes, &rows, &sockets, window.seconds);
-        let merged = |of: fn(&Outcome) -> &Histogram<u64>| {
-            let mut all = histogram();
-            for outcome in &outcomes {
-                // Both have the same bounds, so every value fits.
-                let _same_bounds = all.add(of(outcome));
-            }
-            all
-        };
-        let round_trip_ns = merged(|outcome| &outcome.round_trip_ns);
-        let lateness_ns = merged(|outcome| &outcome.lateness_ns);
-        let overrun_ns = merged(|outcome| &outcome.overrun_ns);
-        let cpus: Vec<_> = outcomes.iter().map(|outcome| outcome.cpu).collect();
-        let granted: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.granted).collect();
-        let drops: Option<Vec<u64>> = outcomes.iter().map(|outcome| outcome.kernel_drops).collect();
-        let first_error = outcomes.iter().filter_map(|outcome| outcome.totals.first_error.clone());
-        let packet_bytes = u64::from(settings.packet_bytes);
-        UdpResult {
-            head: head(SCHEMA, settings.target.to_string(), engine, self.interrupted),
-            settings: settings.report(),
-            window,
-            packets,
-            loss_ratio: ratio(packets.lost, packets.sent),
-            bytes: Bytes {
-                sent: packets.sent * packet_bytes,
-                received: packets.received * packet_bytes,
-            },
-            jitter_us: jitter(&rows),
-            round_trip_us: Latency::of(&round_trip_ns),
-            send_lateness_us: Latency::of(&lateness_ns),
-            wait_overrun_us: Latency::of(&overrun_ns),
-            histograms: Histograms {
-                round_trip: EncodedHistogram::of(&round_trip_ns),
-                send_lateness: EncodedHistogram::of(&lateness_ns),
-                wait_overrun: EncodedHistogram::of(&overrun_ns),
-            },
-            kernel_drops: drops.map(|drops| drops.iter().sum()),
-            streams: streams(settings, &rows),
-            calls: settings.calls.then(|| calls(&outcomes, window.seconds)),
-            ramp: None,
-            socket_buffers: SocketBuffers {
-                asked_bytes: settings.receive_buffer(),
-                granted_receive_bytes: least(granted.iter().map(|got| got.recv_buffer_bytes)),
-                granted_send_bytes: least(granted.iter().map(|got| got.send_buffer_bytes)),
-            },
-            segmentation: Segmentation {
-                gso: settings.gso && !granted.is_empty() && granted.iter().all(|got| got.gso),
-                gro: !granted.is_empty() && granted.iter().all(|got| got.gro),
-                fallbacks: sockets.gso_fallbacks,
-            },
-            errors: Errors {
-                icmp_refused: sockets.icmp,
-                send: sockets.refused,
-                receive: outcomes.iter().map(|outcome| outcome.totals.receive_errors).sum(),
-                blocked: sockets.blocked,
-            },
-            gates: settings.gates.judge(&Judged {
-                answers_ns: &round_trip_ns,
-                waits_ns: &[],
-                answered: packets.received,
-                unanswered: packets.lost,
-            }),
-            first_error: first_error.min().map(|(_, what)| what),
-            cpu: cpu::report(&cpus, self.throttling),
-            runtime_counters: Fields::of(&self.counters),
+/// Combines the threads' results.
+pub(super) fn report(settings: &Settings, ran: &Ran, mut outcomes: Vec<Outcome>) -> UdpResult {
+    let window = ran.window();
+    let mut rows: Vec<Row> = outcomes.iter_mut().flat_map(|o| o.rows.drain(..)).collect();
+    rows.sort_unstable_by_key(|row| row.number);
+    let mut sockets = SocketCounts::default();
+    outcomes.iter().for_each(|outcome| sockets.add(&outcome.sockets));
+    let packets = packets(&outcomes, &rows, &sockets, window.seconds);
+    let merged = |of: fn(&Outcome) -> &Histogram<u64>| {
+        let mut all = histogram();
+        for outcome in &outcomes {
+            // Both have the same bounds, so every value fits.
+            let _same_bounds = all.add(of(outcome));
         }
+        all
+    };
+    let round_trip_ns = merged(|outcome| &outcome.round_trip_ns);
+    let lateness_ns = merged(|outcome| &outcome.lateness_ns);
+    let overrun_ns = merged(|outcome| &outcome.overrun_ns);
+    let cpus: Vec<_> = outcomes.iter().map(|outcome| outcome.cpu).collect();
+    let granted: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.granted).collect();
+    let drops: Option<Vec<u64>> = outcomes.iter().map(|outcome| outcome.kernel_drops).collect();
+    let first_error = outcomes.iter().filter_map(|outcome| outcome.totals.first_error.clone());
+    let packet_bytes = u64::from(settings.packet_bytes);
+    UdpResult {
+        head: head(SCHEMA, settings.target.to_string(), ran),
+        settings: settings.report(),
+        window,
+        packets,
+        loss_ratio: ratio(packets.lost, packets.sent),
+        bytes: Bytes {
+            sent: packets.sent * packet_bytes,
+            received: packets.received * packet_bytes,
+        },
+        jitter_us: jitter(&rows),
+        round_trip_us: Latency::of(&round_trip_ns),
+        send_lateness_us: Latency::of(&lateness_ns),
+        wait_overrun_us: Latency::of(&overrun_ns),
+        histograms: Histograms {
+            round_trip: EncodedHistogram::of(&round_trip_ns),
+            send_lateness: EncodedHistogram::of(&lateness_ns),
+            wait_overrun: EncodedHistogram::of(&overrun_ns),
+        },
+        kernel_drops: drops.map(|drops| drops.iter().sum()),
+        streams: streams(settings, &rows),
+        calls: settings.calls.then(|| calls(&outcomes, window.seconds)),
+        ramp: None,
+        socket_buffers: SocketBuffers {
+            asked_bytes: settings.receive_buffer(),
+            granted_receive_bytes: least(granted.iter().map(|got| got.recv_buffer_bytes)),
+            granted_send_bytes: least(granted.iter().map(|got| got.send_buffer_bytes)),
+        },
+        segmentation: Segmentation {
+            gso: settings.gso && !granted.is_empty() && granted.iter().all(|got| got.gso),
+            gro: !granted.is_empty() && granted.iter().all(|got| got.gro),
+            fallbacks: sockets.gso_fallbacks,
+        },
+        errors: Errors {
+            icmp_refused: sockets.icmp,
+            send: sockets.refused,
+            receive: outcomes.iter().map(|outcome| outcome.totals.receive_errors).sum(),
+            blocked: sockets.blocked,
+        },
+        gates: settings.gates.judge(&Judged {
+            answers_ns: &round_trip_ns,
+            waits_ns: &[],
+            answered: packets.received,
+            unanswered: packets.lost,
+        }),
+        first_error: first_error.min().map(|(_, what)| what),
+        cpu: cpu::report(&cpus, ran.throttling),
+        runtime_counters: Fields::of(&ran.counters),
     }
 }
 

@@ -12,7 +12,7 @@ const WORST_SHOWN: usize = 3;
 
 /// The result of a run as tables for people.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'a>(pub &'a UdpResult);
+pub(crate) struct Table<'a>(pub(crate) &'a UdpResult);
 
 /// A step of the search for the highest rate as a row for people.
 #[derive(Clone, Copy, Debug)]

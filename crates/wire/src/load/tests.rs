@@ -149,7 +149,7 @@ fn http_result() -> HttpResult {
     let histogram = EncodedHistogram::of(&recorded(&[2_000]));
     let mut result = HttpResult {
         all: requests(),
-        raw_latency_us: Some(Latency::default()),
+
         histograms: Some(http_wire::Histograms {
             raw: Some(histogram.clone()),
             ttfb: histogram.clone(),
@@ -240,8 +240,11 @@ fn latencies_come_from_the_sum_of_the_histograms() {
         (EncodedHistogram::of(&few), EncodedHistogram::of(&many));
     let merged = merged_http(http_result(), second);
     assert_eq!(merged.ttfb_us, Latency::of(&recorded(&[1_000, 2_000])));
-    assert_eq!(merged.connect_us.max, Latency::of(&many).max);
-    assert_eq!((merged.raw_latency_us, &merged.histograms.as_ref().unwrap().raw), (None, &None));
+    assert_eq!(merged.all.connect_us.max, Latency::of(&many).max);
+    assert_eq!(
+        (merged.all.raw_latency_us, &merged.histograms.as_ref().unwrap().raw),
+        (None, &None)
+    );
     assert_eq!((merged.urls.len(), merged.all.gates.len()), (0, 0));
 
     let mut second = udp_result();

@@ -1,7 +1,7 @@
 //! A stream: one request and its answer.
 
 use crate::http::answer::Answer;
-use crate::http::connection::Request;
+use crate::recorder::Request;
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};

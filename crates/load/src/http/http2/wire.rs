@@ -1,7 +1,8 @@
 //! What the h2 crate reads from and writes to: the stream, through TLS if that is spoken.
 
+use super::Http2;
 use crate::http::link::Link;
-use crate::http::worker::Worker;
+use crate::requests::Worker;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -12,11 +13,11 @@ use twinring_compat::Socket;
 /// See the module. Counts the bytes of all frames.
 pub(super) struct Wire {
     link: RefCell<Link>,
-    worker: Rc<Worker>,
+    worker: Rc<Worker<Http2>>,
 }
 
 impl Wire {
-    pub(super) fn new(worker: &Rc<Worker>, link: Link) -> Wire {
+    pub(super) fn new(worker: &Rc<Worker<Http2>>, link: Link) -> Wire {
         Wire { link: RefCell::new(link), worker: Rc::clone(worker) }
     }
 
@@ -59,9 +60,9 @@ impl Socket for Wire {
                 break RecvBuf::from(plain);
             }
         };
-        let window = self.worker.thread.control.window();
+        let window = self.worker.control.window();
         if window.contains(&monotonic_ns()) {
-            self.worker.counts.borrow_mut().received_bytes += received.len() as u64;
+            self.worker.recorder.borrow_mut().received_bytes += received.len() as u64;
         }
         Poll::Ready(Ok(received))
     }
@@ -73,9 +74,9 @@ impl Socket for Wire {
     fn poll_send(&self, cx: &mut Context<'_>, buf: &mut Option<SendBuf>) -> Poll<io::Result<()>> {
         let bytes = buf.as_ref().map_or(0, SendBuf::len) as u64;
         ready!(self.link.borrow_mut().poll_send(cx, buf))?;
-        let window = self.worker.thread.control.window();
+        let window = self.worker.control.window();
         if window.contains(&monotonic_ns()) {
-            self.worker.counts.borrow_mut().sent_bytes += bytes;
+            self.worker.recorder.borrow_mut().sent_bytes += bytes;
         }
         Poll::Ready(Ok(()))
     }

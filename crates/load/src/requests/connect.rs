@@ -1,11 +1,14 @@
 //! Making connections.
 
+use super::Worker;
+use super::connection::{Lost, Protocol};
+use crate::recorder::Trouble;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use twinring::{JoinHandle, TcpStream, spawn, timeout};
 
 /// Concurrent attempts to connect of a thread.
@@ -18,7 +21,7 @@ pub(super) fn share_of(all: Range<u64>, threads: usize, index: usize) -> impl It
 
 /// Opens the connections among `all` that belong to thread `index` of `threads`, with bounded
 /// concurrency. Returns those that `connect` opened, by number.
-pub(crate) async fn connect_share<T, F>(
+pub(super) async fn connect_share<T, F>(
     all: Range<u64>,
     threads: usize,
     index: usize,
@@ -54,31 +57,55 @@ where
     made
 }
 
-/// One attempt to connect. `turn` selects the source address: each life of a connection uses the
-/// next one, so that ports in TIME_WAIT are spread as well.
-pub(crate) async fn dial(
-    target: SocketAddr,
-    local: &[IpAddr],
-    turn: u64,
-    limit: Duration,
-) -> io::Result<TcpStream> {
-    let local = match local.len() as u64 {
-        0 => None,
-        count => local.get((turn % count) as usize),
-    };
-    let local = local.map(|address| SocketAddr::new(*address, 0));
-    match timeout(limit, TcpStream::connect_from(local, target)).await {
-        Ok(connected) => connected,
-        Err(_) => Err(not_within(limit)),
+impl<P: Protocol> Worker<P> {
+    /// One attempt to connect, counted.
+    pub(super) async fn connect(self: &Rc<Self>, number: u64, life: u64) -> Option<P::Link> {
+        let began = Instant::now();
+        match self.try_connect(number + life).await {
+            Ok(link) => {
+                let took_ns = (began.elapsed().as_nanos() as u64).max(1);
+                self.recorder.borrow_mut().connect_ns.saturating_record(took_ns);
+                Some(link)
+            }
+            Err(lost) => {
+                self.trouble(number, lost);
+                None
+            }
+        }
+    }
+
+    /// `turn` selects the addresses of both ends: each life of a connection uses the next ones, so that ports in
+    /// TIME_WAIT are spread as well.
+    async fn try_connect(self: &Rc<Self>, turn: u64) -> Result<P::Link, Lost> {
+        let common = self.common();
+        let (limit, began) = (common.connect_timeout, Instant::now());
+        let failed = |error: io::Error| Lost(Trouble::Connect, connect_failure(&error));
+        let target = in_turn(&common.addresses, turn, |_| true);
+        let target = target.ok_or_else(|| failed(io::Error::other("no address")))?;
+        let local = in_turn(&common.local, turn, |ip: &IpAddr| ip.is_ipv4() == target.is_ipv4());
+        let local = local.map(|ip| SocketAddr::new(*ip, 0));
+        let dialled = timeout(limit, TcpStream::connect_from(local, *target)).await;
+        let stream = dialled.unwrap_or_else(|_| Err(not_within(limit))).map_err(failed)?;
+        let left = limit.saturating_sub(began.elapsed());
+        match timeout(left, P::agree(self, stream)).await {
+            Ok(agreed) => agreed,
+            Err(_) => Err(failed(not_within(limit))),
+        }
     }
 }
 
-pub(crate) fn not_within(limit: Duration) -> io::Error {
+/// The one of those that fit whose turn it is.
+fn in_turn<T>(all: &[T], turn: u64, fits: impl Fn(&T) -> bool) -> Option<&T> {
+    let count = all.iter().filter(|one| fits(one)).count() as u64;
+    all.iter().filter(|one| fits(one)).nth(turn.checked_rem(count)? as usize)
+}
+
+fn not_within(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("not done within {limit:?}"))
 }
 
 /// Why an attempt to connect failed, and how to fix it.
-pub(crate) fn connect_failure(error: &io::Error) -> String {
+fn connect_failure(error: &io::Error) -> String {
     /// No descriptor is left; has no `ErrorKind`.
     const EMFILE: i32 = 24;
     let advice = match error.kind() {

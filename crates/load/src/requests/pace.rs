@@ -1,36 +1,15 @@
 //! Common to all connections of a thread: due requests, and answers that take too long.
 
+use super::Connections;
+use super::connection::Protocol;
+use crate::run::instant_at;
 use crate::schedule::Schedule;
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use twinring::{monotonic_ns, sleep, sleep_until, yield_now};
-
-/// The connections of a thread.
-pub(crate) type Connections<C> = Vec<Rc<RefCell<C>>>;
-
-/// A connection under load.
-pub(crate) trait Loaded {
-    /// Among all connections of the run, from 0.
-    fn number(&self) -> u64;
-    /// Wakes the task that runs it.
-    fn wake(&self);
-    /// When the oldest request without an answer was sent.
-    fn oldest_ns(&self) -> Option<u64>;
-    /// Requests without an answer: from when on the latency of some counts, and how many they are.
-    fn unanswered(&self, each: &mut dyn FnMut(u64, u64));
-    /// Ends it because an answer took too long.
-    fn give_up(&mut self);
-    /// Requests sent so far.
-    fn sent(&self) -> u64;
-    fn answered_in_window(&self) -> u64;
-    /// It has got an answer.
-    fn was_served(&self) -> bool;
-}
 
 /// Abandons connections whose oldest request has waited for longer than `limit`. A periodic scan
 /// over all of them costs less than a timer for each request.
-pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duration) {
+pub(super) async fn watch<P: Protocol>(connections: Connections<P>, limit: Duration) {
     let pause = (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(100));
     loop {
         let slept_from_ns = monotonic_ns();
@@ -53,7 +32,7 @@ pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duratio
 /// Wakes the connections of an open loop when their requests are due, in turn. A connection sends
 /// all its due requests when it wakes, so being late costs one round and not one wake-up for each
 /// request.
-pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: Schedule) {
+pub(super) async fn keep_pace<P: Protocol>(connections: Connections<P>, schedule: Schedule) {
     if connections.is_empty() {
         return;
     }
@@ -79,13 +58,6 @@ pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: 
 /// had their turn before the stall, and would otherwise wait for another round.
 fn next_round(due: u64, sequence: u64) -> u64 {
     due.saturating_sub(1).max(sequence + 1)
-}
-
-/// A time of CLOCK_MONOTONIC as the `Instant` that timers use.
-pub(crate) fn instant_at(ns: u64) -> Instant {
-    // An unknown time counts as 30 years ahead.
-    let ahead = ns.saturating_sub(monotonic_ns()).min(946_080_000_000_000_000);
-    Instant::now() + Duration::from_nanos(ahead)
 }
 
 #[cfg(test)]

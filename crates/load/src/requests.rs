@@ -1,0 +1,206 @@
+//! Requests over connections, of any protocol: what a thread of such a load shares, and its run.
+//!
+//! A [`Protocol`] is what one connection speaks. Everything else is here: opening connections, replacing those that
+//! end (`lives.rs`), which requests begin when and what becomes of them (`connection.rs`), answers that take too long
+//! and the schedule (`pace.rs`), and the sums (`share.rs`).
+
+mod connect;
+mod connection;
+mod lives;
+mod pace;
+mod share;
+mod unsent;
+
+pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Tally};
+pub(crate) use self::share::Share;
+pub(crate) use self::unsent::LATE;
+
+use self::connect::connect_share;
+use self::pace::{keep_pace, watch};
+use self::unsent::OVERDUE;
+use crate::cpu::CpuUse;
+use crate::recorder::{Recorder, Trouble};
+use crate::run::{Client, Control, work};
+use crate::schedule::Schedule;
+use crate::settings::Common;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use twinring::{monotonic_ns, sleep, spawn};
+
+/// How long outstanding answers are waited for after the window.
+const DRAIN_MAX: Duration = OVERDUE;
+
+/// How often outstanding answers are checked at the end.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// How long connections are waited for that could end.
+const PARTING_MAX: Duration = Duration::from_millis(20);
+
+/// The connections of a thread.
+type Connections<P> = Vec<Rc<RefCell<Connection<P>>>>;
+
+/// What the tasks of one thread share.
+pub(crate) struct Worker<P: Protocol> {
+    index: usize,
+    pub(crate) control: Arc<Control>,
+    pub(crate) shared: Arc<P::Shared>,
+    /// What only this protocol needs.
+    pub(crate) local: P::Local,
+    pub(crate) recorder: RefCell<Recorder>,
+    /// The schedule of an open loop, once its start is known.
+    schedule: Cell<Option<Schedule>>,
+    /// Connections that have not ended.
+    alive: Cell<usize>,
+    /// Connections that ended with an error, and were not replaced.
+    lost: Cell<u64>,
+    reconnects: Cell<u64>,
+}
+
+impl<P: Protocol> Worker<P> {
+    fn common(&self) -> &Common {
+        P::common(&self.shared)
+    }
+
+    fn new_recorder(&self) -> Recorder {
+        Recorder::new(self.common().is_open(), P::urls(&self.shared))
+    }
+
+    /// A connection has ended and is not replaced.
+    fn ended(&self, lost: bool) {
+        self.lost.set(self.lost.get() + u64::from(lost));
+        self.alive.set(self.alive.get() - 1);
+        if self.alive.get() == 0 {
+            self.control.note_deserted();
+        }
+    }
+
+    /// Counts something that went wrong on connection `number`.
+    fn trouble(&self, number: u64, Lost(kind, what): Lost) {
+        self.trouble_in(&mut self.recorder.borrow_mut(), number, kind, || what);
+    }
+
+    /// The same, for callers that have borrowed the recorder.
+    pub(crate) fn trouble_in(
+        &self,
+        recorder: &mut Recorder,
+        number: u64,
+        kind: Trouble,
+        what: impl FnOnce() -> String,
+    ) {
+        recorder.trouble(kind, monotonic_ns(), || format!("connection {number}: {}", what()));
+        self.control.show_errors(self.index, recorder.troubles.total());
+    }
+
+    pub(crate) fn show_progress(&self, recorder: &Recorder) {
+        self.control.show(self.index, recorder.window.answered, recorder.latency_sum_ns);
+    }
+}
+
+/// The counts of a thread, and what only its protocol has.
+pub(crate) struct Outcome<P: Protocol> {
+    pub(crate) share: Share,
+    pub(crate) special: P::Special,
+}
+
+/// The requests of one thread.
+struct Requests<P: Protocol> {
+    worker: Rc<Worker<P>>,
+    /// Open, and without a request so far.
+    links: Vec<(u64, P::Link)>,
+    /// Connections that only stay open.
+    idle: Vec<(u64, P::Link)>,
+    connections: Connections<P>,
+}
+
+/// Runs the share of the load of thread `index`.
+pub(crate) async fn run_thread<P: Protocol>(
+    index: usize,
+    control: Arc<Control>,
+    shared: Arc<P::Shared>,
+) -> Outcome<P> {
+    let warmup = P::common(&shared).warmup;
+    let worker = Rc::new(Worker {
+        index,
+        local: P::local(&shared),
+        recorder: RefCell::new(Recorder::new(P::common(&shared).is_open(), P::urls(&shared))),
+        schedule: Cell::new(None),
+        alive: Cell::new(0),
+        lost: Cell::new(0),
+        reconnects: Cell::new(0),
+        control: Arc::clone(&control),
+        shared,
+    });
+    let (links, idle, connections) = (Vec::new(), Vec::new(), Vec::new());
+    work(Requests::<P> { worker, links, idle, connections }, &control, warmup).await
+}
+
+impl<P: Protocol> Requests<P> {
+    /// Opens the connections with these numbers that belong to this thread. Failures are counted.
+    async fn connect(&self, numbers: std::ops::Range<u64>) -> Vec<(u64, P::Link)> {
+        let (worker, threads) = (Rc::clone(&self.worker), self.worker.common().workers.threads);
+        connect_share(numbers, threads, self.worker.index, move |number| {
+            let worker = Rc::clone(&worker);
+            async move { worker.connect(number, 0).await }
+        })
+        .await
+    }
+}
+
+impl<P: Protocol> Client for Requests<P> {
+    type Outcome = Outcome<P>;
+
+    async fn open(&mut self) -> u64 {
+        if let Err(lost) = P::prepare(&self.worker) {
+            self.worker.trouble(0, lost);
+            return 0;
+        }
+        let (active, idle) = (self.worker.common().connections, P::idle(&self.worker.shared));
+        self.links = self.connect(0..active).await;
+        // The numbers of idle connections follow those of the active ones.
+        self.idle = self.connect(active..active + idle).await;
+        self.worker.alive.set(self.links.len());
+        self.links.len() as u64
+    }
+
+    fn begin(&mut self, first_ns: u64) {
+        let worker = &self.worker;
+        let common = worker.common();
+        let schedule =
+            |(rate, arrivals)| Schedule::new(first_ns, rate, common.connections, arrivals);
+        worker.schedule.set(common.schedule().map(schedule));
+        for (number, link) in self.links.drain(..) {
+            let connection = Rc::new(RefCell::new(Connection::new(worker, number)));
+            self.connections.push(Rc::clone(&connection));
+            spawn(Rc::clone(worker).serve(connection, link));
+        }
+        if let Some(limit) = P::answer_limit(&worker.shared) {
+            spawn(watch(self.connections.clone(), limit));
+        }
+        if let Some(schedule) = worker.schedule.get() {
+            spawn(keep_pace(self.connections.clone(), schedule));
+        }
+    }
+
+    fn window_ends(&mut self) {
+        self.connections.iter().for_each(|connection| connection.borrow().wake());
+    }
+
+    /// Waits for outstanding answers; then gives connections a moment to close in order.
+    async fn drain(&mut self) {
+        let (until, worker) = (Instant::now() + DRAIN_MAX, &self.worker);
+        while worker.recorder.borrow().whole.in_flight() > 0 && Instant::now() < until {
+            sleep(DRAIN_LOOK).await;
+        }
+        let until = Instant::now() + PARTING_MAX;
+        while worker.alive.get() > 0 && Instant::now() < until {
+            sleep(DRAIN_LOOK).await;
+        }
+    }
+
+    fn outcome(self, cpu: CpuUse) -> Outcome<P> {
+        let share = Share::of(&self.worker, &self.connections, self.idle.len() as u64, cpu);
+        Outcome { share, special: P::special(&self.worker) }
+    }
+}

@@ -1,0 +1,364 @@
+//! One connection under load, whatever its protocol: which requests begin, and what becomes of them.
+
+use super::Worker;
+use crate::recorder::{Recorder, Request, Trouble};
+use crate::settings::Common;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use twinring::{TcpStream, monotonic_ns};
+
+/// How a connection, or one life of it, ended.
+pub(crate) enum Ending {
+    /// In order: another one replaces it.
+    Renewed,
+    /// The window has ended and all requests are answered.
+    Finished,
+    /// It broke.
+    Lost(Lost),
+}
+
+/// The reason for which a connection broke.
+#[derive(Debug)]
+pub(crate) struct Lost(pub(crate) Trouble, pub(crate) String);
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Lost {
+        let trouble = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Trouble::Reset,
+            io::ErrorKind::TimedOut => Trouble::Timeout,
+            io::ErrorKind::InvalidData => Trouble::Tls,
+            _ => Trouble::Other,
+        };
+        Lost(trouble, error.to_string())
+    }
+}
+
+/// A protocol as one connection speaks it.
+pub(crate) trait Protocol: Sized + 'static {
+    /// Settings, and what follows from them: of all threads.
+    type Shared: Send + Sync;
+    /// State of a thread.
+    type Local;
+    /// What only this protocol counts.
+    type Special: Send + 'static;
+    /// An open stream, ready for requests.
+    type Link: 'static;
+
+    /// A connection that broke is replaced.
+    const REPLACES_LOST: bool;
+
+    fn common(shared: &Self::Shared) -> &Common;
+
+    /// Different requests.
+    fn urls(_: &Self::Shared) -> usize {
+        0
+    }
+
+    /// Connections that only stay open.
+    fn idle(_: &Self::Shared) -> u64 {
+        0
+    }
+
+    /// Requests of one life of a connection.
+    fn life(shared: &Self::Shared) -> u64;
+
+    /// A request begins with the attempt to connect.
+    fn connects_for_each(_: &Self::Shared) -> bool {
+        false
+    }
+
+    /// How long an answer may take; `None` for any time.
+    fn answer_limit(shared: &Self::Shared) -> Option<Duration> {
+        Some(Self::common(shared).timeout)
+    }
+
+    fn local(shared: &Self::Shared) -> Self::Local;
+
+    /// The counts of a thread at its end.
+    fn special(worker: &Worker<Self>) -> Self::Special;
+
+    /// What takes time once, before the first connection: its time would count as the server's.
+    fn prepare(_: &Worker<Self>) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    fn new(worker: &Worker<Self>, number: u64) -> Self;
+
+    /// Agrees on the protocol over a new stream.
+    ///
+    /// # Errors
+    /// When the server does not speak it, or the stream broke.
+    async fn agree(worker: &Rc<Worker<Self>>, stream: TcpStream) -> Result<Self::Link, Lost>;
+
+    /// Prepares for another stream. Requests that have begun are kept.
+    fn begin_life(&mut self, life: u64);
+
+    /// Which request is the next of a connection, and its bytes that count as sent when it begins.
+    fn pick(worker: &Worker<Self>, connection: u64, sequence: u64) -> (u32, u64);
+
+    /// Takes over a request that has begun.
+    fn push(&mut self, request: Request);
+
+    /// Requests without an answer, and how many began alike.
+    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)>;
+
+    /// Drops all unanswered requests.
+    fn abandon(&mut self);
+
+    /// When the oldest unanswered request began.
+    fn oldest_ns(&self) -> Option<u64> {
+        self.unanswered().map(|(request, _)| request.began_ns).min()
+    }
+
+    /// Receives available data, then begins and sends the next requests.
+    ///
+    /// # Errors
+    /// When the stream broke.
+    fn poll(
+        &mut self,
+        tally: &mut Tally<Self>,
+        link: &mut Self::Link,
+        cx: &mut Context<'_>,
+        window: &Range<u64>,
+    ) -> Result<Option<Ending>, Lost>;
+
+    /// Closes the stream in order, without waiting for the server.
+    async fn close(link: Self::Link);
+}
+
+/// What a connection has sent, and what became of it.
+pub(crate) struct Tally<P: Protocol> {
+    pub(crate) worker: Rc<Worker<P>>,
+    /// Among all connections of the run, from 0.
+    number: u64,
+    life: u64,
+    /// Requests that this life may still begin.
+    life_left: u64,
+    sent: u64,
+    answered_in_window: u64,
+    was_served: bool,
+    life_served: bool,
+    overdue: bool,
+    /// Of the task that runs this connection.
+    waker: Option<Waker>,
+}
+
+impl<P: Protocol> Tally<P> {
+    fn new(worker: &Rc<Worker<P>>, number: u64) -> Tally<P> {
+        Tally {
+            worker: Rc::clone(worker),
+            number,
+            life: 0,
+            life_left: P::life(&worker.shared),
+            sent: 0,
+            answered_in_window: 0,
+            was_served: false,
+            life_served: false,
+            overdue: false,
+            waker: None,
+        }
+    }
+
+    /// True if this life may begin another request.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.life_left > 0
+    }
+
+    /// Begins the requests that are due now, at most `room`, and passes them on.
+    pub(crate) fn begin(
+        &mut self,
+        room: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+        mut each: impl FnMut(Request),
+    ) {
+        let worker = &*self.worker;
+        let schedule = worker.schedule.get();
+        let room = room.min(self.life_left);
+        let wanted = match schedule {
+            None => room,
+            Some(schedule) => room.min(schedule.due(self.number, now_ns).saturating_sub(self.sent)),
+        };
+        let drawn = now_ns >= window.start;
+        let requests = if drawn && wanted > 0 { worker.control.draw(wanted) } else { wanted };
+        if requests == 0 {
+            return;
+        }
+        let mut recorder = worker.recorder.borrow_mut();
+        for sequence in self.sent..self.sent + requests {
+            let since_ns = schedule.map_or(now_ns, |it| it.intended_ns(self.number, sequence));
+            let (target, bytes) = P::pick(worker, self.number, sequence);
+            let request = Request { since_ns, began_ns: now_ns, target, drawn };
+            recorder.sent(&request, bytes, window);
+            each(request);
+        }
+        self.sent += requests;
+        self.life_left -= requests;
+    }
+
+    /// `count` requests that began alike were answered as they should. True if that is inside the window.
+    pub(crate) fn answered(
+        &mut self,
+        request: &Request,
+        count: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+        recorder: &mut Recorder,
+    ) -> bool {
+        let inside = recorder.answered(request, count, now_ns, window);
+        self.answered_in_window += if inside { count } else { 0 };
+        self.settle(request, count, now_ns);
+        self.served();
+        inside
+    }
+
+    /// `count` requests that began alike got a wrong answer, or get none.
+    pub(crate) fn failed(
+        &self,
+        request: &Request,
+        count: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+        recorder: &mut Recorder,
+    ) {
+        recorder.failed(request, count, now_ns, window);
+        self.settle(request, count, now_ns);
+    }
+
+    fn settle(&self, request: &Request, count: u64, now_ns: u64) {
+        if request.drawn {
+            self.worker.control.settle(count, now_ns);
+        }
+    }
+
+    /// An answer arrived, right or wrong.
+    pub(crate) fn served(&mut self) {
+        if !self.life_served {
+            (self.life_served, self.was_served) = (true, true);
+            self.worker.control.served();
+        }
+    }
+
+    /// Counts what went wrong with a request, while its connection stays in use.
+    pub(crate) fn trouble(
+        &self,
+        kind: Trouble,
+        what: impl FnOnce() -> String,
+        recorder: &mut Recorder,
+    ) {
+        self.worker.trouble_in(recorder, self.number, kind, what);
+    }
+}
+
+/// A place in the list of connections. Streams use it one after the other; each is a life of it.
+pub(crate) struct Connection<P: Protocol> {
+    tally: Tally<P>,
+    protocol: P,
+}
+
+impl<P: Protocol> Connection<P> {
+    pub(super) fn new(worker: &Rc<Worker<P>>, number: u64) -> Connection<P> {
+        Connection { tally: Tally::new(worker, number), protocol: P::new(worker, number) }
+    }
+
+    /// Among all connections of the run, from 0.
+    pub(super) fn number(&self) -> u64 {
+        self.tally.number
+    }
+
+    pub(super) fn life(&self) -> u64 {
+        self.tally.life
+    }
+
+    /// Prepares the next life, which may already have its first request.
+    pub(super) fn begin_life(&mut self) {
+        self.tally.life += 1;
+        if !P::connects_for_each(&self.tally.worker.shared) {
+            self.tally.life_left = P::life(&self.tally.worker.shared);
+        }
+        self.protocol.begin_life(self.tally.life);
+    }
+
+    /// Counts a life that has ended; its requests in flight have failed. True if it had an answer.
+    pub(super) fn end_life(&mut self) -> bool {
+        let worker = Rc::clone(&self.tally.worker);
+        let served = std::mem::take(&mut self.tally.life_served);
+        if served {
+            worker.control.no_longer_served();
+        }
+        self.tally.overdue = false;
+        let (now_ns, window) = (monotonic_ns(), worker.control.window());
+        let mut recorder = worker.recorder.borrow_mut();
+        for (request, count) in self.protocol.unanswered() {
+            self.tally.failed(&request, count, now_ns, &window, &mut recorder);
+        }
+        self.protocol.abandon();
+        served
+    }
+
+    /// Begins the request for which a new connection is opened. False if there is none.
+    pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Connection { tally, protocol } = self;
+        tally.waker.get_or_insert_with(|| cx.waker().clone());
+        let window = tally.worker.control.window();
+        let now_ns = monotonic_ns();
+        if now_ns >= window.end {
+            return Poll::Ready(false);
+        }
+        tally.life_left = 1;
+        tally.begin(1, now_ns, &window, |request| protocol.push(request));
+        if tally.life_left > 0 { Poll::Pending } else { Poll::Ready(true) }
+    }
+
+    /// Receives available data, then sends the next requests.
+    pub(super) fn poll(&mut self, link: &mut P::Link, cx: &mut Context<'_>) -> Poll<Ending> {
+        let Connection { tally, protocol } = self;
+        tally.waker.get_or_insert_with(|| cx.waker().clone());
+        if tally.overdue {
+            let what = "no answer within the timeout".to_owned();
+            return Poll::Ready(Ending::Lost(Lost(Trouble::Timeout, what)));
+        }
+        let window = tally.worker.control.window();
+        match protocol.poll(tally, link, cx, &window) {
+            Ok(None) => Poll::Pending,
+            Ok(Some(ending)) => Poll::Ready(ending),
+            Err(lost) => Poll::Ready(Ending::Lost(lost)),
+        }
+    }
+
+    /// Wakes the task that runs it.
+    pub(super) fn wake(&self) {
+        self.tally.waker.iter().for_each(Waker::wake_by_ref);
+    }
+
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.protocol.oldest_ns()
+    }
+
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
+        self.protocol.unanswered()
+    }
+
+    /// Ends it because an answer took too long.
+    pub(super) fn give_up(&mut self) {
+        self.tally.overdue = true;
+        self.wake();
+    }
+
+    /// Requests sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.tally.sent
+    }
+
+    pub(super) fn answered_in_window(&self) -> u64 {
+        self.tally.answered_in_window
+    }
+
+    /// It has got an answer.
+    pub(super) fn was_served(&self) -> bool {
+        self.tally.was_served
+    }
+}
