@@ -9,7 +9,7 @@ mod judged;
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::IdleClock;
-use crate::experiment::{Cell, Experiment, NetKind, UnderTest};
+use crate::experiment::{Cell, Experiment, NetKind, Protocol, UnderTest};
 use crate::record::RunRecord;
 use crate::result::Bundle;
 use crate::statistics::family_level;
@@ -130,7 +130,15 @@ impl CellSummary {
 
     /// Whether the load waits for answers, so that a CPU is always busy.
     pub fn is_saturated(&self) -> bool {
-        self.load_mode.as_deref() == Some("closed")
+        match self.load_mode.as_deref() {
+            Some(mode) => mode == "closed",
+            // No run had a result: it is what the cell asks for.
+            None => {
+                let point = &self.cell.point;
+                let is_scheduled = point.load_percent() > 0 || point.rate_per_s() > 0;
+                point.protocol() != Protocol::Udp && !is_scheduled
+            }
+        }
     }
 }
 

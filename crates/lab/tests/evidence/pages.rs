@@ -55,6 +55,11 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
     assert!(page.contains("5 pairs, 6 needed"), "{page}");
     let page = assert_fits(&bundle(experiment(), pairs(9, 1.0)));
     assert!(page.contains("no difference found"), "{page}");
+    // A closed loop in which nothing could be measured was told as one at part load.
+    let mut failed = pairs(6, 1.0);
+    failed.iter_mut().for_each(|record| record["loads"] = serde_json::json!([]));
+    let page = assert_fits(&bundle(experiment(), failed));
+    assert!(page.contains("ANSWER Saturated: 0 pairs"), "{page}");
 }
 
 fn what_a_bundle_says_is_text_in_every_rendering() {
