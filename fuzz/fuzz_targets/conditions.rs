@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use twinring_services::http::conditional::{Outcome, Validators, evaluate, range_applies};
 use twinring_services::http::date::{format_date, parse_date};
-use twinring_services::http::head::{Head, HeadLimits, Storage};
+use twinring_services::http::request::{HeadLimits, Request, Storage};
 
 const NAMES: [&str; 5] =
     ["If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"];
@@ -18,7 +18,7 @@ fn outcome(fields: &[(&str, &[u8])], current: &Validators<'_>) -> Option<(Outcom
     }
     text.extend(b"\r\n");
     let mut storage = Storage::new();
-    let head = Head::parse(&text, &mut storage, HeadLimits::default()).ok()?;
+    let head = Request::parse(&text, &mut storage, HeadLimits::default()).ok()?;
     Some((evaluate(&head, current), range_applies(&head, current)))
 }
 

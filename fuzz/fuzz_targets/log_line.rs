@@ -63,7 +63,7 @@ fn check_json(logged: Logged<'_>) {
             }
         }
     }
-    assert_eq!(value.as_object().map(|fields| fields.len()), Some(17), "{line}");
+    assert_eq!(value.as_object().map(|fields| fields.len()), Some(18), "{line}");
 }
 
 // The first byte selects the fields; then the fields, each with a line break behind it.

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use twinring_load::http::fuzzing::chunked;
 use twinring_services::http::Status;
 use twinring_services::http::body::Skip;
-use twinring_services::http::head::Framing;
+use twinring_services::http::request::Framing;
 
 /// Longest accepted body, in bytes.
 const BODY_BYTES_MAX: u64 = 1000;

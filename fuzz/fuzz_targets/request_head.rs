@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use twinring_services::http::Status;
-use twinring_services::http::head::{Framing, Head, HeadLimits, Name, Scan, Storage};
+use twinring_services::http::request::{Framing, HeadLimits, Name, Request, Scan, Storage};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 512, target_bytes: 64 };
 
@@ -23,9 +23,10 @@ fn end(bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
 }
 
 /// The meaning of a head, independent of its bytes.
-fn meaning(head: &Head<'_, '_>) -> String {
-    let Head { method, target, authority, is_1_0, keep_alive, framing, expects_continue, .. } =
-        head;
+fn meaning(head: &Request<'_>) -> String {
+    let Request { method, path, query, authority, is_1_0, keep_alive, framing, .. } = head;
+    let target = (path, query);
+    let expects_continue = head.expects_continue;
     let ranges: Vec<&[u8]> = head.values(Name::Range).collect();
     format!(
         "{method:?} {target:?} {authority:?} {is_1_0} {keep_alive} {framing:?} \
@@ -58,7 +59,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(length <= LIMITS.head_bytes);
     let bytes = &bytes[..length];
     let mut storage = Storage::new();
-    let Ok(head) = Head::parse(bytes, &mut storage, LIMITS) else { return };
+    let Ok(head) = Request::parse(bytes, &mut storage, LIMITS) else { return };
 
     // No byte that another server could take for the end of a line, or of the head.
     let lines = lines(bytes);
@@ -105,6 +106,6 @@ fuzz_target!(|bytes: &[u8]| {
     let roomy = HeadLimits { head_bytes: 4096, ..LIMITS };
     assert_eq!(Scan::default().find_end(&again, roomy), Ok(Some(again.len())));
     let mut storage = Storage::new();
-    let same = Head::parse(&again, &mut storage, roomy).expect("it was accepted before");
+    let same = Request::parse(&again, &mut storage, roomy).expect("it was accepted before");
     assert_eq!(meaning(&head), meaning(&same));
 });

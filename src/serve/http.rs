@@ -14,7 +14,7 @@ mod values;
 pub(super) use arguments::HttpArgs;
 
 use super::live::{Live, Unit, WithEngines};
-use super::notices::print_once;
+use super::notices::{self, print_once};
 use super::operate::{Hooks, operate};
 use super::problems::{USAGE, refuse, with_remedy};
 use super::report::{Subject, engine_name};
@@ -220,6 +220,7 @@ fn run(
         Some(_) => service.with_durations(),
         None => service,
     };
+    let service = service.on_error(|line| notices::tell(format!("twinring: {line}")));
     let observer = service.observer(engine_name(runtime.features(), live.is_some()));
     let counters = observer.clone();
     let mut subject = Subject::new("http", service.addresses(), move || counters.counters());

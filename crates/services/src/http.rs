@@ -1,16 +1,18 @@
 //! Static files over HTTP/1.1, 1.0 and 2, according to RFC 9110, RFC 9112 and RFC 9113.
 //!
-//! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
-//! file name, `cache` or `resource` find the file and its `variant`s, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `rules` say what holds for a path; `redirect` and `auth` come before all files.
-//! `service` is the service that `crate::server` runs, `connection` is one connection, and `tls`
-//! encrypts it. `http2` is the same path with the framing of HTTP/2.
+//! The path of a request: `connection` receives it, `http1` or `http2` has it read into a `request`, `answer` finds
+//! the answer (a `response`) with the `cache` and its `variant`s, and the transport sends it (`head`, `sending`).
+//! The `exchange` records how it ended, in the access log and in the metrics.
 //!
-//! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
-//! health and metrics (`observer`, `metrics`).
+//! Beside this path: `rules` say what holds for a path; `redirect` and `auth` come before all files, `path` turns
+//! targets into file names, `resource` reads files, `conditional` and `range` decide on requests for less than a whole
+//! file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls` encrypts.
+//!
+//! For the operator, `hosts` selects the site, and `admin` reports health and metrics (`observer`, `metrics`).
 
 mod access_log;
 mod admin;
+mod answer;
 mod auth;
 pub mod body;
 mod cache;
@@ -22,15 +24,17 @@ mod counters;
 pub mod date;
 mod durations;
 pub mod encoding;
+mod exchange;
 mod forwarders;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
-pub mod head;
+mod head;
 mod hosts;
+mod http1;
 pub mod http2;
 mod index;
-mod inflight;
+mod loads;
 mod metrics;
 mod mime;
 mod observer;
@@ -40,19 +44,18 @@ pub mod path;
 mod proxy_protocol;
 pub mod range;
 mod redirect;
-mod reply;
-mod requests;
+pub mod request;
 mod resource;
 mod response;
 mod rules;
 mod sending;
 mod service;
-mod status;
 pub mod target;
 mod tls;
 mod variant;
 mod worker;
 
+pub use ::http::StatusCode as Status;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
 pub use auth::{Auth, Credentials, Realm, Users};
@@ -73,6 +76,5 @@ pub use rules::{
     Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,
 };
 pub use service::HttpService;
-pub use status::Status;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};
 pub use worker::Http;

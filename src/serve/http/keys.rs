@@ -16,7 +16,7 @@ use twinring::fs::Symlinks;
 use twinring::{EpollOptions, UringOptions};
 use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::head::HeadLimits;
+use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
     Addresses, CacheLimits, ForwardedField, Forwarders, HeaderField, HostName, Http2Limits,
     HttpLimits, HttpSettings, HttpsAddress, ListingFormat, LogFormat, MinVersion, PathGlob,

@@ -1,17 +1,19 @@
-//! The access log: one line for each request, answered or not.
+//! The access log: one line for each request, answered or not; and the lines about errors.
 //!
-//! A worker never waits for it. It formats lines into its own buffer (`feed`) and passes that, when
-//! it is full or a tenth of a second old, to one writing thread (`writer`). When the disk is too
-//! slow and all buffers are in use, further lines are dropped and counted, and the thread reports
-//! it. `line` formats the text.
+//! A worker never waits for a log. It appends lines to a buffer of its own; one thread (`writer`) takes the buffers
+//! of all workers when one is full or a tenth of a second after the first line. When the disk is too slow, and a
+//! buffer has reached its bound, further lines are dropped and counted, and the thread reports it. `line` formats.
 
-mod feed;
 pub(super) mod fuzzing;
 mod line;
 mod writer;
 
-pub(super) use feed::{ConnectionLog, WorkerLog};
+pub(super) use line::{Client, LogLine, Outcome};
 
+use super::Status;
+use super::answer::Call;
+use super::date::Clock;
+use super::response::Reason;
 use crate::server::Count;
 use crate::signals::take_no_signals;
 use std::fmt;
@@ -19,13 +21,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use writer::{Message, Sink, Writer};
+use writer::{Sink, Writer};
 
-/// Bytes after which a worker passes its buffer on. A buffer may exceed this by one line.
+/// Bytes of a buffer that the thread takes without waiting for more.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// The format of a line.
@@ -35,6 +36,8 @@ pub enum LogFormat {
     /// or `X`: the connection stays, ends, or ended before the answer was handed over whole.
     #[default]
     Combined,
+    /// The same behind the name of the requested host.
+    VhostCombined,
     /// A JSON object.
     Json,
 }
@@ -45,8 +48,9 @@ impl FromStr for LogFormat {
     fn from_str(text: &str) -> Result<LogFormat, String> {
         match text {
             "combined" => Ok(LogFormat::Combined),
+            "vhost-combined" => Ok(LogFormat::VhostCombined),
             "json" => Ok(LogFormat::Json),
-            _ => Err("expected combined or json".to_owned()),
+            _ => Err("expected combined, vhost-combined or json".to_owned()),
         }
     }
 }
@@ -79,7 +83,7 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// How an access log is kept.
+/// How a log is kept.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     /// The destination.
@@ -91,7 +95,7 @@ pub struct LogSettings {
     pub buffer_bytes: usize,
 }
 
-/// Lines of an access log so far.
+/// Lines of a log so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogCounts {
     pub(super) written: u64,
@@ -99,47 +103,62 @@ pub(super) struct LogCounts {
     pub(super) dropped: u64,
 }
 
-/// State shared with the writing thread.
+/// Lines of a worker that are not written yet.
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Bytes that the thread has taken, and is writing.
+    taken: usize,
+}
+
+/// What the thread waits for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    /// There are lines.
+    lines: bool,
+    /// A buffer holds a batch.
+    soon: bool,
+    reopen: bool,
+    end: bool,
+}
+
+/// State shared by the workers and the writing thread.
 #[derive(Debug)]
 struct Shared {
-    /// Reopen the file before the next line.
-    reopen: AtomicBool,
+    settings: LogSettings,
+    buffers: Vec<Mutex<Buffer>>,
+    wanted: Mutex<Wanted>,
+    has_work: Condvar,
     written: Count,
     /// Lines that were lost because writing failed.
     failed: Count,
-    /// Lines dropped by a full buffer, of each worker.
+    /// Lines that found no room, of each worker.
     no_room: Vec<Count>,
-    /// Batches that are handed over and not written yet, of each worker.
-    under_way: Vec<AtomicUsize>,
-    /// As many as that may be.
-    batches_max: usize,
 }
 
 impl Shared {
     fn no_room(&self) -> u64 {
         self.no_room.iter().map(Count::get).sum()
     }
+
+    fn want(&self, change: impl FnOnce(&mut Wanted)) {
+        change(&mut lock(&self.wanted));
+        self.has_work.notify_one();
+    }
 }
 
-/// An open access log and the thread that writes it. Clones are of the same log.
+/// An open log and the thread that writes it. Clones are of the same log.
 #[derive(Clone)]
-pub struct AccessLog(Arc<Inner>);
-
-struct Inner {
-    settings: LogSettings,
+pub struct AccessLog {
     shared: Arc<Shared>,
-    /// Removed at the end, so that the thread knows that no more messages follow.
-    messages: Mutex<Option<SyncSender<Message>>>,
-    ended: Mutex<Receiver<()>>,
-    /// For each worker, until it takes it, the channel by which its buffers return.
-    returned: Mutex<Vec<Option<Returned>>>,
+    ended: Arc<Mutex<Receiver<()>>>,
 }
-
-type Returned = Receiver<Vec<u8>>;
 
 impl fmt::Debug for AccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessLog").field("settings", &self.0.settings).finish_non_exhaustive()
+        let settings = &self.shared.settings;
+        f.debug_struct("AccessLog").field("settings", settings).finish_non_exhaustive()
     }
 }
 
@@ -156,73 +175,106 @@ impl AccessLog {
         notice: impl Fn(&str) + Send + 'static,
     ) -> io::Result<AccessLog> {
         let sink = Sink::open(&settings.target)?;
-        let batches_max = settings.buffer_bytes.div_ceil(BATCH_BYTES).max(1);
+        let buffer_bytes = settings.buffer_bytes.next_multiple_of(BATCH_BYTES).max(BATCH_BYTES);
         let shared = Arc::new(Shared {
-            reopen: AtomicBool::new(false),
+            settings: LogSettings { buffer_bytes, ..settings },
+            buffers: (0..workers).map(|_| Mutex::default()).collect(),
+            wanted: Mutex::default(),
+            has_work: Condvar::new(),
             written: Count::default(),
             failed: Count::default(),
             no_room: (0..workers).map(|_| Count::default()).collect(),
-            under_way: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
-            batches_max,
         });
-        // One more, for a wake-up.
-        let (messages, received) = sync_channel(batches_max * workers + 1);
-        let (returns, returned): (Vec<_>, Vec<_>) = (0..workers).map(|_| sync_channel(1)).unzip();
-        let writer =
-            Writer::new(sink, settings.target.clone(), Arc::clone(&shared), returns, notice);
+        let writer = Writer::new(sink, Arc::clone(&shared), notice);
         let (end, ended) = sync_channel(1);
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
             take_no_signals();
-            writer.run(&received);
+            writer.run();
             drop(end);
         })?;
-        Ok(AccessLog(Arc::new(Inner {
-            settings,
-            shared,
-            messages: Mutex::new(Some(messages)),
-            ended: Mutex::new(ended),
-            returned: Mutex::new(returned.into_iter().map(Some).collect()),
-        })))
+        Ok(AccessLog { shared, ended: Arc::new(Mutex::new(ended)) })
     }
 
     /// Reopens the file, after it was renamed, before the next line is written. If that fails, the
     /// old file stays open. Standard output is not affected.
     pub fn reopen(&self) {
-        self.0.shared.reopen.store(true, Ordering::Release);
-        if let Some(messages) = lock(&self.0.messages).as_ref() {
-            // If the channel is full, the thread checks before the messages in it.
-            let _full = messages.try_send(Message::Look);
-        }
+        self.shared.want(|wanted| wanted.reopen = true);
     }
 
     /// The destination.
     pub fn target(&self) -> &LogTarget {
-        &self.0.settings.target
+        &self.shared.settings.target
     }
 
     /// Waits, after all workers have ended, until all lines are written; false if that takes longer
     /// than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
-        drop(lock(&self.0.messages).take());
-        lock(&self.0.ended).recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
+        self.shared.want(|wanted| wanted.end = true);
+        lock(&self.ended).recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
     pub(super) fn counts(&self) -> LogCounts {
         LogCounts {
-            written: self.0.shared.written.get(),
-            dropped: self.0.shared.failed.get() + self.0.shared.no_room(),
+            written: self.shared.written.get(),
+            dropped: self.shared.failed.get() + self.shared.no_room(),
         }
     }
 
-    /// The end of a worker; `None` if it was taken before.
-    pub(super) fn of_worker(&self, number: usize) -> Option<WorkerLog> {
-        let returned = lock(&self.0.returned).get_mut(number)?.take()?;
-        let messages = lock(&self.0.messages).clone()?;
-        let shared = Arc::clone(&self.0.shared);
-        Some(WorkerLog::new(self.0.settings.format, number, messages, returned, shared))
+    /// The end of a worker.
+    pub(super) fn of_worker(&self, worker: usize) -> WorkerLog {
+        WorkerLog { shared: Arc::clone(&self.shared), worker }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// The end of a log at which a worker adds lines.
+#[derive(Debug)]
+pub(super) struct WorkerLog {
+    shared: Arc<Shared>,
+    worker: usize,
+}
+
+impl WorkerLog {
+    /// Adds a line, its LF included.
+    fn add(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut buffer = lock(&self.shared.buffers[self.worker]);
+        if buffer.bytes.len() + buffer.taken >= self.shared.settings.buffer_bytes {
+            return self.shared.no_room[self.worker].add(1);
+        }
+        let before = buffer.bytes.len();
+        write(&mut buffer.bytes);
+        buffer.lines += 1;
+        let after = buffer.bytes.len();
+        drop(buffer);
+        let soon = before < BATCH_BYTES && after >= BATCH_BYTES;
+        if before == 0 || soon {
+            self.shared.want(|wanted| {
+                wanted.lines = true;
+                wanted.soon |= soon;
+            });
+        }
+    }
+
+    fn format(&self) -> LogFormat {
+        self.shared.settings.format
+    }
+}
+
+/// Takes lines that say why an answer is no success.
+#[derive(Clone)]
+pub(super) struct ErrorLog(pub(super) Arc<dyn Fn(String) + Send + Sync>);
+
+impl fmt::Debug for ErrorLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ErrorLog")
+    }
+}
+
+impl ErrorLog {
+    pub(super) fn add(&self, clock: &Clock, status: Status, reason: Reason, call: &Call<'_, '_>) {
+        (self.0)(line::error_line(clock, status, reason, call));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

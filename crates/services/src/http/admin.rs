@@ -4,13 +4,14 @@
 //! request and a few seconds each. It can therefore not starve the service, and the service cannot
 //! starve it.
 
+use super::Status;
 use super::date::Clock;
-use super::head::{Head, HeadLimits, Method, Scan, Storage};
+use super::head::{Persistence, render};
 use super::metrics;
-use super::response::{Persistence, begin, content_length, field, message};
-use super::status::Status;
-use super::target::Target;
+use super::request::{HeadLimits, Method, Request, Scan, Storage};
+use super::response::{Body, Response};
 use crate::server::Stage;
+use http::HeaderValue;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use twinring::{
-    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, TcpListener, TcpStream, spawn,
-    timeout,
+    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, SendBuf, TcpListener, TcpStream,
+    spawn, timeout,
 };
 
 /// Concurrent connections; further ones are closed immediately.
@@ -139,7 +140,7 @@ impl Drop for Open {
 async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<()> {
     let mut received = Vec::new();
     let mut scan = Scan::default();
-    let reply = loop {
+    let response = loop {
         let chunk = stream.recv().await?;
         if chunk.is_empty() {
             return Ok(());
@@ -148,59 +149,52 @@ async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<(
         match scan.find_end(&received, LIMITS) {
             Ok(None) => {}
             Ok(Some(length)) => break answer(&received[..length], pages),
-            Err(status) => break say(status, false),
+            Err(status) => break Response::message(status),
         }
     };
-    stream.send(reply).await?;
+    let (message, _) = render(&response, &Clock::new(), Persistence::Closes);
+    stream.send(message).await?;
     stream.shutdown_write().await?;
     // Closing before the peer has read everything could reset the connection before that.
     while !stream.recv().await?.is_empty() {}
     Ok(())
 }
 
-fn answer(head: &[u8], pages: &dyn Pages) -> Vec<u8> {
+fn answer(head: &[u8], pages: &dyn Pages) -> Response {
     let mut storage = Storage::new();
-    let head = match Head::parse(head, &mut storage, LIMITS) {
-        Ok(head) => head,
-        Err(status) => return say(status, false),
+    let request = match Request::parse(head, &mut storage, LIMITS) {
+        Ok(request) => request,
+        Err(status) => return Response::message(status),
     };
-    let to_head = head.method == Method::Head;
-    let path = match (head.method, head.target) {
-        (Method::Get | Method::Head, Target::Resource { path, .. }) => path,
-        (Method::Options, _) => return say(Status::NO_CONTENT, false),
-        _ => return say(Status::METHOD_NOT_ALLOWED, false),
+    let response = match request.method {
+        Method::Get | Method::Head => page(&request.path, pages),
+        Method::Options => Response::message(Status::NO_CONTENT),
+        _ => Response::message(Status::METHOD_NOT_ALLOWED),
     };
+    match request.method {
+        Method::Head => Response { body: Body::Empty, ..response },
+        _ => response,
+    }
+}
+
+fn page(path: &str, pages: &dyn Pages) -> Response {
+    let plain = |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
     match path {
-        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, &pages.metrics(), to_head),
-        "/healthz" => plain(Status::OK, "ok\n", to_head),
+        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, pages.metrics()),
+        "/healthz" => plain(Status::OK, "ok\n"),
         "/readyz" => match pages.stage() {
-            Stage::Ready => plain(Status::OK, "ready\n", to_head),
-            Stage::Starting => plain(Status::UNAVAILABLE, "starting\n", to_head),
-            Stage::Draining => plain(Status::UNAVAILABLE, "draining\n", to_head),
+            Stage::Ready => plain(Status::OK, "ready\n"),
+            Stage::Starting => plain(Status::SERVICE_UNAVAILABLE, "starting\n"),
+            Stage::Draining => plain(Status::SERVICE_UNAVAILABLE, "draining\n"),
         },
         other => match pages.page(other) {
-            Some((media_type, content)) => text(Status::OK, media_type, &content, to_head),
-            None => say(Status::NOT_FOUND, to_head),
+            Some((media_type, content)) => text(Status::OK, media_type, content),
+            None => Response::message(Status::NOT_FOUND),
         },
     }
 }
 
-fn say(status: Status, to_head: bool) -> Vec<u8> {
-    message(status, &[], &Clock::new(), Persistence::Closes, to_head)
-}
-
-fn plain(status: Status, content: &str, to_head: bool) -> Vec<u8> {
-    text(status, "text/plain; charset=utf-8", content, to_head)
-}
-
-fn text(status: Status, content_type: &str, content: &str, to_head: bool) -> Vec<u8> {
-    let mut reply = begin(status, &Clock::new(), Persistence::Closes);
-    field(&mut reply, "Content-Type", content_type);
-    field(&mut reply, "Cache-Control", "no-store");
-    content_length(&mut reply, content.len() as u64);
-    reply.extend_from_slice(b"\r\n");
-    if !to_head {
-        reply.extend_from_slice(content.as_bytes());
-    }
-    reply
+fn text(status: Status, media_type: &str, content: impl Into<SendBuf>) -> Response {
+    let response = Response::new(status).with_content(media_type, content);
+    response.with("Cache-Control", HeaderValue::from_static("no-store"))
 }

@@ -9,7 +9,7 @@ mod users;
 pub(super) use users::Busy;
 pub use users::Users;
 
-use super::head::Head;
+use super::request::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::str::FromStr;
@@ -66,9 +66,9 @@ pub(super) enum Access {
 }
 
 /// Whether a request may be answered that all of these ask for a password.
-pub(super) fn access(all: &[&Arc<Auth>], head: &Head<'_, '_>) -> Access {
+pub(super) fn access(all: &[&Arc<Auth>], request: &Request<'_>) -> Access {
     let Some(first) = all.first() else { return Access::Granted };
-    let Some(credentials) = head.field("authorization").and_then(Credentials::parse) else {
+    let Some(credentials) = request.field("authorization").and_then(Credentials::parse) else {
         return Access::Denied(first.challenge());
     };
     let unknown = all.iter().filter(|auth| !auth.users.are_verified(&credentials));
@@ -100,6 +100,11 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
+    /// The user, verified or not.
+    pub(super) fn user(&self) -> &[u8] {
+        &self.user
+    }
+
     /// Parses the value of `Authorization`; none for other schemes and wrong syntax.
     pub fn parse(field: &[u8]) -> Option<Credentials> {
         if field.len() > FIELD_BYTES_MAX {

@@ -1,7 +1,7 @@
 //! The body of a request: it is not used, so it is counted and skipped.
 
-use super::head::Framing;
-use super::status::Status;
+use super::Status;
+use super::request::Framing;
 use twinring_input::chunked::{Chunked, Event, Invalid};
 
 /// Chunk extensions and trailer fields of one body, together, in bytes.
@@ -32,7 +32,7 @@ impl Skip {
     pub fn new(framing: Framing, most: u64) -> Result<Skip, Status> {
         let rest = match framing {
             Framing::Empty => Rest::Plain(0),
-            Framing::Length(length) if length > most => return Err(Status::CONTENT_TOO_LARGE),
+            Framing::Length(length) if length > most => return Err(Status::PAYLOAD_TOO_LARGE),
             Framing::Length(length) => Rest::Plain(length),
             Framing::Chunked => Rest::Chunked(Chunked::default()),
         };
@@ -60,27 +60,32 @@ impl Skip {
                 *left -= taken;
                 Ok(taken as usize)
             }
-            Rest::Chunked(chunked) => chunked.take(bytes, |event| {
-                match event {
-                    Event::Chunk(size) => {
-                        let left = allowance.checked_sub(size);
-                        *allowance = left.ok_or(Status::CONTENT_TOO_LARGE)?;
+            Rest::Chunked(chunked) => {
+                let taken = chunked.take(bytes, |event| {
+                    match event {
+                        Event::Chunk(size) => {
+                            let left = allowance.checked_sub(size);
+                            *allowance = left.ok_or(Refused(Status::PAYLOAD_TOO_LARGE))?;
+                        }
+                        Event::Overhead if *extras == EXTRAS_MAX => {
+                            return Err(Refused(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
+                        }
+                        Event::Overhead => *extras += 1,
+                        Event::Content(_) => {}
                     }
-                    Event::Overhead if *extras == EXTRAS_MAX => {
-                        return Err(Status::HEADER_FIELDS_TOO_LARGE);
-                    }
-                    Event::Overhead => *extras += 1,
-                    Event::Content(_) => {}
-                }
-                Ok(())
-            }),
+                    Ok(())
+                });
+                taken.map_err(|Refused(status)| status)
+            }
         }
     }
 }
 
-impl From<Invalid> for Status {
-    fn from(_: Invalid) -> Status {
-        Status::BAD_REQUEST
+struct Refused(Status);
+
+impl From<Invalid> for Refused {
+    fn from(_: Invalid) -> Refused {
+        Refused(Status::BAD_REQUEST)
     }
 }
 
@@ -174,7 +179,7 @@ mod tests {
 
     #[test]
     fn bodies_beyond_the_bound_are_refused() {
-        let too_large = Err(Status::CONTENT_TOO_LARGE);
+        let too_large = Err(Status::PAYLOAD_TOO_LARGE);
         assert_eq!(skipped(Framing::Length(101), b"", 1), too_large);
         assert_eq!(skipped(Framing::Chunked, b"65\r\n", 1), too_large);
         assert_eq!(skipped(Framing::Chunked, b"FFFFFFFFFFFFFFFF\r\n", 1), too_large);
@@ -182,7 +187,7 @@ mod tests {
         assert_eq!(skipped(Framing::Chunked, &twice, 7), too_large);
         let long = format!("0\r\nTrailer: {}", "x".repeat(EXTRAS_MAX));
         let end = skipped(Framing::Chunked, long.as_bytes(), 100);
-        assert_eq!(end, Err(Status::HEADER_FIELDS_TOO_LARGE));
+        assert_eq!(end, Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
     }
 
     proptest! {

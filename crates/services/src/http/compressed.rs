@@ -5,6 +5,7 @@ use super::mime::is_compressible;
 use super::variant::Variant;
 use std::cell::{Cell, OnceCell};
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 use twinring::fs::Metadata;
 
 /// Files of these sizes are compressed, in bytes: below, a head weighs more than what is saved; above,
@@ -16,7 +17,7 @@ const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
 pub(super) struct Compressed {
     pub(super) coding: Coding,
     stage: Cell<Stage>,
-    variant: OnceCell<Variant>,
+    variant: OnceCell<Rc<Variant>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +60,10 @@ impl Compressed {
 
     /// It was made; the first one is kept.
     pub(super) fn made(&self, variant: Variant) {
-        let _first = self.variant.set(variant);
+        let _first = self.variant.set(Rc::new(variant));
     }
 
-    pub(super) fn variant(&self) -> Option<&Variant> {
+    pub(super) fn variant(&self) -> Option<&Rc<Variant>> {
         self.variant.get()
     }
 

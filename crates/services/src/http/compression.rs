@@ -8,10 +8,8 @@ use super::compressed::{Compressed, Stage};
 use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
 use super::generation::Generation;
-use super::head::{Head, Method, Name};
-use super::reply::Reply;
+use super::request::{Name, Request};
 use super::resource::Resource;
-use super::status::Status;
 use super::variant::Variant;
 use super::worker::Worker;
 use flate2::write::GzEncoder;
@@ -52,22 +50,25 @@ impl Drop for Permit {
 
 /// The form of a resource that the client prefers, of those that are there. Ranges are of the file
 /// itself: what a compressor makes need not be the same bytes next time.
-pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Option<&'r Variant> {
+pub(super) fn preferred<'r>(
+    request: &Request<'_>,
+    resource: &'r Resource,
+) -> Option<&'r Rc<Variant>> {
     if let ([only], []) = (resource.variants.as_slice(), resource.compressed.as_slice()) {
         return Some(only);
     }
     let (identity, precompressed) = resource.variants.split_last()?;
     let compressed = resource.compressed.iter().filter_map(Compressed::variant);
-    let compressed = compressed.filter(|_| !head.has(Name::Range));
+    let compressed = compressed.filter(|_| !request.has(Name::Range));
     let all = || precompressed.iter().chain(compressed.clone()).chain([identity]);
     let available = all().map(|variant| variant.coding);
-    all().nth(choose(head.values(Name::AcceptEncoding), available))
+    all().nth(choose(request.values(Name::AcceptEncoding), available))
 }
 
 /// The index of the form that the client would prefer and that nobody has tried to make.
-fn wanted(head: &Head<'_, '_>, resource: &Resource) -> Option<usize> {
+fn wanted(request: &Request<'_>, resource: &Resource) -> Option<usize> {
     let is_untried = |compressed: &Compressed| compressed.stage() == Stage::Untried;
-    if !resource.compressed.iter().any(is_untried) || head.has(Name::Range) {
+    if !resource.compressed.iter().any(is_untried) || request.has(Name::Range) {
         return None;
     }
     let (_, precompressed) = resource.variants.split_last()?;
@@ -77,7 +78,7 @@ fn wanted(head: &Head<'_, '_>, resource: &Resource) -> Option<usize> {
         .filter(|(_, compressed)| compressed.may_be_used())
         .map(|(index, compressed)| (compressed.coding, Some(index)));
     let all = || precompressed.clone().chain(compressed.clone()).chain([(Coding::Identity, None)]);
-    let chosen = choose(head.values(Name::AcceptEncoding), all().map(|(coding, _)| coding));
+    let chosen = choose(request.values(Name::AcceptEncoding), all().map(|(coding, _)| coding));
     all().nth(chosen)?.1.filter(|index| is_untried(&resource.compressed[*index]))
 }
 
@@ -86,13 +87,13 @@ impl Worker {
     /// or tried already.
     pub(super) fn compress_for(
         self: &Rc<Worker>,
-        head: &Head<'_, '_>,
+        request: &Request<'_>,
         generation: &Rc<Generation>,
         site: usize,
         path: &[u8],
         resource: &Rc<Resource>,
     ) {
-        let Some(index) = wanted(head, resource) else { return };
+        let Some(index) = wanted(request, resource) else { return };
         // A resource that the cache does not hold is read again for each request.
         if !generation.cache.holds(site, path, resource) {
             return;
@@ -106,13 +107,6 @@ impl Worker {
             begun.compress(&resource, &resource.compressed[index], permit).await;
             resource.compressed[index].set_stage(Stage::Done);
         });
-    }
-
-    /// Counts what an answer from a compressed form saves.
-    pub(super) fn count_saved(&self, head: &Head<'_, '_>, variant: &Variant, reply: &Reply) {
-        if variant.saved > 0 && head.method == Method::Get && reply.status == Status::OK {
-            self.counters.compression_saved_bytes.add(variant.saved);
-        }
     }
 }
 
@@ -128,7 +122,7 @@ impl Begun<'_> {
     async fn compress(&self, resource: &Rc<Resource>, target: &Compressed, permit: Permit) {
         let Some(identity) = resource.identity() else { return };
         // A file that was changed meanwhile gets a new resource.
-        let Some(content) = identity.content(&self.worker.clock).await else { return };
+        let Some(content) = identity.content().await else { return };
         let (coding, length) = (target.coding, content.len());
         let work = move || compress(coding, &content);
         let Some(bytes) = attempt(&self.worker.counters, permit, work).await else { return };

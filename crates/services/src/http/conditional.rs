@@ -1,7 +1,7 @@
 //! Conditional requests: RFC 9110 section 13, in the order of its section 13.2.2.
 
 use super::date::parse_date;
-use super::head::{Head, Name};
+use super::request::{Name, Request};
 
 /// Identifies a version of a representation.
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +26,10 @@ pub enum Outcome {
 }
 
 /// Evaluates the conditions of a GET or HEAD request for a representation that exists.
-pub fn evaluate(head: &Head<'_, '_>, current: &Validators<'_>) -> Outcome {
-    let date = |name| head.value(name).and_then(parse_date);
-    if head.has(Name::IfMatch) {
-        if !head.values(Name::IfMatch).any(|list| matches(list, current, true)) {
+pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Outcome {
+    let date = |name| request.value(name).and_then(parse_date);
+    if request.has(Name::IfMatch) {
+        if !request.values(Name::IfMatch).any(|list| matches(list, current, true)) {
             return Outcome::Failed;
         }
     } else if let (Some(limit), Some(modified)) = (date(Name::IfUnmodifiedSince), current.modified)
@@ -37,8 +37,8 @@ pub fn evaluate(head: &Head<'_, '_>, current: &Validators<'_>) -> Outcome {
     {
         return Outcome::Failed;
     }
-    let unchanged = if head.has(Name::IfNoneMatch) {
-        head.values(Name::IfNoneMatch).any(|list| matches(list, current, false))
+    let unchanged = if request.has(Name::IfNoneMatch) {
+        request.values(Name::IfNoneMatch).any(|list| matches(list, current, false))
     } else {
         match (date(Name::IfModifiedSince), current.modified) {
             (Some(since), Some(modified)) => modified <= since,
@@ -49,11 +49,11 @@ pub fn evaluate(head: &Head<'_, '_>, current: &Validators<'_>) -> Outcome {
 }
 
 /// True when a range may be answered: without If-Range, or when it names this very version.
-pub fn range_applies(head: &Head<'_, '_>, current: &Validators<'_>) -> bool {
-    if !head.has(Name::IfRange) {
+pub fn range_applies(request: &Request<'_>, current: &Validators<'_>) -> bool {
+    if !request.has(Name::IfRange) {
         return true;
     }
-    let Some(condition) = head.value(Name::IfRange) else { return false };
+    let Some(condition) = request.value(Name::IfRange) else { return false };
     match split_tag(condition) {
         Some((weak, tag, [])) => !weak && !current.weak && tag == current.tag,
         Some(_) => false,
@@ -97,7 +97,7 @@ fn split_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::head::{HeadLimits, Storage};
+    use super::super::request::{HeadLimits, Storage};
     use super::*;
 
     const CURRENT: Validators<'_> =
@@ -107,10 +107,10 @@ mod tests {
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn with_head<R>(fields: &str, look: impl FnOnce(&Head<'_, '_>) -> R) -> R {
+    fn with_head<R>(fields: &str, look: impl FnOnce(&Request<'_>) -> R) -> R {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let mut storage = Storage::new();
-        look(&Head::parse(text.as_bytes(), &mut storage, HeadLimits::default()).unwrap())
+        look(&Request::parse(text.as_bytes(), &mut storage, HeadLimits::default()).unwrap())
     }
 
     fn outcome(fields: &str, current: &Validators<'_>) -> Outcome {

@@ -3,20 +3,18 @@
 
 mod secure;
 
-use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
-use super::durations::Timing;
+use super::exchange::Exchange;
 use super::forwarders::Transport;
 use super::options::SendStrategy;
 use super::proxy_protocol::ProxyHeader;
-use super::reply::Reply;
 use super::tls::Encryption;
 use super::worker::Worker;
 use crate::server::{AddressPermit, Ending, Tracked, Tracking};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::fs::File;
@@ -60,18 +58,16 @@ pub(super) struct Connection {
     tracking: Tracking<Phase>,
     /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
-    /// Who sends the requests, if that matters: there may be trusted proxies, or passwords.
-    peer: Cell<Option<IpAddr>>,
+    /// Who sends the requests, if that matters: there may be trusted proxies, passwords, or a log.
+    peer: Cell<Option<SocketAddr>>,
+    /// When the first part of an incomplete head arrived.
+    head_began: Cell<Option<Instant>>,
     file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
     /// An answer was begun that is not handed over whole.
     incomplete: Cell<bool>,
     /// Bytes handed over for sending.
     sent: Cell<u64>,
-    /// Pending entries of the access log, if there is one.
-    pub(super) log: Option<Box<ConnectionLog>>,
-    /// Pending durations, if they are measured.
-    pub(super) timing: Option<Box<Timing>>,
     /// Of a connection that a proxy opens.
     pub(super) proxied: Option<Box<Proxied>>,
 }
@@ -91,30 +87,31 @@ impl Connection {
         tls: Option<Box<Encryption>>,
         worker: &Worker,
     ) -> Connection {
-        let peer = || tracking.stream().peer_addr().ok();
-        let generation = worker.generation();
-        let has_forwarders = !generation.settings.forwarders.trusted.is_empty();
-        let names_clients = has_forwarders || generation.settings.sites.know_clients();
-        let settings = || has_forwarders.then(|| Arc::clone(&generation.settings));
-        let log = worker.log.as_ref();
-        let log = log.map(|log| Box::new(ConnectionLog::new(log, peer(), settings())));
-        let peer_ip = names_clients.then(peer).flatten().map(|peer| peer.ip());
+        let settings = &worker.generation().settings;
+        let names_clients = worker.log.is_some()
+            || !settings.forwarders.trusted.is_empty()
+            || settings.sites.know_clients();
+        let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();
         Connection {
             tracking,
             tls,
-            peer: Cell::new(peer_ip),
-            file_strategy: worker.generation().settings.send,
+            peer: Cell::new(peer),
+            head_began: Cell::default(),
+            file_strategy: settings.send,
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
             sent: Cell::new(0),
-            log,
-            timing: worker.durations.is_some().then(Box::default),
             proxied: None,
         }
     }
 
     pub(super) fn transport(&self) -> Transport {
         Transport { has_tls: self.tls.is_some(), peer: self.peer.get() }
+    }
+
+    /// Finds out who sends the requests, for a message about one of them.
+    pub(super) fn learn_peer(&self) {
+        self.peer.set(self.peer.get().or_else(|| self.stream().peer_addr().ok()));
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -160,10 +157,7 @@ impl Connection {
             }
         };
         if let Some(client) = header.client {
-            self.peer.set(self.peer.get().map(|_| client.ip()));
-            if let Some(log) = &self.log {
-                log.client_is(client);
-            }
+            self.peer.set(Some(client));
             let Some(permit) = count(client) else {
                 self.counters.refused_of_address.add(1);
                 self.tracking.fail();
@@ -299,24 +293,14 @@ impl Connection {
         self.sent.get()
     }
 
-    /// The last request got this reply, which is to be sent, and the connection stays or not.
-    pub(super) fn answered(&self, reply: &Reply, stays: bool) {
-        if let Some(log) = &self.log {
-            log.answered(reply, stays, self.sent());
-        }
-        if let Some(timing) = &self.timing {
-            timing.answered(reply.status);
-        }
+    /// The first part of a head arrived, and the rest did not.
+    pub(super) fn begin_head(&self, now: Instant) {
+        self.head_began.set(self.head_began.get().or(Some(now)));
     }
 
-    /// All answers so far were handed over for sending.
-    pub(super) fn settle(&self) {
-        if let Some(log) = &self.log {
-            log.settle(self.sent());
-        }
-        if let Some(timing) = &self.timing {
-            timing.settle();
-        }
+    /// When the head that is complete now, or wrong, began to arrive, if it came in parts.
+    pub(super) fn head_began(&self) -> Option<Instant> {
+        self.head_began.take()
     }
 
     /// Records whether an answer is in progress. If the connection ends then, it is reset: FIN
@@ -348,6 +332,16 @@ impl Connection {
             self.count(self.tracking.take_ending());
         }
         is_polite
+    }
+
+    /// True if it must end because the body of a request is late. The reason is then counted, and the connection
+    /// continues until the peer was told.
+    pub(super) fn takes_late_body(&self) -> bool {
+        let is_late = self.tracking.ending() == Some(Ending::TimedOut(Phase::Body));
+        if is_late {
+            self.count(self.tracking.take_ending());
+        }
+        is_late
     }
 
     /// Enters a phase whose time began with the previous phase.
@@ -421,13 +415,20 @@ impl Connection {
         }
     }
 
-    /// Closes after serving failed. `timed_out` is the answer to a peer that was too slow with its
-    /// request.
-    pub(super) async fn close(&self, timed_out: impl FnOnce() -> Vec<u8>) {
+    /// Closes after serving failed. `timed_out` is the answer to a peer that was too slow with the head of a
+    /// request, and its record.
+    pub(super) async fn close(&self, timed_out: impl FnOnce() -> (SendBuf, Exchange)) {
         let ending = self.tracking.take_ending();
         self.count(ending);
         let said = match ending {
-            Some(Ending::TimedOut(Phase::Head | Phase::Body)) => self.send(timed_out()).await,
+            Some(Ending::TimedOut(Phase::Head)) => {
+                let (message, mut exchange) = timed_out();
+                let said = self.send(message).await;
+                if said.is_ok() {
+                    exchange.sent_whole();
+                }
+                said
+            }
             Some(Ending::TimedOut(Phase::Idle) | Ending::Drain) => Ok(()),
             Some(Ending::Failed) if !self.incomplete.get() => Ok(()),
             _ => return self.reset_if_unsent().await,
@@ -473,9 +474,6 @@ impl Tracked for Connection {
     }
 
     fn closed(&self) {
-        if let Some(log) = &self.log {
-            log.end(self.sent());
-        }
         self.counters.closed.add(1);
     }
 }

@@ -1,14 +1,18 @@
 //! The counters of the HTTP service. As for every service, each worker writes its own.
 
-use super::status::Status;
+use super::Status;
 use crate::server::{Count, Work};
 use serde::Serialize;
+use std::time::Duration;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Live counters of one worker.
         #[derive(Debug, Default)]
         pub(super) struct WorkerCounters {
+            /// Microseconds of the exchanges that were observed, and their number.
+            latency_us: Count,
+            latencies: Count,
             $(pub(super) $name: Count,)*
         }
 
@@ -109,7 +113,7 @@ counters! {
 impl WorkerCounters {
     pub(super) fn count_answer(&self, status: Status) {
         self.requests.add(1);
-        let class = match status.code() / 100 {
+        let class = match status.as_u16() / 100 {
             2 => &self.responses_2xx,
             3 => &self.responses_3xx,
             4 => &self.responses_4xx,
@@ -117,15 +121,20 @@ impl WorkerCounters {
         };
         class.add(1);
     }
-}
 
-impl WorkerCounters {
+    /// Counts the duration of an observed exchange.
+    pub(super) fn count_latency(&self, duration: Duration) {
+        self.latency_us.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        self.latencies.add(1);
+    }
+
     /// The work of this worker.
     pub(super) fn work(&self) -> Work {
         let (closed, accepted) = (self.closed.get(), self.accepted.get());
         let bytes = self.received_bytes.get() + self.sent_bytes.get();
         let open = accepted.saturating_sub(closed);
-        Work { units: self.requests.get(), bytes, accepted, open, ..Work::default() }
+        let (latency_us, latencies) = (self.latency_us.get(), self.latencies.get());
+        Work { units: self.requests.get(), bytes, accepted, open, latency_us, latencies }
     }
 }
 

@@ -1,15 +1,13 @@
 //! Durations of requests as a histogram, by host and by class of the status.
 //!
 //! A duration is from the end of a request's head to when its answer was handed over for sending, to
-//! the kernel or to the queue of its connection. The clock is read once for all answers that are
-//! sent together. Without an observer of the service nothing is measured.
+//! the kernel or to the queue of its connection. Without an observer of the service nothing is measured.
 
+use super::Status;
 use super::hosts::Sites;
-use super::status::Status;
 use crate::server::Count;
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Upper bounds of the buckets, in microseconds; a last one has the rest.
 pub(super) const BOUNDS_US: [u64; 14] = [
@@ -45,7 +43,7 @@ struct ClassDurations {
 
 impl HostDurations {
     pub(super) fn observe(&self, status: Status, duration: Duration) {
-        let class = usize::from(status.code() / 100).clamp(2, 5) - 2;
+        let class = usize::from(status.as_u16() / 100).clamp(2, 5) - 2;
         let class = &self.classes[class];
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         // Nearly all are in the first buckets.
@@ -122,55 +120,6 @@ fn add(sums: &mut Vec<Summed>, host: &str, class: &'static str, counted: &ClassD
     let sum = &mut sums[at];
     sum.buckets.iter_mut().zip(buckets).for_each(|(sum, count)| *sum += count);
     sum.sum_us += counted.sum_us.get();
-}
-
-/// The requests of one connection that are received and whose answers are not handed over yet. Their
-/// number is bounded by the answers that are collected before they are sent.
-#[derive(Debug, Default)]
-pub(super) struct Timing(RefCell<Pending>);
-
-#[derive(Debug, Default)]
-struct Pending {
-    current: Option<(Arc<HostDurations>, Instant)>,
-    /// Nearly always there is only one.
-    first: Option<Timed>,
-    more: Vec<Timed>,
-}
-
-#[derive(Debug)]
-struct Timed {
-    host: Arc<HostDurations>,
-    began: Instant,
-    status: Status,
-}
-
-impl Timing {
-    /// The head of a request is complete, or invalid.
-    pub(super) fn begin(&self, host: &Arc<HostDurations>, began: Instant) {
-        self.0.borrow_mut().current = Some((Arc::clone(host), began));
-    }
-
-    /// It got an answer of this status, which is to be sent.
-    pub(super) fn answered(&self, status: Status) {
-        let mut pending = self.0.borrow_mut();
-        let Some((host, began)) = pending.current.take() else { return };
-        let timed = Timed { host, began, status };
-        match pending.first {
-            None => pending.first = Some(timed),
-            Some(_) => pending.more.push(timed),
-        }
-    }
-
-    /// All answers were handed over.
-    pub(super) fn settle(&self) {
-        let mut pending = self.0.borrow_mut();
-        let Some(first) = pending.first.take() else { return };
-        let now = Instant::now();
-        let more = std::mem::take(&mut pending.more);
-        for Timed { host, began, status } in std::iter::once(first).chain(more) {
-            host.observe(status, now.saturating_duration_since(began));
-        }
-    }
 }
 
 #[cfg(test)]

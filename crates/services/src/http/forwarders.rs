@@ -1,7 +1,7 @@
 //! Proxies in front of the service, and the clients that they name: by the PROXY protocol for a
 //! connection, or by a header field for a request.
 
-use super::head::Head;
+use super::request::Request;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -67,11 +67,11 @@ impl Forwarders {
     /// The client of a request from `peer`, if a trusted proxy names it. Each proxy appends the
     /// address that it got the request from, so the list is read from its end, up to the first
     /// address that is no trusted proxy: what is before it comes from there, and may be invented.
-    pub(super) fn client(&self, peer: IpAddr, head: &Head<'_, '_>) -> Option<IpAddr> {
+    pub(super) fn client(&self, peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
         if !self.trusted.contains(peer) {
             return None;
         }
-        let lines = |name| head.lines(name).map(|line| line.split(|byte| *byte == b','));
+        let lines = |name| request.lines(name).map(|line| line.split(|byte| *byte == b','));
         match self.field {
             ForwardedField::XForwardedFor => self.client_in(lines("x-forwarded-for"), address_in),
             ForwardedField::Forwarded => self.client_in(lines("forwarded"), forwarded_for),
@@ -81,11 +81,11 @@ impl Forwarders {
     /// True if a trusted proxy that sent the request says that its client used TLS: in
     /// `X-Forwarded-Proto`, or as `proto` in `Forwarded`. The first value counts, which is about the
     /// client. A client that invents it only keeps itself from being redirected to https.
-    fn says_https(&self, peer: IpAddr, head: &Head<'_, '_>) -> bool {
+    fn says_https(&self, peer: IpAddr, request: &Request<'_>) -> bool {
         if !self.trusted.contains(peer) {
             return false;
         }
-        let elements = |name| head.lines(name).flat_map(|line| line.split(|byte| *byte == b','));
+        let elements = |name| request.lines(name).flat_map(|line| line.split(|byte| *byte == b','));
         let protocol = match self.field {
             ForwardedField::XForwardedFor => elements("x-forwarded-proto").next(),
             ForwardedField::Forwarded => {
@@ -147,13 +147,13 @@ pub(super) struct Transport {
     /// The connection uses TLS.
     pub(super) has_tls: bool,
     /// Who sends them, if that matters.
-    pub(super) peer: Option<IpAddr>,
+    pub(super) peer: Option<SocketAddr>,
 }
 
 impl Transport {
     /// True if the client of a request used TLS.
-    pub(super) fn is_secure(self, forwarders: &Forwarders, head: &Head<'_, '_>) -> bool {
-        self.has_tls || self.peer.is_some_and(|peer| forwarders.says_https(peer, head))
+    pub(super) fn is_secure(self, forwarders: &Forwarders, request: &Request<'_>) -> bool {
+        self.has_tls || self.peer.is_some_and(|peer| forwarders.says_https(peer.ip(), request))
     }
 }
 

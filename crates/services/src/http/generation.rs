@@ -7,7 +7,7 @@
 
 use super::cache::Cache;
 use super::durations::{HostDurations, WorkerDurations};
-use super::inflight::InflightLoads;
+use super::loads::Loads;
 use super::options::HttpSettings;
 use crate::descriptors::descriptor_limit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl LiveSettings {
         let cache = Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites);
         let durations = durations.map(|durations| durations.of_sites(&settings.sites));
         let durations = durations.unwrap_or_default();
-        Generation { number, settings, cache, inflight: InflightLoads::default(), durations }
+        Generation { number, settings, cache, loads: Loads::default(), durations }
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Generation {
     pub(super) number: u64,
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
-    pub(super) inflight: InflightLoads,
+    pub(super) loads: Loads,
     /// Of each site, and of requests without one; empty if they are not measured.
     durations: Vec<Arc<HostDurations>>,
 }

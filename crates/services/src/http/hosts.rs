@@ -1,10 +1,9 @@
 //! Virtual hosts: selects the files and rules for the host name of a request.
 
 use super::encoding::Coding;
-use super::head::Head;
-use super::head::Name;
 use super::mime::MediaTypes;
 use super::redirect::HttpsAddress;
+use super::request::Request;
 use super::rules::Rules;
 use super::target::is_host;
 use std::borrow::Cow;
@@ -219,25 +218,16 @@ impl Sites {
     }
 
     /// The number of the site for a request, if there is one.
-    pub(super) fn find(&self, head: &Head<'_, '_>) -> Option<usize> {
+    pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
         if self.by_host.is_empty() {
             return self.default;
         }
-        requested_host(head).and_then(|host| self.of_named_host(host)).or(self.default)
+        request.host().and_then(|host| self.of_named_host(host)).or(self.default)
     }
 
     /// The number of the site that has a name for `host:port`.
     pub(super) fn of_named_host(&self, host: &[u8]) -> Option<usize> {
         self.by_host.find(host).copied()
-    }
-}
-
-/// The host, with a port if there is one, that a request is for.
-pub(super) fn requested_host<'a>(head: &Head<'_, 'a>) -> Option<&'a [u8]> {
-    // RFC 9112 section 3.2.2: with a target in absolute form, that counts and not the field.
-    match head.authority {
-        Some(authority) => Some(authority.as_bytes()),
-        None => head.value(Name::Host),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One connection that speaks HTTP/2 (RFC 9113), by the h2 crate.
 //!
-//! A request of HTTP/2 is read into the same head as one of HTTP/1.1, and answered by the same code
-//! (`exchange`); `message` converts the answer. `wire` is what the crate reads and writes, with the
+//! A request of HTTP/2 becomes the same [`Request`](super::request::Request) as one of HTTP/1.1, and is answered by
+//! the same code (`exchange`); `message` hands the answer to the crate. `wire` is what the crate reads and writes, with the
 //! phases and the TLS of the connection; `frames` tells whether the client is in the middle of a
 //! frame.
 //!
@@ -67,6 +67,9 @@ pub(super) async fn serve(
     first: RecvBuf,
 ) -> io::Result<()> {
     worker.counters.http2_connections.add(1);
+    if worker.errors.is_some() {
+        connection.learn_peer();
+    }
     let wire = Wire::new(connection, first);
     let builder = builder(&worker.generation().settings);
     connection.enter(Phase::Head);
@@ -228,9 +231,8 @@ impl Serving<'_> {
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         self.accepted += 1;
-        let log = self.connection.log.as_ref().map(|log| log.of_stream());
         let stream =
-            Stream::new(&self.shared, log, self.leaves == Leaves::No, self.connection.transport());
+            Stream::new(&self.shared, self.leaves == Leaves::No, self.connection.transport());
         let mut exchange: Pin<Box<_>> = Box::pin(exchange(stream, request, respond));
         if exchange.as_mut().poll(cx).is_pending() {
             spawn(exchange);

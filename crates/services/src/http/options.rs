@@ -1,8 +1,8 @@
 //! How the service is set up.
 
 use super::forwarders::Forwarders;
-use super::head::HeadLimits;
 use super::hosts::Sites;
+use super::request::HeadLimits;
 use std::str::FromStr;
 use std::time::Duration;
 

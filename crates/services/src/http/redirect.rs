@@ -6,11 +6,10 @@
 //! choose another host nor add a line. The one part that it chooses is the host of `https://HOST`,
 //! which is the one that it addressed.
 
-use super::head::Head;
-use super::hosts::requested_host;
+use super::Status;
 use super::path::encode;
+use super::request::Request;
 use super::rules::{PathGlob, REST};
-use super::status::Status;
 use super::target::{Target, is_host};
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -148,11 +147,10 @@ impl HttpsAddress {
     }
 
     /// The location for a request without TLS; none if it would need a host that the request does not name.
-    pub(super) fn location(&self, head: &Head<'_, '_>) -> Option<String> {
-        let Target::Resource { path, query } = head.target else { return None };
-        let origin = self.origin(requested_host(head).unwrap_or_default())?;
-        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-        Some(format!("{origin}{path}{query}"))
+    pub(super) fn location(&self, request: &Request<'_>) -> Option<String> {
+        let origin = self.origin(request.host().unwrap_or_default())?;
+        let query = request.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
+        Some(format!("{origin}{}{query}", request.path))
     }
 
     /// `https://host:port`, for a request for `host:port`; none if both are unknown.
@@ -218,7 +216,7 @@ mod tests {
             let clean = clean(path.as_bytes()).unwrap();
             let policy = rules.policy(Path::new(OsStr::from_bytes(&clean)));
             let found = policy.redirect(&clean, query);
-            let found = found.map(|(status, location)| (status.code(), location));
+            let found = found.map(|(status, location)| (status.as_u16(), location));
             let expected = expected.map(|(status, location)| (status, location.to_owned()));
             assert_eq!(found, expected, "{path}");
         }

@@ -1,12 +1,14 @@
 //! The resource of a path: a file, found beneath the root, and its precompressed variants.
 
+use super::Status;
 use super::compressed::Compressed;
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;
 use super::open_file::{OpenFile, is_same_content};
-use super::status::Status;
-use super::variant::{Content, Fields, Variant, is_recent};
+use super::response::Reason;
+use super::variant::{Content, Inputs, Variant, is_recent};
+use nix::errno::Errno;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io;
@@ -24,27 +26,42 @@ const READ_ATTEMPTS: u32 = 3;
 pub(super) enum Missing {
     /// There is no file, or it is not served.
     Nothing,
+    /// The same, because a symbolic link is not followed.
+    Link(Errno),
     /// It is a directory, and the path lacks its slash.
     Directory,
     /// It ends with a slash, and there is no index file.
     Index,
     /// It could not be read, for this status.
-    Failed(Status),
+    Failed(Status, Reason),
+}
+
+impl Missing {
     /// There was no descriptor or no memory for it.
-    Exhausted,
+    pub(super) fn is_exhausted(self) -> bool {
+        use Errno::{EMFILE, ENFILE, ENOMEM};
+        matches!(self, Missing::Failed(_, Reason::System(EMFILE | ENFILE | ENOMEM)))
+    }
+
+    /// Its content changes all the time.
+    pub(super) const CHANGING: Missing =
+        Missing::Failed(Status::SERVICE_UNAVAILABLE, Reason::Limit("the file keeps changing"));
 }
 
 impl From<io::Error> for Missing {
     fn from(error: io::Error) -> Missing {
-        use nix::errno::Errno;
-        match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
-            Errno::EACCES | Errno::EPERM => Missing::Failed(Status::FORBIDDEN),
-            Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Missing::Exhausted,
-            Errno::EAGAIN => Missing::Failed(Status::UNAVAILABLE),
-            // ELOOP and EXDEV: a link that is not followed. ENXIO: a socket.
-            Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => Missing::Nothing,
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+        let failed = |status| Missing::Failed(status, Reason::System(errno));
+        match errno {
+            Errno::EACCES | Errno::EPERM => failed(Status::FORBIDDEN),
+            Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN => {
+                failed(Status::SERVICE_UNAVAILABLE)
+            }
+            Errno::ELOOP | Errno::EXDEV => Missing::Link(errno),
+            Errno::ENOENT | Errno::ENOTDIR => Missing::Nothing,
+            // ENXIO: a socket.
             Errno::ENAMETOOLONG | Errno::EINVAL | Errno::ENXIO => Missing::Nothing,
-            _ => Missing::Failed(Status::INTERNAL_ERROR),
+            _ => failed(Status::INTERNAL_SERVER_ERROR),
         }
     }
 }
@@ -72,7 +89,7 @@ pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
     }
     for name in &site.index {
         match find_file(site, &relative.join(name)).await {
-            Err(Missing::Nothing | Missing::Directory) => {}
+            Err(Missing::Nothing | Missing::Link(_) | Missing::Directory) => {}
             other => return other,
         }
     }
@@ -121,7 +138,7 @@ pub(super) struct Resource {
     /// What was asked for, as rules see it.
     asked: PathBuf,
     /// In the order of preference; the identity is the last one.
-    pub(super) variants: Vec<Variant>,
+    pub(super) variants: Vec<Rc<Variant>>,
     /// What is compressed on the fly.
     pub(super) compressed: Vec<Compressed>,
     /// When the file system was last checked.
@@ -162,8 +179,8 @@ impl Resource {
                 let file = OpenFile::new(file, metadata).await?;
                 (Content::File(Rc::new(file)), metadata)
             };
-            let fields = Fields { site, path: &found.path, asked: &asked, coding, varies, clock };
-            variants.push(Variant::new(&fields, content, metadata));
+            let fields = Inputs { site, path: &found.path, asked: &asked, coding, varies, clock };
+            variants.push(Rc::new(Variant::new(&fields, content, metadata)));
         }
         let (checked, refreshing) = (Cell::new(checked), Cell::new(false));
         Ok(Resource { path: found.path, asked, variants, compressed, checked, refreshing })
@@ -171,7 +188,7 @@ impl Resource {
 
     /// True if `found` is the same version, so that it need not be read again.
     pub(super) fn is_of(&self, found: &Found, clock: &Clock) -> bool {
-        let same = |(variant, file): (&Variant, &(Coding, File, Metadata))| {
+        let same = |(variant, file): (&Rc<Variant>, &(Coding, File, Metadata))| {
             // A tag that need not be weak any more is rebuilt.
             let weak = is_recent(&file.2, clock);
             variant.coding == file.0 && variant.version == file.2 && variant.weak == weak
@@ -191,20 +208,21 @@ impl Resource {
     ) -> Option<Variant> {
         let identity = self.identity()?;
         let (path, asked) = (&self.path, &self.asked);
-        let fields = Fields { site, path, asked, coding, varies: true, clock };
+        let fields = Inputs { site, path, asked, coding, varies: true, clock };
         let made = Variant::new(&fields, Content::Compressed(bytes), identity.version);
         Some(made.made_from(identity))
     }
 
     /// The file without a coding.
-    pub(super) fn identity(&self) -> Option<&Variant> {
+    pub(super) fn identity(&self) -> Option<&Rc<Variant>> {
         self.variants.last()
     }
 
     /// Memory of it, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let compressed = self.compressed.iter().filter_map(Compressed::variant);
-        let variants = self.variants.iter().chain(compressed).map(Variant::bytes).sum::<usize>();
+        let variants = self.variants.iter().chain(compressed);
+        let variants = variants.map(|variant| variant.bytes()).sum::<usize>();
         size_of::<Resource>()
             + self.path.as_os_str().len()
             + self.asked.as_os_str().len()
@@ -245,5 +263,5 @@ async fn read_whole(
         }
         metadata = after;
     }
-    Err(Missing::Failed(Status::UNAVAILABLE))
+    Err(Missing::CHANGING)
 }

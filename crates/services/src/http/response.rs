@@ -1,144 +1,143 @@
-//! Heads of answers, and the short bodies of errors.
+//! The answer to a request, as both protocols send it: a status, fields, and content. What is said about the
+//! connection, and the date, is added where it is sent.
 
-use super::date::{Clock, DATE_BYTES};
-use super::status::Status;
-
-/// The position of the date in the head of a prerendered 200.
-pub(super) const DATE_START: usize = OK_START.len();
-/// Where the fields begin behind it.
-pub(super) const FIELDS_START: usize = DATE_START + DATE_BYTES + 2;
-/// The beginning of every answer with status 200.
-pub(super) const OK_START: &[u8] = b"HTTP/1.1 200 OK\r\nDate: ";
+use super::Status;
+use super::index::Listing;
+use super::open_file::OpenFile;
+use super::variant::{Part, Variant};
+use http::HeaderValue;
+use nix::errno::Errno;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use twinring::SendBuf;
 
 /// All methods for a file.
-const ALLOW: &str = "GET, HEAD, OPTIONS";
+const ALLOW: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
 
 /// Seconds after which a client should retry a request that failed for lack of resources.
-const RETRY_AFTER_S: &str = "1";
+const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
-/// Whether the connection stays, and how the client is told.
+/// A header field.
+pub(super) type Field = (Cow<'static, str>, HeaderValue);
+
+/// Why an answer is no success, for the log of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Persistence {
-    /// It stays, as HTTP/1.1 expects.
-    Stays,
-    /// It stays, which HTTP/1.0 does not expect.
-    StaysFor1_0,
-    /// It ends.
-    Closes,
-    /// It ends, as the client announced with its last request.
-    ClosesAsAsked,
+pub(super) enum Reason {
+    System(Errno),
+    Limit(&'static str),
 }
 
-impl Persistence {
-    pub(super) fn stays(self) -> bool {
-        !matches!(self, Persistence::Closes | Persistence::ClosesAsAsked)
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::System(errno) => write!(f, "{} ({errno:?})", errno.desc()),
+            Reason::Limit(text) => f.write_str(text),
+        }
     }
 }
 
-/// Begins a head: status, date, and the fate of the connection.
-pub(super) fn begin(status: Status, clock: &Clock, persistence: Persistence) -> Vec<u8> {
-    let mut head = Vec::with_capacity(512);
-    head.extend_from_slice(b"HTTP/1.1 ");
-    number(&mut head, u64::from(status.code()));
-    head.push(b' ');
-    head.extend_from_slice(status.reason().as_bytes());
-    head.extend_from_slice(b"\r\nDate: ");
-    head.extend_from_slice(&clock.date());
-    head.extend_from_slice(b"\r\n");
-    match persistence {
-        Persistence::Stays => {}
-        Persistence::StaysFor1_0 => field(&mut head, "Connection", "keep-alive"),
-        Persistence::Closes | Persistence::ClosesAsAsked => field(&mut head, "Connection", "close"),
+/// The content of an answer.
+#[derive(Debug)]
+pub(super) enum Body {
+    Empty,
+    Bytes(SendBuf),
+    /// That of the stored variant, which is in memory.
+    Stored,
+    File(Box<FileParts>),
+    Listing(Listing),
+}
+
+/// Parts of an open file, each with the bytes before it.
+#[derive(Debug)]
+pub(super) struct FileParts {
+    pub(super) file: Rc<OpenFile>,
+    pub(super) parts: Vec<(Vec<u8>, Range<u64>)>,
+    pub(super) end: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) status: Status,
+    /// Fields that the cache has.
+    pub(super) stored: Option<(Rc<Variant>, Part)>,
+    /// Further fields.
+    pub(super) fields: Vec<Field>,
+    /// Bytes of content, sent or not (HEAD); none for an answer that cannot have content.
+    pub(super) length: Option<u64>,
+    pub(super) body: Body,
+    pub(super) reason: Option<Reason>,
+}
+
+impl Response {
+    /// An answer without fields and content.
+    pub(super) fn new(status: Status) -> Response {
+        let fields = Vec::new();
+        Response { status, stored: None, fields, length: None, body: Body::Empty, reason: None }
     }
-    head
-}
 
-/// Appends a header field.
-pub(super) fn field(head: &mut Vec<u8>, name: &str, value: &str) {
-    for part in [name, ": ", value, "\r\n"] {
-        head.extend_from_slice(part.as_bytes());
+    /// An answer whose content is only the status.
+    pub(super) fn message(status: Status) -> Response {
+        let response = Response::new(status);
+        let response = match status {
+            Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => response.with("Allow", ALLOW),
+            Status::SERVICE_UNAVAILABLE | Status::TOO_MANY_REQUESTS => {
+                response.with("Retry-After", RETRY_AFTER_S)
+            }
+            _ => response,
+        };
+        // RFC 9110 section 8.6: no length with 204.
+        if status == Status::NO_CONTENT {
+            return response;
+        }
+        let text = format!("{} {}\n", status.as_str(), reason_phrase(status));
+        response.with_content("text/plain; charset=utf-8", text)
+    }
+
+    /// The same for a reason.
+    pub(super) fn failure(status: Status, reason: Reason) -> Response {
+        Response { reason: Some(reason), ..Response::message(status) }
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: HeaderValue) -> Response {
+        self.fields.push((Cow::Borrowed(name), value));
+        self
+    }
+
+    /// The same with content of a type.
+    pub(super) fn with_content(self, media_type: &str, content: impl Into<SendBuf>) -> Response {
+        let content = content.into();
+        let length = Some(content.len() as u64);
+        let typed = self.with("Content-Type", value(media_type));
+        Response { length, body: Body::Bytes(content), ..typed }
+    }
+
+    /// All fields.
+    pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
+        let stored = self.stored.as_ref().map(|(variant, part)| variant.fields(*part));
+        stored.into_iter().flatten().chain(&self.fields)
+    }
+
+    /// Bytes of content that are to be sent.
+    pub(super) fn content_bytes(&self) -> u64 {
+        match self.body {
+            Body::Empty => 0,
+            _ => self.length.unwrap_or(0),
+        }
     }
 }
 
-/// Appends `Content-Length`.
-pub(super) fn content_length(head: &mut Vec<u8>, length: u64) {
-    head.extend_from_slice(b"Content-Length: ");
-    number(head, length);
-    head.extend_from_slice(b"\r\n");
+/// A value of text that was checked where it comes from.
+pub(super) fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Appends a number.
-pub(super) fn number(text: &mut Vec<u8>, value: u64) {
-    text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// Appends the fields that a status needs.
-pub(super) fn required_fields(head: &mut Vec<u8>, status: Status) {
+pub(super) fn reason_phrase(status: Status) -> &'static str {
     match status {
-        Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => field(head, "Allow", ALLOW),
-        Status::UNAVAILABLE | Status::TOO_MANY_REQUESTS => {
-            field(head, "Retry-After", RETRY_AFTER_S);
-        }
-        _ => {}
-    }
-}
-
-/// A complete answer of which the body is only the status, with further `fields`. An answer to HEAD
-/// has the head only.
-pub(super) fn message(
-    status: Status,
-    fields: &[(&str, &str)],
-    clock: &Clock,
-    persistence: Persistence,
-    to_head: bool,
-) -> Vec<u8> {
-    let mut message = begin(status, clock, persistence);
-    required_fields(&mut message, status);
-    fields.iter().for_each(|(name, value)| field(&mut message, name, value));
-    // RFC 9110 section 8.6: no length with 204.
-    if status == Status::NO_CONTENT {
-        message.extend_from_slice(b"\r\n");
-        return message;
-    }
-    let reason = status.reason();
-    field(&mut message, "Content-Type", "text/plain; charset=utf-8");
-    // The code, a space, and LF.
-    content_length(&mut message, reason.len() as u64 + 5);
-    message.extend_from_slice(b"\r\n");
-    if !to_head {
-        number(&mut message, u64::from(status.code()));
-        message.push(b' ');
-        message.extend_from_slice(reason.as_bytes());
-        message.push(b'\n');
-    }
-    message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_has_its_announced_length() {
-        let clock = Clock::new();
-        for status in [Status::NOT_FOUND, Status::METHOD_NOT_ALLOWED, Status::UNAVAILABLE] {
-            let text = message(status, &[("X", "y")], &clock, Persistence::Closes, false);
-            let text = String::from_utf8(text).unwrap();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())), "{text}");
-            assert!(head.contains("\r\nConnection: close") && head.contains("\r\nX: y"), "{text}");
-            assert_eq!(body, format!("{} {}\n", status.code(), status.reason()));
-            let head_only = message(status, &[("X", "y")], &clock, Persistence::Closes, true);
-            assert_eq!(head_only, format!("{head}\r\n\r\n").into_bytes());
-        }
-    }
-
-    #[test]
-    fn the_date_of_a_200_stands_where_the_constants_say() {
-        let clock = Clock::new();
-        let head = begin(Status::OK, &clock, Persistence::Stays);
-        assert!(head.starts_with(OK_START));
-        assert_eq!(head[DATE_START..DATE_START + DATE_BYTES], clock.date());
-        assert_eq!(head.len(), FIELDS_START);
+        // Its name since RFC 9110.
+        Status::PAYLOAD_TOO_LARGE => "Content Too Large",
+        _ => status.canonical_reason().unwrap_or_default(),
     }
 }

@@ -4,11 +4,11 @@
 //! rates of all of them count, unless a later rule drops the ones above it by name ([`Rule::replace`]). Of everything
 //! else, the last rule that says something counts.
 
+use super::Status;
 use super::auth::Auth;
 use super::forwarders::Networks;
 use super::options::ListingFormat;
 use super::redirect::Redirect;
-use super::status::Status;
 use crate::rate::RateLimit;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use httparse::Header;
@@ -384,7 +384,7 @@ impl<'a> Policy<'a> {
 
     /// The file with the content of an error.
     pub(super) fn error_page(&self, status: Status) -> Option<&'a [u8]> {
-        self.last(|rule| rule.error_pages.get(&status.code()).map(Vec::as_slice))
+        self.last(|rule| rule.error_pages.get(&status.as_u16()).map(Vec::as_slice))
     }
 }
 

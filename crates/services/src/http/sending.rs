@@ -29,10 +29,13 @@
 //! go unnoticed.
 
 use super::connection::Connection;
+use super::exchange::Exchange;
+use super::head::{Persistence, render};
 use super::index::Listing;
 use super::open_file::OpenFile;
 use super::options::SendStrategy;
-use super::reply::{FileParts, Reply, Rest};
+use super::response::{Body, FileParts, Response};
+use super::worker::Worker;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -48,18 +51,36 @@ const CHUNK_BYTES: u64 = 64 * 1024;
 /// Bytes that are held back until the last check of the file.
 const TAIL_BYTES: u64 = 1024;
 
-/// Sends an answer.
+/// Sends an answer, and records it.
 ///
 /// # Errors
 /// When the connection broke or must end; or when the file was changed, and the connection will be
 /// reset.
-pub(super) async fn send_reply(connection: &Connection, reply: Reply) -> io::Result<()> {
-    let Some(rest) = reply.rest else { return connection.send(reply.message).await };
+pub(super) async fn send_response(
+    connection: &Connection,
+    worker: &Worker,
+    exchange: &mut Exchange,
+    response: Response,
+    persistence: Persistence,
+) -> io::Result<()> {
+    let (message, head_bytes) = render(&response, &worker.clock, persistence);
+    exchange.answered(worker, &response, head_bytes, persistence.stays());
+    let before = connection.sent();
+    let outcome = send_message(connection, message, response.body).await;
+    exchange.sent(connection.sent() - before);
+    outcome
+}
+
+async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> io::Result<()> {
+    if !matches!(body, Body::File(_) | Body::Listing(_)) {
+        return connection.send(message).await;
+    }
     connection.set_incomplete(true);
-    connection.send_more(reply.message).await?;
-    match rest {
-        Rest::File(rest) => send_parts(connection, *rest).await?,
-        Rest::Listing(listing) => send_listing(connection, &listing).await?,
+    connection.send_more(message).await?;
+    match body {
+        Body::File(parts) => send_parts(connection, *parts).await?,
+        Body::Listing(listing) => send_listing(connection, &listing).await?,
+        Body::Empty | Body::Bytes(_) | Body::Stored => {}
     }
     connection.set_incomplete(false);
     Ok(())

@@ -1,20 +1,20 @@
 //! The service on all workers: how a worker handles a connection, and the time limits.
 
-use super::access_log::AccessLog;
+use super::Status;
+use super::access_log::{AccessLog, ErrorLog};
 use super::connection::{Connection, Phase};
+use super::exchange::Exchange;
 use super::generation::LiveSettings;
+use super::http1::{refusal, serve_connection};
 use super::http2;
 use super::observer::Observer;
 use super::options::HttpSettings;
-use super::reply::Reply;
-use super::requests::serve_connection;
-use super::response::{Persistence, message};
-use super::status::Status;
+use super::response::Response;
 use super::tls::Tls;
 use super::worker::{Http, Worker};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Running, Server, Service, Tracking, Work, WorkerService,
+    Running, Server, Service, Tracking, WorkerService,
 };
 use std::fmt::Display;
 use std::io;
@@ -22,7 +22,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, TcpStream, spawn};
+use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, SendBuf, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -64,6 +64,7 @@ impl HttpService {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
+            errors: None,
             durations: Vec::new(),
         };
         let mut server = Server::new(http, workers, handle);
@@ -109,6 +110,13 @@ impl HttpService {
         self
     }
 
+    /// Calls `tell` with a line for each answer that says that something could not be had: why it is a 403, 500 or
+    /// 503, or a 404 because of a symbolic link. It is called by the workers, and must not block.
+    pub fn on_error(mut self, tell: impl Fn(String) + Send + Sync + 'static) -> HttpService {
+        self.service.errors = Some(ErrorLog(Arc::new(tell)));
+        self
+    }
+
     /// Measures the durations of requests, for an observer.
     pub fn with_durations(mut self) -> HttpService {
         let workers = self.service.counters.len();
@@ -148,17 +156,9 @@ impl Service for Http {
     ) -> Running<'_> {
         Box::pin(async move {
             let part = Rc::new(Worker::new(&server.service, worker));
-            let (counters, log) = (Arc::clone(&part.counters), part.log.clone());
-            let _metering = server.meter(worker, move || {
-                let latency = log.as_ref().map(|log| log.latency());
-                let (latency_us, latencies) = latency.unwrap_or_default();
-                Work { latency_us, latencies, ..counters.work() }
-            });
-            let outcome = server.serve(listeners, &part).await;
-            if let Some(log) = &part.log {
-                log.end().await;
-            }
-            outcome
+            let counters = Arc::clone(&part.counters);
+            let _metering = server.meter(worker, move || counters.work());
+            server.serve(listeners, &part).await
         })
     }
 }
@@ -284,13 +284,8 @@ impl WorkerService for Worker {
     }
 }
 
-/// Builds, counts and logs an answer to an invalid or incomplete request.
-fn last_words(worker: &Worker, connection: &Connection, status: Status) -> Vec<u8> {
+/// The answer to an invalid or incomplete request.
+fn last_words(worker: &Rc<Worker>, connection: &Connection, status: Status) -> (SendBuf, Exchange) {
     worker.clock.tick();
-    worker.counters.count_answer(status);
-    let message = message(status, &[], &worker.clock, Persistence::Closes, false);
-    if let Some(log) = &connection.log {
-        log.answered(&Reply::new(status, message.clone()), false, connection.sent());
-    }
-    message
+    refusal(worker, connection, b"", &Response::message(status))
 }

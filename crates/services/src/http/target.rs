@@ -1,6 +1,6 @@
 //! The target of a request's first line, and its host.
 
-use super::status::Status;
+use super::Status;
 
 /// The bytes of a path: `pchar` and the slash of RFC 3986, section 3.3.
 const IN_PATH: &[u8] = b"!$%&'()*+,-./0123456789:;=@ABCDEFGHIJKLMNOPQRSTUVWXYZ_\

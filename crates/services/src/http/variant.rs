@@ -1,17 +1,24 @@
-//! One representation of a resource: its header fields, and its content, in memory or in a file.
+//! One representation of a resource: its fields, its content, in memory or in a file, and the answers that are made
+//! of it: whole, in ranges, or none because of a condition.
 
-use super::conditional::Validators;
-use super::date::{Clock, DATE_BYTES, format_date};
+use super::Status;
+use super::conditional::{Outcome, Validators, evaluate, range_applies};
+use super::date::{Clock, format_date};
 use super::encoding::Coding;
+use super::head::Ready;
 use super::hosts::Site;
 use super::open_file::OpenFile;
-use super::response::{DATE_START, FIELDS_START, OK_START, content_length, field};
-use super::rules::Policy;
+use super::range::{Selection, select};
+use super::request::{Method, Name, Request};
+use super::response::{Body, Field, FileParts, Response, value};
+use http::HeaderValue;
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
+use twinring::SendBuf;
 use twinring::fs::{Metadata, Timestamp};
 
 /// A file that changed this many seconds ago or less may change again without a new time stamp, so
@@ -33,7 +40,7 @@ pub(super) enum Content {
 }
 
 /// The inputs of a variant's header fields.
-pub(super) struct Fields<'a> {
+pub(super) struct Inputs<'a> {
     pub(super) site: &'a Site,
     /// Of the file.
     pub(super) path: &'a Path,
@@ -44,98 +51,92 @@ pub(super) struct Fields<'a> {
     pub(super) clock: &'a Clock,
 }
 
+/// Some of the fields of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Those of rules that all answers have, errors included.
+    Chosen,
+    /// Those that 304 repeats.
+    Repeated,
+    /// Those of 206, but for the type.
+    OfContent,
+    All,
+}
+
 /// One representation of a resource.
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) coding: Coding,
     /// The metadata of the file when it was read or opened, with the length of this form.
     pub(super) version: Metadata,
-    /// The file, if its content is not part of `message`.
+    /// The file, if its content is not in memory.
     pub(super) file: Option<Rc<OpenFile>>,
     /// The open file that this was compressed from.
     source: Option<Rc<OpenFile>>,
     /// Bytes less than the file, if it was compressed on the fly.
     pub(super) saved: u64,
-    pub(super) content_type: Cow<'static, str>,
-    tag: Vec<u8>,
+    tag: String,
     pub(super) weak: bool,
     modified: Option<i64>,
-    /// A complete answer with status 200 for a connection that stays, or its head. The fields that
-    /// 304 repeats come first, then those that 206 adds, then those of 200 only.
-    message: RefCell<Rc<[u8]>>,
-    /// The second of its date.
-    dated: Cell<i64>,
-    /// Where the fields of rules begin, and those of them that all answers have.
-    ruled_start: usize,
+    /// First those that 304 repeats, then those that 206 adds; the type is the last.
+    fields: Vec<Field>,
+    /// Those of rules, and where those of them begin that all answers have.
+    ruled: Range<usize>,
     chosen_start: usize,
-    repeated_end: usize,
-    content_end: usize,
-    head_end: usize,
+    /// The answer with status 200 as HTTP/1.1 sends it, with the content that is in memory.
+    pub(super) ready: Ready,
 }
 
 impl Variant {
-    pub(super) fn new(fields: &Fields<'_>, content: Content, mut version: Metadata) -> Variant {
-        let clock = fields.clock;
+    pub(super) fn new(inputs: &Inputs<'_>, content: Content, mut version: Metadata) -> Variant {
+        let clock = inputs.clock;
         // Another version of the compressor may make other bytes of the same file.
         let is_compressed = matches!(content, Content::Compressed(_));
         let weak = is_compressed || is_recent(&version, clock);
-        let tag = tag(&version, fields.coding);
+        let tag = tag(&version, inputs.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
-        let content_type = fields.site.types.of(fields.path);
-        let mut message = OK_START.to_vec();
-        message.extend_from_slice(&clock.date());
-        message.extend_from_slice(b"\r\n");
-        message.extend_from_slice(if weak { b"ETag: W/" } else { b"ETag: " });
-        message.extend_from_slice(&tag);
-        message.extend_from_slice(b"\r\n");
+        let mut fields = vec![field("ETag", &format!("{}{tag}", if weak { "W/" } else { "" }))];
         if let Some(date) = modified.and_then(format_date) {
-            field(&mut message, "Last-Modified", std::str::from_utf8(&date).unwrap_or_default());
+            fields.push(field("Last-Modified", std::str::from_utf8(&date).unwrap_or_default()));
         }
-        if fields.varies {
-            field(&mut message, "Vary", "Accept-Encoding");
+        if inputs.varies {
+            fields.push(field("Vary", "Accept-Encoding"));
         }
-        let ruled_start = message.len();
-        let Ruled { bytes, chosen_start } = Ruled::of(&fields.site.rules.policy(fields.asked));
-        message.extend_from_slice(&bytes);
-        let repeated_end = message.len();
+        let policy = inputs.site.rules.policy(inputs.asked);
+        let ruled_start = fields.len();
+        fields.extend(policy.cache_control().map(named));
+        let chosen_start = fields.len();
+        fields.extend(policy.headers().into_iter().map(named));
+        let ruled = ruled_start..fields.len();
         if let Content::Compressed(bytes) = &content {
             version.len = bytes.len() as u64;
         } else {
-            field(&mut message, "Accept-Ranges", "bytes");
+            fields.push(field("Accept-Ranges", "bytes"));
         }
-        if fields.coding != Coding::Identity {
-            field(&mut message, "Content-Encoding", fields.coding.name());
+        if inputs.coding != Coding::Identity {
+            fields.push(field("Content-Encoding", inputs.coding.name()));
         }
-        let content_end = message.len();
-        field(&mut message, "Content-Type", &content_type);
-        content_length(&mut message, version.len);
-        message.extend_from_slice(b"\r\n");
-        let head_end = message.len();
-        let file = match content {
-            Content::File(file) => Some(file),
-            Content::Bytes(bytes) | Content::Compressed(bytes) => {
-                message.extend_from_slice(&bytes);
-                None
-            }
+        fields.push(field("Content-Type", &inputs.site.types.of(inputs.path)));
+        let (file, bytes) = match content {
+            Content::File(file) => (Some(file), Vec::new()),
+            Content::Bytes(bytes) | Content::Compressed(bytes) => (None, bytes),
         };
+        let ready = Ready::new(fields.iter(), version.len, &bytes, clock);
+        let (coding, source, saved) = (inputs.coding, None, 0);
         Variant {
-            coding: fields.coding,
+            coding,
             version,
             file,
-            source: None,
-            saved: 0,
-            content_type,
+            source,
+            saved,
             tag,
             weak,
             modified,
-            message: RefCell::new(message.into()),
-            dated: Cell::new(clock.second()),
-            ruled_start,
-            chosen_start: ruled_start + chosen_start,
-            repeated_end,
-            content_end,
-            head_end,
+            fields,
+            ruled,
+            chosen_start,
+            ready,
         }
     }
 
@@ -145,47 +146,13 @@ impl Variant {
         Variant { saved, source: identity.file.clone(), ..self }
     }
 
-    /// The validators for conditions.
-    pub(super) fn validators(&self) -> Validators<'_> {
-        Validators { tag: &self.tag, weak: self.weak, modified: self.modified }
-    }
-
-    /// The answer with status 200 for a connection that stays, dated today: head, and content if
-    /// it is in memory.
-    pub(super) fn message(&self, clock: &Clock) -> Rc<[u8]> {
-        let mut message = self.message.borrow_mut();
-        if self.dated.get() != clock.second() {
-            // Copied if a send still holds the old one, so a sent answer never changes.
-            Rc::make_mut(&mut *message)[DATE_START..DATE_START + DATE_BYTES]
-                .copy_from_slice(&clock.date());
-            self.dated.set(clock.second());
+    pub(super) fn fields(&self, part: Part) -> &[Field] {
+        match part {
+            Part::Chosen => &self.fields[self.chosen_start..self.ruled.end],
+            Part::Repeated => &self.fields[..self.ruled.end],
+            Part::OfContent => &self.fields[..self.fields.len() - 1],
+            Part::All => &self.fields,
         }
-        Rc::clone(&message)
-    }
-
-    /// Where the head ends in [`message`](Variant::message).
-    pub(super) fn head_end(&self) -> usize {
-        self.head_end
-    }
-
-    /// Where in the message the fields of rules are.
-    pub(super) fn ruled_fields(&self) -> Range<usize> {
-        self.ruled_start..self.repeated_end
-    }
-
-    /// Those of them that all answers have, errors included.
-    pub(super) fn chosen_fields(&self) -> Range<usize> {
-        self.chosen_start..self.repeated_end
-    }
-
-    /// Where in the message the fields are that 304 repeats.
-    pub(super) fn repeated_fields(&self) -> Range<usize> {
-        FIELDS_START..self.repeated_end
-    }
-
-    /// Where the fields are that 206 repeats, but for the type.
-    pub(super) fn content_fields(&self) -> Range<usize> {
-        FIELDS_START..self.content_end
     }
 
     /// The open file that must not have changed when an answer begins.
@@ -194,38 +161,182 @@ impl Variant {
     }
 
     /// All of its content; none if the file cannot be read or was changed.
-    pub(super) async fn content(&self, clock: &Clock) -> Option<Vec<u8>> {
-        let Some(file) = &self.file else {
-            return Some(self.message(clock)[self.head_end..].to_vec());
-        };
+    pub(super) async fn content(&self) -> Option<Vec<u8>> {
+        let Some(file) = &self.file else { return Some(self.ready.content().as_slice().to_vec()) };
         let length = usize::try_from(self.version.len).ok()?;
         let bytes = file.file.read_at(0, length).await.ok()?;
         (bytes.len() == length && file.is_sound().await.ok()?).then_some(bytes)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Variant>() + self.tag.len() + self.message.borrow().len()
+        let fields = self.fields.iter().map(|(name, value)| name.len() + value.len());
+        let of_fields = fields.sum::<usize>() + self.fields.len() * size_of::<Field>();
+        size_of::<Variant>() + self.tag.len() + of_fields + self.ready.len()
     }
-}
 
-/// The fields of the rules for a path, as text.
-#[derive(Debug)]
-pub(super) struct Ruled {
-    pub(super) bytes: Vec<u8>,
-    /// Where those begin that all answers have, errors included.
-    pub(super) chosen_start: usize,
-}
-
-impl Ruled {
-    pub(super) fn of(policy: &Policy<'_>) -> Ruled {
-        let mut bytes = Vec::new();
-        if let Some((name, value)) = policy.cache_control() {
-            field(&mut bytes, name, value);
+    /// The answer to GET or HEAD.
+    pub(super) fn respond(self: &Rc<Variant>, request: &Request<'_>) -> Response {
+        if !request.has_conditions() {
+            return self.whole();
         }
-        let chosen_start = bytes.len();
-        policy.headers().iter().for_each(|(name, value)| field(&mut bytes, name, value));
-        Ruled { bytes, chosen_start }
+        let validators =
+            Validators { tag: self.tag.as_bytes(), weak: self.weak, modified: self.modified };
+        match evaluate(request, &validators) {
+            Outcome::Proceed => {}
+            Outcome::NotModified => {
+                return self.with_part(Part::Repeated, Response::new(Status::NOT_MODIFIED));
+            }
+            Outcome::Failed => {
+                return self
+                    .with_part(Part::Chosen, Response::message(Status::PRECONDITION_FAILED));
+            }
+        }
+        // RFC 9110 section 14.2: ranges are for GET.
+        if request.method == Method::Get
+            && let Some(field) = request.value(Name::Range)
+            && range_applies(request, &validators)
+        {
+            match select(field, self.version.len) {
+                Selection::Whole => {}
+                Selection::One(range) => return self.one_part(range),
+                Selection::Many(ranges) => return self.many_parts(&ranges),
+                Selection::Unsatisfiable => {
+                    let length = format!("bytes */{}", self.version.len);
+                    let refused = Response::message(Status::RANGE_NOT_SATISFIABLE)
+                        .with("Content-Range", value(&length));
+                    return self.with_part(Part::Chosen, refused);
+                }
+            }
+        }
+        self.whole()
     }
+
+    fn with_part(self: &Rc<Variant>, part: Part, response: Response) -> Response {
+        Response { stored: Some((Rc::clone(self), part)), ..response }
+    }
+
+    fn whole(self: &Rc<Variant>) -> Response {
+        let body = self.whole_body();
+        let whole = Response { length: Some(self.version.len), body, ..Response::new(Status::OK) };
+        self.with_part(Part::All, whole)
+    }
+
+    /// An answer of this variant without its fields of rules, which are not those of the path that was asked for.
+    pub(super) fn without_rules(&self, response: Response, part: Part) -> Response {
+        let all = self.fields(part).iter().enumerate();
+        // A part that begins elsewhere consists of such fields only.
+        let others = all.filter(|(at, _)| part != Part::Chosen && !self.ruled.contains(at));
+        let mut fields: Vec<Field> = others.map(|(_, field)| field.clone()).collect();
+        fields.extend(response.fields);
+        let body = match response.body {
+            Body::Stored => Body::Bytes(self.ready.content()),
+            other => other,
+        };
+        Response { stored: None, fields, body, ..response }
+    }
+
+    fn whole_body(&self) -> Body {
+        match &self.file {
+            None => Body::Stored,
+            Some(file) => Body::File(Box::new(FileParts {
+                file: Rc::clone(file),
+                parts: vec![(Vec::new(), 0..self.version.len)],
+                end: Vec::new(),
+            })),
+        }
+    }
+
+    /// An error with this content. It is not a representation of the requested resource, so it has no validators.
+    pub(super) fn as_content_of(&self, mut error: Response) -> Response {
+        let body = match self.whole_body() {
+            Body::Stored => Body::Bytes(self.ready.content()),
+            other => other,
+        };
+        error.fields.retain(|(name, _)| name != "Content-Type");
+        let error = error.with("Content-Type", self.content_type());
+        Response { length: Some(self.version.len), body, ..error }
+    }
+
+    fn content_type(&self) -> HeaderValue {
+        self.fields.last().map_or(HeaderValue::from_static(""), |(_, value)| value.clone())
+    }
+
+    fn content_range(&self, range: &Range<u64>) -> String {
+        format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len)
+    }
+
+    fn one_part(self: &Rc<Variant>, range: Range<u64>) -> Response {
+        let response = Response::new(Status::PARTIAL_CONTENT)
+            .with("Content-Type", self.content_type())
+            .with("Content-Range", value(&self.content_range(&range)));
+        self.with_ranges(response, vec![(Vec::new(), range)], Vec::new())
+    }
+
+    fn many_parts(self: &Rc<Variant>, ranges: &[Range<u64>]) -> Response {
+        let boundary = self.boundary();
+        let content_type = self.content_type();
+        let content_type = content_type.to_str().unwrap_or_default();
+        let part = |(index, range): (usize, &Range<u64>)| {
+            let line = if index == 0 { "" } else { "\r\n" };
+            let content_range = self.content_range(range);
+            let head = format!(
+                "{line}--{boundary}\r\nContent-Type: {content_type}\r\n\
+                 Content-Range: {content_range}\r\n\r\n"
+            );
+            (head.into_bytes(), range.clone())
+        };
+        let parts = ranges.iter().enumerate().map(part).collect();
+        let end = format!("\r\n--{boundary}--\r\n").into_bytes();
+        let media_type = format!("multipart/byteranges; boundary={boundary}");
+        let response =
+            Response::new(Status::PARTIAL_CONTENT).with("Content-Type", value(&media_type));
+        self.with_ranges(response, parts, end)
+    }
+
+    /// The separator of the parts: derived from the entity tag, so it is the same on every server, and
+    /// different for every version.
+    fn boundary(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(self.tag.as_bytes());
+        let first = hasher.finish();
+        hasher.write_u64(first);
+        format!("twinring-{first:016x}{:016x}", hasher.finish())
+    }
+
+    /// The parts as content: at once if it is in memory.
+    fn with_ranges(
+        self: &Rc<Variant>,
+        response: Response,
+        parts: Vec<(Vec<u8>, Range<u64>)>,
+        end: Vec<u8>,
+    ) -> Response {
+        let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
+        let length = Some(lengths.sum::<u64>() + end.len() as u64);
+        let body = match &self.file {
+            Some(file) => Body::File(Box::new(FileParts { file: Rc::clone(file), parts, end })),
+            None => {
+                let content = self.ready.content();
+                let mut bytes = Vec::new();
+                for (before, range) in parts {
+                    bytes.extend_from_slice(&before);
+                    let range = range.start as usize..range.end as usize;
+                    bytes.extend_from_slice(&content.as_slice()[range]);
+                }
+                bytes.extend_from_slice(&end);
+                Body::Bytes(SendBuf::from(bytes))
+            }
+        };
+        self.with_part(Part::OfContent, Response { length, body, ..response })
+    }
+}
+
+fn field(name: &'static str, text: &str) -> Field {
+    (Cow::Borrowed(name), value(text))
+}
+
+/// A field that an operator chose.
+pub(super) fn named((name, text): (&str, &str)) -> Field {
+    (Cow::Owned(name.to_owned()), value(text))
 }
 
 /// The opaque part of the entity tag: when the file was modified, to the nanosecond, and its
@@ -234,7 +345,7 @@ impl Ruled {
 /// A time in whole seconds that the kernel did not set says nothing: archives, container images and
 /// package stores give all their files the same. Then the tag has the number of the file and the time of its
 /// last change as well, which a program cannot set.
-fn tag(version: &Metadata, coding: Coding) -> Vec<u8> {
+fn tag(version: &Metadata, coding: Coding) -> String {
     let Timestamp { seconds, nanoseconds } = version.modified;
     let mut tag = format!("\"{seconds:x}.{nanoseconds:x}-{:x}", version.len);
     if nanoseconds == 0 && version.modified != version.changed {
@@ -246,5 +357,5 @@ fn tag(version: &Metadata, coding: Coding) -> Vec<u8> {
         tag.push_str(coding.name());
     }
     tag.push('"');
-    tag.into_bytes()
+    tag
 }

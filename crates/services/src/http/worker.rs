@@ -1,15 +1,15 @@
 //! The state that the connections of a worker share: settings, cache, clock, counters; and the
 //! lookup of a path.
 
-use super::access_log::{AccessLog, WorkerLog};
+use super::access_log::{AccessLog, ErrorLog, WorkerLog};
 use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
 use super::durations::WorkerDurations;
 use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
-use super::inflight::Outcome;
-use super::resource::{Missing, Resource, find};
+use super::loads::Outcome;
+use super::resource::{Resource, find};
 use crate::server::{ConnectionLimiter, Connections};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,6 +27,7 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
+    pub(super) errors: Option<ErrorLog>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
 }
@@ -42,7 +43,9 @@ pub(super) struct Worker {
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
-    pub(super) log: Option<Rc<WorkerLog>>,
+    pub(super) log: Option<WorkerLog>,
+    /// Reasons of answers that are no success.
+    pub(super) errors: Option<ErrorLog>,
     /// Durations are measured, and these are the ones of this worker.
     pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
@@ -55,7 +58,6 @@ impl Worker {
     /// Number `number` of the workers of `http`, which share the bounds of the cache.
     pub(super) fn new(http: &Http, number: usize) -> Worker {
         let workers = http.counters.len();
-        let log = http.log.as_ref().and_then(|log| log.of_worker(number));
         let durations = http.durations.get(number).cloned();
         let generation = http.settings.generation(workers, durations.as_deref());
         Worker {
@@ -67,11 +69,17 @@ impl Worker {
             counters: Arc::clone(&http.counters[number]),
             limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
-            log: log.map(Rc::new),
+            log: http.log.as_ref().map(|log| log.of_worker(number)),
+            errors: http.errors.clone(),
             durations,
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
         }
+    }
+
+    /// Somebody reads how exchanges end.
+    pub(super) fn is_observed(&self) -> bool {
+        self.log.is_some() || self.durations.is_some()
     }
 
     /// The current settings and what belongs to them.
@@ -110,38 +118,18 @@ impl Worker {
         Some(resource)
     }
 
-    /// The resource of a clean path of a site. Concurrent requests share one load.
+    /// The resource of a clean path of a site, checked in the file system less than `valid` ago. Concurrent
+    /// requests share one load.
     pub(super) async fn resource(
-        self: &Rc<Worker>,
-        generation: &Rc<Generation>,
-        site: usize,
-        path: &[u8],
-    ) -> Outcome {
-        if let Some(resource) = self.cached(generation, site, path) {
-            self.counters.cache_hits.add(1);
-            return Ok(resource);
-        }
-        let valid = generation.settings.cache.valid;
-        match generation.inflight.join(site, path, valid).await {
-            Some(outcome) => {
-                self.counters.cache_misses.add(1);
-                self.clock.tick();
-                outcome
-            }
-            None => self.fresh_resource(generation, site, path).await,
-        }
-    }
-
-    /// The same, checked in the file system after this call.
-    pub(super) async fn fresh_resource(
         &self,
         generation: &Generation,
         site: usize,
         path: &[u8],
+        valid: Duration,
     ) -> Outcome {
         self.counters.cache_misses.add(1);
         let load = self.load(generation, site, path);
-        let outcome = generation.inflight.lead(site, path, Instant::now(), load).await;
+        let outcome = generation.loads.share(site, path, valid, load).await;
         self.clock.tick();
         outcome
     }
@@ -150,7 +138,9 @@ impl Worker {
     async fn load(&self, generation: &Generation, site: usize, path: &[u8]) -> Outcome {
         let asked = Instant::now();
         let mut loaded = self.load_asked_at(generation, site, path, asked).await;
-        if matches!(loaded, Err(Missing::Exhausted)) && generation.cache.forget_all_files() {
+        if loaded.as_ref().is_err_and(|missing| missing.is_exhausted())
+            && generation.cache.forget_all_files()
+        {
             loaded = self.load_asked_at(generation, site, path, asked).await;
         }
         if loaded.is_err() {

@@ -1,7 +1,7 @@
 //! A line of the log, for the fuzz targets of `fuzz/`.
 
 use super::LogFormat;
-use super::line::{Line, Outcome};
+use super::line::{Client, Ended, LogLine, Outcome, Said};
 use crate::http::date::Clock;
 use std::time::Duration;
 
@@ -23,22 +23,11 @@ pub struct Logged<'a> {
 /// The line, its end included. The client is 192.0.2.7, and was answered with 404 after 1.5 ms.
 pub fn log_line(logged: Logged<'_>, format: LogFormat) -> Vec<u8> {
     let Logged { request, is_valid, host, referer, user_agent } = logged;
-    let line = Line {
-        peer: "192.0.2.7",
-        port: 4711,
-        request,
-        is_valid,
-        host,
-        referer,
-        user_agent,
-        status: 404,
-        bytes: 300,
-        body_bytes: 36,
-        duration: Duration::from_micros(1500),
-        outcome: Outcome::Ends,
-        worker: 0,
-    };
+    let said = Said { request, is_valid, host, user: None, referer, user_agent };
+    let client = Client { address: "192.0.2.7".parse().ok(), port: 4711 };
+    let (duration, outcome) = (Duration::from_micros(1500), Outcome::Ends);
+    let ended = Ended { status: 404, bytes: 300, body_bytes: 36, duration, outcome, worker: 0 };
     let mut text = Vec::new();
-    line.write(format, &Clock::new(), &mut text);
+    LogLine::new(format, &Clock::new(), client, said).write(format, &ended, &mut text);
     text
 }

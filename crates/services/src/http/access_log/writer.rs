@@ -1,6 +1,6 @@
 //! The thread that writes the log.
 
-use super::{LogTarget, Shared};
+use super::{LogTarget, Shared, Wanted, lock};
 use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -10,28 +10,14 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The shortest time between two complaints of the same kind.
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
 
-/// A message to the thread.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// Whole lines of a worker.
-    Lines {
-        /// The worker that gets the buffer back.
-        worker: usize,
-        /// Each ends with LF.
-        bytes: Vec<u8>,
-        lines: u64,
-    },
-    /// Makes the thread check whether the file is to be reopened.
-    Look,
-}
+/// How long a line waits for others before it is written.
+const BATCH_AGE: Duration = Duration::from_millis(100);
 
 /// The output.
 #[derive(Debug)]
@@ -96,10 +82,7 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// See the module.
 pub(super) struct Writer<N> {
     sink: Sink,
-    target: LogTarget,
     shared: Arc<Shared>,
-    /// To each worker, the buffers that it may use again.
-    returns: Vec<SyncSender<Vec<u8>>>,
     notice: N,
     /// The last write ended within a line.
     torn: bool,
@@ -118,18 +101,10 @@ const FAILING: usize = 0;
 const NO_ROOM: usize = 1;
 
 impl<N: Fn(&str)> Writer<N> {
-    pub(super) fn new(
-        sink: Sink,
-        target: LogTarget,
-        shared: Arc<Shared>,
-        returns: Vec<SyncSender<Vec<u8>>>,
-        notice: N,
-    ) -> Writer<N> {
+    pub(super) fn new(sink: Sink, shared: Arc<Shared>, notice: N) -> Writer<N> {
         Writer {
             sink,
-            target,
             shared,
-            returns,
             notice,
             torn: false,
             failing: None,
@@ -139,32 +114,44 @@ impl<N: Fn(&str)> Writer<N> {
         }
     }
 
-    /// Writes messages until all senders are dropped.
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
-        while let Ok(message) = messages.recv() {
-            if self.shared.reopen.swap(false, Ordering::AcqRel) {
+    /// Writes the lines of all workers until the log ends.
+    pub(super) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut spare = Vec::new();
+        loop {
+            let Wanted { reopen, end, .. } = wait(&shared);
+            if reopen {
                 self.reopen();
             }
-            if let Message::Lines { worker, mut bytes, lines } = message {
-                self.write(&bytes, lines);
-                self.shared.under_way[worker].fetch_sub(1, Ordering::Relaxed);
-                bytes.clear();
-                // A worker that already has a buffer takes no second one.
-                let _full = self.returns[worker].try_send(bytes);
+            for buffer in &shared.buffers {
+                let mut filled = lock(buffer);
+                let bytes = std::mem::replace(&mut filled.bytes, std::mem::take(&mut spare));
+                let lines = std::mem::take(&mut filled.lines);
+                filled.taken = bytes.len();
+                drop(filled);
+                if lines > 0 {
+                    self.write(&bytes, lines);
+                }
+                lock(buffer).taken = 0;
+                spare = bytes;
+                spare.clear();
             }
             self.tell_of_dropped_lines();
+            if end {
+                return;
+            }
         }
     }
 
     fn reopen(&mut self) {
-        match Sink::open(&self.target) {
+        match Sink::open(&self.shared.settings.target) {
             Ok(sink) => {
                 self.sink = sink;
                 self.torn = false;
             }
             Err(error) => (self.notice)(&format!(
                 "access log {}: cannot be reopened: {error}; the old file stays open",
-                self.target
+                self.shared.settings.target
             )),
         }
     }
@@ -183,7 +170,7 @@ impl<N: Fn(&str)> Writer<N> {
                 if let Some(lost) = self.failing.take() {
                     (self.notice)(&format!(
                         "access log {}: written again; {lost} lines were lost",
-                        self.target
+                        self.shared.settings.target
                     ));
                 }
                 self.shared.written.add(lines);
@@ -206,7 +193,7 @@ impl<N: Fn(&str)> Writer<N> {
             (self.notice)(&format!(
                 "access log {}: {error}; lines are dropped, and counted, until it can be written \
                  again",
-                self.target
+                self.shared.settings.target
             ));
         }
     }
@@ -219,7 +206,7 @@ impl<N: Fn(&str)> Writer<N> {
             (self.notice)(&format!(
                 "access log {}: writing falls behind; {lines} lines were dropped (a larger \
                  access-log-buffer bridges longer pauses of the disk)",
-                self.target
+                self.shared.settings.target
             ));
         }
     }
@@ -231,4 +218,15 @@ impl<N: Fn(&str)> Writer<N> {
         }
         due
     }
+}
+
+/// Waits until there is something to do; a moment longer for few lines, which others may join.
+fn wait(shared: &Shared) -> Wanted {
+    let is_idle = |wanted: &mut Wanted| !(wanted.lines || wanted.reopen || wanted.end);
+    let waited = shared.has_work.wait_while(lock(&shared.wanted), is_idle);
+    let wanted = waited.unwrap_or_else(PoisonError::into_inner);
+    let may_wait = |wanted: &mut Wanted| !(wanted.soon || wanted.reopen || wanted.end);
+    let waited = shared.has_work.wait_timeout_while(wanted, BATCH_AGE, may_wait);
+    let (mut wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    std::mem::take(&mut *wanted)
 }

@@ -1,5 +1,6 @@
 //! The same over TLS, with an encryption between the connection and its stream.
 
+use super::super::exchange::Exchange;
 use super::super::tls::Encryption;
 use super::{Connection, Phase};
 use std::io;
@@ -21,7 +22,7 @@ impl Connection {
     pub(in super::super) async fn shake_hands(
         &self,
         tls: &Encryption,
-        in_the_open: impl FnOnce() -> Vec<u8>,
+        in_the_open: impl FnOnce() -> (SendBuf, Exchange),
     ) -> io::Result<()> {
         self.enter(Phase::Silent);
         let mut is_first = true;
@@ -39,10 +40,11 @@ impl Connection {
                 self.counters.tls_failures.add(1);
                 self.tracking.fail();
                 if chunk[0].is_ascii_uppercase() {
-                    let answer = in_the_open();
+                    let (answer, mut exchange) = in_the_open();
                     let length = answer.len() as u64;
                     self.stream().send(answer).await?;
                     self.count_sent(length);
+                    exchange.sent_whole();
                 }
                 return Err(io::Error::from(io::ErrorKind::InvalidData));
             }

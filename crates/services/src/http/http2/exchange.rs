@@ -1,26 +1,21 @@
 //! One request and its answer.
 
-use super::message::{Chunk, head_of};
-use crate::http::access_log::ConnectionLog;
-use crate::http::durations::HostDurations;
+use super::message::{Chunk, head_bytes, head_of};
+use crate::http::Status;
+use crate::http::answer::Call;
+use crate::http::exchange::Exchange;
 use crate::http::forwarders::Transport;
-use crate::http::generation::Generation;
-use crate::http::head::{Framing, Head, Method};
 use crate::http::open_file::OpenFile;
-use crate::http::reply::{FileParts, Reply, Rest};
-use crate::http::requests::{answer_to, immediate_reply, refusal};
-use crate::http::response::Persistence;
-use crate::http::status::Status;
+use crate::http::request::{Framing, Method, Request};
+use crate::http::response::{Body, FileParts, Response};
 use crate::http::worker::Worker;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::request::Parts;
-use http::{Request, Response};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use twinring::{Either, SendBuf, race, timeout, timeout_at};
@@ -89,64 +84,21 @@ impl Shared {
 /// A stream in progress.
 pub(super) struct Stream {
     shared: Rc<Shared>,
-    log: Option<ConnectionLog>,
     /// The connection stays behind it.
     stays: bool,
     transport: Transport,
     is_sending: bool,
-    /// Bytes handed over, with the head as it is in HTTP/1.1.
-    sent: u64,
-    began: Instant,
-    /// Where the duration counts, if it is measured.
-    durations: RefCell<Option<Arc<HostDurations>>>,
-    /// Of its answer.
-    status: Option<Status>,
 }
 
 impl Stream {
-    pub(super) fn new(
-        shared: &Rc<Shared>,
-        log: Option<ConnectionLog>,
-        stays: bool,
-        transport: Transport,
-    ) -> Stream {
+    pub(super) fn new(shared: &Rc<Shared>, stays: bool, transport: Transport) -> Stream {
         shared.open.set(shared.open.get() + 1);
-        Stream {
-            log,
-            stays,
-            transport,
-            is_sending: false,
-            sent: 0,
-            began: shared.worker.clock.now(),
-            durations: RefCell::default(),
-            status: None,
-            shared: Rc::clone(shared),
-        }
-    }
-
-    /// Logs the request as one of HTTP/1.1, with its version.
-    fn log_request(&self, request: &Parts, head: Option<&Head<'_, '_>>) {
-        if let Some(log) = &self.log {
-            let target = match request.uri.path_and_query() {
-                Some(target) => target.as_str(),
-                None => request.uri.authority().map_or("", |authority| authority.as_str()),
-            };
-            let line = format!("{} {target} HTTP/2.0", request.method);
-            log.received(line.as_bytes(), head, self.shared.worker.clock.now());
-        }
+        Stream { stays, transport, is_sending: false, shared: Rc::clone(shared) }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Some(log) = &self.log {
-            log.end(self.sent);
-        }
-        if let (Some(durations), Some(status)) = (self.durations.take(), self.status) {
-            let clock = &self.shared.worker.clock;
-            clock.tick();
-            durations.observe(status, clock.now().saturating_duration_since(self.began));
-        }
         let Shared { open, sending, waker, .. } = &*self.shared;
         open.set(open.get() - 1);
         sending.set(sending.get() - usize::from(self.is_sending));
@@ -163,99 +115,114 @@ struct Broken;
 /// Answers a request.
 pub(super) async fn exchange(
     mut stream: Stream,
-    request: Request<RecvStream>,
+    request: http::Request<RecvStream>,
     respond: SendResponse<Chunk>,
 ) {
-    let (request, mut body) = request.into_parts();
+    let worker = Rc::clone(&stream.shared.worker);
+    let (parts, mut body) = request.into_parts();
     let respond = RefCell::new(respond);
-    let reply = {
-        let reply = reply_to(&stream, &request, &mut body, &respond);
-        let reset = poll_fn(|cx| respond.borrow_mut().poll_reset(cx));
-        match race(reply, reset).await {
-            Either::Left(reply) => reply,
-            Either::Right(reset) => {
-                let resets = &stream.shared.resets;
-                resets.set(resets.get() + u64::from(reset.is_ok()));
-                return;
+    let began = worker.clock.now();
+    let generation = worker.generation();
+    let (line, is_to_head) = (line_of(&worker, &parts), parts.method == http::Method::HEAD);
+    let limits = generation.settings.limits.head;
+    let request = Request::from_http2(parts, !body.is_end_stream(), limits);
+    let request = request.map(|request| Call::new(&worker, generation, stream.transport, request));
+    let mut record = match &request {
+        Ok(call) => Exchange::begin(call, || line.into(), began),
+        Err(_) => Exchange::begin_unread(&worker, stream.transport, &line, began),
+    };
+    let response = async {
+        match &request {
+            Ok(call) => respond_to(call, &mut body, &respond).await,
+            Err(status) if is_to_head => {
+                Response { body: Body::Empty, ..Response::message(*status) }
             }
+            Err(status) => Response::message(*status),
+        }
+    };
+    let reset = poll_fn(|cx| respond.borrow_mut().poll_reset(cx));
+    let response = match race(response, reset).await {
+        Either::Left(response) => response,
+        Either::Right(reset) => {
+            let resets = &stream.shared.resets;
+            resets.set(resets.get() + u64::from(reset.is_ok()));
+            return;
         }
     };
     drop(request);
-    stream.status = Some(reply.status);
-    if let Some(log) = &stream.log {
-        log.answered(&reply, stream.stays, 0);
-    }
-    let (head, head_bytes) = (head_of(&reply), reply.head_bytes() as u64);
-    let left = reply.length() - head_bytes;
+    let head = head_of(&response, &worker.clock);
+    let head_bytes = head_bytes(&head);
+    record.answered(&worker, &response, head_bytes, stream.stays);
+    let left = response.content_bytes();
     let Ok(send) = respond.into_inner().send_response(head, left == 0) else { return };
-    stream.sent = head_bytes;
+    record.sent(head_bytes as u64);
     stream.shared.answered.set(stream.shared.answered.get() + 1);
     if left > 0 {
         stream.is_sending = true;
         stream.shared.sending.set(stream.shared.sending.get() + 1);
-        let patience = stream.shared.worker.generation().settings.timeouts.send;
-        let mut content =
-            Content { stream: &mut stream, send, left, patience, deadline: None, progress: 0 };
-        let _broken = content.send(reply).await;
+        let patience = worker.generation().settings.timeouts.send;
+        let mut content = Content {
+            worker: &worker,
+            record: &mut record,
+            send,
+            left,
+            patience,
+            deadline: None,
+            progress: 0,
+        };
+        let _broken = content.send(response).await;
     }
 }
 
-/// Builds and counts the answer.
-async fn reply_to(
-    stream: &Stream,
-    request: &Parts,
+/// The line that a request of HTTP/1.1 would have, for the log.
+fn line_of(worker: &Worker, request: &Parts) -> Vec<u8> {
+    if worker.log.is_none() {
+        return Vec::new();
+    }
+    let target = match request.uri.path_and_query() {
+        Some(target) => target.as_str(),
+        None => request.uri.authority().map_or("", |authority| authority.as_str()),
+    };
+    format!("{} {target} HTTP/2.0", request.method).into_bytes()
+}
+
+/// The answer, behind the body of the request.
+async fn respond_to(
+    call: &Call<'_, '_>,
     body: &mut RecvStream,
     respond: &RefCell<SendResponse<Chunk>>,
-) -> Reply {
-    let worker = &stream.shared.worker;
-    let generation = worker.generation();
-    let limits = generation.settings.limits;
-    let mut fields = Vec::new();
-    let head = Head::from_http2(request, !body.is_end_stream(), &mut fields, limits.head);
-    stream.log_request(request, head.as_ref().ok());
-    let site = head.as_ref().ok().and_then(|head| generation.settings.sites.find(head));
-    *stream.durations.borrow_mut() = generation.durations(site).cloned();
-    let head = match head {
-        Ok(head) => head,
-        Err(status) => return refusal(worker, status, request.method == http::Method::HEAD),
-    };
-    let persistence = Persistence::Stays;
-    let transport = stream.transport;
-    if let Some(reply) = immediate_reply(worker, &generation, &head, persistence, transport) {
-        worker.counters.count_answer(reply.status);
-        return reply;
-    }
+) -> Response {
     // A method that is refused anyway is refused for any body. That is read nevertheless, because the
     // h2 crate finds out meanwhile whether the request is malformed.
-    if head.framing != Framing::Empty
-        && let Err(status) = skip_body(&generation, &head, body, respond).await
-        && head.method != Method::Other
-    {
-        worker.counters.body_timeouts.add(u64::from(status == Status::REQUEST_TIMEOUT));
-        return refusal(worker, status, head.method == Method::Head);
+    if call.request.framing != Framing::Empty {
+        if let Err(status) = skip_body(call, body, respond).await
+            && call.request.method != Method::Other
+        {
+            let is_late = status == Status::REQUEST_TIMEOUT;
+            call.worker.counters.body_timeouts.add(u64::from(is_late));
+            return call.refuse(status);
+        }
+        call.worker.clock.tick();
     }
-    worker.clock.tick();
-    let reply = Box::pin(answer_to(worker, generation, &head, persistence, transport)).await;
-    worker.counters.count_answer(reply.status);
-    reply
+    call.answer().await
 }
 
 /// Reads and drops the body.
 async fn skip_body(
-    generation: &Rc<Generation>,
-    head: &Head<'_, '_>,
+    call: &Call<'_, '_>,
     body: &mut RecvStream,
     respond: &RefCell<SendResponse<Chunk>>,
 ) -> Result<(), Status> {
-    let mut allowance = generation.settings.limits.body_bytes;
-    if let Framing::Length(length) = head.framing
+    let settings = &call.generation.settings;
+    let mut allowance = settings.limits.body_bytes;
+    if let Framing::Length(length) = call.request.framing
         && length > allowance
     {
-        return Err(Status::CONTENT_TOO_LARGE);
+        return Err(Status::PAYLOAD_TOO_LARGE);
     }
-    if head.expects_continue && head.method != Method::Other {
-        let mut response = Response::new(());
-        *response.status_mut() = http::StatusCode::CONTINUE;
+    if call.request.expects_continue && call.request.method != Method::Other {
+        let mut response = http::Response::new(());
+        *response.status_mut() = Status::CONTINUE;
         // A stream that has ended is noticed below.
         let _sent = respond.borrow_mut().send_informational(response);
     }
@@ -265,19 +232,19 @@ async fn skip_body(
             let Ok(data) = data else { return pending().await };
             let bytes = data.len();
             let left = allowance.checked_sub(bytes as u64);
-            allowance = left.ok_or(Status::CONTENT_TOO_LARGE)?;
+            allowance = left.ok_or(Status::PAYLOAD_TOO_LARGE)?;
             // Fails only for more than was received.
             let _released = body.flow_control().release_capacity(bytes);
         }
         Ok(())
     };
-    let in_time = timeout(generation.settings.timeouts.body, skip).await;
-    in_time.unwrap_or(Err(Status::REQUEST_TIMEOUT))
+    timeout(settings.timeouts.body, skip).await.unwrap_or(Err(Status::REQUEST_TIMEOUT))
 }
 
 /// Sends the content of an answer.
 struct Content<'s> {
-    stream: &'s mut Stream,
+    worker: &'s Worker,
+    record: &'s mut Exchange,
     send: SendStream<Chunk>,
     /// Bytes that were not passed on yet.
     left: u64,
@@ -289,26 +256,28 @@ struct Content<'s> {
 }
 
 impl Content<'_> {
-    async fn send(&mut self, reply: Reply) -> Result<(), Broken> {
-        let (head, length) = (reply.head_bytes(), reply.message.len());
-        self.send_bytes(reply.message, head..length).await?;
-        match reply.rest {
-            None => Ok(()),
-            Some(Rest::File(parts)) => self.send_parts(&parts).await,
-            Some(Rest::Listing(listing)) => {
+    async fn send(&mut self, response: Response) -> Result<(), Broken> {
+        match response.body {
+            Body::Empty => Ok(()),
+            Body::Bytes(bytes) => self.send_bytes(bytes).await,
+            Body::Stored => match response.stored {
+                Some((variant, _)) => self.send_bytes(variant.ready.content()).await,
+                None => Ok(()),
+            },
+            Body::File(parts) => self.send_parts(&parts).await,
+            Body::Listing(listing) => {
                 let whole = 0..listing.content.len();
-                let bytes = SendBuf::shared(Rc::clone(&listing.content), whole.clone());
-                self.send_bytes(bytes, whole).await
+                self.send_bytes(SendBuf::shared(Rc::clone(&listing.content), whole)).await
             }
         }
     }
 
     async fn send_parts(&mut self, parts: &FileParts) -> Result<(), Broken> {
         for (head, range) in &parts.parts {
-            self.send_bytes(head.clone().into(), 0..head.len()).await?;
+            self.send_bytes(head.clone().into()).await?;
             self.send_file(&parts.file, range.clone()).await?;
         }
-        self.send_bytes(parts.end.clone().into(), 0..parts.end.len()).await
+        self.send_bytes(parts.end.clone().into()).await
     }
 
     /// Reads and sends a part of a file. Nothing is sent that was not checked after reading it, as
@@ -321,18 +290,19 @@ impl Content<'_> {
             self.window(length).await?;
             let bytes = file.file.read_at(from, length).await.unwrap_or_default();
             if bytes.len() != length || !file.is_sound().await.unwrap_or(false) {
-                self.stream.shared.worker.counters.broken_off.add(1);
+                self.worker.counters.broken_off.add(1);
                 self.send.send_reset(Reason::INTERNAL_ERROR);
                 return Err(Broken);
             }
-            self.send_bytes(bytes.into(), 0..length).await?;
-            self.stream.shared.worker.counters.sent_file_bytes.add(length as u64);
+            self.send_bytes(bytes.into()).await?;
+            self.worker.counters.sent_file_bytes.add(length as u64);
             from += length as u64;
         }
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: SendBuf, mut range: Range<usize>) -> Result<(), Broken> {
+    async fn send_bytes(&mut self, bytes: SendBuf) -> Result<(), Broken> {
+        let mut range = 0..bytes.len();
         let bytes = Rc::new(bytes);
         while !range.is_empty() {
             let length = self.window(range.len()).await?;
@@ -340,7 +310,7 @@ impl Content<'_> {
             let chunk = Chunk::new(&bytes, range.start..range.start + length);
             self.send.send_data(chunk, self.left == 0).map_err(|_| Broken)?;
             range.start += length;
-            self.stream.sent += length as u64;
+            self.record.sent(length as u64);
             self.progress += length;
             if self.progress >= PROGRESS_BYTES_MIN {
                 (self.progress, self.deadline) = (0, None);
@@ -365,7 +335,7 @@ impl Content<'_> {
                 Ok(Some(Ok(_))) => {}
                 Ok(None | Some(Err(_))) => return Err(Broken),
                 Err(_elapsed) => {
-                    self.stream.shared.worker.counters.send_timeouts.add(1);
+                    self.worker.counters.send_timeouts.add(1);
                     self.send.send_reset(Reason::CANCEL);
                     return Err(Broken);
                 }

@@ -1,11 +1,15 @@
-//! From an answer of HTTP/1.1 to one of HTTP/2.
+//! Heads and content of answers as the h2 crate takes them.
 
-use crate::http::reply::Reply;
+use crate::http::date::Clock;
+use crate::http::response::Response;
 use bytes::Buf;
-use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderName, HeaderValue, Version};
 use std::ops::Range;
 use std::rc::Rc;
 use twinring::SendBuf;
+
+const EMPTY: HeaderValue = HeaderValue::from_static("");
 
 /// A part of bytes that several frames share.
 #[derive(Debug)]
@@ -34,44 +38,54 @@ impl Buf for Chunk {
     }
 }
 
-/// The head of an answer: its status and its fields, but for those about the connection (RFC 9113
-/// section 8.2.2).
-pub(super) fn head_of(reply: &Reply) -> Response<()> {
-    let head = &reply.message.as_slice()[..reply.head_bytes()];
-    let mut response = Response::new(());
-    *response.version_mut() = Version::HTTP_2;
-    // All statuses of this service are valid ones.
-    *response.status_mut() = StatusCode::from_u16(reply.status.code()).unwrap_or_default();
-    for line in head.split(|byte| *byte == b'\n').skip(1) {
-        let Some(colon) = memchr::memchr(b':', line) else { continue };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.eq_ignore_ascii_case(b"connection") {
-            continue;
-        }
-        // Names and values were checked where they come from, so none is invalid.
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-        {
-            response.headers_mut().append(name, value);
+/// The head of an answer, with the fields that all have.
+pub(super) fn head_of(response: &Response, clock: &Clock) -> http::Response<()> {
+    let mut head = http::Response::new(());
+    *head.version_mut() = Version::HTTP_2;
+    *head.status_mut() = response.status;
+    let fields = head.headers_mut();
+    fields.insert(DATE, HeaderValue::from_bytes(&clock.date()).unwrap_or(EMPTY));
+    for (name, value) in response.fields() {
+        // Names were checked where they come from, so none is invalid.
+        if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+            fields.append(name, value.clone());
         }
     }
-    response
+    if let Some(length) = response.length {
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    head
+}
+
+/// The bytes of these fields as HTTP/1.1 has them, by which logs of both protocols can be compared.
+pub(super) fn head_bytes(head: &http::Response<()>) -> usize {
+    let fields = head.headers().iter();
+    fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + 2
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::status::Status;
+    use crate::http::Status;
 
     #[test]
-    fn an_answer_keeps_its_fields_but_for_those_of_the_connection() {
-        let message = "HTTP/1.1 404 Not Found\r\nDate: x\r\nConnection: close\r\nX-Y: a: b\r\n\
-                       x-y:\r\n\r\nbody: not a field\r\n";
-        let response = head_of(&Reply::new(Status::NOT_FOUND, message));
-        assert_eq!(response.status(), 404);
-        let fields: Vec<_> = response.headers().iter().collect();
-        let fields: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_bytes())).collect();
-        assert_eq!(fields, [("date", &b"x"[..]), ("x-y", b"a: b"), ("x-y", b"")]);
+    fn an_answer_keeps_its_fields_in_lower_case() {
+        let response = Response::message(Status::METHOD_NOT_ALLOWED)
+            .with("X-Y", HeaderValue::from_static("a: b"))
+            .with("x-y", HeaderValue::from_static(""));
+        let head = head_of(&response, &Clock::new());
+        assert_eq!(head.status(), 405);
+        let fields: Vec<_> =
+            head.headers().iter().map(|(n, v)| (n.as_str(), v.as_bytes())).collect();
+        assert_eq!(fields[0].0, "date");
+        let expected = [
+            ("allow", &b"GET, HEAD, OPTIONS"[..]),
+            ("content-type", b"text/plain; charset=utf-8"),
+            ("x-y", b"a: b"),
+            ("x-y", b""),
+            ("content-length", b"23"),
+        ];
+        assert_eq!(fields[1..], expected);
     }
 
     #[test]

@@ -12,9 +12,9 @@ fn outcome(bytes: &[u8], step: usize) -> Result<Option<(usize, String)>, Status>
         there = (there + step).min(bytes.len());
         if let Some(length) = scan.find_end(&bytes[..there], LIMITS)? {
             let mut storage = Storage::new();
-            let head = Head::parse(&bytes[..length], &mut storage, LIMITS)?;
-            let Head { method, target, is_1_0, keep_alive, framing, expects_continue, .. } = head;
-            let told = (method, target, is_1_0, keep_alive, framing, expects_continue);
+            let head = Request::parse(&bytes[..length], &mut storage, LIMITS)?;
+            let Request { method, path, query, is_1_0, keep_alive, framing, .. } = &head;
+            let told = (method, path, query, is_1_0, keep_alive, framing, head.expects_continue);
             return Ok(Some((length, format!("{told:?}"))));
         }
     }
@@ -30,9 +30,9 @@ fn status(text: &str) -> Result<(), Status> {
     whole.map(|_| ())
 }
 
-fn with_head<R>(text: &str, look: impl FnOnce(Head<'_, '_>) -> R) -> R {
+fn with_head<R>(text: &str, look: impl FnOnce(Request<'_>) -> R) -> R {
     let mut storage = Storage::new();
-    look(Head::parse(text.as_bytes(), &mut storage, LIMITS).expect("a head"))
+    look(Request::parse(text.as_bytes(), &mut storage, LIMITS).expect("a head"))
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_later_minor_version_is_read_as_1_1() {
         with_head(&later, |head| assert_eq!(head.value(Name::Range), Some(&b"bytes=0-"[..])));
     }
     let many_fields = format!("GET / HTTP/1.2\r\nHost: h\r\n{}\r\n", "X:\r\n".repeat(100));
-    assert_eq!(status(&many_fields), Err(Status::HEADER_FIELDS_TOO_LARGE));
+    assert_eq!(status(&many_fields), Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
 }
 
 #[test]
@@ -145,10 +145,10 @@ fn other_refusals_have_their_own_status() {
     let long_field = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(1024));
     let many_fields = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X:\r\n".repeat(100));
     for (text, expected) in [
-        ("GET / HTTP/2.0\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
-        ("PRI * HTTP/2.0\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
-        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
-        ("GET / HTTP/0.9\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/2.0\r\nHost: h\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
+        ("PRI * HTTP/2.0\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/0.9\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
         ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
         ("get / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
         (
@@ -158,8 +158,8 @@ fn other_refusals_have_their_own_status() {
         ("GET / HTTP/1.1\r\nHost: h\r\nExpect: a-miracle\r\n\r\n", Status::EXPECTATION_FAILED),
         (&long_target, Status::URI_TOO_LONG),
         (&endless_target, Status::URI_TOO_LONG),
-        (&long_field, Status::HEADER_FIELDS_TOO_LARGE),
-        (&many_fields, Status::HEADER_FIELDS_TOO_LARGE),
+        (&long_field, Status::REQUEST_HEADER_FIELDS_TOO_LARGE),
+        (&many_fields, Status::REQUEST_HEADER_FIELDS_TOO_LARGE),
     ] {
         assert_eq!(status(text), Err(expected), "{text:?}");
     }

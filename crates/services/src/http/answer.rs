@@ -1,0 +1,404 @@
+//! The answer to a request: one path for both protocols. What can be answered without waiting, is ([`Call::begin`]);
+//! the rest goes on from there ([`Call::resume`]).
+
+use super::Status;
+use super::auth::{Access, Auth, Busy, Credentials, Users, access};
+use super::compression::preferred;
+use super::forwarders::Transport;
+use super::generation::Generation;
+use super::hosts::Site;
+use super::index::{ENTRIES_MAX, render};
+use super::open_file::Change;
+use super::options::ListingFormat;
+use super::path::{Refusal, clean, encode};
+use super::request::{Method, Request};
+use super::resource::{Missing, Resource};
+use super::response::{Body, Reason, Response, value};
+use super::variant::{Part, Variant, named};
+use super::worker::Worker;
+use http::HeaderValue;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often an answer is rebuilt because its file was just written to.
+const ANSWER_ATTEMPTS: u32 = 3;
+
+/// Directories that clients without TLS must reach: certificates are renewed there (RFC 8555).
+const ACME: &[u8] = b"/.well-known/acme-challenge/";
+
+/// What an answer has to wait for.
+pub(super) enum Wait {
+    /// These must accept the credentials.
+    Verification(Vec<Arc<Auth>>, Credentials),
+    /// The file of a clean path must be looked for.
+    File(Vec<u8>),
+    /// The file with the content of this error must be looked for.
+    Page(Response),
+}
+
+/// A request to a site, which is being answered.
+pub(super) struct Call<'w, 'r> {
+    pub(super) worker: &'w Rc<Worker>,
+    pub(super) generation: Rc<Generation>,
+    pub(super) transport: Transport,
+    pub(super) request: Request<'r>,
+    /// The number of its site, if the host has one.
+    pub(super) site: Option<usize>,
+}
+
+impl<'w, 'r> Call<'w, 'r> {
+    pub(super) fn new(
+        worker: &'w Rc<Worker>,
+        generation: Rc<Generation>,
+        transport: Transport,
+        request: Request<'r>,
+    ) -> Call<'w, 'r> {
+        let site = generation.settings.sites.find(&request);
+        Call { worker, generation, transport, request, site }
+    }
+
+    /// The same, without the received bytes.
+    pub(super) fn into_owned(self) -> Call<'w, 'static> {
+        let Call { worker, generation, transport, request, site } = self;
+        Call { worker, generation, transport, request: request.into_owned(), site }
+    }
+
+    /// The answer to a request whose body was read, if there was one.
+    pub(super) async fn answer(&self) -> Response {
+        match self.begin() {
+            Ok(response) => response,
+            Err(wait) => Box::pin(self.resume(wait)).await,
+        }
+    }
+
+    /// The answer, if it can be built without waiting: it is a redirect, a request for a password, or a file that
+    /// is in memory, or open and unchanged.
+    ///
+    /// # Errors
+    /// What it must wait for.
+    pub(super) fn begin(&self) -> Result<Response, Wait> {
+        let Some(site) = self.site() else {
+            return Ok(self.finish(Response::message(Status::MISDIRECTED_REQUEST), None));
+        };
+        let began = Some(self.worker.clock.now());
+        match self.begin_in(site) {
+            // Most errors have no file.
+            Err(Wait::Page(response)) if !self.has_page(site, response.status) => {
+                Ok(self.finish(response, began))
+            }
+            Ok(response) => Ok(self.finish(response, began)),
+            wait => wait,
+        }
+    }
+
+    fn begin_in(&self, site: &Site) -> Result<Response, Wait> {
+        match self.request.method {
+            Method::Get | Method::Head => {}
+            Method::Options => return Ok(Response::message(Status::NO_CONTENT)),
+            _ => return Ok(Response::message(Status::METHOD_NOT_ALLOWED)),
+        }
+        let path = clean(self.request.path.as_bytes());
+        if site.comes_before_files() {
+            let path = path.as_deref().map_err(|refusal| *refusal);
+            self.before_files(site, path)?;
+        }
+        match path {
+            Ok(path) => self.cached(&path).ok_or_else(|| Wait::File(path.into_owned())),
+            Err(Refusal::NotServed) => Err(Wait::Page(Response::message(Status::NOT_FOUND))),
+            Err(Refusal::Malformed) => Ok(Response::message(Status::BAD_REQUEST)),
+        }
+    }
+
+    /// Addresses and rates; redirects, so that no password is asked for without TLS if requests are redirected to
+    /// https; then passwords.
+    fn before_files(&self, site: &Site, path: Result<&[u8], Refusal>) -> Result<(), Wait> {
+        let refuse = |response| Err(Wait::Page(response));
+        let policy = site.rules.policy(as_path(path.unwrap_or(b"/")));
+        if !policy.admits(self.client()) {
+            let reason = Reason::Limit("the address is not allowed");
+            return refuse(Response::failure(Status::FORBIDDEN, reason));
+        }
+        if policy.has_rate() && !policy.is_within_rate(self.client()) {
+            return refuse(Response::message(Status::TOO_MANY_REQUESTS));
+        }
+        let is_acme = path.is_ok_and(|path| path.starts_with(ACME));
+        if let Some(address) = site.to_https.as_ref().filter(|_| !is_acme && !self.is_secure()) {
+            return refuse(match address.location(&self.request) {
+                Some(found) => {
+                    Response::message(Status::MOVED_PERMANENTLY).with("Location", value(&found))
+                }
+                // HTTP/1.0, or an empty field: a location needs the host.
+                None => Response::message(Status::BAD_REQUEST),
+            });
+        }
+        // Other paths lead to no file.
+        let Ok(path) = path else { return Ok(()) };
+        if let Some((status, found)) = policy.redirect(path, self.request.query.as_deref()) {
+            return refuse(Response::message(status).with("Location", value(&found)));
+        }
+        match access(&policy.auth(), &self.request) {
+            Access::Granted => Ok(()),
+            Access::Denied(text) => refuse(challenge(&text)),
+            Access::Unknown(all, credentials) => Err(Wait::Verification(all, credentials)),
+        }
+    }
+
+    /// The answer from the cache, if nothing has to be asked of the file system.
+    fn cached(&self, path: &[u8]) -> Option<Response> {
+        let resource = self.worker.cached(&self.generation, self.site?, path)?;
+        let variant = preferred(&self.request, &resource)?;
+        if variant.checked_file().is_some_and(|file| !file.is_unchanged()) {
+            return None;
+        }
+        self.worker.counters.cache_hits.add(1);
+        Some(self.respond(path, &resource, variant))
+    }
+
+    /// The answer for which something had to be waited.
+    pub(super) async fn resume(&self, wait: Wait) -> Response {
+        let began = self.worker.clock.now();
+        let response = match self.site() {
+            Some(site) => self.resume_in(site, wait).await,
+            None => Response::message(Status::MISDIRECTED_REQUEST),
+        };
+        self.finish(response, Some(began))
+    }
+
+    async fn resume_in(&self, site: &Site, wait: Wait) -> Response {
+        match wait {
+            Wait::Page(response) => self.with_page(site, response).await,
+            Wait::File(path) => self.file(site, &path).await,
+            Wait::Verification(all, credentials) => {
+                for auth in all {
+                    let challenge = challenge(&auth.challenge());
+                    match Users::verify(auth, credentials.clone(), self.client()).await {
+                        Ok(true) => {}
+                        Ok(false) => return self.with_page(site, challenge).await,
+                        Err(Busy) => {
+                            let reason = Reason::Limit("too many passwords are being verified");
+                            let busy = Response::failure(Status::SERVICE_UNAVAILABLE, reason);
+                            return self.with_page(site, busy).await;
+                        }
+                    }
+                }
+                self.file(site, &self.asked()).await
+            }
+        }
+    }
+
+    async fn file(&self, site: &Site, path: &[u8]) -> Response {
+        let policy = site.rules.policy(as_path(path));
+        let missing = match self.present(path).await {
+            Ok(response) => return response,
+            Err(missing) => missing,
+        };
+        let missing = match (missing, policy.listing()) {
+            (Missing::Index, Some(format)) => match self.listing(site, path, format).await {
+                Ok(response) => return response,
+                Err(missing) => missing,
+            },
+            _ => missing,
+        };
+        let reason = match missing {
+            Missing::Failed(status, reason) => {
+                return self.with_page(site, Response::failure(status, reason)).await;
+            }
+            Missing::Directory => {
+                let query = self.request.query.as_deref();
+                let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+                let location = value(&format!("{}/{query}", encode(path)));
+                return Response::message(Status::MOVED_PERMANENTLY).with("Location", location);
+            }
+            Missing::Link(errno) => Some(Reason::System(errno)),
+            Missing::Nothing | Missing::Index => None,
+        };
+        let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if let Some(fallback) = policy.fallback()
+            && !last_segment.contains(&b'.')
+            && let Ok(mut response) = self.present(fallback).await
+        {
+            if let Some((variant, part)) = response.stored.take() {
+                response = variant.without_rules(response, part);
+                if part != Part::Chosen {
+                    response.fields.extend(policy.cache_control().map(named));
+                }
+            }
+            return response;
+        }
+        self.with_page(site, Response { reason, ..Response::message(Status::NOT_FOUND) }).await
+    }
+
+    /// The answer from a file that is there.
+    async fn present(&self, path: &[u8]) -> Result<Response, Missing> {
+        let choose = |resource: &Rc<Resource>| preferred(&self.request, resource).cloned();
+        let (resource, variant) = self.unchanged(path, choose).await?;
+        Ok(self.respond(path, &resource, &variant))
+    }
+
+    fn respond(&self, path: &[u8], resource: &Rc<Resource>, variant: &Rc<Variant>) -> Response {
+        if let Some(site) = self.site
+            && !resource.compressed.is_empty()
+        {
+            self.worker.compress_for(&self.request, &self.generation, site, path, resource);
+        }
+        let response = variant.respond(&self.request);
+        if variant.saved > 0 && self.request.method == Method::Get && response.status == Status::OK
+        {
+            self.worker.counters.compression_saved_bytes.add(variant.saved);
+        }
+        response
+    }
+
+    /// An existing file, and the variant of it that `choose` selects. One that was written to since it was opened
+    /// is looked up again.
+    async fn unchanged(
+        &self,
+        path: &[u8],
+        choose: impl Fn(&Rc<Resource>) -> Option<Rc<Variant>>,
+    ) -> Result<(Rc<Resource>, Rc<Variant>), Missing> {
+        let site = self.site.ok_or(Missing::Nothing)?;
+        let valid = self.generation.settings.cache.valid;
+        for attempt in 0..ANSWER_ATTEMPTS {
+            let cached = match attempt {
+                0 => self.worker.cached(&self.generation, site, path),
+                _ => None,
+            };
+            let resource = match cached {
+                Some(resource) => {
+                    self.worker.counters.cache_hits.add(1);
+                    resource
+                }
+                None => {
+                    // A load that is under way may have begun before the write.
+                    let valid = if attempt == 0 { valid } else { Duration::ZERO };
+                    self.worker.resource(&self.generation, site, path, valid).await?
+                }
+            };
+            let Some(variant) = choose(&resource) else { break };
+            let change = match variant.checked_file() {
+                Some(file) => file.recent_change().await?,
+                None => Change::Nothing,
+            };
+            // A file that grew is looked up again once. It may grow continuously.
+            if change == Change::Nothing || change == Change::Grew && attempt > 0 {
+                return Ok((resource, variant));
+            }
+            self.generation.cache.remove(site, path);
+        }
+        Err(Missing::CHANGING)
+    }
+
+    fn has_page(&self, site: &Site, status: Status) -> bool {
+        site.rules.policy(as_path(&self.asked())).error_page(status).is_some()
+    }
+
+    /// An error, with the content of its file if it has one.
+    async fn with_page(&self, site: &Site, error: Response) -> Response {
+        let asked = self.asked();
+        let policy = site.rules.policy(as_path(&asked));
+        let Some(page) = policy.error_page(error.status) else { return error };
+        match self.unchanged(page, |resource| resource.identity().cloned()).await {
+            Ok((_, page)) => page.as_content_of(error),
+            Err(_) => error,
+        }
+    }
+
+    async fn listing(
+        &self,
+        site: &Site,
+        path: &[u8],
+        format: ListingFormat,
+    ) -> Result<Response, Missing> {
+        const FULL: Missing =
+            Missing::Failed(Status::SERVICE_UNAVAILABLE, Reason::Limit("too many listings"));
+        let listings = &self.worker.listings;
+        if listings.are_full() {
+            return Err(FULL);
+        }
+        let relative = match path {
+            b"/" => Path::new("."),
+            path => as_path(&path[1..]),
+        };
+        let root = site.root.as_ref().ok_or(Missing::Nothing)?;
+        let listed = {
+            let _turn = listings.scan().await;
+            root.list(relative, site.symlinks, ENTRIES_MAX).await?
+        };
+        let (content_type, content) = render(format, path, &listed);
+        let length = Some(content.len() as u64);
+        let body = match self.request.method {
+            Method::Get => Body::Listing(listings.hold(content).ok_or(FULL)?),
+            _ => Body::Empty,
+        };
+        let response = Response::new(Status::OK)
+            .with("Content-Type", HeaderValue::from_static(content_type))
+            .with("Cache-Control", HeaderValue::from_static("no-cache"));
+        Ok(Response { length, body, ..response })
+    }
+
+    /// The answer to a request that is refused without a look at its target.
+    pub(super) fn refuse(&self, status: Status) -> Response {
+        self.finish(Response::message(status), None)
+    }
+
+    /// What all answers have in common. They have taken the time since `began`.
+    fn finish(&self, mut response: Response, began: Option<Instant>) -> Response {
+        if let Some(site) = self.site() {
+            if response.stored.is_none() {
+                let asked = self.asked();
+                let policy = site.rules.policy(as_path(&asked));
+                response.fields.extend(policy.headers().into_iter().map(named));
+            }
+            if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
+                response = response.with("Strict-Transport-Security", value(hsts));
+            }
+        }
+        if let (true, Some(began)) = (self.generation.settings.server_timing, began) {
+            self.worker.clock.tick();
+            let ms = self.worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
+            response = response.with("Server-Timing", value(&format!("total;dur={ms:.3}")));
+        }
+        if self.request.method == Method::Head {
+            response.body = Body::Empty;
+        }
+        if let (Some(reason), Some(errors)) = (response.reason, &self.worker.errors) {
+            errors.add(&self.worker.clock, response.status, reason, self);
+        }
+        response
+    }
+
+    /// The client uses TLS.
+    fn is_secure(&self) -> bool {
+        self.transport.is_secure(&self.generation.settings.forwarders, &self.request)
+    }
+
+    /// The address that the request comes from, by the word of a trusted proxy if there is one.
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        let peer = self.transport.peer?.ip();
+        Some(self.generation.settings.forwarders.client(peer, &self.request).unwrap_or(peer))
+    }
+
+    /// The requested path, as rules see it; that of the whole if it is invalid.
+    fn asked(&self) -> Cow<'_, [u8]> {
+        clean(self.request.path.as_bytes()).unwrap_or(Cow::Borrowed(b"/"))
+    }
+
+    fn site(&self) -> Option<&Site> {
+        self.site.map(|site| self.generation.settings.sites.site(site))
+    }
+}
+
+/// The answer that asks for a password.
+fn challenge(text: &str) -> Response {
+    Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(text))
+}
+
+fn as_path(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
+}

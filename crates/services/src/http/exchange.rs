@@ -1,0 +1,166 @@
+//! The record of one request and its answer: how it ended is written to the access log and to the metrics when the
+//! record is dropped, whatever the reason.
+
+use super::Status;
+use super::access_log::{Client, LogLine, Outcome};
+use super::answer::Call;
+use super::durations::HostDurations;
+use super::forwarders::Transport;
+use super::response::Response;
+use super::worker::Worker;
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Logged for a request whose connection broke before it was answered. No server sends this status;
+/// nginx introduced it in logs.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// See the module. It is empty as long as nobody reads log or metrics.
+#[derive(Debug)]
+#[must_use = "dropping it ends the exchange"]
+pub(super) struct Exchange(Option<Box<Record>>);
+
+#[derive(Debug)]
+struct Record {
+    worker: Rc<Worker>,
+    began: Instant,
+    line: Option<LogLine>,
+    durations: Option<Arc<HostDurations>>,
+    /// Of its answer, as soon as there is one.
+    status: Option<Status>,
+    stays: bool,
+    head_bytes: u64,
+    /// Of the answer, head included.
+    bytes: u64,
+    /// Those that were handed over.
+    sent: u64,
+}
+
+impl Exchange {
+    /// A request that was received at `began`, with its first line, if it could be read.
+    pub(super) fn begin<'l>(
+        call: &Call<'_, '_>,
+        line: impl FnOnce() -> Cow<'l, [u8]>,
+        began: Instant,
+    ) -> Exchange {
+        let Call { worker, generation, transport, .. } = call;
+        if !worker.is_observed() {
+            return Exchange(None);
+        }
+        let log = worker.log.as_ref();
+        let line = log.map(|log| {
+            let client = Client { address: call.client(), port: port(call, *transport) };
+            LogLine::begin(log, &worker.clock, client, &line(), Some(&call.request))
+        });
+        let durations = generation.durations(call.site).cloned();
+        Exchange::new(worker, line, durations, began)
+    }
+
+    /// A request that could not be read, or did not arrive: of its line is known this much.
+    pub(super) fn begin_unread(
+        worker: &Rc<Worker>,
+        transport: Transport,
+        line: &[u8],
+        began: Instant,
+    ) -> Exchange {
+        if !worker.is_observed() {
+            return Exchange(None);
+        }
+        let client = Client {
+            address: transport.peer.map(|peer| peer.ip()),
+            port: transport.peer.map_or(0, |peer| peer.port()),
+        };
+        let log = worker.log.as_ref();
+        let line = log.map(|log| LogLine::begin(log, &worker.clock, client, line, None));
+        let durations = worker.generation().durations(None).cloned();
+        Exchange::new(worker, line, durations, began)
+    }
+
+    fn new(
+        worker: &Rc<Worker>,
+        line: Option<LogLine>,
+        durations: Option<Arc<HostDurations>>,
+        began: Instant,
+    ) -> Exchange {
+        Exchange(Some(Box::new(Record {
+            worker: Rc::clone(worker),
+            began,
+            line,
+            durations,
+            status: None,
+            stays: false,
+            head_bytes: 0,
+            bytes: 0,
+            sent: 0,
+        })))
+    }
+
+    /// It gets this answer, with a head of so many bytes; the connection stays or not.
+    pub(super) fn answered(
+        &mut self,
+        worker: &Worker,
+        response: &Response,
+        head_bytes: usize,
+        stays: bool,
+    ) {
+        worker.counters.count_answer(response.status);
+        if let Some(record) = &mut self.0 {
+            record.status = Some(response.status);
+            record.stays = stays;
+            record.head_bytes = head_bytes as u64;
+            record.bytes = record.head_bytes + response.content_bytes();
+        }
+    }
+
+    /// So many further bytes of its answer were handed over.
+    pub(super) fn sent(&mut self, bytes: u64) {
+        if let Some(record) = &mut self.0 {
+            record.sent += bytes;
+        }
+    }
+
+    /// Its answer was handed over whole.
+    pub(super) fn sent_whole(&mut self) {
+        if let Some(record) = &mut self.0 {
+            record.sent = record.bytes;
+        }
+    }
+}
+
+/// A request through a trusted proxy has no port.
+fn port(call: &Call<'_, '_>, transport: Transport) -> u16 {
+    let peer = transport.peer.filter(|peer| call.client() == Some(peer.ip()));
+    peer.map_or(0, |peer| peer.port())
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let worker = &self.worker;
+        worker.clock.tick();
+        let duration = worker.clock.now().saturating_duration_since(self.began);
+        if let Some(status) = self.status {
+            worker.counters.count_latency(duration);
+            if let Some(durations) = &self.durations {
+                durations.observe(status, duration);
+            }
+        }
+        let (Some(log), Some(line)) = (&worker.log, self.line.take()) else { return };
+        let outcome = match (self.status, self.sent < self.bytes, self.stays) {
+            (None, ..) | (_, true, _) => Outcome::Broken,
+            (_, _, true) => Outcome::Stays,
+            (_, _, false) => Outcome::Ends,
+        };
+        let status = self.status.map_or(CLIENT_CLOSED_REQUEST, |status| status.as_u16());
+        let bytes = self.sent.min(self.bytes);
+        line.end(log, status, bytes, bytes.saturating_sub(self.head_bytes), duration, outcome);
+    }
+}
+
+/// The first line of a request, which may be incomplete, without its end.
+pub(super) fn first_line(bytes: &[u8]) -> &[u8] {
+    let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    let end = memchr::memchr(b'\n', line).unwrap_or(line.len());
+    line[..end].strip_suffix(b"\r").unwrap_or(&line[..end])
+}

@@ -1,0 +1,355 @@
+//! The requests of one connection of HTTP/1, and their answers, in order.
+//!
+//! Requests that the cache can answer are answered without waiting, directly from the received
+//! bytes; answers to requests that arrived together are sent together. All other requests, and the
+//! sending of files, take a slower path, which is boxed, so that connections that do not need it do
+//! not pay for it.
+
+use super::Status;
+use super::answer::{Call, Wait};
+use super::body::Skip;
+use super::connection::{Connection, Phase};
+use super::exchange::{Exchange, first_line};
+use super::head::{Persistence, render};
+use super::http2::PREFACE;
+use super::request::{Framing, Method, Request, Scan, Storage};
+use super::response::{Body, Response};
+use super::sending::send_response;
+use super::worker::Worker;
+use std::io;
+use std::rc::Rc;
+use twinring::{RecvBuf, SendBuf};
+
+/// Answers to pipelined requests are collected up to this many bytes before they are sent. No
+/// request is read before the answer to the previous one is collected or sent, so this, the queue
+/// of the stream and one received buffer are all that a client can make pile up.
+const COLLECTED_BYTES_MAX: usize = 32 * 1024;
+
+/// Received bytes that are not dealt with yet.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    chunk: Option<RecvBuf>,
+    /// Bytes that had to be kept, from `start`; then there is no received buffer.
+    kept: Vec<u8>,
+    start: usize,
+    scan: Scan,
+}
+
+impl Input {
+    fn bytes(&self) -> &[u8] {
+        self.chunk.as_deref().unwrap_or(&self.kept[self.start..])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
+    fn add(&mut self, chunk: RecvBuf) {
+        if self.is_empty() {
+            (self.kept, self.start) = (Vec::new(), 0);
+            self.chunk = Some(chunk);
+        } else {
+            self.keep();
+            self.kept.drain(..self.start);
+            self.start = 0;
+            self.kept.extend_from_slice(&chunk);
+        }
+    }
+
+    /// Moves the bytes out of the worker's pool, for the time of a wait.
+    fn keep(&mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            (self.kept, self.start) = (chunk.to_vec(), 0);
+        }
+    }
+
+    /// All bytes, in one buffer.
+    fn into_bytes(self) -> RecvBuf {
+        match self.chunk {
+            Some(chunk) => chunk,
+            None => RecvBuf::from(self.kept[self.start..].to_vec()),
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.scan = Scan::default();
+        match &mut self.chunk {
+            Some(chunk) => chunk.advance(bytes),
+            None => self.start += bytes,
+        }
+        if self.is_empty() {
+            (self.chunk, self.kept, self.start) = (None, Vec::new(), 0);
+        }
+    }
+}
+
+/// The next step for the input.
+enum Next<'w> {
+    /// Wait for more of it.
+    More,
+    /// Send this.
+    Ready(SendBuf, Exchange, Persistence),
+    /// This may wait.
+    Slow(Box<Slow<'w>>),
+}
+
+/// A request of which something must be waited for.
+struct Slow<'w> {
+    call: Call<'w, 'static>,
+    exchange: Exchange,
+    persistence: Persistence,
+    /// Its answer so far; none if its body comes first.
+    begun: Option<Result<Response, Wait>>,
+}
+
+/// Answers that are sent together.
+#[derive(Debug, Default)]
+struct Collected {
+    bytes: Vec<u8>,
+    exchanges: Vec<Exchange>,
+}
+
+impl Collected {
+    async fn send(&mut self, connection: &Connection) -> io::Result<()> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        connection.send(std::mem::take(&mut self.bytes)).await?;
+        self.exchanges.drain(..).for_each(|mut exchange| exchange.sent_whole());
+        Ok(())
+    }
+}
+
+/// Serves one connection until either side ends it, or the client begins with the preface of HTTP/2:
+/// then the bytes so far are returned.
+///
+/// # Errors
+/// When the connection broke or must end.
+pub(super) async fn serve_connection(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+) -> io::Result<Option<RecvBuf>> {
+    let mut input = Input::default();
+    let mut collected = Collected::default();
+    let mut answered = 0;
+    let mut may_be_http2 = connection.tls.is_none() && worker.generation().settings.http2.is_some();
+    loop {
+        let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
+        let chunk = connection.recv(phase).await?;
+        if chunk.is_empty() {
+            return Box::pin(connection.shutdown()).await.map(|()| None);
+        }
+        input.add(chunk);
+        worker.clock.tick();
+        if may_be_http2 {
+            let begins = input.bytes().len().min(PREFACE.len());
+            may_be_http2 = input.bytes()[..begins] == PREFACE[..begins];
+            match (may_be_http2, begins == PREFACE.len()) {
+                (false, _) => {}
+                (true, false) => continue,
+                (true, true) => return Ok(Some(input.into_bytes())),
+            }
+        }
+        loop {
+            let persistence = match next(worker, connection, &mut input, answered) {
+                Next::More => break,
+                Next::Ready(message, mut exchange, persistence) => {
+                    let is_last = input.is_empty() || !persistence.stays();
+                    if is_last && collected.bytes.is_empty() {
+                        connection.send(message).await?;
+                        exchange.sent_whole();
+                    } else {
+                        collected.bytes.extend_from_slice(message.as_slice());
+                        collected.exchanges.push(exchange);
+                    }
+                    persistence
+                }
+                Next::Slow(slow) => {
+                    collected.send(connection).await?;
+                    input.keep();
+                    Box::pin(take_time(connection, &mut input, *slow)).await?
+                }
+            };
+            answered += 1;
+            if !persistence.stays() {
+                collected.send(connection).await?;
+                return Box::pin(end(connection, &input, persistence)).await.map(|()| None);
+            }
+            if collected.bytes.len() >= COLLECTED_BYTES_MAX {
+                collected.send(connection).await?;
+                worker.clock.tick();
+            }
+        }
+        collected.send(connection).await?;
+        if !input.is_empty() {
+            connection.begin_head(worker.clock.now());
+        }
+    }
+}
+
+/// Ends the connection behind its last answer. A client that announced its last request sends no
+/// data that a close could reset.
+async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
+    match persistence == Persistence::ClosesAsAsked && input.is_empty() {
+        true => connection.close_as_requested().await,
+        false => connection.shutdown().await,
+    }
+}
+
+/// Takes the next request off the input. Nearly every request takes this path, so it neither waits
+/// nor allocates as long as the cache has a complete answer.
+fn next<'w>(
+    worker: &'w Rc<Worker>,
+    connection: &Connection,
+    input: &mut Input,
+    answered: u64,
+) -> Next<'w> {
+    let generation = worker.generation();
+    let limits = generation.settings.limits.head;
+    let bytes = input.chunk.as_deref().unwrap_or(&input.kept[input.start..]);
+    let length = match input.scan.find_end(bytes, limits) {
+        Ok(Some(length)) => length,
+        Ok(None) => return Next::More,
+        Err(status) => return refuse(worker, connection, bytes, status),
+    };
+    let mut storage = Storage::new();
+    let request = match Request::parse(&bytes[..length], &mut storage, limits) {
+        Ok(request) => request,
+        Err(status) => return refuse(worker, connection, bytes, status),
+    };
+    let is_last = answered + 1 >= generation.settings.limits.requests || worker.draining.get();
+    let is_plain = matches!(request.method, Method::Get | Method::Head);
+    let persistence = match (request.keep_alive && !is_last, request.is_1_0) {
+        // Behind a body some clients send a line too many.
+        (false, _) if !request.keep_alive && is_plain && request.framing == Framing::Empty => {
+            Persistence::ClosesAsAsked
+        }
+        (false, _) => Persistence::Closes,
+        (true, true) => Persistence::StaysFor1_0,
+        (true, false) => Persistence::Stays,
+    };
+    let mut call = Call::new(worker, generation, connection.transport(), request);
+    let began = connection.head_began().unwrap_or(worker.clock.now());
+    let mut exchange = Exchange::begin(&call, || first_line(&bytes[..length]).into(), began);
+    let begun = (call.request.framing == Framing::Empty).then(|| call.begin());
+    let next = match begun {
+        // A file goes behind the collected answers.
+        Some(Ok(response)) if !matches!(response.body, Body::File(_)) => {
+            let (message, head_bytes) = render(&response, &worker.clock, persistence);
+            exchange.answered(worker, &response, head_bytes, persistence.stays());
+            Next::Ready(message, exchange, persistence)
+        }
+        begun => {
+            if worker.errors.is_some() && matches!(begun, Some(Err(_))) {
+                connection.learn_peer();
+                call.transport = connection.transport();
+            }
+            let call = call.into_owned();
+            Next::Slow(Box::new(Slow { call, exchange, persistence, begun }))
+        }
+    };
+    input.consume(length);
+    next
+}
+
+/// Refuses what may be no request: the start of the next one is unknown. An answer to HEAD has no content, whatever
+/// the status (RFC 9110 section 9.3.2).
+fn refuse<'w>(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    bytes: &[u8],
+    status: Status,
+) -> Next<'w> {
+    let mut response = Response::message(status);
+    if bytes.starts_with(b"HEAD ") {
+        response.body = Body::Empty;
+    }
+    let (message, exchange) = refusal(worker, connection, first_line(bytes), &response);
+    Next::Ready(message, exchange, Persistence::Closes)
+}
+
+/// An answer to a request that could not be read, whose line is this as far as it is known.
+pub(super) fn refusal(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    line: &[u8],
+    response: &Response,
+) -> (SendBuf, Exchange) {
+    let began = connection.head_began().unwrap_or(worker.clock.now());
+    let mut exchange = Exchange::begin_unread(worker, connection.transport(), line, began);
+    let (message, head_bytes) = render(response, &worker.clock, Persistence::Closes);
+    exchange.answered(worker, response, head_bytes, false);
+    (message, exchange)
+}
+
+/// Answers a request that has a body or must wait; returns what happens to the connection.
+async fn take_time(
+    connection: &Connection,
+    input: &mut Input,
+    slow: Slow<'_>,
+) -> io::Result<Persistence> {
+    let Slow { call, mut exchange, mut persistence, begun } = slow;
+    connection.enter(Phase::Working);
+    let response = match begun {
+        Some(Ok(response)) => response,
+        Some(Err(wait)) => call.resume(wait).await,
+        None => match receive_body(connection, input, &call, &mut persistence).await {
+            Err(_) if connection.takes_late_body() => {
+                persistence = Persistence::Closes;
+                call.refuse(Status::REQUEST_TIMEOUT)
+            }
+            Err(error) => return Err(error),
+            Ok(Ok(())) => {
+                connection.enter(Phase::Working);
+                call.worker.clock.tick();
+                call.answer().await
+            }
+            Ok(Err(status)) => {
+                persistence = Persistence::Closes;
+                call.refuse(status)
+            }
+        },
+    };
+    connection.enter(Phase::Working);
+    send_response(connection, call.worker, &mut exchange, response, persistence).await?;
+    // Requests behind it have waited.
+    call.worker.clock.tick();
+    Ok(persistence)
+}
+
+/// Reads and drops the body; or returns the status that refuses it.
+async fn receive_body(
+    connection: &Connection,
+    input: &mut Input,
+    call: &Call<'_, '_>,
+    persistence: &mut Persistence,
+) -> io::Result<Result<(), Status>> {
+    // A request that is refused anyway is refused before its body is read.
+    if call.request.method == Method::Other {
+        *persistence = Persistence::Closes;
+        return Ok(Ok(()));
+    }
+    let limit = call.generation.settings.limits.body_bytes;
+    let mut skip = match Skip::new(call.request.framing, limit) {
+        Ok(skip) => skip,
+        Err(status) => return Ok(Err(status)),
+    };
+    if call.request.expects_continue {
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+    }
+    loop {
+        let taken = match skip.take(input.bytes()) {
+            Ok(taken) => taken,
+            Err(status) => return Ok(Err(status)),
+        };
+        input.consume(taken);
+        if skip.is_done() {
+            return Ok(Ok(()));
+        }
+        let chunk = connection.recv(Phase::Body).await?;
+        if chunk.is_empty() {
+            return Ok(Err(Status::BAD_REQUEST));
+        }
+        input.add(chunk);
+    }
+}
