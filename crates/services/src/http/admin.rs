@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use twinring::{
-    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, SendBuf, TcpListener, TcpStream,
-    spawn, timeout,
+    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, TcpListener, TcpStream, spawn,
+    timeout,
 };
 
 /// Concurrent connections; further ones are closed immediately.
@@ -194,7 +194,7 @@ fn page(path: &str, pages: &dyn Pages) -> Response {
     }
 }
 
-fn text(status: Status, media_type: &str, content: impl Into<SendBuf>) -> Response {
+fn text(status: Status, media_type: &str, content: impl Into<Vec<u8>>) -> Response {
     let response = Response::new(status).with_content(media_type, content);
     response.with("Cache-Control", HeaderValue::from_static("no-store"))
 }

@@ -84,17 +84,17 @@ impl<'w, 'r> Call<'w, 'r> {
     /// What it must wait for.
     pub(super) fn begin(&self) -> Result<Response, Wait> {
         let Some(site) = self.site() else {
-            return Ok(self.finish(Response::message(Status::MISDIRECTED_REQUEST), None));
+            return Ok(self.refuse(Status::MISDIRECTED_REQUEST));
         };
-        let began = Some(self.worker.clock.now());
-        match self.begin_in(site) {
+        let began = self.worker.clock.now();
+        let mut response = match self.begin_in(site) {
+            Ok(response) => response,
             // Most errors have no file.
-            Err(Wait::Page(response)) if !self.has_page(site, response.status) => {
-                Ok(self.finish(response, began))
-            }
-            Ok(response) => Ok(self.finish(response, began)),
-            wait => wait,
-        }
+            Err(Wait::Page(error)) if !self.has_page(site, error.status) => error,
+            wait => return wait,
+        };
+        self.finish(&mut response, Some(began));
+        Ok(response)
     }
 
     fn begin_in(&self, site: &Site) -> Result<Response, Wait> {
@@ -163,11 +163,12 @@ impl<'w, 'r> Call<'w, 'r> {
     /// The answer for which something had to be waited.
     pub(super) async fn resume(&self, wait: Wait) -> Response {
         let began = self.worker.clock.now();
-        let response = match self.site() {
+        let mut response = match self.site() {
             Some(site) => self.resume_in(site, wait).await,
             None => Response::message(Status::MISDIRECTED_REQUEST),
         };
-        self.finish(response, Some(began))
+        self.finish(&mut response, Some(began));
+        response
     }
 
     async fn resume_in(&self, site: &Site, wait: Wait) -> Response {
@@ -344,11 +345,13 @@ impl<'w, 'r> Call<'w, 'r> {
 
     /// The answer to a request that is refused without a look at its target.
     pub(super) fn refuse(&self, status: Status) -> Response {
-        self.finish(Response::message(status), None)
+        let mut response = Response::message(status);
+        self.finish(&mut response, None);
+        response
     }
 
     /// What all answers have in common. They have taken the time since `began`.
-    fn finish(&self, mut response: Response, began: Option<Instant>) -> Response {
+    fn finish(&self, response: &mut Response, began: Option<Instant>) {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
                 let asked = self.asked();
@@ -356,13 +359,13 @@ impl<'w, 'r> Call<'w, 'r> {
                 response.fields.extend(policy.headers().into_iter().map(named));
             }
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
-                response = response.with("Strict-Transport-Security", value(hsts));
+                response.add("Strict-Transport-Security", value(hsts));
             }
         }
         if let (true, Some(began)) = (self.generation.settings.server_timing, began) {
             self.worker.clock.tick();
             let ms = self.worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
-            response = response.with("Server-Timing", value(&format!("total;dur={ms:.3}")));
+            response.add("Server-Timing", value(&format!("total;dur={ms:.3}")));
         }
         if self.request.method == Method::Head {
             response.body = Body::Empty;
@@ -370,7 +373,6 @@ impl<'w, 'r> Call<'w, 'r> {
         if let (Some(reason), Some(errors)) = (response.reason, &self.worker.errors) {
             errors.add(&self.worker.clock, response.status, reason, self);
         }
-        response
     }
 
     /// The client uses TLS.

@@ -84,8 +84,8 @@ pub(super) fn render(
         write(response.status, response.fields(), response.length, clock, persistence);
     let head_end = message.len();
     match (&response.body, &response.stored) {
-        (Body::Bytes(bytes), _) => message.extend_from_slice(bytes.as_slice()),
-        (Body::Stored, Some((variant, _))) => {
+        (Body::Bytes(bytes), _) => message.extend_from_slice(bytes),
+        (Body::Of(variant), _) | (Body::Stored, Some((variant, _))) => {
             message.extend_from_slice(variant.ready.content().as_slice());
         }
         _ => {}

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-use twinring::SendBuf;
 
 /// All methods for a file.
 const ALLOW: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
@@ -42,9 +41,11 @@ impl fmt::Display for Reason {
 #[derive(Debug)]
 pub(super) enum Body {
     Empty,
-    Bytes(SendBuf),
+    Bytes(Vec<u8>),
     /// That of the stored variant, which is in memory.
     Stored,
+    /// That of another one.
+    Of(Rc<Variant>),
     File(Box<FileParts>),
     Listing(Listing),
 }
@@ -102,12 +103,16 @@ impl Response {
     }
 
     pub(super) fn with(mut self, name: &'static str, value: HeaderValue) -> Response {
-        self.fields.push((Cow::Borrowed(name), value));
+        self.add(name, value);
         self
     }
 
+    pub(super) fn add(&mut self, name: &'static str, value: HeaderValue) {
+        self.fields.push((Cow::Borrowed(name), value));
+    }
+
     /// The same with content of a type.
-    pub(super) fn with_content(self, media_type: &str, content: impl Into<SendBuf>) -> Response {
+    pub(super) fn with_content(self, media_type: &str, content: impl Into<Vec<u8>>) -> Response {
         let content = content.into();
         let length = Some(content.len() as u64);
         let typed = self.with("Content-Type", value(media_type));

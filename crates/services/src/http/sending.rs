@@ -80,7 +80,7 @@ async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> 
     match body {
         Body::File(parts) => send_parts(connection, *parts).await?,
         Body::Listing(listing) => send_listing(connection, &listing).await?,
-        Body::Empty | Body::Bytes(_) | Body::Stored => {}
+        Body::Empty | Body::Bytes(_) | Body::Stored | Body::Of(_) => {}
     }
     connection.set_incomplete(false);
     Ok(())

@@ -18,7 +18,6 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
-use twinring::SendBuf;
 use twinring::fs::{Metadata, Timestamp};
 
 /// A file that changed this many seconds ago or less may change again without a new time stamp, so
@@ -222,14 +221,14 @@ impl Variant {
     }
 
     /// An answer of this variant without its fields of rules, which are not those of the path that was asked for.
-    pub(super) fn without_rules(&self, response: Response, part: Part) -> Response {
+    pub(super) fn without_rules(self: &Rc<Variant>, response: Response, part: Part) -> Response {
         let all = self.fields(part).iter().enumerate();
         // A part that begins elsewhere consists of such fields only.
         let others = all.filter(|(at, _)| part != Part::Chosen && !self.ruled.contains(at));
         let mut fields: Vec<Field> = others.map(|(_, field)| field.clone()).collect();
         fields.extend(response.fields);
         let body = match response.body {
-            Body::Stored => Body::Bytes(self.ready.content()),
+            Body::Stored => Body::Of(Rc::clone(self)),
             other => other,
         };
         Response { stored: None, fields, body, ..response }
@@ -247,9 +246,9 @@ impl Variant {
     }
 
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
-    pub(super) fn as_content_of(&self, mut error: Response) -> Response {
+    pub(super) fn as_content_of(self: &Rc<Variant>, mut error: Response) -> Response {
         let body = match self.whole_body() {
-            Body::Stored => Body::Bytes(self.ready.content()),
+            Body::Stored => Body::Of(Rc::clone(self)),
             other => other,
         };
         error.fields.retain(|(name, _)| name != "Content-Type");
@@ -323,7 +322,7 @@ impl Variant {
                     bytes.extend_from_slice(&content.as_slice()[range]);
                 }
                 bytes.extend_from_slice(&end);
-                Body::Bytes(SendBuf::from(bytes))
+                Body::Bytes(bytes)
             }
         };
         self.with_part(Part::OfContent, Response { length, body, ..response })

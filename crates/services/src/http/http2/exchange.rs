@@ -259,7 +259,8 @@ impl Content<'_> {
     async fn send(&mut self, response: Response) -> Result<(), Broken> {
         match response.body {
             Body::Empty => Ok(()),
-            Body::Bytes(bytes) => self.send_bytes(bytes).await,
+            Body::Bytes(bytes) => self.send_bytes(bytes.into()).await,
+            Body::Of(variant) => self.send_bytes(variant.ready.content()).await,
             Body::Stored => match response.stored {
                 Some((variant, _)) => self.send_bytes(variant.ready.content()).await,
                 None => Ok(()),
