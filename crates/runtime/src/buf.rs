@@ -111,7 +111,8 @@ impl Deref for RecvBuf {
 }
 
 impl Drop for RecvBuf {
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn drop(&mut self) {
         if let Home::Pool(pool, id) = &self.home {
             pool.release(*id as u16);

@@ -180,6 +180,15 @@ impl Driver {
         stream
     }
 
+    /// The next received piece, if the kernel has it and it is to be fetched from there.
+    #[inline]
+    pub(crate) fn fetch(&mut self, stream: &StreamRef) -> Option<RecvBuf> {
+        match &mut self.engine {
+            Engine::Uring(_) => None,
+            Engine::Epoll(epoll) => stream.borrow_mut().try_receive(&epoll.shared),
+        }
+    }
+
     /// The next received piece; empty at the end of the stream. Waits if there is none.
     pub(crate) fn poll_recv(
         &mut self,

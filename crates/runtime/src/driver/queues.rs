@@ -70,14 +70,20 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
+    #[inline]
     pub(crate) fn push(&mut self, piece: RecvBuf, turn: u32) {
         self.bytes += piece.len();
         if self.first.is_none() {
             self.oldest_turn = turn;
             self.first = Some(piece);
         } else {
-            self.more.items().push_back(piece);
+            self.push_behind(piece);
         }
+    }
+
+    #[inline(never)]
+    fn push_behind(&mut self, piece: RecvBuf) {
+        self.more.items().push_back(piece);
     }
 
     /// Puts a piece before all others.
@@ -95,6 +101,7 @@ impl Unread {
 
     /// True when the socket holds as much as it may, although its reader had a turn to take it: a large
     /// batch that has just arrived does not mean that the reader is slow.
+    #[inline]
     pub(crate) fn is_full(&self, turn: u32) -> bool {
         self.oldest_turn != turn
             && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
@@ -123,6 +130,7 @@ impl Unread {
     }
 
     /// Moves the unread pieces out of the pool; called when they will stay for a while.
+    #[inline(never)]
     pub(crate) fn detach(&mut self) -> u64 {
         let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
         self.first = self.first.take().map(RecvBuf::detach);

@@ -54,6 +54,14 @@ impl Stream {
         }
     }
 
+    /// True while the next bytes, or the end, will be reported by the engine, and none have come yet that a
+    /// receive could take.
+    #[inline]
+    pub(crate) fn awaits_event(&self) -> bool {
+        let reported = self.uring.receive.is_armed() || self.epoll.is_drained();
+        reported && self.receiving.end.is_none()
+    }
+
     #[inline]
     pub(crate) fn fd(&self) -> Option<RawFd> {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)

@@ -241,19 +241,25 @@ impl TcpStream {
     ) -> Poll<io::Result<RecvBuf>> {
         let executor = &*self.worker.executor;
         if executor.has_budget() {
-            let receiving = &mut self.stream.borrow_mut().receiving;
+            let stream = &mut *self.stream.borrow_mut();
+            let receiving = &mut stream.receiving;
             // If there are waiters, this future may be one of them.
-            if receiving.waiters.is_empty()
-                && let Some(chunk) = receiving.unread.pop()
-            {
-                *token = WaitToken::default();
-                executor.charge(chunk.len());
-                return Poll::Ready(Ok(chunk));
+            if receiving.waiters.is_empty() {
+                if let Some(chunk) = receiving.unread.pop() {
+                    *token = WaitToken::default();
+                    executor.charge(chunk.len());
+                    return Poll::Ready(Ok(chunk));
+                }
+                if stream.awaits_event() && stream.receiving.waiters.add_task(cx, token) {
+                    return Poll::Pending;
+                }
             }
         }
         self.wait_for_bytes(cx, token)
     }
 
+    /// The next received bytes are with the kernel, or this waits behind others, or the end has come.
+    #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
     fn wait_for_bytes(
         &self,
@@ -264,6 +270,21 @@ impl TcpStream {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let nobody_waits = self.stream.borrow().receiving.waiters.is_empty();
+        if nobody_waits && let Some(chunk) = self.worker.driver.borrow_mut().fetch(&self.stream) {
+            *token = WaitToken::default();
+            self.worker.executor.charge(chunk.len());
+            return Poll::Ready(Ok(chunk));
+        }
+        self.poll_recv_slowly(cx, token)
+    }
+
+    #[inline(never)]
+    fn poll_recv_slowly(
+        &self,
+        cx: &Context<'_>,
+        token: &mut WaitToken,
+    ) -> Poll<io::Result<RecvBuf>> {
         let mut waiter = Waiter::new(cx, token);
         let polled = self.worker.driver.borrow_mut().poll_recv(&self.stream, &mut waiter);
         if let Poll::Ready(Ok(chunk)) = &polled {

@@ -186,6 +186,7 @@ impl Worker {
     }
 
     /// Runs until `main` has ended, or the runtime was stopped.
+    #[unsafe(link_section = ".text.hot")]
     fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
         let main = JoinHandle::spawn(&self.executor, main);
         let mut wakes = Vec::new();

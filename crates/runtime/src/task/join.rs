@@ -135,6 +135,7 @@ pin_project! {
 impl<F: Future> Future for Tracked<F> {
     type Output = ();
 
+    #[unsafe(link_section = ".text.hot")]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         match catch_unwind(AssertUnwindSafe(|| this.future.poll(cx))) {

@@ -4,7 +4,7 @@
 //! call this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones
 //! the waker before, and keeps the replaced one until afterwards.
 
-use super::waker::{copy, task_of};
+use super::waker::{copy, task_of, waker};
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
@@ -79,6 +79,17 @@ impl WaitQueue {
         } else if let Some(replaced) = self.add_to_others(waiter.waker(), waiter.token) {
             waiter.replaced = Some(replaced);
         }
+    }
+
+    /// Adds a future to the empty queue, if its waker is one of ours: then no foreign code runs.
+    #[inline]
+    pub(crate) fn add_task(&mut self, cx: &Context<'_>, token: &mut WaitToken) -> bool {
+        let Some(task) = task_of(cx.waker()) else { return false };
+        debug_assert!(self.is_empty(), "there is no waiter");
+        self.last_token = self.last_token.wrapping_add(1).max(1);
+        (self.first, self.first_token) = (Some(waker(task)), self.last_token);
+        token.0 = self.last_token;
+        true
     }
 
     /// Returns the waker that was replaced. Does not take the whole waiter, so that most polls need not

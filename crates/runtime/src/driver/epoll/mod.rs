@@ -250,7 +250,7 @@ impl Epoll {
     }
 
     /// Sends a buffer by a system call or the queue.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
     fn send_now(&mut self, stream: &mut Stream, buf: SendBuf, more: bool) -> io::Result<()> {
         stream.sending.check()?;
         stream.sending.accept(buf.len());
@@ -265,6 +265,8 @@ impl Epoll {
     }
 
     /// The next events: those of the last wait, a portion at a time, or of a new one.
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     pub(crate) fn turn(
         &mut self,
         sockets: &mut Sockets,
@@ -298,7 +300,9 @@ impl Epoll {
         if !self.gather.is_empty() {
             self.send_gathered(sockets);
         }
-        wakes.append(&mut self.woken);
+        if !self.woken.is_empty() {
+            wakes.append(&mut self.woken);
+        }
         Ok(())
     }
 

@@ -19,9 +19,9 @@ const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 /// What epoll has to remember of a stream. Unread bytes stay in the kernel.
 #[derive(Default)]
 pub(crate) struct EpollStream {
-    /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
-    /// receive is tried without waiting for an event.
-    readable: bool,
+    /// Cleared by an event, set by a receive that emptied the socket: the next event reports more. Starts
+    /// out clear: the first receive is tried without waiting for an event.
+    drained: bool,
     /// A short receive does not mean that the socket is empty: the peer has finished or the
     /// connection is broken, and a further receive reports which; or there is urgent data, before
     /// which a receive ends (tcp(7)).
@@ -31,7 +31,12 @@ pub(crate) struct EpollStream {
 impl EpollStream {
     /// On a Unix socket a receive ends behind a message with descriptors, although data may follow.
     pub(super) fn new(unix: bool) -> EpollStream {
-        EpollStream { readable: true, read_on: unix }
+        EpollStream { drained: false, read_on: unix }
+    }
+
+    #[inline]
+    pub(in crate::driver) fn is_drained(&self) -> bool {
+        self.drained
     }
 }
 
@@ -54,7 +59,7 @@ impl Stream {
     /// The bytes that have already arrived, unless the end was found.
     #[inline]
     pub(in crate::driver) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
-        if self.epoll.readable && self.receiving.end.is_none() {
+        if !self.epoll.drained && self.receiving.end.is_none() {
             self.receive(shared)
         } else {
             None
@@ -62,6 +67,7 @@ impl Stream {
     }
 
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
+    #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
     fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
         let Some(id) = shared.pool.take() else {
@@ -81,7 +87,7 @@ impl Stream {
             }
         };
         let filled = bytes == shared.pool.buffer_bytes();
-        self.epoll.readable = filled || self.epoll.read_on;
+        self.epoll.drained = !filled && !self.epoll.read_on;
         shared.counters.received.add(1);
         let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
         if shared.pool.available() * 4 < shared.pool.count() {
@@ -101,7 +107,7 @@ impl Stream {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.epoll.readable = false;
+                self.epoll.drained = true;
             }
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
         }
@@ -113,7 +119,7 @@ impl Stream {
         into: &mut [u8],
         shared: &Shared,
     ) -> Option<usize> {
-        if !self.epoll.readable || self.receiving.end.is_some() {
+        if self.epoll.drained || self.receiving.end.is_some() {
             return None;
         }
         shared.counters.syscalls.add(1);
@@ -123,7 +129,7 @@ impl Stream {
             Ok(_) => drop(self.receive(shared)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.epoll.readable = false;
+                self.epoll.drained = true;
             }
             // The socket reports an error once.
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
@@ -220,7 +226,8 @@ impl Stream {
     }
 
     /// Sends as much of a buffer as the kernel accepts, and leaves the rest in it.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn send_part(
         &mut self,
         buf: &mut SendBuf,
@@ -324,7 +331,7 @@ impl Epoll {
             return stream.sending.is_over();
         }
         if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
-            stream.epoll.readable = true;
+            stream.epoll.drained = false;
             stream.receiving.waiters.wake(wakes);
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {

@@ -153,6 +153,8 @@ impl Uring {
 
     /// The next arrivals: those of the last enter, a portion at a time, or of a new one (of two if the
     /// sends go out in one of their own).
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     pub(crate) fn turn(
         &mut self,
         sockets: &mut Sockets,
@@ -161,7 +163,9 @@ impl Uring {
     ) -> io::Result<()> {
         self.signalled = false;
         self.turn = self.turn.wrapping_add(1);
-        wakes.append(&mut self.woken);
+        if !self.woken.is_empty() {
+            wakes.append(&mut self.woken);
+        }
         if !self.has_arrivals() {
             // Nearly always true: then nothing has to be done for the buffers in this turn.
             let calm = self.groups.is_calm() && self.quick_bytes < SPLIT_BYTES_MIN;
@@ -231,6 +235,7 @@ impl Uring {
     }
 
     /// Submits queued operations now, and leaves completions for later.
+    #[inline(never)]
     pub(crate) fn submit(
         &mut self,
         sockets: &mut Sockets,
@@ -241,6 +246,7 @@ impl Uring {
         self.enter_and_settle(sockets, Enter::Submit, None, wakes)
     }
 
+    #[inline]
     fn enter_and_settle(
         &mut self,
         sockets: &mut Sockets,

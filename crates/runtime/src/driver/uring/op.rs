@@ -6,17 +6,18 @@ use crate::slots::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
-    Wake = 1,
+    Receive = 1,
     Accept,
-    Receive,
-    Send,
-    Connect,
-    Cancel,
-    Close,
     /// A multishot receive of datagrams.
     ReceiveDatagrams,
     /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
     ReceiveDatagram,
+    // Those before this are arrivals.
+    Wake,
+    Send,
+    Connect,
+    Cancel,
+    Close,
     /// Its key names a [`super::SendOp`].
     SendDatagram,
     /// An operation on a file; its key names a slot of [`super::Files`].
@@ -29,15 +30,15 @@ pub(super) enum Op {
 
 impl Op {
     const ALL: [Op; 13] = [
-        Op::Wake,
-        Op::Accept,
         Op::Receive,
+        Op::Accept,
+        Op::ReceiveDatagrams,
+        Op::ReceiveDatagram,
+        Op::Wake,
         Op::Send,
         Op::Connect,
         Op::Cancel,
         Op::Close,
-        Op::ReceiveDatagrams,
-        Op::ReceiveDatagram,
         Op::SendDatagram,
         Op::File,
         Op::Writable,
@@ -47,12 +48,7 @@ impl Op {
     /// True for the user data of events that peers cause, and not the program.
     #[inline]
     pub(super) fn is_arrival(user_data: u64) -> bool {
-        const ARRIVALS: u64 = 1 << Op::Accept as u64
-            | 1 << Op::Receive as u64
-            | 1 << Op::ReceiveDatagrams as u64
-            | 1 << Op::ReceiveDatagram as u64;
-        let code = user_data >> Key::BITS;
-        code < u64::BITS.into() && ARRIVALS >> code & 1 == 1
+        (user_data >> Key::BITS).wrapping_sub(1) < Op::Wake as u64 - 1
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {
@@ -62,5 +58,24 @@ impl Op {
     pub(super) fn of(user_data: u64) -> Option<Op> {
         let code = (user_data >> Key::BITS) as usize;
         code.checked_sub(1).and_then(|index| Op::ALL.get(index)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_survives_packing_and_peers_cause_four_of_them() {
+        let key = Key::from_bits(0x12_3456_789a);
+        let arrivals = [Op::Receive, Op::Accept, Op::ReceiveDatagrams, Op::ReceiveDatagram];
+        for op in Op::ALL {
+            let user_data = op.tag(key);
+            assert_eq!((Op::of(user_data), Key::from_bits(user_data)), (Some(op), key));
+            assert_eq!(Op::is_arrival(user_data), arrivals.contains(&op), "{op:?}");
+        }
+        for nobody in [super::super::ring::NOBODY, key.to_bits()] {
+            assert!(!Op::is_arrival(nobody) && Op::of(nobody).is_none());
+        }
     }
 }

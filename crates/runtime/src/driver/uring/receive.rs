@@ -77,7 +77,7 @@ impl Uring {
     }
 
     /// A completion of a receive.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
     pub(super) fn complete_receive(
         &mut self,
         sockets: &mut Sockets,
@@ -166,7 +166,14 @@ impl Uring {
         };
         stream.receiving.unread.push(piece, self.turn);
         stream.receiving.waiters.wake(wakes);
-        if stream.receiving.unread.is_full(self.turn) && self.pause(stream) {
+        if stream.receiving.unread.is_full(self.turn) {
+            self.pause_full(stream);
+        }
+    }
+
+    #[cold]
+    fn pause_full(&mut self, stream: &mut Stream) {
+        if self.pause(stream) {
             self.counters.pauses.add(1);
             self.counters.copied_out.add(stream.receiving.unread.detach());
         }

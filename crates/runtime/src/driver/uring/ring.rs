@@ -74,12 +74,18 @@ impl Ring {
     /// The memory that the entry refers to (bytes, addresses, message headers) must stay in place
     /// and valid until the last completion of the operation was taken. The driver's slots own it
     /// that long.
+    #[inline]
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
         // SAFETY: the obligation is the caller's.
         if !self.backlog.is_empty() || !unsafe { self.push_now(&entry) } {
-            self.backlog.push_back(entry);
+            self.keep(entry);
         }
+    }
+
+    #[cold]
+    fn keep(&mut self, entry: Entry) {
+        self.backlog.push_back(entry);
     }
 
     /// Queues an operation whose outcome does not matter.
@@ -116,6 +122,7 @@ impl Ring {
 
     /// Submits everything that is queued, without waiting and without running the kernel's deferred
     /// work: completions of receives stay there. Calls the kernel only if something is queued.
+    #[inline(never)]
     fn submit(&mut self) -> io::Result<()> {
         loop {
             self.refill();
@@ -171,6 +178,7 @@ impl Ring {
         Ok(())
     }
 
+    #[unsafe(link_section = ".text.hot")]
     fn enter_once(
         &mut self,
         mut flags: u32,
@@ -241,8 +249,10 @@ impl Ring {
         })
     }
 
+    /// True if completions are there before an enter: only a submission thread posts them by itself.
+    #[inline]
     pub(super) fn has_completions(&mut self) -> bool {
-        self.uring.arrived() > 0
+        self.sqpoll && self.uring.arrived() > 0
     }
 }
 

@@ -106,7 +106,8 @@ impl Uring {
     }
 
     /// Submits a send that ends immediately, whether it was sent whole or not.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
         let Some(fd) = stream.fd() else { return };
         let bytes = buf.len();

@@ -31,7 +31,7 @@ impl InFlight {
 
 /// The receive of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Receive {
+pub(in crate::driver) enum Receive {
     /// There is none.
     #[default]
     Idle,
@@ -46,7 +46,7 @@ pub(super) enum Receive {
 
 impl Receive {
     #[inline]
-    pub(super) fn is_armed(self) -> bool {
+    pub(in crate::driver) fn is_armed(self) -> bool {
         matches!(self, Receive::Armed | Receive::Pausing)
     }
 }
@@ -57,7 +57,7 @@ pub(crate) struct UringStream {
     /// Completions still to come: one for an armed receive, a send in flight that completes, a poll
     /// for room, a connect, and each cancel.
     pub(super) expected: u32,
-    pub(super) receive: Receive,
+    pub(in crate::driver) receive: Receive,
     /// A receive was armed before: arming again counts as a re-arm.
     pub(super) again: bool,
     /// The last receive left data behind.
