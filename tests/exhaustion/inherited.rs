@@ -1,7 +1,7 @@
 //! What a process inherits does not change what the command does: blocked and ignored signals, limits of files,
 //! standard output that is non-blocking or closed.
 
-use crate::support::http::Site;
+use crate::support::http::{Site, ask, get, talk_until_closed};
 use crate::support::{Server, Signal, wait_until};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::fs;
@@ -90,17 +90,8 @@ fn assert_ends_on_sigterm(command: &mut Command) {
 fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
     let out = tempfile::tempdir().expect("a directory");
     let mut command = by_env("--ignore-signal=CHLD");
-    command.args([
-        "lab",
-        "run",
-        "quick",
-        "--protocol",
-        "tcp",
-        "--set",
-        "bytes=128",
-        "--set",
-        "connections=2",
-    ]);
+    command.args(["lab", "run", "quick", "--protocol", "tcp", "--set", "bytes=128"]);
+    command.args(["--set", "connections=2"]);
     command.args(["--pairs", "1", "--window", "0.1", "--warmup", "0.05", "--no-prices", "--out"]);
     let output = command.arg(out.path()).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -117,9 +108,7 @@ fn a_limit_of_file_sizes_costs_log_lines_and_no_server() {
     command.arg("--access-log").arg(&log);
     let server = Server::spawn(command);
     for _ in 0..100 {
-        let answer =
-            crate::support::http::ask(&server, &crate::support::http::get("/hello.txt", ""));
-        assert_eq!(answer.status, 200);
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
     let ended = server.terminate();
     let [lines, lost] = ["log_lines", "log_dropped"].map(|name| ended.count(name));
@@ -169,16 +158,7 @@ fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     let site = Site::usual();
     let (reader, writer) = non_blocking_pipe();
     let mut command = Command::new(TWINRING);
-    command.args([
-        "serve",
-        "http",
-        "--listen",
-        "127.0.0.8:0",
-        "--access-log",
-        "-",
-        "--engine",
-        "epoll",
-    ]);
+    command.args(["serve", "http", "--listen", "127.0.0.8:0", "--access-log", "-"]);
     command.arg("--root").arg(site.path()).stdout(writer).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     drop(command);
@@ -190,11 +170,9 @@ fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     let address: std::net::SocketAddr = address.expect("an address").parse().expect("an address");
     let reading = std::thread::spawn(move || read_slowly(reader));
     // More than the pipe holds.
-    let requests = crate::support::http::get("/hello.txt", "").repeat(300);
-    let answers = crate::support::http::talk_until_closed(
-        address,
-        (requests + &crate::support::http::get("/hello.txt", "Connection: close\r\n")).as_bytes(),
-    );
+    let last = get("/hello.txt", "Connection: close\r\n");
+    let requests = get("/hello.txt", "").repeat(300) + &last;
+    let answers = talk_until_closed(address, requests.as_bytes());
     assert_eq!(String::from_utf8_lossy(&answers).matches("HTTP/1.1 200").count(), 301);
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
     nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");

@@ -2,7 +2,6 @@
 
 use crate::support::{SOCKETS_WITHOUT_CONNECTIONS, Server};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use std::fmt;
 
 /// Sets a soft limit of a running server; `None` is the hard limit.
 pub(crate) fn limit(server: &Server, resource: Resource, soft: Option<u64>) {
@@ -49,29 +48,15 @@ const ROUNDS_MAX: u32 = 5;
 /// most `tolerance_bytes` more: an allocator does not find the same holes twice, and a file may be
 /// open for a check, but a leak would occur each time. `clients` returns the resources in use after
 /// a round.
-pub(crate) fn clients_leave_nothing(
-    tolerance_bytes: u64,
-    mut clients: impl FnMut() -> Usage,
-) -> Growth {
+pub(crate) fn clients_leave_nothing(tolerance_bytes: u64, mut clients: impl FnMut() -> Usage) {
     let mut before = clients();
     for _ in 1..ROUNDS_MAX {
         let after = clients();
         let growth = after.memory_bytes.saturating_sub(before.memory_bytes);
         if after.descriptors <= before.descriptors && growth <= tolerance_bytes {
-            return Growth(growth);
+            return;
         }
-        let (now, then) = (after.descriptors, before.descriptors);
-        println!("a round left {growth} bytes more, and {now} descriptors after {then}");
         before = after;
     }
     panic!("each of {ROUNDS_MAX} rounds left descriptors, or more than {tolerance_bytes} bytes");
-}
-
-/// Bytes that were not released.
-pub(crate) struct Growth(u64);
-
-impl fmt::Display for Growth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "descriptors back, {} KiB more than before", self.0 >> 10)
-    }
 }

@@ -91,12 +91,10 @@ fn charged_rings_fail_by_name_and_fall_back_by_default() {
                 ping(&connect(server.address()), &pattern(1, 5000));
             }
             assert_eq!(server.terminate().code, Some(0));
-            println!("auto {service}, {kib} KiB of locked memory: {engine}; {why_not}");
             if charged {
                 let (code, _, told) = run_to_its_end(&mut serve("io_uring"));
                 assert_eq!(code, Some(1), "{told}");
                 assert!(told.contains("ulimit -l") && told.lines().count() == 1, "{told}");
-                println!("io_uring {service}, {kib} KiB: {}", told.trim());
             }
         }
     }
@@ -137,7 +135,6 @@ fn rights_that_are_dropped_later_do_not_count() {
                 let (code, _, told) = run_to_its_end(&mut command);
                 assert_eq!(code, Some(1), "{told}");
                 assert!(told.contains("RLIMIT_MEMLOCK") && told.contains("ulimit -l"), "{told}");
-                println!("io_uring {rights:?}: {}", told.trim());
                 continue;
             }
             let server = Server::spawn(command);
@@ -146,7 +143,6 @@ fn rights_that_are_dropped_later_do_not_count() {
             assert_eq!(taken, if possible { "io_uring" } else { "epoll" }, "{}", server.ready);
             ping(&connect(server.address()), &pattern(1, 5000));
             assert_eq!(server.terminate().code, Some(0));
-            println!("{engine} {rights:?}, sandbox {sandbox:?}: {taken}");
         }
     }
 }

@@ -1,25 +1,24 @@
 //! Too little memory, by RLIMIT_AS: resources that do not fit at the start are an error; memory
 //! that connections need later is kept in reserve, and without it no new connection is accepted.
 
-use crate::clients::{KINDS, Kind, OtherClient, Setup};
+use crate::clients::{KINDS, Kind, Setup, beside_another};
 use crate::limits::{TESTS_DESCRIPTORS, Usage, clients_leave_nothing, limit};
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::get;
 use crate::support::{
-    PATIENCE, Server, assert_same, connect, limited, pattern, ping, run_to_its_end, wait_until,
-    write_until_stuck,
+    PATIENCE, Server, assert_same, connect, limited, pattern, run_to_its_end, serving, twinring,
+    wait_until,
 };
 use rustix::process::Resource;
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testing::{Test, engine_tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     pools_that_do_not_fit_are_errors_at_the_start,
     connections_beyond_the_memory_wait,
-    max_connections_bounds_memory,
     a_reflector_of_many_sources_keeps_within_its_memory
 ];
 
@@ -30,25 +29,18 @@ const RESERVE_BYTES: u64 = 16 << 20;
 const TOLERANCE_BYTES: u64 = 4 << 20;
 
 fn pools_that_do_not_fit_are_errors_at_the_start(engine: &str) {
-    let site = crate::support::http::Site::usual();
-    let root = site.path().to_str().expect("UTF-8");
     let flag = if engine == "io_uring" { "--uring" } else { "--epoll" };
     let pool = [flag, "buffer_count=32768,buffer_bytes=1048576"];
     let datagrams = ["--buffers", "32768", "--max-datagram", "65535"];
-    for (service, more, pool) in [
-        ("echo", &[][..], &pool[..]),
-        ("http", &["--root", root][..], &pool[..]),
-        ("udp", &[][..], &datagrams[..]),
-    ] {
+    for (service, pool) in [("echo", &pool[..]), ("udp", &datagrams[..])] {
         // 1 GiB.
-        let mut command = limited("-v 1048576");
-        command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
-        let (code, stdout, told) = run_to_its_end(command.args(more).args(pool));
+        let listen = ["--listen", "127.0.0.1:0"];
+        let mut command = serving(limited("-v 1048576"), service, engine, &listen);
+        let (code, stdout, told) = run_to_its_end(command.args(pool));
         assert_eq!((code, stdout.as_str()), (Some(1), ""), "{engine} {service}: {told}");
         let last = told.lines().last().expect("a reason");
         assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
         assert!(last.contains("ulimit -v"), "{told}");
-        println!("{engine} {service}: {last}");
     }
 }
 
@@ -103,107 +95,47 @@ fn opening(kind: Kind, number: u64) -> (Vec<u8>, Vec<u8>) {
 
 fn exhaust(kind: Kind, engine: &str) {
     let (count, spare_bytes) = (3000, 256 << 10);
-    let setup = Setup::start(kind, engine, &[]);
+    let setup = Setup::start(twinring(), kind, engine, &[]);
     let (server, target) = (&setup.server, &setup.target);
     let say = |number| opening(kind, number).0;
     let answer = |number| opening(kind, number).1;
-    let other = OtherClient::of(target);
+    let mut other = target.connect();
+    assert!(other.ask(0));
     let before_clients = server.descriptors();
-    limit(server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES + spare_bytes));
-    let mut clients = Arrivals::new(target.address, count, say);
-    wait_until("it says that memory runs short", || server.stderr().contains("memory"));
-    std::thread::sleep(Duration::from_millis(200));
-    clients.look(&answer);
-    let at_first = clients.served.len();
-    let open = server.descriptors() - before_clients;
-    assert!(open > 0, "{engine} {kind:?}: no client was accepted");
-    // With memory again, all are accepted.
-    limit(server, Resource::As, None);
-    if kind == Kind::Https {
-        wait_until("all are let in", || server.descriptors() >= before_clients + count as usize);
-    } else {
-        let began = Instant::now();
-        while !clients.waiting.is_empty() && began.elapsed() < PATIENCE {
+    let all_are_let_in = || server.descriptors() + 1 >= before_clients + count as usize;
+    beside_another(
+        move |number| other.ask(number),
+        || {
+            let most = server.address_space_bytes() + RESERVE_BYTES + spare_bytes;
+            limit(server, Resource::As, Some(most));
+            let mut clients = Arrivals::new(target.address, count, say);
+            wait_until("it says that memory runs short", || server.stderr().contains("memory"));
+            std::thread::sleep(Duration::from_millis(200));
             clients.look(&answer);
-        }
-        assert_eq!(clients.waiting.len(), 0, "{engine} {kind:?}: connections were lost");
-    }
-    drop(clients);
-    let served = other.end();
+            assert!(server.descriptors() > before_clients, "{engine} {kind:?}: nobody is let in");
+            assert!(!all_are_let_in(), "{engine} {kind:?}: memory was enough for all");
+            // With memory again, all are accepted.
+            limit(server, Resource::As, None);
+            wait_until("all are served", || {
+                clients.look(&answer);
+                clients.waiting.is_empty() || kind == Kind::Https && all_are_let_in()
+            });
+        },
+    );
     // Again without a limit: the memory left behind by clients that were all accepted.
-    let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
+    clients_leave_nothing(TOLERANCE_BYTES, || {
         let clients = Arrivals::new(target.address, count, say);
-        wait_until("all are let in", || {
-            server.descriptors() + 1 >= before_clients + count as usize
-        });
+        wait_until("all are let in", all_are_let_in);
         drop(clients);
         Usage::at_rest(server, setup.listeners)
     });
-    let ended = setup.server.terminate();
-    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    let ended = setup.server.end();
     assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
-    println!(
-        "{engine} {kind:?}: {count} connections and {} KiB beside the reserve: {open} accepted at \
-         first, {at_first} of them answered, all in the end; {served}; {growth}",
-        spare_bytes >> 10
-    );
 }
 
 fn connections_beyond_the_memory_wait(engine: &str) {
     testing::needs_descriptors(TESTS_DESCRIPTORS);
     KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
-}
-
-/// The maximum memory of a connection whose peer does not read: its unread and unsent data, the
-/// buffer that arrived last, and the C library's share.
-const CONNECTION_BYTES_MAX: u64 = 768 << 10;
-
-fn max_connections_bounds_memory(engine: &str) {
-    const CONNECTIONS: u64 = 40;
-    let most = (CONNECTIONS + 1).to_string();
-    let server = Server::echo(engine, &["--max-connections", &most]);
-    let target = server.address();
-    let own = connect(target);
-    let other = OtherClient::new(move |number| {
-        ping(&own, &pattern(number, 1000));
-        true
-    });
-    let room = RESERVE_BYTES + CONNECTIONS * CONNECTION_BYTES_MAX;
-    limit(&server, Resource::As, Some(server.address_space_bytes() + room));
-    let before = server.memory_bytes();
-    let block = pattern(9, 16 << 20);
-    // They write as much as is accepted, and read nothing.
-    let stuck: Vec<(TcpStream, usize)> = std::thread::scope(|scope| {
-        let flood = || {
-            let stream = connect(target);
-            let written = write_until_stuck(&stream, &block);
-            (stream, written)
-        };
-        let floods: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(flood)).collect();
-        floods.into_iter().map(|flood| flood.join().expect("a flood")).collect()
-    });
-    let held = server.memory_bytes().saturating_sub(before);
-    assert!(held <= CONNECTIONS * CONNECTION_BYTES_MAX, "{engine}: {held} bytes");
-    // All accepted data comes back.
-    std::thread::scope(|scope| {
-        for (stream, written) in &stuck {
-            let (mut reader, mut back) = (stream, vec![0; *written]);
-            let block = &block;
-            scope.spawn(move || {
-                reader.read_exact(&mut back).expect("all of it");
-                assert!(back == block[..back.len()], "bytes are lost or changed");
-            });
-        }
-    });
-    drop(stuck);
-    let served = other.end();
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-    println!(
-        "{engine}: {CONNECTIONS} that do not read hold {} KiB each, and get all in the end; \
-         {served}",
-        (held / CONNECTIONS) >> 10
-    );
 }
 
 fn a_reflector_of_many_sources_keeps_within_its_memory(engine: &str) {
@@ -212,28 +144,24 @@ fn a_reflector_of_many_sources_keeps_within_its_memory(engine: &str) {
     let address = server.address();
     let own = client(address);
     reflected(&own, b"warm");
-    let before = server.memory_bytes();
     limit(&server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES));
-    let other = OtherClient::new(move |number| {
+    let ask = move |number| {
         reflected(&own, &pattern(number, 100));
         true
+    };
+    beside_another(ask, || {
+        for first in (0..SOURCES).step_by(250) {
+            let sources: Vec<UdpSocket> =
+                (first..first + 250).map(|n| source(n, address)).collect();
+            for source in &sources {
+                source.send(&pattern(1, 64)).expect("room");
+            }
+            for source in &sources {
+                assert_eq!(source.recv(&mut [0; 100]).expect("an answer"), 64);
+            }
+        }
     });
-    for first in (0..SOURCES).step_by(250) {
-        let sources: Vec<UdpSocket> = (first..first + 250).map(|n| source(n, address)).collect();
-        for source in &sources {
-            source.send(&pattern(1, 64)).expect("room");
-        }
-        for source in &sources {
-            let mut bytes = [0; 100];
-            assert_eq!(source.recv(&mut bytes).expect("an answer"), 64);
-        }
-    }
-    let grown = server.memory_bytes().saturating_sub(before);
-    let served = other.end();
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.count("sent") > u64::from(SOURCES), "{}", ended.last);
-    println!("{engine}: {SOURCES} sources, {} KiB to remember them; {served}", grown >> 10);
+    assert!(server.end().count("sent") > u64::from(SOURCES));
 }
 
 /// A client with an address of its own in 127.0.0.0/8.

@@ -1,17 +1,16 @@
 //! Full or closed standard output and standard error end no running server, and cause an exit code
 //! if a result is lost.
 
-use crate::clients::{Kind, Setup};
-use crate::support::{PATIENCE, Signal, connect, pattern, ping};
+use crate::support::{PATIENCE, Server, Signal, connect, pattern, ping, twinring, wait_until};
 use std::fs::File;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use testing::{Test, engine_tests};
+use testing::{Test, tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     a_server_goes_on_without_output,
     an_unprintable_result_is_an_error_unless_the_reader_left
 ];
@@ -27,8 +26,8 @@ fn left() -> Stdio {
     Stdio::from(writer)
 }
 
-fn twinring(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+fn command(arguments: &[&str]) -> Command {
+    let mut command = twinring();
     command.args(arguments).stdin(Stdio::null());
     command
 }
@@ -44,27 +43,26 @@ const SHORT: [&[&str]; 6] = [
 ];
 
 /// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk.
-fn an_unprintable_result_is_an_error_unless_the_reader_left(engine: &str) {
-    let setup = Setup::start(Kind::Echo, "epoll", &[]);
-    let target = setup.target.address.to_string();
+fn an_unprintable_result_is_an_error_unless_the_reader_left() {
+    let server = Server::echo("epoll", &[]);
+    let target = server.address().to_string();
     let ends = |output: &Output, code: i32, told: &str, what: &[&str]| {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{what:?}: {said}");
         assert!(said.contains(told) && !said.contains("panicked"), "{what:?}: {said}");
     };
-    let load = ["load", "tcp", &target, "-n", "100", "--json", "--engine", engine, "-c", "10"];
+    let load = ["load", "tcp", &target, "-n", "100", "--json", "-c", "10"];
     for arguments in SHORT.into_iter().chain([&load[..]]) {
-        let output = twinring(arguments).stdout(full()).output().expect("it starts");
+        let output = command(arguments).stdout(full()).output().expect("it starts");
         ends(&output, 1, "cannot write to standard output: No space left", arguments);
-        let output = twinring(arguments).stdout(left()).output().expect("it starts");
+        let output = command(arguments).stdout(left()).output().expect("it starts");
         ends(&output, 0, "", arguments);
         // No message can be printed then, which is no reason to panic.
-        let code = twinring(arguments).stdout(full()).stderr(full()).status();
+        let code = command(arguments).stdout(full()).stderr(full()).status();
         assert_eq!(code.expect("it starts").code(), Some(1), "{arguments:?}");
     }
-    println!("{engine}: {} commands fail when their result cannot be printed", SHORT.len() + 1);
     let arguments = ["lab", "verify", "/nowhere"];
-    let code = twinring(&arguments).stdout(full()).stderr(full()).status();
+    let code = command(&arguments).stdout(full()).stderr(full()).status();
     assert_eq!(code.expect("it starts").code(), Some(1));
 }
 
@@ -75,25 +73,11 @@ fn own_address() -> SocketAddr {
     SocketAddr::from(([127, 100 + (high & 63), low, COUNT.fetch_add(1, Relaxed)], 7007))
 }
 
-fn wait_for(child: &mut Child) -> Option<i32> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status.code();
-        }
-        if Instant::now() > deadline {
-            child.kill().expect("it runs");
-            panic!("it does not end");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn a_server_goes_on_without_output(engine: &str) {
+fn a_server_goes_on_without_output() {
     for (name, out) in [("full", full as fn() -> Stdio), ("gone", left)] {
         let address = own_address().to_string();
-        let arguments = ["serve", "echo", "--listen", &address, "--engine", engine];
-        let mut command = twinring(&[&arguments[..], &["--stats", "1", "--json"]].concat());
+        let arguments = ["serve", "echo", "--listen", &address];
+        let mut command = command(&[&arguments[..], &["--stats", "1", "--json"]].concat());
         let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
         let began = Instant::now();
         let stream = loop {
@@ -102,7 +86,7 @@ fn a_server_goes_on_without_output(engine: &str) {
                 Err(_) if began.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Err(error) => panic!("{engine}: no listener: {error}"),
+                Err(error) => panic!("no listener: {error}"),
             }
         };
         drop(stream);
@@ -114,8 +98,12 @@ fn a_server_goes_on_without_output(engine: &str) {
         }
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);
         nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");
-        assert_eq!(wait_for(&mut child), Some(0), "{engine} {name}");
+        let mut code = None;
+        wait_until("it ends", || {
+            code = child.try_wait().expect("a child").map(|status| status.code());
+            code.is_some()
+        });
+        assert_eq!(code, Some(Some(0)), "{name}");
         assert_eq!((&peer).read(&mut [0; 10]).expect("an orderly end"), 0);
-        println!("{engine}: served with standard output and standard error {name}, ended with 0");
     }
 }

@@ -16,6 +16,7 @@ mod support;
 mod peers;
 mod siege;
 
+mod bystanders;
 mod dribbling;
 mod flooding;
 mod never_reading;
@@ -24,6 +25,7 @@ mod vanishing;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
+        bystanders::LONG_TESTS,
         dribbling::ENGINE_TESTS,
         flooding::ENGINE_TESTS,
         flooding::LONG_TESTS,

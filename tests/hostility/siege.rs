@@ -6,7 +6,6 @@ use crate::support::http::{ask_on_buffered, get};
 use crate::support::{AtTheEnd, Ended, PATIENCE, Server, connect, pattern, ping};
 use std::io::BufReader;
 use std::net::SocketAddr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,29 +61,14 @@ impl Holding {
     }
 }
 
-/// The most that was seen while an attack ran.
-#[derive(Clone, Copy, Debug, Default)]
-struct Peak {
-    memory_bytes: u64,
-    descriptors: usize,
-}
-
-impl Peak {
-    fn until(server: &Server, done: &AtomicBool) -> Peak {
-        let mut peak = Peak::default();
-        for number in 0_u32.. {
-            peak.memory_bytes = peak.memory_bytes.max(server.memory_bytes());
-            // Counting thousands takes a while: not every time.
-            if number.is_multiple_of(5) {
-                peak.descriptors = peak.descriptors.max(server.descriptors());
-            }
-            if done.load(Ordering::Relaxed) {
-                break;
-            }
-            thread::sleep(SAMPLE_PERIOD);
-        }
-        peak
+/// The most memory that was in use while an attack ran.
+fn peak_bytes(server: &Server, done: &AtomicBool) -> u64 {
+    let mut peak = 0;
+    while !done.load(Ordering::Relaxed) {
+        peak = peak.max(server.memory_bytes());
+        thread::sleep(SAMPLE_PERIOD);
     }
+    peak
 }
 
 /// A harmless client: one request after the other, and periodically a new connection. Every answer
@@ -100,7 +84,7 @@ pub(crate) enum Others {
 
 /// The observations of the other client.
 #[derive(Debug, Default)]
-struct Experience {
+pub(crate) struct Experience {
     /// From the request, or from the begin of its connection if it is the first there, to the last
     /// byte of the answer.
     latencies: Vec<Duration>,
@@ -108,15 +92,24 @@ struct Experience {
 }
 
 impl Experience {
+    /// Requests that were answered.
+    pub(crate) fn count(&self) -> usize {
+        self.latencies.len()
+    }
+
+    pub(crate) fn sent_again(&self) -> u64 {
+        self.sent_again
+    }
+
     /// The latency that this share of the requests did not exceed.
-    fn quantile(&self, share: f64) -> Duration {
+    pub(crate) fn quantile(&self, share: f64) -> Duration {
         let rank = (self.latencies.len() as f64 * share).ceil() as usize;
         self.latencies[rank.clamp(1, self.latencies.len()) - 1]
     }
 }
 
 impl Others {
-    fn experience_until(self, done: &AtomicBool) -> Experience {
+    pub(crate) fn experience_until(self, done: &AtomicBool) -> Experience {
         let mut experience = Experience::default();
         // Once at least, however late this thread comes to its turn.
         loop {
@@ -229,7 +222,7 @@ impl Siege {
             let after = self.settled("an attack", |now| {
                 now.is_free(begin.slots) && now.descriptors <= before.descriptors
             });
-            let grown = peak.memory_bytes.saturating_sub(begin.memory_bytes);
+            let grown = peak.saturating_sub(begin.memory_bytes);
             assert!(
                 grown <= self.growth_bytes_max,
                 "{} on {}: {grown} bytes more, allowed are {}",
@@ -240,7 +233,7 @@ impl Siege {
             let grown = after.memory_bytes.saturating_sub(begin.memory_bytes);
             let is_back = grown.saturating_sub(self.server.pool_bytes()) <= GROWN_BYTES_MAX;
             if is_back && after.memory_bytes <= before.memory_bytes + KEPT_BYTES_MAX {
-                self.print(&begin, &before, &peak, &after, &others);
+                self.print(peak.saturating_sub(begin.memory_bytes), &others);
                 assert!(!others.latencies.is_empty(), "the other client was not served");
                 return (self.end(), attacks);
             }
@@ -254,10 +247,10 @@ impl Siege {
     }
 
     /// Attacks, and looks on.
-    fn run(&self, attack: &impl Fn(&Server)) -> (Peak, Experience) {
+    fn run(&self, attack: &impl Fn(&Server)) -> (u64, Experience) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            let peak = scope.spawn(|| Peak::until(&self.server, &done));
+            let peak = scope.spawn(|| peak_bytes(&self.server, &done));
             let others = scope.spawn(|| self.others.experience_until(&done));
             let at_the_end = AtTheEnd(&done);
             attack(&self.server);
@@ -280,48 +273,18 @@ impl Siege {
         }
     }
 
-    fn print(
-        &self,
-        begin: &Holding,
-        before: &Holding,
-        peak: &Peak,
-        after: &Holding,
-        others: &Experience,
-    ) {
-        static HEADER: Once = Once::new();
-        HEADER.call_once(|| {
-            println!(
-                "attack                      engine   held at once | memory MiB: start, before, \
-                 peak, after | descriptors, slots, buffers: before -> after | others: requests, \
-                 p50, p99, max ms"
-            );
-        });
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let ms = |share| others.quantile(share).as_secs_f64() * 1e3;
-        let again = match others.sent_again {
-            0 => String::new(),
-            again => format!(" ({again} sent again)"),
-        };
+    /// How long others waited: the machine's figures, which are not judged.
+    fn print(&self, grown_bytes: u64, others: &Experience) {
+        let [p50, p99, max] =
+            [0.5, 0.99, 1.0].map(|share| others.quantile(share).as_secs_f64() * 1e3);
         println!(
-            "{:<27} {:<8} {:>12} | {:>6.1} {:>6.1} {:>6.1} {:>6.1} | {} -> {}, {} -> {}, {} -> {} \
-             | {}{again} {:.2} {:.2} {:.2}",
+            "{:<27} {:<8} others waited, ms: p50 {p50:.2}, p99 {p99:.2}, max {max:.2}, of {} requests, {} sent again; \
+             {:.1} MiB more in use",
             self.attack,
             self.engine,
-            peak.descriptors.saturating_sub(before.descriptors),
-            mib(begin.memory_bytes),
-            mib(before.memory_bytes),
-            mib(peak.memory_bytes),
-            mib(after.memory_bytes),
-            before.descriptors,
-            after.descriptors,
-            before.slots,
-            after.slots,
-            before.buffers,
-            after.buffers,
             others.latencies.len(),
-            ms(0.5),
-            ms(0.99),
-            ms(1.0),
+            others.sent_again,
+            grown_bytes as f64 / f64::from(1 << 20),
         );
     }
 

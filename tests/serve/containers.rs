@@ -118,7 +118,6 @@ fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
         std::thread::sleep(ATTACHED);
         assert_eq!(server.terminate().code, Some(0));
     }
-    println!("{engine}: echo as root, without privileges to gain, as nobody; http; udp");
 }
 
 fn the_printed_profile_permits_no_process_and_no_other_socket() {

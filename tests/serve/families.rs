@@ -40,7 +40,6 @@ fn both_families(engine: &str, refusal: &str) {
             assert_eq!(code, Some(1), "{told}");
             assert!(told.contains(refusal) && told.contains("[::1]:0"), "{told}");
         }
-        println!("{service}: serves 127.0.0.1");
     }
 }
 
