@@ -132,7 +132,6 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const NO_ERROR: u32 = 0;
-pub(crate) const PROTOCOL_ERROR: u32 = 1;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A frame, and its bytes.
