@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use twinring_input::cgroup::CpuQuota;
 
-use crate::accounting::Throttling;
 use crate::cpus::Cpus;
 use crate::procfs;
 
@@ -125,7 +125,7 @@ impl Fingerprint {
                 })
                 .collect(),
             limits: limits(&text("/proc/self/limits")),
-            cpu_quota: Throttling::take().cpus(),
+            cpu_quota: CpuQuota::read().cpus,
         }
     }
 }

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
+use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 use crate::accounting::{
-    self, BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, SideSample, Throttling,
-    Watched,
+    self, BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, QuotaUse, SideSample, Watched,
 };
 use crate::bench::{Bench, Slot};
 use crate::contract::{self, LoadResult};
@@ -107,10 +107,10 @@ fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<
         accounting::prepare();
         let at_ready = (ProcessMemory::take(run.server.pid()), KernelMemory::take());
         let background = BackgroundLoad::take()?;
-        let throttling = Throttling::take();
+        let quota = CpuQuota::read();
         run.load(&sender, at_ready)?;
         run.record.others = Some(background.until(&BackgroundLoad::take()?));
-        run.record.quota = throttling.until(Throttling::take());
+        run.record.quota = QuotaUse::between(quota, CpuQuota::read());
         run.stop_server();
         run.record.distance = before_ns.map(|before_ns| Distance {
             before_ns: Some(before_ns),

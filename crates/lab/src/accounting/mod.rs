@@ -7,10 +7,10 @@
 mod counts;
 mod memory;
 mod others;
-mod quota;
 mod sample;
 
 use serde::{Deserialize, Serialize};
+use twinring_input::cgroup::CpuQuota;
 
 use crate::cpus::CpuList;
 
@@ -19,8 +19,6 @@ pub(crate) use counts::Device;
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
-pub use quota::QuotaUse;
-pub(crate) use quota::Throttling;
 pub use sample::idle_ns;
 pub(crate) use sample::{SideSample, Watched, prepare, take};
 
@@ -179,6 +177,23 @@ impl ProcessUse {
     pub(crate) fn user_share(&self) -> f64 {
         let sampled_s = self.user_s + self.system_s;
         if sampled_s > 0.0 { self.user_s / sampled_s } else { 0.0 }
+    }
+}
+
+/// What a CPU quota did to the processes of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct QuotaUse {
+    /// CPUs that all processes of the control group may use together.
+    pub cpus: f64,
+    /// Periods in which they had used them up, and waited.
+    pub throttled_periods: u64,
+}
+
+impl QuotaUse {
+    /// What the quota did between two samples; nothing without a quota.
+    pub(crate) fn between(start: CpuQuota, end: CpuQuota) -> Option<QuotaUse> {
+        let throttled_periods = end.throttled_periods.saturating_sub(start.throttled_periods);
+        Some(QuotaUse { cpus: end.cpus.or(start.cpus)?, throttled_periods })
     }
 }
 
