@@ -80,7 +80,7 @@ fn question(options: &Advise, protocol: Protocol) -> Result<Question, LabError> 
         bytes: options.workload.bytes(protocol),
         tls: options.workload.tls,
         loads,
-        net: options.workload.net,
+        net: options.workload.net.clone(),
         pairs: None,
     })
 }
@@ -98,6 +98,10 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
     let mut facts = prices(outcome);
     facts.extend(before(found).into_iter().map(|fact| format!("BEFORE {fact}\n")));
     facts.push(format!("TRY    twinring serve {service} --listen ADDRESS --engine both\n"));
+    let words = outcome.bundle.command.iter().skip(1).map(String::as_str);
+    if let Ok(words) = shlex::try_join(words) {
+        facts.push(format!("COPY   twinring {words}\n"));
+    }
     format!("{chart}{}{rest}", facts.concat())
 }
 

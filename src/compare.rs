@@ -54,8 +54,8 @@ pub(crate) struct Workload {
     /// HTTP over TLS.
     #[arg(long)]
     pub(crate) tls: bool,
-    /// Network: lo (the sender's CPU receives), rps (the receiver's CPU is interrupted), napi (it polls), all, or
-    /// auto: rps if rights allow, otherwise lo.
+    /// Network: lo (the sender's CPU receives), rps (the receiver's CPU is interrupted), napi (it polls), several as
+    /// `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
     #[arg(long, default_value = "auto")]
     pub(crate) net: NetChoice,
     /// Directory in which peers are looked for first.
@@ -138,7 +138,7 @@ fn question(options: &Compare) -> Result<Question, LabError> {
         bytes: options.workload.bytes(protocol),
         tls: options.workload.tls,
         loads: if options.load.is_empty() { usual } else { options.load.clone() },
-        net: options.workload.net,
+        net: options.workload.net.clone(),
         pairs: options.pairs,
     })
 }

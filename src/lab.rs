@@ -116,7 +116,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "AXIS=N,...", value_parser = axis)]
     set: Vec<(String, Vec<u32>)>,
     /// Network on this machine: lo (the sender's CPU receives), rps (the receiver's CPU is
-    /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
+    /// interrupted), napi (it polls), several as `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
     #[arg(long)]
     net: Option<NetChoice>,
     /// Required last-level cache of the two CPUs: shared, separate or any. Each
@@ -389,6 +389,88 @@ fn show(name: &str) -> Result<u8, LabError> {
             let text = twinring_input::read_to_string(name.as_ref(), EXPERIMENT_BYTES_MAX)
                 .map_err(|error| LabError::read(name, error))?;
             Ok(tell(&text, 0))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::fs;
+    use twinring_lab::{NetKind, load_options};
+
+    /// The experiments of this directory and those below it.
+    fn files(directory: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let is_experiment = || fs::read_to_string(&path).unwrap().contains("twinring.lab.exp");
+            if path.is_dir() {
+                files(&path, into);
+            } else if path.extension().is_some_and(|it| it == "toml") && is_experiment() {
+                into.push(path);
+            }
+        }
+    }
+
+    /// A template, as the lab fills it in.
+    fn filled(template: &[String], options: &[String]) -> Vec<String> {
+        let words = template.iter().flat_map(|word| match &**word {
+            "{options}" => options.to_vec(),
+            "{listen}" => vec!["--listen".to_owned(), "127.0.0.1:1".to_owned()],
+            "{urls}" => vec!["http://127.0.0.1:1/a".to_owned()],
+            _ => vec![word.clone()],
+        });
+        let known = [
+            ("{twinring}", "twinring"),
+            ("{addr}", "127.0.0.1:1"),
+            ("{root}", "/tmp"),
+            ("{engine}", "epoll"),
+        ];
+        let fill = |word: String| {
+            let word = known.iter().fold(word, |word, (name, value)| word.replace(name, value));
+            // Numbers of the cell, and CPUs.
+            if word.starts_with('{') && word.ends_with('}') { "1".to_owned() } else { word }
+        };
+        words.map(fill).collect()
+    }
+
+    fn parses(words: &[String], of: &str) {
+        if words[0] != "twinring" {
+            return;
+        }
+        // This machine may have one CPU.
+        let pinned = words.iter().position(|word| word == "--pin");
+        let without =
+            |(at, _): &(usize, &String)| pinned.is_none_or(|pin| *at != pin && *at != pin + 1);
+        let words: Vec<&String> = words.iter().enumerate().filter(without).map(|it| it.1).collect();
+        if let Err(error) = crate::Cli::try_parse_from(&words) {
+            panic!("{of}: {words:?}: {error}");
+        }
+    }
+
+    /// Options of an engine that went in 0.3.0 stood in experiments that nobody had run since.
+    #[test]
+    fn every_experiment_of_the_tree_uses_options_that_there_are() {
+        let mut all = Vec::new();
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+        ["crates/lab", "docs", "peers", "deploy"]
+            .iter()
+            .for_each(|it| files(&tree.join(it), &mut all));
+        assert!(all.len() >= BUILT_IN.len() + 4, "{all:?}");
+        for path in all {
+            let name = path.to_str().unwrap();
+            let experiment = Experiment::find(name).unwrap();
+            for cell in experiment.cells(&[NetKind::Lo]) {
+                for position in experiment.subjects_of(cell.protocol()) {
+                    let subject = &experiment.subjects[position];
+                    parses(&filled(&subject.command_template(&cell), &[]), name);
+                    let template = experiment.load_template(cell.protocol(), subject);
+                    let cpus = CpuList::one(0);
+                    let options = load_options(&experiment, &cell.point, None, &cpus, "epoll");
+                    parses(&filled(&template, &options), name);
+                }
+            }
         }
     }
 }

@@ -103,6 +103,7 @@ pub use report::{Style, first_page, full, markdown};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;
 pub use verify::{Verification, is_bundle, recomputed, rerender, verify};
+pub use words::load_options;
 
 #[cfg(test)]
 mod schema;

@@ -78,7 +78,7 @@ impl Question {
             .unwrap_or_else(|| (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN));
         let experiment = Experiment::from_toml(&self.text(pairs), "the question")?;
         experiment.with(&Overrides {
-            net: Some(self.net),
+            net: Some(self.net.clone()),
             subjects: self.subjects.clone(),
             ..Overrides::default()
         })
@@ -151,7 +151,7 @@ mod tests {
             bytes: 128,
             tls: false,
             loads: loads.to_vec(),
-            net: NetChoice::Lo,
+            net: "lo".parse().unwrap(),
             pairs: None,
         }
     }

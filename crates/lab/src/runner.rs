@@ -12,7 +12,8 @@ use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 use crate::accounting::{
-    self, BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, QuotaUse, SideSample, Watched,
+    self, BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, QuotaUse, SideSample,
+    Watched,
 };
 use crate::bench::{Bench, Slot};
 use crate::contract::{self, LoadResult};

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use crate::bench::{Bench, Slot};
 use crate::cpus::CpuList;
 use crate::error::LabError;
-use crate::experiment::{Arrivals, Axis, Point, Protocol, UnderTest};
+use crate::experiment::{Arrivals, Axis, Experiment, Point, Protocol, UnderTest};
 use crate::peers::configured;
 
 /// Room that nginx and h2o have for connections and open files at least.
@@ -110,7 +110,8 @@ fn words(
     if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
         words.texts.insert("{peer}".to_owned(), program.display().to_string());
     }
-    let mut options = load_options(bench, slot, point);
+    let (cpus, engine) = (bench.load_cpus(), bench.load_engine(slot));
+    let mut options = load_options(bench.experiment, point, slot.rate_per_s, &cpus, &engine);
     if let (Protocol::Http, Some(site)) = (point.protocol(), bench.site) {
         for (name, path) in [
             ("work", site.directory().to_owned()),
@@ -173,12 +174,17 @@ fn nginx_listen(point: &Point) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// The options of `twinring load` for a cell.
-fn load_options(bench: &Bench<'_>, slot: &Slot<'_>, point: &Point) -> Vec<String> {
-    let (warmup_s, window_s) = bench.experiment.pace_s(point.protocol());
+/// The options of `twinring load` for the point of a grid on these CPUs, which gets this rate if it gives none itself.
+pub fn load_options(
+    experiment: &Experiment,
+    point: &Point,
+    rate_per_s: Option<u32>,
+    cpus: &CpuList,
+    engine: &str,
+) -> Vec<String> {
+    let (warmup_s, window_s) = experiment.pace_s(point.protocol());
     let millis = |seconds: f64| format!("{}ms", (seconds * 1e3).round());
     let of = |axis: Axis| point.get(axis).to_string();
-    let cpus = bench.load_cpus();
     let mut options: Vec<(&str, String)> = match point.protocol() {
         Protocol::Tcp => vec![
             ("-c", of(Axis::Connections)),
@@ -198,13 +204,13 @@ fn load_options(bench: &Bench<'_>, slot: &Slot<'_>, point: &Point) -> Vec<String
         ("--warmup", millis(warmup_s)),
         ("--threads", cpus.all().len().to_string()),
         ("--pin", cpus.to_string()),
-        ("--engine", bench.load_engine(slot)),
+        ("--engine", engine.to_owned()),
     ]);
-    let parts = bench.experiment.via.as_ref().map_or(1, |via| via.generators);
-    let rate = slot.rate_per_s.map_or(point.rate_per_s(), |rate| rate / parts);
+    let parts = experiment.via.as_ref().map_or(1, |via| via.generators);
+    let rate = rate_per_s.map_or(point.rate_per_s(), |rate| rate / parts);
     if rate > 0 {
         options.push(("--rate", rate.to_string()));
-        let grid = bench.experiment.grid(point.protocol());
+        let grid = experiment.grid(point.protocol());
         if grid.is_some_and(|grid| grid.arrivals == Arrivals::Poisson) {
             options.push(("--arrivals", "poisson".to_owned()));
         }

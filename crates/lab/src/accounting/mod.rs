@@ -182,6 +182,7 @@ impl ProcessUse {
 
 /// What a CPU quota did to the processes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QuotaUse {
     /// CPUs that all processes of the control group may use together.
     pub cpus: f64,

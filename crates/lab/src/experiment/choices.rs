@@ -4,33 +4,33 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which network was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The networks that were asked for: `auto`, `all`, or some by name, such as `lo,rps`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum NetChoice {
+#[serde(try_from = "String", into = "String")]
+pub struct NetChoice {
     /// `rps` where rights allow, else `lo` with the reason.
-    #[default]
-    Auto,
-    /// See [`NetKind::Lo`].
-    Lo,
-    /// See [`NetKind::Rps`].
-    Rps,
-    /// See [`NetKind::Napi`].
-    Napi,
-    /// All three side by side.
-    All,
+    is_auto: bool,
+    kinds: Vec<NetKind>,
 }
+
+/// The networks of this machine, in the order of the report.
+const LOCAL: [NetKind; 3] = [NetKind::Rps, NetKind::Lo, NetKind::Napi];
 
 impl NetChoice {
     /// The networks, in the order of the report; of `auto`, the one that is tried first.
-    pub(crate) fn kinds(self) -> &'static [NetKind] {
-        match self {
-            NetChoice::Auto | NetChoice::Rps => &[NetKind::Rps],
-            NetChoice::Lo => &[NetKind::Lo],
-            NetChoice::Napi => &[NetKind::Napi],
-            NetChoice::All => &[NetKind::Rps, NetKind::Lo, NetKind::Napi],
-        }
+    pub(crate) fn kinds(&self) -> &[NetKind] {
+        &self.kinds
+    }
+
+    pub(crate) fn is_auto(&self) -> bool {
+        self.is_auto
+    }
+}
+
+impl Default for NetChoice {
+    fn default() -> NetChoice {
+        NetChoice { is_auto: true, kinds: vec![NetKind::Rps] }
     }
 }
 
@@ -38,13 +38,35 @@ impl std::str::FromStr for NetChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NetChoice, String> {
-        match text {
-            "auto" => Ok(NetChoice::Auto),
-            "lo" => Ok(NetChoice::Lo),
-            "rps" => Ok(NetChoice::Rps),
-            "napi" => Ok(NetChoice::Napi),
-            "all" => Ok(NetChoice::All),
-            _ => Err(format!("`{text}`: expected auto, lo, rps, napi or all")),
+        let names: Vec<&str> = match text {
+            "auto" => return Ok(NetChoice::default()),
+            "all" => vec!["rps", "lo", "napi"],
+            _ => text.split(',').map(str::trim).collect(),
+        };
+        if let Some(wrong) = names.iter().find(|it| !["lo", "rps", "napi"].contains(it)) {
+            let expected = "auto, all, or some of lo, rps, napi, such as lo,rps";
+            return Err(format!("`{wrong}`: expected {expected}"));
+        }
+        let is_named = |kind: &NetKind| names.contains(&&*kind.to_string());
+        Ok(NetChoice { is_auto: false, kinds: LOCAL.into_iter().filter(is_named).collect() })
+    }
+}
+
+impl TryFrom<String> for NetChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<NetChoice, String> {
+        text.parse()
+    }
+}
+
+impl From<NetChoice> for String {
+    fn from(choice: NetChoice) -> String {
+        let names: Vec<String> = choice.kinds.iter().map(NetKind::to_string).collect();
+        match (choice.is_auto, names.len()) {
+            (true, _) => "auto".to_owned(),
+            (false, 3) => "all".to_owned(),
+            _ => names.join(","),
         }
     }
 }

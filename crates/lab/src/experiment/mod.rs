@@ -196,7 +196,7 @@ impl Experiment {
     }
 
     /// The networks that it asks for.
-    pub fn networks(&self) -> &'static [NetKind] {
+    pub fn networks(&self) -> &[NetKind] {
         if self.via.is_some() { &[NetKind::Hosts] } else { self.net.kinds() }
     }
 

@@ -46,7 +46,7 @@ impl Experiment {
     pub fn with(mut self, overrides: &Overrides) -> Result<Experiment, LabError> {
         self.pairs = overrides.pairs.unwrap_or(self.pairs);
         self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
-        self.net = overrides.net.unwrap_or(self.net);
+        self.net = overrides.net.clone().unwrap_or(self.net);
         self.placement = overrides.placement.unwrap_or(self.placement);
         self.pin.server_cpu = overrides.server_cpu.clone().or(self.pin.server_cpu);
         self.pin.client_cpu = overrides.client_cpu.clone().or(self.pin.client_cpu);

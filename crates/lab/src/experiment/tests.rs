@@ -154,7 +154,17 @@ fn options_replace_axes_windows_subjects_and_cpus() {
     let options = Overrides { client_cpu: Some(CpuList::one(5)), ..Overrides::default() };
     let both = Pin { server_cpu: Some(CpuList::one(3)), client_cpu: Some(CpuList::one(5)) };
     assert_eq!(pinned.with(&options).unwrap().pin, both);
-    assert!("eth0".parse::<NetChoice>().unwrap_err().contains("auto, lo, rps, napi or all"));
+    for (text, kinds, again) in [
+        ("auto", &[NetKind::Rps][..], "auto"),
+        ("lo,rps", &[NetKind::Rps, NetKind::Lo], "rps,lo"),
+        ("lo, rps,napi", &[NetKind::Rps, NetKind::Lo, NetKind::Napi], "all"),
+    ] {
+        let choice: NetChoice = text.parse().unwrap();
+        assert_eq!((choice.kinds(), &*String::from(choice.clone())), (kinds, again));
+    }
+    for wrong in ["eth0", "", "lo,", "auto,lo"] {
+        assert!(wrong.parse::<NetChoice>().unwrap_err().contains("lo,rps"), "{wrong}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::accounting::Device;
 use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
-use crate::experiment::{Experiment, NetChoice, NetKind, Protocol};
+use crate::experiment::{Experiment, NetKind, Protocol};
 use crate::namespace::Place;
 use crate::procfs;
 
@@ -112,7 +112,7 @@ pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, L
         };
         networks.list.push(match network {
             Ok(network) => network,
-            Err(why) if experiment.net == NetChoice::Auto && kind != NetKind::Hosts => {
+            Err(why) if experiment.net.is_auto() && kind != NetKind::Hosts => {
                 networks.fallback = Some(format!("no network namespaces ({why}): plain loopback"));
                 loopback(cpus)
             }
