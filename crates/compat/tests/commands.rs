@@ -142,6 +142,10 @@ fn free_port() -> String {
 fn run(command: &[String]) -> Command {
     let mut run = Command::new(&command[0]);
     run.args(&command[1..]).current_dir(root());
+    if std::env::var_os("CARGO_TARGET_DIR").is_none() {
+        // The other workspace builds nothing again that is built already.
+        run.env("CARGO_TARGET_DIR", root().join("target"));
+    }
     run
 }
 
