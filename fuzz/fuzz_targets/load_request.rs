@@ -22,7 +22,7 @@ fuzz_target!(|text: &str| {
     }
     let content = b"content".to_vec();
     for (keepalive, body) in [(true, Vec::new()), (false, content)] {
-        let request = Request { headers: headers.clone(), body, ..Request::default() };
+        let request = Request { headers: headers.clone(), body: body.into(), ..Request::default() };
         let bytes = request_bytes(&request, &url, keepalive);
         let end = Scan::default().find_end(&bytes, LIMITS);
         assert_eq!(end, Ok(Some(bytes.len() - request.body.len())), "{url:?}");

@@ -46,11 +46,6 @@ impl Live {
         Live { bar, noun, marks, start_at, before: (0, 0.0), begin: None }
     }
 
-    /// The line, to print something above it.
-    pub(super) fn line(&self) -> ProgressBar {
-        self.bar.clone()
-    }
-
     /// Erases the line.
     ///
     /// # Errors

@@ -41,17 +41,11 @@ pub(crate) struct UdpArgs {
     drain: Duration,
 
     /// Content of a packet: an RTP header and a pattern, or a number of 8 bytes and a pattern.
-    /// Packets below 8 bytes have no number: a reply counts for the oldest packet without one.
     #[arg(long, value_name = "KIND", default_value = "rtp", help_heading = "Pattern")]
     payload: Payload,
     /// Spread the packets of different streams over the period, or send them all at once.
     #[arg(long, value_name = "HOW", default_value = "even", help_heading = "Pattern")]
     spread: Spread,
-    /// First search for the highest rate without loss, from --pps upwards by doubling and bisection,
-    /// in at most 24 steps of this length; then measure at that rate.
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
-          default_missing_value = "2s", value_parser = duration, help_heading = "Pattern")]
-    ramp: Option<Duration>,
     /// Interval between wake-ups at which packets are sent.
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = duration,
           help_heading = "Pattern")]
@@ -135,7 +129,6 @@ impl UdpArgs {
                 Spread::Even => udp::Spread::Even,
                 Spread::Burst => udp::Spread::Burst,
             },
-            ramp: self.ramp,
             pending: self.pending,
             batch: self.batch == Switch::On,
             gso: self.gso,
@@ -166,10 +159,8 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     refuse(settings.check());
     // Streams are to one address: the first that does not refuse datagrams.
     settings.target = *answering(addresses, Probe::Udp, PROBE_LIMIT)?.first().unwrap_or(&first);
-    let expected = settings.ramp.unwrap_or_default().max(settings.duration);
+    let expected = settings.duration;
     drive(udp::Load::new(settings)?, output, (expected, "replies"), |load, observer| {
-        let steps = observer.line();
-        let ended = load.run(observer, |step| steps.println(udp::StepRow(step).to_string()));
-        ended.map(Box::new).map(LoadResult::Udp)
+        load.run(observer).map(Box::new).map(LoadResult::Udp)
     })
 }

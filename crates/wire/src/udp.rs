@@ -47,9 +47,6 @@ pub struct UdpResult {
     pub streams: Streams,
     /// Time of system calls by kind; `null` without `--calls`.
     pub calls: Option<Vec<Call>>,
-    /// Steps of the search for the highest rate; `null` without `--ramp`.
-    #[serde(default)]
-    pub ramp: Option<Vec<RampStep>>,
     /// Socket buffers.
     #[serde(default)]
     pub socket_buffers: SocketBuffers,
@@ -261,25 +258,6 @@ pub struct Call {
     pub max_us: f64,
 }
 
-/// One step of the search for the highest rate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct RampStep {
-    /// Rate of each stream.
-    pub packets_per_s: f64,
-    /// Sent in all.
-    pub sent: u64,
-    /// Sent packets without a reply.
-    pub lost: u64,
-    /// Due and not sent, or refused.
-    pub unsent: u64,
-    /// How late packets left.
-    pub lateness_us_p99_9: f64,
-    /// No packet was lost, unsent or refused, and `lateness_us_p99_9` stayed within 10 ms.
-    pub loss_free: bool,
-}
-
 /// Socket buffers, the smallest of all sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -362,9 +340,8 @@ impl UdpResult {
         rate.into_iter().chain(throttled(&self.cpu)).collect()
     }
 
-    /// Adds the result of another load generator; the window stays. Single streams, ramp steps and
-    /// granted buffers belong to a single load generator: the streams and steps are dropped, the
-    /// buffers stay those of the first.
+    /// Adds the result of another load generator; the window stays. Single streams and granted buffers
+    /// belong to a single load generator: the streams are dropped, the buffers stay those of the first.
     pub(crate) fn add(&mut self, other: UdpResult) -> Result<(), String> {
         self.head.interrupted |= other.head.interrupted;
         self.jitter_us.add(&other.jitter_us, self.streams.opened, other.streams.opened);
@@ -380,7 +357,7 @@ impl UdpResult {
         crate::common::add_some(&mut self.kernel_drops, other.kernel_drops);
         add_counts!(self.streams, other.streams; asked, opened, answered);
         self.streams.worst.clear();
-        (self.streams.all, self.ramp) = (None, None);
+        self.streams.all = None;
         self.gates.clear();
         add_counts!(self.segmentation, other.segmentation; fallbacks);
         add_counts!(self.errors, other.errors; icmp_refused, send, receive, blocked);

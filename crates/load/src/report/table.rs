@@ -181,7 +181,7 @@ pub(crate) fn errors(
         .map(|(name, count)| format!("{} {}", grouped(count), name.replace('_', " ")))
         .collect();
     let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
-    row(f, "errors", &format!("{seen}; {verified}"))?;
+    row(f, "errors", &format!("{seen} in the whole run; {verified}"))?;
     first.map_or(Ok(()), |first| row(f, "  first", first))
 }
 
@@ -229,11 +229,14 @@ pub(crate) fn answer(
         0 => "latency none".to_owned(),
         samples => summary(&all.latency_us, samples),
     };
-    let text = format!(
+    let mut text = format!(
         "{} requests/s, {:.1} MB/s; {latency}",
         grouped(requests.per_second.round() as u64),
         megabytes_per_s(received, all.window.seconds)
     );
+    if requests.failed > 0 {
+        text += &format!("; {} FAILED", grouped(requests.failed));
+    }
     row(f, "ANSWER", &text)
 }
 

@@ -32,8 +32,6 @@ pub(super) struct Stream {
     pub(super) lateness_max_ns: u64,
     /// One more than the highest sequence answered.
     beyond_highest: u64,
-    /// Where the search for the oldest packet without a reply begins.
-    oldest: u64,
     /// The delay of the last reply against the time of its packet.
     transit_ns: Option<i64>,
     jitter_ns: f64,
@@ -163,21 +161,6 @@ impl Ledger {
         }
         Reply::First { round_trip_ns, measured }
     }
-
-    /// The oldest packet of a stream that waits for a reply.
-    pub(super) fn oldest_unanswered(&mut self, stream: u32) -> Option<u64> {
-        let Stream { next, oldest, .. } = self.streams[stream as usize];
-        let mut oldest = oldest.max(next.saturating_sub(self.remembered));
-        while oldest < next {
-            let left = self.left[self.place(stream, oldest)];
-            if left != 0 && left & ANSWERED == 0 {
-                break;
-            }
-            oldest += 1;
-        }
-        self.streams[stream as usize].oldest = oldest;
-        (oldest < next).then_some(oldest)
-    }
 }
 
 #[cfg(test)]
@@ -244,7 +227,6 @@ mod tests {
         let stream = &ledger.streams()[1];
         assert_eq!((stream.next, stream.sent, stream.received), (4, 2, 1));
         assert_eq!((stream.duplicated, stream.reordered, stream.lateness_max_ns), (1, 0, 2));
-        assert_eq!(ledger.oldest_unanswered(1), Some(1));
     }
 
     #[test]
@@ -254,7 +236,6 @@ mod tests {
         assert_eq!(ledger.answered(0, 0, 2000, 0), Reply::Late);
         assert!(matches!(ledger.answered(0, 1, 2000, 0), Reply::First { .. }));
         assert_eq!(ledger.streams()[0].received, 1);
-        assert_eq!(ledger.oldest_unanswered(0), Some(2));
     }
 
     proptest! {
@@ -301,8 +282,6 @@ mod tests {
             prop_assert_eq!(stream.duplicated, duplicated);
             prop_assert_eq!(stream.reordered, reordered);
             prop_assert!((stream.jitter_ns() - jitter).abs() < 1e-6);
-            let oldest = (0..sent).find(|sequence| !answers.contains_key(sequence));
-            prop_assert_eq!(ledger.oldest_unanswered(0), oldest);
         }
     }
 }

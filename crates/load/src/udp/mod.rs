@@ -21,7 +21,6 @@ pub mod fuzzing;
 mod ledger;
 mod packet;
 pub mod plan;
-mod ramp;
 mod sender;
 mod settings;
 mod summary;
@@ -32,21 +31,14 @@ pub use crate::schedule::Rate;
 pub use packet::{Payload, RTP_HEADER_BYTES};
 pub use plan::Spread;
 pub use settings::Settings;
-pub use table::StepRow;
 pub(crate) use table::Table;
 
-use self::ramp::Ramp;
-use self::summary::{ramp_step, report};
-use crate::observer::{Observer, Progress};
+use self::summary::report;
+use crate::observer::Observer;
 use crate::run::{LoadError, Stopper, run};
 use std::sync::Arc;
-use std::time::Duration;
-use twinring::{Features, Runtime, RuntimeError};
+use twinring::{Features, RuntimeError};
 use twinring_wire::UdpResult;
-use twinring_wire::udp::RampStep;
-
-/// Traffic before each step of a ramp.
-const RAMP_WARMUP: Duration = Duration::from_millis(250);
 
 /// A load that is ready to run.
 pub type Load = crate::Load<Settings>;
@@ -57,83 +49,30 @@ impl Load {
     /// # Errors
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
-        let runtime = build(&settings)?;
+        let builder = settings.workers.builder(settings.tuned_uring());
+        let runtime = builder.call_times(settings.calls).build()?;
         Ok(Load { settings, runtime, stopper: Stopper::default() })
     }
 
-    /// Opens sockets, loads, measures. Returns when all of it has ended. With a ramp, first
-    /// searches for the highest rate, in at most 24 steps of the configured length, and measures
-    /// there; `on_step` is called for each step.
+    /// Opens sockets, loads, measures. Returns when all of it has ended.
     ///
     /// # Errors
     /// When the engine fails or no socket can be opened.
-    pub fn run(
-        self,
-        observer: &mut dyn Observer,
-        mut on_step: impl FnMut(&RampStep),
-    ) -> Result<UdpResult, LoadError> {
-        let Load { mut settings, runtime, stopper } = self;
-        let Some(step_duration) = settings.ramp else {
-            return run_once(&settings, runtime, &stopper, observer);
-        };
-        let mut ramp = Ramp::new(settings.rate, settings.highest_rate());
-        let mut steps: Vec<RampStep> = Vec::new();
-        while let Some(rate) = ramp.next_rate() {
-            let (duration, warmup) = (step_duration, RAMP_WARMUP);
-            let step = Settings { rate, duration, warmup, ..settings.clone() };
-            let runtime = build(&step).map_err(LoadError::Engine)?;
-            let report = run_once(&step, runtime, &stopper, &mut WithoutWindow(observer))?;
-            if report.head.interrupted {
-                return Ok(UdpResult { ramp: Some(steps), ..report });
-            }
-            let step = ramp_step(&report);
-            ramp.tried(rate, step.loss_free);
-            on_step(&step);
-            steps.push(step);
-            // Without a loss-free rate, the lowest one tried.
-            settings.rate = ramp.best().unwrap_or(rate);
-        }
-        let report = run_once(&settings, runtime, &stopper, observer)?;
-        Ok(UdpResult { ramp: Some(steps), ..report })
-    }
-}
-
-fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
-    let builder = settings.workers.builder(settings.tuned_uring());
-    builder.call_times(settings.calls).build()
-}
-
-fn run_once(
-    settings: &Settings,
-    runtime: Runtime,
-    stopper: &Stopper,
-    observer: &mut dyn Observer,
-) -> Result<UdpResult, LoadError> {
-    // With a submission thread the kernel may take packets before the enter.
-    let submits =
-        matches!(runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
-    let shared = Arc::new(settings.clone());
-    let (outcomes, ran) =
-        run(runtime, stopper, settings.plan(), observer, move |index, control| {
+    pub fn run(self, observer: &mut dyn Observer) -> Result<UdpResult, LoadError> {
+        let Load { settings, runtime, stopper } = self;
+        // With a submission thread the kernel may take packets before the enter.
+        let submits =
+            matches!(runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
+        let shared = Arc::new(settings.clone());
+        let plan = settings.plan();
+        let (outcomes, ran) = run(runtime, &stopper, plan, observer, move |index, control| {
             client::run_thread(index, Arc::clone(&shared), control, submits)
         })?;
-    let report = report(settings, &ran, outcomes);
-    if report.streams.opened == 0 && !report.head.interrupted {
-        let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
-        return Err(LoadError::Unreachable { target: report.head.target, why });
-    }
-    Ok(report)
-}
-
-/// Hears of the progress of a ramp's steps, and not of their windows.
-struct WithoutWindow<'a>(&'a mut dyn Observer);
-
-impl Observer for WithoutWindow<'_> {
-    fn window_started(&mut self, _: u64) {}
-
-    fn window_ended(&mut self, _: u64) {}
-
-    fn progress(&mut self, progress: &Progress) {
-        self.0.progress(progress);
+        let report = report(&settings, &ran, outcomes);
+        if report.streams.opened == 0 && !report.head.interrupted {
+            let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
+            return Err(LoadError::Unreachable { target: report.head.target, why });
+        }
+        Ok(report)
     }
 }

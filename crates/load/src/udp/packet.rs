@@ -3,10 +3,7 @@
 //! - RTP (RFC 3550): a header of 12 bytes, then a pattern. The SSRC identifies the stream; the
 //!   timestamp advances with the clock of 8 kHz, and distinguishes packets that share a 16-bit
 //!   sequence number.
-//! - Raw, 8 bytes and more: a number of 8 bytes that identifies stream and sequence, then a
-//!   pattern.
-//! - Raw, shorter: only a pattern, the same in all packets of a stream. A reply counts for the
-//!   oldest packet without one.
+//! - Raw: a number of 8 bytes that identifies stream and sequence, then a pattern.
 
 use crate::pattern::Pattern;
 
@@ -36,51 +33,36 @@ pub enum Payload {
     Raw,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Rtp,
-    Tagged,
-    Anonymous,
-}
-
 /// The format of all packets of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
-    kind: Kind,
+    kind: Payload,
     bytes: usize,
     seed: u64,
     /// Ticks of the RTP clock between two packets of a stream, << 32.
     ticks: u128,
 }
 
+impl Payload {
+    /// Bytes that every packet begins with.
+    pub(super) fn header_bytes(self) -> usize {
+        match self {
+            Payload::Rtp => RTP_HEADER_BYTES,
+            Payload::Raw => TAG_BYTES,
+        }
+    }
+}
+
 impl Format {
     /// Packets of `bytes`, at `rate` millionths of a packet a second and stream.
     pub(super) fn new(payload: Payload, bytes: usize, seed: u64, rate: u64) -> Format {
-        let kind = match payload {
-            Payload::Rtp => Kind::Rtp,
-            Payload::Raw if bytes >= TAG_BYTES => Kind::Tagged,
-            Payload::Raw => Kind::Anonymous,
-        };
         let ticks = ((RTP_CLOCK_HZ * 1_000_000) << 32) / u128::from(rate.max(1));
-        Format { kind, bytes, seed, ticks }
+        Format { kind: payload, bytes, seed, ticks }
     }
 
     /// Bytes of a packet.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// True if the content does not identify a packet.
-    pub(super) fn is_anonymous(&self) -> bool {
-        self.kind == Kind::Anonymous
-    }
-
-    fn header_bytes(&self) -> usize {
-        match self.kind {
-            Kind::Rtp => RTP_HEADER_BYTES,
-            Kind::Tagged => TAG_BYTES,
-            Kind::Anonymous => 0,
-        }
     }
 
     /// The SSRC of a stream: random, and different for each.
@@ -119,13 +101,12 @@ impl Format {
     #[inline]
     pub(super) fn write(&self, stream: u64, sequence: u64, into: &mut [u8]) {
         match self.kind {
-            Kind::Rtp => {
+            Payload::Rtp => {
                 into[..RTP_HEADER_BYTES].copy_from_slice(&self.rtp_header(stream, sequence));
             }
-            Kind::Tagged => into[..TAG_BYTES].copy_from_slice(&self.tag(stream, sequence)),
-            Kind::Anonymous => {}
+            Payload::Raw => into[..TAG_BYTES].copy_from_slice(&self.tag(stream, sequence)),
         }
-        let body = &mut into[self.header_bytes()..];
+        let body = &mut into[self.kind.header_bytes()..];
         body.copy_from_slice(self.body(stream, sequence));
     }
 
@@ -135,18 +116,17 @@ impl Format {
         if bytes.len() != self.bytes {
             return false;
         }
-        let (header, body) = bytes.split_at(self.header_bytes());
+        let (header, body) = bytes.split_at(self.kind.header_bytes());
         let same_header = match self.kind {
-            Kind::Rtp => *header == self.rtp_header(stream, sequence),
-            Kind::Tagged => *header == self.tag(stream, sequence),
-            Kind::Anonymous => true,
+            Payload::Rtp => *header == self.rtp_header(stream, sequence),
+            Payload::Raw => *header == self.tag(stream, sequence),
         };
         same_header && body == self.body(stream, sequence)
     }
 
     fn body(&self, stream: u64, sequence: u64) -> &'static [u8] {
-        let bytes = self.bytes - self.header_bytes();
-        let place = if self.is_anonymous() { 0 } else { sequence.wrapping_mul(bytes as u64) };
+        let bytes = self.bytes - self.kind.header_bytes();
+        let place = sequence.wrapping_mul(bytes as u64);
         // The stream of bytes repeats, so that any place in it is as good modulo 2^48.
         Pattern::new(stream, 0).slice(place & ((1 << 48) - 1), bytes)
     }
@@ -155,15 +135,14 @@ impl Format {
     #[inline]
     pub(super) fn stream_of(&self, bytes: &[u8]) -> Option<u64> {
         match self.kind {
-            Kind::Rtp => {
+            Payload::Rtp => {
                 let ssrc = u32::from_be_bytes(array(bytes, 8)?);
                 Some(unscramble(ssrc).wrapping_sub(self.seed as u32).into())
             }
-            Kind::Tagged => {
+            Payload::Raw => {
                 let tag = u64::from_be_bytes(array(bytes, 0)?) ^ self.seed;
                 Some(tag >> TAG_SEQUENCE_BITS)
             }
-            Kind::Anonymous => None,
         }
     }
 
@@ -181,13 +160,12 @@ impl Format {
         remembered: u64,
     ) -> Option<u64> {
         match self.kind {
-            Kind::Anonymous => None,
-            Kind::Tagged => {
+            Payload::Raw => {
                 let tag = u64::from_be_bytes(array(bytes, 0)?) ^ self.seed;
                 let sequence = tag & ((1 << TAG_SEQUENCE_BITS) - 1);
                 Some(sequence).filter(|sequence| *sequence < next)
             }
-            Kind::Rtp => {
+            Payload::Rtp => {
                 let number = u16::from_be_bytes(array(bytes, 2)?);
                 let timestamp = u32::from_be_bytes(array(bytes, 4)?);
                 let ssrc = self.ssrc(stream);
@@ -348,14 +326,5 @@ mod tests {
         assert_eq!(timestamp(&second), timestamp(&first).wrapping_add(160));
         assert_eq!(first[8..12], second[8..12]);
         assert_ne!(first[8..12], packet(&format, 1, 0)[8..12]);
-    }
-
-    #[test]
-    fn short_raw_packets_name_nothing() {
-        let format = Format::new(Payload::Raw, 7, 1, 50_000_000);
-        assert!(format.is_anonymous());
-        let sent = packet(&format, 3, 1);
-        assert_eq!(sent, packet(&format, 3, 2));
-        assert_eq!((format.stream_of(&sent), format.sequence_of(3, &sent, 9, 64)), (None, None));
     }
 }

@@ -1,6 +1,6 @@
 //! The settings of a load of datagrams.
 
-use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
+use super::packet::{Payload, STREAMS_MAX};
 use super::plan::Spread;
 use crate::gates::Gates;
 use crate::run::Plan;
@@ -46,8 +46,6 @@ pub struct Settings {
     pub single_socket: bool,
     /// The relative timing of different streams.
     pub spread: Spread,
-    /// Search for the highest rate without loss, in steps of this length, before the measurement.
-    pub ramp: Option<Duration>,
     /// io_uring: single-shot receives in flight for each socket, instead of one multishot receive.
     pub pending: Option<u32>,
     /// epoll: up to 64 packets with a system call.
@@ -94,7 +92,6 @@ impl Settings {
             payload: Payload::Rtp,
             single_socket: false,
             spread: Spread::Even,
-            ramp: None,
             pending: None,
             batch: true,
             gso: false,
@@ -125,18 +122,9 @@ impl Settings {
         if let Some(pending) = self.pending {
             between("--pending", pending.into(), 1, 4096)?;
         }
-        if self.payload == Payload::Rtp && (self.packet_bytes as usize) < RTP_HEADER_BYTES {
-            let bytes = self.packet_bytes;
-            return Err(format!("--size {bytes}: an RTP header alone takes {RTP_HEADER_BYTES}"));
-        }
-        if self.payload == Payload::Raw
-            && self.packet_bytes < 8
-            && self.single_socket
-            && self.streams > self.workers.threads as u64
-        {
-            return Err("--payload raw with less than 8 bytes names no stream: it needs a socket \
-                        for each, or one stream a thread"
-                .into());
+        let (bytes, least) = (self.packet_bytes, self.payload.header_bytes());
+        if (bytes as usize) < least {
+            return Err(format!("--size {bytes}: the header of a packet alone takes {least}"));
         }
         if !Rate::RANGE.contains(&self.rate) {
             return Err(format!("--pps {}: expected 0.001 to {PACKETS_PER_S_MAX}", self.rate));
@@ -161,7 +149,6 @@ impl Settings {
             ("--duration", self.duration, microsecond, TIME_MAX),
             ("--drain", self.drain, Duration::ZERO, DRAIN_MAX),
             ("--tick", self.tick, 50 * microsecond, second),
-            ("--ramp", self.ramp.unwrap_or(second), second / 10, DRAIN_MAX),
         ])
     }
 
@@ -173,11 +160,6 @@ impl Settings {
     /// Packets a second of all streams together.
     pub(super) fn packets_per_s(&self) -> f64 {
         self.rate.number_per_s() * self.streams as f64
-    }
-
-    /// The highest allowed rate of a stream.
-    pub(super) fn highest_rate(&self) -> Rate {
-        Rate::per_second(PACKETS_PER_S_MAX / self.streams as f64)
     }
 
     /// Streams of thread number `thread`.

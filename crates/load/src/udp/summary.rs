@@ -16,17 +16,12 @@ use twinring::CallTime;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::tcp::Bytes;
 use twinring_wire::udp::{
-    Call, Errors, Histograms, Jitter, Packets, RampStep, SCHEMA, Segmentation, SocketBuffers,
-    Stream, Streams,
+    Call, Errors, Histograms, Jitter, Packets, SCHEMA, Segmentation, SocketBuffers, Stream, Streams,
 };
 use twinring_wire::{Fields, UdpResult};
 
 /// Worst streams that the result names.
 const WORST: usize = 10;
-
-/// A step of the ramp has kept the schedule if all but a thousandth of its packets left within this
-/// time.
-const KEPT_US_P99_9: f64 = 10_000.0;
 
 /// Combines the threads' results.
 pub(super) fn report(settings: &Settings, ran: &Ran, mut outcomes: Vec<Outcome>) -> UdpResult {
@@ -74,7 +69,6 @@ pub(super) fn report(settings: &Settings, ran: &Ran, mut outcomes: Vec<Outcome>)
         kernel_drops: drops.map(|drops| drops.iter().sum()),
         streams: streams(settings, &rows),
         calls: settings.calls.then(|| calls(&outcomes, window.seconds)),
-        ramp: None,
         socket_buffers: SocketBuffers {
             asked_bytes: settings.receive_buffer(),
             granted_receive_bytes: least(granted.iter().map(|got| got.recv_buffer_bytes)),
@@ -100,22 +94,6 @@ pub(super) fn report(settings: &Settings, ran: &Ran, mut outcomes: Vec<Outcome>)
         first_error: first_error.min().map(|(_, what)| what),
         cpu: cpu::report(&cpus, ran.throttling),
         runtime_counters: Fields::of(&ran.counters),
-    }
-}
-
-/// The result of a step of a ramp.
-pub(super) fn ramp_step(report: &UdpResult) -> RampStep {
-    let packets = &report.packets;
-    let lateness_us_p99_9 = report.send_lateness_us.p99_9;
-    let unsent = packets.unsent + packets.refused;
-    let complete = packets.sent > 0 && packets.lost == 0 && unsent == 0;
-    RampStep {
-        packets_per_s: report.settings.packets_per_s,
-        sent: packets.sent,
-        lost: packets.lost,
-        unsent,
-        lateness_us_p99_9,
-        loss_free: complete && lateness_us_p99_9 <= KEPT_US_P99_9,
     }
 }
 

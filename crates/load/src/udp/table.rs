@@ -1,10 +1,8 @@
 //! The result of a run as tables for people.
 
-use crate::report::table::{
-    self, Times, count, cpu, gates, grouped, megabytes_per_s, row, time, times,
-};
+use crate::report::table::{self, Times, count, cpu, gates, grouped, row, time, times};
 use std::fmt;
-use twinring_wire::udp::{Call, RampStep, Stream};
+use twinring_wire::udp::{Call, Stream};
 use twinring_wire::{Fields, UdpResult};
 
 /// Streams that are shown unless all are asked for.
@@ -14,10 +12,6 @@ const WORST_SHOWN: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a>(pub(crate) &'a UdpResult);
 
-/// A step of the search for the highest rate as a row for people.
-#[derive(Clone, Copy, Debug)]
-pub struct StepRow<'a>(pub &'a RampStep);
-
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
@@ -26,7 +20,6 @@ impl fmt::Display for Table<'_> {
         self.sockets(f)?;
         self.streams(f)?;
         self.0.calls.as_ref().map_or(Ok(()), |calls| calls_table(f, calls))?;
-        self.0.ramp.as_ref().map_or(Ok(()), |steps| ramp_table(f, steps))?;
         cpu(f, &self.0.cpu, "the schedule may not hold")?;
         gates(f, &self.0.gates)?;
         self.answer(f)
@@ -138,7 +131,7 @@ impl Table<'_> {
             Some(all) => ("all", all.as_slice()),
             None => ("worst", &streams.worst[..streams.worst.len().min(WORST_SHOWN)]),
         };
-        let heads = ["sent", "received", "lost", "dup", "reord"];
+        let heads = ["sent", "back", "lost", "dup", "reord"];
         write!(f, "  {title:<7}{:>9}", "ssrc")?;
         heads.iter().try_for_each(|head| write!(f, "{head:>8}"))?;
         writeln!(f, "{:>11}{:>11}", "jitter", "max rtt")?;
@@ -152,9 +145,8 @@ impl Table<'_> {
             received => table::summary(trips, received),
         };
         let text = format!(
-            "{} packets/s, {:.1} MB/s came back, {:.4} % lost; {trips}",
+            "{} packets/s came back, {:.3} % lost; {trips}",
             grouped(packets.received_per_second.round() as u64),
-            megabytes_per_s(self.0.bytes.received, self.0.window.seconds),
             100.0 * self.0.loss_ratio
         );
         row(f, "ANSWER", &text)
@@ -185,33 +177,4 @@ fn calls_table(f: &mut fmt::Formatter<'_>, calls: &[Call]) -> fmt::Result {
             time(row.max_us)
         )
     })
-}
-
-fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {
-    writeln!(
-        f,
-        "{:<8}{:>16}{:>14}{:>12}{:>12}{:>14}",
-        "ramp", "packets/s", "sent", "lost", "unsent", "late p99.9"
-    )?;
-    steps.iter().try_for_each(|step| writeln!(f, "{}", StepRow(step)))?;
-    match steps.iter().filter(|step| step.loss_free).map(|step| step.packets_per_s).reduce(f64::max)
-    {
-        Some(best) => writeln!(f, "  highest rate without loss: {best:.1} packets/s a stream"),
-        None => writeln!(f, "  every rate had loss"),
-    }
-}
-
-impl fmt::Display for StepRow<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.0.loss_free { "ok" } else { "no" };
-        write!(
-            f,
-            "  {verdict:<6}{:>16.1}{:>14}{:>12}{:>12}{:>14}",
-            self.0.packets_per_s,
-            grouped(self.0.sent),
-            grouped(self.0.lost),
-            grouped(self.0.unsent),
-            time(self.0.lateness_us_p99_9)
-        )
-    }
 }

@@ -290,15 +290,9 @@ impl Traffic {
         };
         let format = self.shape.format;
         let global = self.plan.global(stream);
-        let sequence = if format.is_anonymous() {
-            self.ledger.oldest_unanswered(stream)
-        } else {
-            let (next, remembered) = (self.ledger.stream(stream).next, self.ledger.remembered());
-            format.sequence_of(global, bytes, next, remembered)
-        };
-        let Some(sequence) = sequence else {
-            // For anonymous packets, one more than was sent.
-            match self.shape.verify && !format.is_anonymous() {
+        let (next, remembered) = (self.ledger.stream(stream).next, self.ledger.remembered());
+        let Some(sequence) = format.sequence_of(global, bytes, next, remembered) else {
+            match self.shape.verify {
                 true => self.mismatched(stream, now_ns, || {
                     format!("stream {global}: a reply to a packet that was never sent")
                 }),
@@ -326,17 +320,9 @@ impl Traffic {
 
     /// The stream of ours that a reply belongs to.
     fn stream_of(&self, at: usize, bytes: &[u8]) -> Option<u32> {
-        let named = match self.shape.format.is_anonymous() {
-            true => None,
-            false => Some(self.plan.local(self.shape.format.stream_of(bytes)?)?),
-        };
-        match self.shape.sockets {
-            Sockets::Single => Some(named.unwrap_or(0)),
-            Sockets::Each => {
-                let own = at as u32;
-                named.is_none_or(|named| named == own).then_some(own)
-            }
-        }
+        let named = self.plan.local(self.shape.format.stream_of(bytes)?)?;
+        let fits = self.shape.sockets == Sockets::Single || named == at as u32;
+        fits.then_some(named)
     }
 
     fn mismatched(&mut self, stream: u32, now_ns: u64, what: impl FnOnce() -> String) {
