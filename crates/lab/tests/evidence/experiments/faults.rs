@@ -59,8 +59,9 @@ fn a_server_that_loses_bytes_is_named() {
 }
 
 fn a_server_that_swallows_the_end_of_a_message_is_named() {
-    // The client cannot see a difference; it waits for ever.
-    let named = [Check::Stalled, Check::Answers];
+    // The client cannot see a difference; it waits for ever. With little of a CPU it has few answers, and those in
+    // flight outlast the window.
+    let named = [Check::Stalled, Check::Answers, Check::LittlesLaw];
     assert_caught_in(Sketch::default, "swallow", &named);
 }
 
