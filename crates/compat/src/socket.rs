@@ -64,5 +64,5 @@ macro_rules! operations {
 }
 
 operations!([] TcpStream => TcpStream);
-operations!([] UnixStream => UnixStream);
+operations!([] UnixStream => TcpStream);
 operations!([S: Socket] Rc<S> => S);

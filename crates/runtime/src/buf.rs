@@ -16,17 +16,19 @@ pub(crate) use several::{SLICES_MAX, Several};
 
 use std::fmt;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
-/// The memory of a [`RecvBuf`]. Small, because every socket has a field for one.
+/// What the bytes of a [`RecvBuf`] belong to.
 enum Home {
     /// The number of the buffer has the width of the enum's tag, so that a move copies whole fields.
     Pool(Rc<Pool>, u32),
-    Heap(Box<Detached>),
+    /// In a box of their own, so that moving this moves no box of bytes, which would end the validity
+    /// of pointers to them.
+    Heap { _bytes: Box<Box<[u8]>> },
     Nowhere,
 }
-
-struct Detached(Box<[u8]>);
 
 /// Received bytes. From a stream, empty means the end of the stream; from a datagram socket, empty
 /// is an empty datagram.
@@ -34,50 +36,45 @@ struct Detached(Box<[u8]>);
 /// Dropping it returns the memory to the worker's pool. It can be passed to
 /// [`TcpStream::send`](crate::TcpStream::send) directly, without a copy.
 pub struct RecvBuf {
+    start: NonNull<u8>,
+    len: u32,
     home: Home,
-    start: u32,
-    end: u32,
 }
 
 impl RecvBuf {
-    /// A view of `start..end` of a pool buffer; takes one reference.
+    /// A view of `start..end` of a pool buffer, whose reader it becomes.
     pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
         assert!(start <= end && end <= pool.buffer_bytes(), "a range outside of its buffer");
         #[cfg(debug_assertions)]
         pool.note_filled(id, end);
         pool.retain(id);
-        RecvBuf {
-            home: Home::Pool(Rc::clone(pool), u32::from(id)),
-            start: start as u32,
-            end: end as u32,
-        }
+        // SAFETY: `start` is inside the buffer, or at its end.
+        let start_of_bytes = unsafe { NonNull::new_unchecked(pool.address(id).add(start)) };
+        let home = Home::Pool(Rc::clone(pool), u32::from(id));
+        RecvBuf { start: start_of_bytes, len: (end - start) as u32, home }
     }
 
     /// No bytes: the end of a stream, or an empty datagram.
     pub(crate) fn empty() -> RecvBuf {
-        RecvBuf { home: Home::Nowhere, start: 0, end: 0 }
+        RecvBuf { start: NonNull::dangling(), len: 0, home: Home::Nowhere }
     }
 
-    /// Number of bytes. Hides that of the slice, which has to find the memory.
+    /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        (self.end - self.start) as usize
+        self.len as usize
     }
 
     /// True without bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.len == 0
     }
 
     /// Moves the bytes out of the pool, so that they can be kept for long.
     pub fn detach(self) -> RecvBuf {
         match self.home {
-            Home::Pool(..) => {
-                let bytes: Box<[u8]> = Box::from(&*self);
-                let end = bytes.len() as u32;
-                RecvBuf { home: Home::Heap(Box::new(Detached(bytes))), start: 0, end }
-            }
+            Home::Pool(..) => RecvBuf::from(self.to_vec()),
             _ => self,
         }
     }
@@ -85,14 +82,14 @@ impl RecvBuf {
     /// Shortens the view from the front: the first `bytes` (at most all) are dropped.
     pub fn advance(&mut self, bytes: usize) {
         let bytes = bytes.min(self.len());
-        self.start += bytes as u32;
+        // SAFETY: inside the view, or at its end.
+        self.start = unsafe { self.start.add(bytes) };
+        self.len -= bytes as u32;
     }
 
     /// Shortens the view from the back to `bytes`; has no effect if it is already shorter.
     pub fn truncate(&mut self, bytes: usize) {
-        if bytes < self.len() {
-            self.end = self.start + bytes as u32;
-        }
+        self.len = self.len.min(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 }
 
@@ -101,12 +98,16 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let (start, end) = (self.start as usize, self.end as usize);
-        match &self.home {
-            Home::Pool(pool, id) => pool.bytes(*id as u16, start, end),
-            Home::Heap(detached) => &detached.0[start..end],
-            Home::Nowhere => &[],
-        }
+        // SAFETY: the home keeps the bytes in place and unchanged as long as this exists: a buffer with a
+        // reader is not written (see `Pool`), and a box of bytes is not borrowed otherwise. The kernel or
+        // mmap initialised every byte of a pool.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for RecvBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 
@@ -130,8 +131,17 @@ impl From<Vec<u8>> for RecvBuf {
         if bytes.is_empty() {
             return RecvBuf::empty();
         }
-        let end = u32::try_from(bytes.len()).expect("less than 4 GiB");
-        RecvBuf { home: Home::Heap(Box::new(Detached(bytes.into()))), start: 0, end }
+        let len = u32::try_from(bytes.len()).expect("less than 4 GiB");
+        let mut bytes: Box<Box<[u8]>> = Box::new(bytes.into());
+        let start = NonNull::from(&mut **bytes).cast();
+        RecvBuf { start, len, home: Home::Heap { _bytes: bytes } }
+    }
+}
+
+impl From<RecvBuf> for Vec<u8> {
+    /// Copies the bytes.
+    fn from(buf: RecvBuf) -> Vec<u8> {
+        buf.to_vec()
     }
 }
 
@@ -152,6 +162,7 @@ enum Source {
     Received(RecvBuf),
     Owned(Vec<u8>),
     Shared(Rc<[u8]>),
+    SharedByThreads(Arc<[u8]>),
     Static(&'static [u8]),
     /// Of a vectored send. Users of the library see only the parts.
     Several(Box<Several>),
@@ -161,7 +172,7 @@ impl SendBuf {
     /// One buffer that consists of `parts`, in order.
     pub(crate) fn several(parts: Vec<SendBuf>) -> SendBuf {
         let end = parts.iter().map(SendBuf::len).sum();
-        SendBuf { start: 0, end, source: Source::Several(Box::new(Several::new(parts))) }
+        SendBuf::of(Source::Several(Box::new(Several::new(parts))), end)
     }
 
     /// The parts of which it was made.
@@ -194,6 +205,7 @@ impl SendBuf {
             Source::Received(buf) => buf,
             Source::Owned(bytes) => bytes,
             Source::Shared(bytes) => bytes,
+            Source::SharedByThreads(bytes) => bytes,
             Source::Static(bytes) => bytes,
             // The first of them, and the others when it was sent.
             Source::Several(several) => return several.first_slice(),
@@ -241,27 +253,43 @@ impl fmt::Debug for SendBuf {
     }
 }
 
+impl SendBuf {
+    fn of(source: Source, len: usize) -> SendBuf {
+        SendBuf { source, start: 0, end: len }
+    }
+}
+
 impl From<RecvBuf> for SendBuf {
     fn from(buf: RecvBuf) -> SendBuf {
-        SendBuf { start: 0, end: buf.len(), source: Source::Received(buf) }
+        let len = buf.len();
+        SendBuf::of(Source::Received(buf), len)
     }
 }
 
 impl From<Vec<u8>> for SendBuf {
     fn from(bytes: Vec<u8>) -> SendBuf {
-        SendBuf { start: 0, end: bytes.len(), source: Source::Owned(bytes) }
+        let len = bytes.len();
+        SendBuf::of(Source::Owned(bytes), len)
     }
 }
 
 impl From<Rc<[u8]>> for SendBuf {
     fn from(bytes: Rc<[u8]>) -> SendBuf {
-        SendBuf { start: 0, end: bytes.len(), source: Source::Shared(bytes) }
+        let len = bytes.len();
+        SendBuf::of(Source::Shared(bytes), len)
+    }
+}
+
+impl From<Arc<[u8]>> for SendBuf {
+    fn from(bytes: Arc<[u8]>) -> SendBuf {
+        let len = bytes.len();
+        SendBuf::of(Source::SharedByThreads(bytes), len)
     }
 }
 
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> SendBuf {
-        SendBuf { start: 0, end: bytes.len(), source: Source::Static(bytes) }
+        SendBuf::of(Source::Static(bytes), bytes.len())
     }
 }
 

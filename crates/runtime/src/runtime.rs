@@ -10,7 +10,7 @@ use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::notice::Notice;
 use crate::sync::{AtomicU8, Mutex};
-use crate::task::{Inbox, RemoteHandle, task_for};
+use crate::task::{Inbox, Registration, RemoteHandle, task_for};
 use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
@@ -65,8 +65,8 @@ const STOPPING: u8 = 2;
 /// State that the threads of a runtime share with its handles.
 struct Shared {
     stage: AtomicU8,
-    /// Each with the number of its worker, in the order in which they started.
-    inboxes: Mutex<Vec<(usize, Arc<Inbox>)>>,
+    /// By the numbers of the workers.
+    inboxes: Mutex<Vec<Arc<Inbox>>>,
     /// Threads for blocking work on files; none until they are needed.
     blocking: Arc<blocking::Pool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
@@ -94,7 +94,7 @@ impl Shared {
     fn advance_to(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::AcqRel);
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        inboxes.iter().for_each(|(_, inbox)| inbox.signal());
+        inboxes.iter().for_each(|inbox| inbox.signal());
     }
 }
 
@@ -122,13 +122,13 @@ impl Handle {
     }
 
     /// Starts a task on a worker, from any thread: from another worker, or from outside of the runtime.
-    /// `task` is sent to the worker and called there, so what it returns need not be `Send`. Without
-    /// a reason to choose a worker, take them in turn.
+    /// `task` is sent to the worker and called there, so what it returns need not be `Send`. A worker
+    /// that has not started yet starts it then. Without a reason to choose a worker, take them in turn.
     ///
     /// ```no_run
     /// # fn example(handle: &twinring::Handle) -> std::io::Result<()> {
     /// let length = handle.spawn_on(0, || async {
-    ///     let stream = twinring::TcpStream::connect_to("example.org:80").await?;
+    ///     let stream = twinring::TcpStream::connect("example.org:80").await?;
     ///     stream.send("GET / HTTP/1.0\r\n\r\n").await?;
     ///     Ok::<usize, std::io::Error>(stream.recv().await?.len())
     /// })?;
@@ -137,8 +137,7 @@ impl Handle {
     /// ```
     ///
     /// # Errors
-    /// When the worker does not run, yet or any more; WouldBlock when it has 1,024 such tasks that it
-    /// has not started.
+    /// When the worker has ended; WouldBlock when it has 1,024 such tasks that it has not started.
     pub fn spawn_on<F, Fut>(&self, worker: usize, task: F) -> io::Result<RemoteHandle<Fut::Output>>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -147,15 +146,11 @@ impl Handle {
     {
         let inbox = {
             let inboxes = self.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-            let found = inboxes.iter().find(|(number, _)| *number == worker);
-            found.map(|(_, inbox)| Arc::clone(inbox))
+            inboxes.get(worker).cloned()
         };
         let Some(inbox) = inbox else {
-            let workers = self.shared.workers.len();
-            let what = match worker < workers {
-                true => format!("worker {worker} has not started yet"),
-                false => format!("there is no worker {worker}: the last is {}", workers - 1),
-            };
+            let last = self.shared.workers.len() - 1;
+            let what = format!("there is no worker {worker}: the last is {last}");
             return Err(io::Error::new(io::ErrorKind::NotConnected, what));
         };
         let (starter, handle) = task_for(task);
@@ -178,6 +173,8 @@ pub struct Runtime {
     /// Of the workers with odd numbers, if they use the other engine.
     second: Option<Features>,
     fallback_reason: Option<String>,
+    /// Of workers that have not started yet.
+    registrations: Mutex<Vec<Option<Registration>>>,
     shared: Arc<Shared>,
 }
 
@@ -236,10 +233,9 @@ impl Runtime {
         Fut: Future,
         Fut::Output: Send,
     {
-        let _at_the_end = CloseBlocking { runtime: &self };
         let run_one = |index: usize| {
             let stop_others = StopUnlessDisarmed { shared: &self.shared, armed: Cell::new(true) };
-            let outcome = Worker::start(&self, index).and_then(|worker| worker.run(service(index)));
+            let outcome = Worker::start(&self, index).and_then(|worker| worker.run(service(index), None));
             stop_others.armed.set(outcome.is_err());
             outcome
         };
@@ -279,43 +275,45 @@ impl Runtime {
     }
 
     /// Runs one future on a worker on the calling thread. It may borrow from the caller; tasks that
-    /// it spawns may not.
+    /// it spawns may not, and end with it. May be called again.
+    ///
+    /// Streams that were dropped with queued data continue to send it within the linger limit, but a
+    /// peer that takes nothing for half a second is not waited for.
     ///
     /// # Errors
     /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
     ///
     /// # Panics
     /// As [`run`](Runtime::run).
-    pub fn block_on<Fut>(self, future: Fut) -> Result<Fut::Output, RuntimeError>
+    pub fn block_on<Fut>(&self, future: Fut) -> Result<Fut::Output, RuntimeError>
     where
         Fut: Future,
     {
         if self.builder.workers != 1 {
             return Err(RuntimeError::new("block_on needs a runtime with one worker", None));
         }
-        let _at_the_end = CloseBlocking { runtime: &self };
-        Worker::start(&self, 0)?
-            .run(future)?
+        Worker::start(self, 0)?
+            .run(future, Some(STUCK))?
             .ok_or_else(|| RuntimeError::new("the runtime was stopped", None))
     }
 }
 
-/// Ends the threads of [`blocking`] after the workers, however those end.
-struct CloseBlocking<'a> {
-    runtime: &'a Runtime,
-}
+/// After [`Runtime::block_on`], a peer that takes nothing for this long is not waited for.
+const STUCK: Duration = Duration::from_millis(500);
 
-impl Drop for CloseBlocking<'_> {
+impl Drop for Runtime {
+    /// Ends the threads for blocking work, and the tasks for workers that were never started.
     fn drop(&mut self) {
-        let shared = &self.runtime.shared;
-        let notice = &self.runtime.builder.on_notice;
+        let shared = &self.shared;
+        let inboxes = shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        inboxes.iter().for_each(|inbox| inbox.close());
         for (pool, stuck) in [
             (&shared.blocking, Notice::FilesystemStuck as fn(usize) -> Notice),
             (&shared.spawned, Notice::BlockingStuck),
         ] {
             let threads = pool.close(shared.patience());
             if threads > 0 {
-                notice(stuck(threads));
+                (self.builder.on_notice)(stuck(threads));
             }
         }
     }

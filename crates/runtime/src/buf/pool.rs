@@ -188,14 +188,6 @@ impl Pool {
         write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })
     }
 
-    pub(super) fn bytes(&self, id: u16, start: usize, end: usize) -> &[u8] {
-        debug_assert!(start <= end && end <= self.buffer_bytes);
-        debug_assert!(self.in_use[usize::from(id)].get(), "read of a released buffer");
-        // SAFETY: callers hold a reference, so this range is not written (see `Pool`); the range
-        // was checked when the RecvBuf was created, and the kernel or mmap initialised every byte.
-        unsafe { std::slice::from_raw_parts(self.address(id).add(start), end - start) }
-    }
-
     /// The buffer is filled up to `end`.
     #[cfg(debug_assertions)]
     pub(super) fn note_filled(&self, id: u16, end: usize) {

@@ -4,7 +4,6 @@ use super::ancillary::{
     NAME_BYTES, SendControl, UNIX_NAME_BYTES, Wanted, decode_address, decode_unix_address,
     encode_address,
 };
-use super::unix_attempt::{Outcome, UnixAttempt};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, Sender, UdpStats};
 use crate::task::{WaitQueue, Waiter};
@@ -32,7 +31,7 @@ pub(crate) struct UdpSetup {
     /// The peer of a connected socket.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) ipv6: bool,
-    /// A Unix socket: the outcome of each send is reported to its sender.
+    /// A Unix socket, which only receives this way.
     pub(crate) unix: bool,
     pub(crate) wanted: Wanted,
     /// Traffic class of datagrams that ask for no ECN codepoint: the DSCP in the upper six bits.
@@ -110,25 +109,22 @@ pub(crate) struct Outgoing {
     pub(crate) datagram: Datagram,
     /// It was handed to the kernel before, and an ICMP error came in its place.
     pub(crate) retried: bool,
-    /// On a Unix socket.
-    pub(crate) unix: Option<Rc<UnixAttempt>>,
 }
 
 impl Outgoing {
     fn new(datagram: Datagram) -> Outgoing {
-        Outgoing { datagram, retried: false, unix: None }
+        Outgoing { datagram, retried: false }
     }
 
-    /// The address of the destination and its length: in `memory`, or that of a Unix socket, which lives
-    /// as long as this. Null and 0 for the peer of a connected socket.
+    /// The address of the destination, in `memory`, and its length. Null and 0 for the peer of a
+    /// connected socket.
     pub(crate) fn name(&self, memory: &mut [u8; NAME_BYTES]) -> (*const libc::c_void, usize) {
-        match (&self.unix, &self.datagram.to) {
-            (Some(unix), _) => unix.name(),
-            (None, Some(to)) => {
+        match &self.datagram.to {
+            Some(to) => {
                 let bytes = encode_address(to, memory);
                 (memory.as_ptr().cast(), bytes)
             }
-            (None, None) => (std::ptr::null(), 0),
+            None => (std::ptr::null(), 0),
         }
     }
 }
@@ -136,9 +132,8 @@ impl Outgoing {
 /// Datagrams that the kernel has not accepted yet, or (io_uring) is not yet known to have accepted.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Not with the kernel. Those in front were submitted and refused, and go before all others.
+    /// Not with the kernel.
     queue: VecDeque<Outgoing>,
-    refused: usize,
     /// All datagrams and bytes held, including those with the kernel.
     held: usize,
     held_bytes: usize,
@@ -152,7 +147,6 @@ impl Outbox {
     pub(crate) fn new(segmentation: bool) -> Outbox {
         Outbox {
             queue: VecDeque::new(),
-            refused: 0,
             held: 0,
             held_bytes: 0,
             segmentation,
@@ -176,19 +170,9 @@ impl Outbox {
         self.queue.len()
     }
 
-    /// Length of the datagram that `pop` takes next.
-    pub(crate) fn next_bytes(&self) -> Option<usize> {
-        self.queue.front().map(|outgoing| outgoing.datagram.data.len())
-    }
-
     /// True if the kernel is to cut what `pop` takes next.
     pub(crate) fn next_is_cut(&self) -> bool {
         self.queue.front().is_some_and(|outgoing| outgoing.datagram.segment_bytes.is_some())
-    }
-
-    /// True while datagrams that the kernel has refused wait to be submitted again.
-    pub(crate) fn has_refused(&self) -> bool {
-        self.refused > 0
     }
 
     /// Drops the datagrams that wait to be submitted.
@@ -196,7 +180,6 @@ impl Outbox {
         for outgoing in std::mem::take(&mut self.queue) {
             self.forget(&outgoing);
         }
-        self.refused = 0;
     }
 
     /// The datagrams to submit, in order.
@@ -222,18 +205,6 @@ impl Outbox {
         count > 0
     }
 
-    /// Takes a datagram of a Unix socket, if there is room.
-    pub(crate) fn take_attempt(&mut self, data: &mut Option<SendBuf>, attempt: &Rc<UnixAttempt>) {
-        if self.has_room()
-            && let Some(data) = data.take()
-        {
-            self.held += 1;
-            self.held_bytes += data.len();
-            let unix = Some(Rc::clone(attempt));
-            self.queue.push_back(Outgoing { unix, ..Outgoing::new(Datagram::new(data)) });
-        }
-    }
-
     fn push(&mut self, mut datagram: Datagram) {
         let bytes = datagram.data.len();
         let segment_bytes = datagram.segment_bytes.map_or(0, usize::from);
@@ -257,25 +228,15 @@ impl Outbox {
         }
     }
 
-    /// The next datagram to submit.
+    /// The next datagram to submit. None may be submitted before the outcome of those before it is
+    /// known: one that is refused goes again before all others.
     pub(crate) fn pop(&mut self) -> Option<Outgoing> {
-        self.refused = self.refused.saturating_sub(1);
-        self.queue.pop_front()
-    }
-
-    /// As [`pop`](Outbox::pop), while nothing is with the kernel: if this is refused, it goes before those
-    /// that were refused earlier and not submitted again.
-    pub(crate) fn pop_alone(&mut self) -> Option<Outgoing> {
-        self.refused = 0;
         self.queue.pop_front()
     }
 
     /// The kernel accepted it.
     pub(crate) fn sent(&mut self, outgoing: &Outgoing, stats: &mut UdpStats) {
         stats.sent += outgoing.datagram.datagrams() as u64;
-        if let Some(unix) = &outgoing.unix {
-            unix.end(Outcome::Sent);
-        }
         self.forget(outgoing);
     }
 
@@ -292,24 +253,17 @@ impl Outbox {
         errno: i32,
         stats: &mut UdpStats,
     ) -> bool {
-        if let Some(unix) = outgoing.unix.take() {
-            // Its sender decides, also if the queue of the receiver is full (EAGAIN), for which there is
-            // no event, and which must not hold up datagrams to others.
-            self.forget(&outgoing);
-            unix.end(Outcome::Refused(errno, outgoing.datagram.data));
-            return false;
-        }
         let segmented = outgoing.datagram.segment_bytes.is_some();
         match errno {
             libc::EAGAIN => {
                 stats.blocked += 1;
-                self.requeue(outgoing);
+                self.queue.push_front(outgoing);
             }
             icmp if is_icmp_error(icmp) && !outgoing.retried => {
                 stats.icmp_errors += 1;
                 stats.retries += 1;
                 outgoing.retried = true;
-                self.requeue(outgoing);
+                self.queue.push_front(outgoing);
             }
             // EIO: the device cannot checksum the segments. EINVAL and, since Linux 6.14, EMSGSIZE: the
             // kernel does not cut this one, as when a segment is larger than the path MTU.
@@ -318,9 +272,9 @@ impl Outbox {
                 self.segmentation &= errno != libc::EIO;
                 let segment_bytes = outgoing.datagram.segment_bytes.map_or(1, usize::from);
                 self.held -= 1;
-                for piece in cut(&outgoing.datagram, segment_bytes) {
+                for piece in cut(&outgoing.datagram, segment_bytes).rev() {
                     self.held += 1;
-                    self.requeue(piece);
+                    self.queue.push_front(piece);
                 }
             }
             errno => {
@@ -329,12 +283,6 @@ impl Outbox {
             }
         }
         errno == libc::EAGAIN
-    }
-
-    /// Puts back a datagram that the kernel has refused, behind those put back earlier.
-    pub(crate) fn requeue(&mut self, outgoing: Outgoing) {
-        self.queue.insert(self.refused, outgoing);
-        self.refused += 1;
     }
 
     /// Ready once everything is with the kernel or counted as lost.
@@ -349,10 +297,14 @@ impl Outbox {
 
 /// Cuts a datagram into pieces of `piece_bytes`, which share one copy of its bytes. Pieces longer
 /// than a segment are left to the kernel to cut further.
-fn cut(datagram: &Datagram, piece_bytes: usize) -> impl Iterator<Item = Outgoing> {
+fn cut(
+    datagram: &Datagram,
+    piece_bytes: usize,
+) -> impl DoubleEndedIterator<Item = Outgoing> {
     let bytes: Rc<[u8]> = Rc::from(datagram.data.as_slice());
     let Datagram { to, from, segment_bytes, ecn, .. } = *datagram;
-    (0..bytes.len()).step_by(piece_bytes.max(1)).map(move |start| {
+    (0..bytes.len().div_ceil(piece_bytes.max(1))).map(move |number| {
+        let start = number * piece_bytes.max(1);
         let end = (start + piece_bytes.max(1)).min(bytes.len());
         let data = SendBuf::shared(Rc::clone(&bytes), start..end);
         let segment_bytes = segment_bytes.filter(|segment| usize::from(*segment) < data.len());
@@ -387,7 +339,7 @@ mod tests {
             outbox.sent(&outgoing, &mut stats);
         }
         assert!(outbox.is_settled());
-        assert_eq!((outbox.held_bytes, outbox.refused), (0, 0));
+        assert_eq!(outbox.held_bytes, 0);
         assert_eq!(stats.sent as usize, segments.len());
         segments
     }
@@ -414,19 +366,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_goes_first_and_in_order() {
+    fn what_was_refused_goes_first() {
         let mut outbox = Outbox::new(true);
         let mut stats = UdpStats::default();
-        outbox.take(&mut (0u8..6).map(|n| Datagram::new(vec![n])).collect());
-        let mut in_flight: Vec<_> = (0..4).filter_map(|_| outbox.pop()).collect();
-        outbox.refuse(in_flight.remove(1), libc::EAGAIN, &mut stats);
-        outbox.refuse(in_flight.remove(1), libc::ECONNREFUSED, &mut stats);
-        in_flight.iter().for_each(|outgoing| outbox.sent(outgoing, &mut stats));
+        outbox.take(&mut (0u8..4).map(|n| Datagram::new(vec![n])).collect());
+        for errno in [libc::EAGAIN, libc::ECONNREFUSED] {
+            let refused = outbox.pop().unwrap();
+            outbox.refuse(refused, errno, &mut stats);
+        }
         let left: Vec<_> = outbox.iter().map(|o| o.datagram.data.as_slice()[0]).collect();
-        assert_eq!(left, [1, 2, 4, 5]);
-        assert_eq!((stats.sent, stats.blocked, stats.icmp_errors, stats.retries), (2, 1, 1, 1));
+        assert_eq!(left, [0, 1, 2, 3]);
+        assert_eq!((stats.blocked, stats.icmp_errors, stats.retries), (1, 1, 1));
         // The second ICMP error in its place is final.
-        outbox.pop();
         let again = outbox.pop().unwrap();
         outbox.refuse(again, libc::ECONNREFUSED, &mut stats);
         assert_eq!((stats.send_errors.refused, stats.send_errors.total()), (1, 1));
@@ -440,7 +391,7 @@ mod tests {
         let cut = Datagram { segment_bytes: Some(1), ..Datagram::new(vec![0, 1]) };
         outbox.take(&mut vec![cut, Datagram::new(vec![2])]);
         for errno in [libc::EINVAL, libc::EAGAIN, libc::EAGAIN] {
-            let outgoing = outbox.pop_alone().unwrap();
+            let outgoing = outbox.pop().unwrap();
             outbox.refuse(outgoing, errno, &mut stats);
         }
         let left: Vec<_> = outbox.iter().map(|o| o.datagram.data.as_slice()[0]).collect();

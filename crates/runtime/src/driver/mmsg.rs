@@ -274,7 +274,7 @@ impl SendBatch {
                 if errno == libc::EAGAIN {
                     counters.eagain.add(1);
                 }
-                !outbox.pop_alone().is_some_and(|first| outbox.refuse(first, errno, stats))
+                !outbox.pop().is_some_and(|first| outbox.refuse(first, errno, stats))
             }
         }
     }

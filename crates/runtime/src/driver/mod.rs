@@ -47,7 +47,6 @@ mod queues;
 mod sockets;
 pub(crate) mod stream;
 mod udp;
-pub(crate) mod unix_attempt;
 mod uring;
 
 pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
@@ -59,7 +58,6 @@ use self::pieces::Piece;
 use self::sockets::{Entry, Sockets};
 use self::stream::{Stream, StreamRef};
 use self::udp::Udp;
-use self::unix_attempt::UnixAttempt;
 use self::uring::Uring;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
@@ -437,25 +435,6 @@ impl Driver {
         }
         engine.await_datagrams_sent(key, udp)?;
         if batch.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    /// Takes a datagram of a Unix socket once there is room; ready when `attempt` has its outcome.
-    pub(crate) fn poll_attempt(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        data: &mut Option<SendBuf>,
-        attempt: &Rc<UnixAttempt>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = self.udp(key)?;
-        udp.outbox.take_attempt(data, attempt);
-        engine.send_datagrams(key, udp);
-        if attempt.is_over() {
-            return Poll::Ready(Ok(()));
-        }
-        udp.outbox.waiters.add(waiter);
-        engine.await_datagrams_sent(key, udp)?;
-        Poll::Pending
     }
 
     /// Ready when `poll_send_batch` would take a datagram.

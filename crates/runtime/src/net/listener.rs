@@ -1,5 +1,6 @@
 //! Listening and accepting.
 
+use super::names::bind_first;
 use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
 use crate::driver::Side;
 use crate::notice::Notice;
@@ -14,7 +15,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
@@ -166,15 +167,17 @@ impl fmt::Debug for TcpListener {
 }
 
 impl TcpListener {
-    /// Binds and listens with the default [`ListenOptions`].
+    /// Binds and listens with the default [`ListenOptions`]. A name that is no address blocks on the
+    /// system's resolver, and its first address that can be bound is taken.
     ///
     /// # Errors
     /// When the address cannot be bound.
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-        let mut bound = ListenOptions::default().bind(address, 1)?;
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let mut bound =
+            bind_first(address, |address| ListenOptions::default().bind(address, 1))?;
         match bound.pop() {
             Some(listener) => TcpListener::from_bound(listener),
             None => Err(io::Error::other("binding for one worker gave no socket")),
@@ -223,6 +226,20 @@ impl TcpListener {
     /// When the listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         self.acceptor.accept().await
+    }
+
+    /// Like [`accept`](Self::accept), with the address of the peer, which takes a system call of its own.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn accept_from(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            let stream = self.accept().await?;
+            // It fails if the connection was reset since then.
+            if let Ok(peer) = stream.peer_addr() {
+                return Ok((stream, peer));
+            }
+        }
     }
 
     /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from

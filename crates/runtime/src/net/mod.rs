@@ -1,5 +1,6 @@
 //! Sockets: the only API that services see.
 
+mod copy;
 mod listener;
 mod names;
 mod split;
@@ -8,14 +9,15 @@ mod udp;
 mod udp_options;
 mod unix;
 
+pub use copy::copy;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
 pub use split::{RecvHalf, SendHalf};
 pub use stream::{Connect, Keepalive, Recv, Send, SendVectored, TcpStream};
-pub use udp::{RecvBatch, SendBatch, UdpSocket};
+pub use udp::UdpSocket;
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
 pub use unix::{
-    UnixDatagram, UnixDatagramOptions, UnixListener, UnixReceived, UnixSend, UnixStream,
+    UnixDatagram, UnixDatagramOptions, UnixListener, UnixName, UnixReceived, UnixStream,
 };
 
 use crate::driver::{Driver, Side};

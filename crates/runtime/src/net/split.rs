@@ -1,9 +1,7 @@
 //! The two halves of a connection, owned by two tasks.
 
 use super::TcpStream;
-use super::stream::{Recv, Send, SendVectored};
-use crate::buf::SendBuf;
-use std::io;
+use std::ops::Deref;
 use std::rc::Rc;
 
 impl TcpStream {
@@ -16,56 +14,32 @@ impl TcpStream {
     }
 }
 
-/// The receiving half of a connection, see [`TcpStream::into_split`]. The connection is closed when
-/// both halves are dropped.
+/// The receiving half of a connection, see [`TcpStream::into_split`]: all methods that receive are
+/// those of the stream. The connection is closed when both halves are dropped.
 #[derive(Debug)]
 pub struct RecvHalf {
     stream: Rc<TcpStream>,
 }
 
-impl RecvHalf {
-    /// As [`TcpStream::recv`].
-    pub fn recv(&self) -> Recv<'_> {
-        self.stream.recv()
-    }
+impl Deref for RecvHalf {
+    type Target = TcpStream;
 
-    /// The whole connection, for its addresses and options.
-    pub fn stream(&self) -> &TcpStream {
+    fn deref(&self) -> &TcpStream {
         &self.stream
     }
 }
 
-/// The sending half of a connection, see [`TcpStream::into_split`]. Dropping it sends FIN behind
-/// all queued data.
+/// The sending half of a connection, see [`TcpStream::into_split`]: all methods that send are those of
+/// the stream. Dropping it sends FIN behind all queued data.
 #[derive(Debug)]
 pub struct SendHalf {
     stream: Rc<TcpStream>,
 }
 
-impl SendHalf {
-    /// As [`TcpStream::send`].
-    pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
-        self.stream.send(buf)
-    }
+impl Deref for SendHalf {
+    type Target = TcpStream;
 
-    /// As [`TcpStream::send_vectored`].
-    pub fn send_vectored<B: Into<SendBuf>>(
-        &self,
-        bufs: impl IntoIterator<Item = B>,
-    ) -> SendVectored<'_> {
-        self.stream.send_vectored(bufs)
-    }
-
-    /// As [`TcpStream::flush`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn flush(&self) -> io::Result<()> {
-        self.stream.flush().await
-    }
-
-    /// The whole connection, for its addresses and options.
-    pub fn stream(&self) -> &TcpStream {
+    fn deref(&self) -> &TcpStream {
         &self.stream
     }
 }

@@ -66,17 +66,6 @@ impl TcpStream {
         }
     }
 
-    /// Connects to `address`, with TCP_NODELAY set, when the future is first polled.
-    ///
-    /// # Errors
-    /// Those of connect(2).
-    ///
-    /// # Panics
-    /// When polled outside a twinring runtime.
-    pub fn connect(address: SocketAddr) -> Connect {
-        TcpStream::connect_from(None, address)
-    }
-
     /// Like [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
     pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {

@@ -1,11 +1,11 @@
 //! UDP sockets.
 
-use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, with_fd, with_socket};
+use super::names::bind_first;
+use super::{BoundUdp, Operation, UdpOptions, close, with_fd, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::Side;
 use crate::driver::datagrams::{BATCH_MAX, UdpSetup};
-use crate::driver::unix_attempt::UnixAttempt;
+use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
@@ -15,9 +15,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -60,15 +59,16 @@ impl fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds `address` with the default [`UdpOptions`].
+    /// Binds `address` with the default [`UdpOptions`]. A name that is no address blocks on the system's
+    /// resolver, and its first address that can be bound is taken.
     ///
     /// # Errors
     /// When the address cannot be bound.
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-        UdpSocket::from_bound(UdpOptions::default().bind(address)?)
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        UdpSocket::from_bound(bind_first(address, |it| UdpOptions::default().bind(it))?)
     }
 
     /// A socket with the default [`UdpOptions`] that sends to, and receives from, `peer` alone.
@@ -129,13 +129,14 @@ impl UdpSocket {
     }
 
     /// Waits for a datagram and appends all available ones, at most 64, to `into`, in the order of
-    /// arrival; returns how many it appended. ICMP errors are counted and do not end the wait.
+    /// arrival; returns how many it appended. ICMP errors are counted and do not end the wait. Dropping
+    /// the future loses no datagram.
     ///
     /// # Errors
     /// The error that makes the socket itself fail, once; or ECANCELED, see
     /// [`cancel`](Self::cancel).
-    pub fn recv_batch<'a>(&'a self, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
-        self.recv_at_most(BATCH_MAX, into)
+    pub async fn recv_batch(&self, into: &mut Vec<Received>) -> io::Result<usize> {
+        self.recv_at_most(BATCH_MAX, into).await
     }
 
     /// Like [`recv_batch`](Self::recv_batch), for hand-written futures. Of several tasks that call
@@ -171,9 +172,11 @@ impl UdpSocket {
         one.pop().ok_or_else(|| io::Error::other("a receive ended without a datagram"))
     }
 
-    fn recv_at_most<'a>(&'a self, most: usize, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
-        let (cancels, token) = (self.cancels.get(), WaitToken::default());
-        RecvBatch { socket: self, into, most, cancels, token }
+    async fn recv_at_most(&self, most: usize, into: &mut Vec<Received>) -> io::Result<usize> {
+        self.until_ready(Side::Receive, |driver, key, waiter| {
+            driver.poll_recv_batch(key, waiter, into, most)
+        })
+        .await
     }
 
     /// Sends the datagrams, in order, and empties `batch`. Waits only while the socket holds its
@@ -185,9 +188,30 @@ impl UdpSocket {
     ///
     /// # Errors
     /// ECANCELED, see [`cancel`](Self::cancel).
-    pub fn send_batch<'a>(&'a self, batch: &'a mut Vec<Datagram>) -> SendBatch<'a> {
-        let (cancels, token) = (self.cancels.get(), WaitToken::default());
-        SendBatch { socket: self, batch, cancels, token }
+    pub async fn send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
+        self.until_ready(Side::Send, |driver, key, waiter| {
+            driver.poll_send_batch(key, waiter, batch)
+        })
+        .await
+    }
+
+    /// Polls an operation that waits for one side of the socket, within the task's budget: otherwise a
+    /// path as fast as the program would monopolise the thread.
+    async fn until_ready<T>(
+        &self,
+        side: Side,
+        mut ask: impl FnMut(&mut Driver, Key, &mut Waiter<'_>) -> Poll<io::Result<T>>,
+    ) -> io::Result<T> {
+        let cancels = self.cancels.get();
+        let mut operation = Operation::new(&self.worker, self.key, side);
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            match self.spend(cx) {
+                true => operation.poll(cx, &mut ask),
+                false => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
@@ -211,13 +235,7 @@ impl UdpSocket {
     /// # Errors
     /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn send_ready(&self) -> io::Result<()> {
-        let cancels = self.cancels.get();
-        let mut ready = Operation::new(&self.worker, self.key, Side::Send);
-        poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
-            ready.poll(cx, |driver, key, waiter| driver.poll_datagrams_ready(key, waiter))
-        })
-        .await
+        self.until_ready(Side::Send, Driver::poll_datagrams_ready).await
     }
 
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while
@@ -242,13 +260,7 @@ impl UdpSocket {
     /// # Errors
     /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn flush(&self) -> io::Result<()> {
-        let cancels = self.cancels.get();
-        let mut flush = Operation::new(&self.worker, self.key, Side::Send);
-        poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
-            flush.poll(cx, |driver, key, waiter| driver.poll_datagrams_sent(key, waiter))
-        })
-        .await
+        self.until_ready(Side::Send, Driver::poll_datagrams_sent).await
     }
 
     /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No
@@ -299,24 +311,6 @@ impl UdpSocket {
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
-    /// Hands a datagram of a Unix socket over; ready when `attempt` has its outcome.
-    pub(super) fn poll_attempt(
-        &self,
-        cx: &Context<'_>,
-        token: &mut WaitToken,
-        data: &mut Option<SendBuf>,
-        attempt: &Rc<UnixAttempt>,
-    ) -> Poll<io::Result<()>> {
-        let mut waiter = Waiter::new(cx, token);
-        let mut driver = self.worker.driver.borrow_mut();
-        driver.poll_attempt(self.key, &mut waiter, data, attempt)
-    }
-
-    /// The future of a send was dropped.
-    pub(super) fn forget_sender(&self, token: &mut WaitToken) {
-        forget_waiter(&self.worker, self.key, Side::Send, token);
-    }
-
     pub(super) fn with_socket<R>(
         &self,
         ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
@@ -324,12 +318,16 @@ impl UdpSocket {
         with_socket(&self.worker, self.key, ask)
     }
 
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
     pub(super) fn cancels(&self) -> u32 {
         self.cancels.get()
     }
 
     /// Takes one operation from the task's budget, or makes the task yield.
-    pub(super) fn spend(&self, cx: &mut Context<'_>) -> bool {
+    fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
         if !allowed {
             cx.waker().wake_by_ref();
@@ -349,70 +347,6 @@ impl UdpSocket {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         close(&self.worker, self.key, false);
-    }
-}
-
-/// The future of [`UdpSocket::recv_batch`]. Dropping it loses no datagram.
-#[derive(Debug)]
-#[must_use = "receives nothing unless awaited"]
-pub struct RecvBatch<'a> {
-    socket: &'a UdpSocket,
-    into: &'a mut Vec<Received>,
-    most: usize,
-    cancels: u32,
-    token: WaitToken,
-}
-
-impl Future for RecvBatch<'_> {
-    type Output = io::Result<usize>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let RecvBatch { socket, into, most, cancels, token } = self.get_mut();
-        socket.check_cancelled(*cancels)?;
-        if !socket.spend(cx) {
-            return Poll::Pending;
-        }
-        let mut waiter = Waiter::new(cx, token);
-        let mut driver = socket.worker.driver.borrow_mut();
-        driver.poll_recv_batch(socket.key, &mut waiter, into, *most)
-    }
-}
-
-impl Drop for RecvBatch<'_> {
-    fn drop(&mut self) {
-        forget_waiter(&self.socket.worker, self.socket.key, Side::Receive, &mut self.token);
-    }
-}
-
-/// The future of [`UdpSocket::send_batch`]. Dropping it leaves the unsent datagrams in the batch.
-#[derive(Debug)]
-#[must_use = "sends nothing unless awaited"]
-pub struct SendBatch<'a> {
-    socket: &'a UdpSocket,
-    batch: &'a mut Vec<Datagram>,
-    cancels: u32,
-    token: WaitToken,
-}
-
-impl Future for SendBatch<'_> {
-    type Output = io::Result<()>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let SendBatch { socket, batch, cancels, token } = self.get_mut();
-        socket.check_cancelled(*cancels)?;
-        // Otherwise a path as fast as the sender would monopolise the thread.
-        if !socket.spend(cx) {
-            return Poll::Pending;
-        }
-        let mut waiter = Waiter::new(cx, token);
-        let mut driver = socket.worker.driver.borrow_mut();
-        driver.poll_send_batch(socket.key, &mut waiter, batch)
-    }
-}
-
-impl Drop for SendBatch<'_> {
-    fn drop(&mut self) {
-        forget_waiter(&self.socket.worker, self.socket.key, Side::Send, &mut self.token);
     }
 }
 

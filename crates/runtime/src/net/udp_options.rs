@@ -55,8 +55,7 @@ pub struct UdpOptions {
     /// default.
     pub pending: u32,
     /// Up to 64 datagrams per system call, the default: on epoll for all receives and sends
-    /// (recvmmsg, sendmmsg), on io_uring for bursts of 8 and more sends. Off: one system call, or
-    /// one operation, for each.
+    /// (recvmmsg, sendmmsg), on io_uring for sends of several. Off: one system call for each.
     pub batch: bool,
 }
 

@@ -1,22 +1,22 @@
-//! Unix sockets: streams and listeners like those of TCP, and datagrams, with paths for addresses.
+//! Unix sockets: streams and listeners like those of TCP, and datagrams, with paths or abstract names.
 
 mod address;
 mod datagram;
 
-pub use datagram::{UnixDatagram, UnixDatagramOptions, UnixReceived, UnixSend};
+pub use address::UnixName;
+pub use datagram::{UnixDatagram, UnixDatagramOptions, UnixReceived};
 
-use self::address::{of_kernel, to_kernel};
+use self::address::of_kernel;
 use super::listener::Acceptor;
-use super::stream::{Connect, Recv, Send, SendVectored, TcpStream};
-use crate::buf::{RecvBuf, SendBuf};
-use crate::sys::socket::{Domain, SockAddr, Socket, Type};
+use super::split::{RecvHalf, SendHalf};
+use super::stream::{Connect, TcpStream};
+use crate::sys::socket::{Domain, Socket, Type};
 use crate::time::sleep;
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
-use std::path::Path;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Connections that the kernel holds before they are accepted; it caps this at net.core.somaxconn.
@@ -37,40 +37,26 @@ impl fmt::Debug for UnixListener {
 }
 
 impl UnixListener {
-    /// Binds `path`, which must not exist, and listens.
+    /// Binds a path, which must not exist, or an abstract name, and listens.
     ///
     /// # Errors
-    /// When the path cannot be bound; the message names it.
+    /// When the name cannot be bound; the message contains it.
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
-        let path = path.as_ref();
-        SockAddr::unix(path).and_then(|address| UnixListener::listen(&address)).map_err(|error| {
-            let path = path.display();
-            io::Error::new(error.kind(), format!("cannot listen on {path}: {error}"))
-        })
-    }
-
-    /// Like [`bind`](Self::bind), for an address that may be an abstract name
-    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
-    ///
-    /// # Errors
-    /// When the address cannot be bound; the message names it.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
-        to_kernel(address).and_then(|it| UnixListener::listen(&it)).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address:?}: {error}"))
-        })
-    }
-
-    fn listen(address: &SockAddr) -> io::Result<UnixListener> {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)?;
-        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket), true)? })
+    pub fn bind(name: impl UnixName) -> io::Result<UnixListener> {
+        let listen = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.bind(&name.to_kernel()?)?;
+            socket.listen(BACKLOG)?;
+            Acceptor::new(OwnedFd::from(socket), true)
+        };
+        match listen() {
+            Ok(acceptor) => Ok(UnixListener { acceptor }),
+            Err(error) => {
+                Err(io::Error::new(error.kind(), format!("cannot listen on {name:?}: {error}")))
+            }
+        }
     }
 
     /// Adds a listening socket of the standard library to the current worker.
@@ -101,41 +87,35 @@ impl UnixListener {
     }
 }
 
-/// A Unix stream connection of the current worker, with the guarantees of a [`TcpStream`].
+/// A Unix stream connection of the current worker: a [`TcpStream`] but for its addresses, to which it
+/// dereferences. Options of TCP fail with EOPNOTSUPP.
 #[derive(Debug)]
 pub struct UnixStream {
     /// Nothing in the state of a stream depends on the kind of its socket.
     stream: TcpStream,
 }
 
+impl Deref for UnixStream {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
 impl UnixStream {
-    /// Connects to the listener at `path`; waits while its backlog is full.
+    /// Connects to the listener with this name: a path or an address. Waits while its backlog is full.
     ///
     /// # Errors
     /// Those of connect(2).
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        UnixStream::connect_to(&SockAddr::unix(path)?).await
-    }
-
-    /// Like [`connect`](Self::connect), to an address that may be an abstract name
-    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
-    ///
-    /// # Errors
-    /// Those of connect(2).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
-        UnixStream::connect_to(&to_kernel(address)?).await
-    }
-
-    async fn connect_to(address: &SockAddr) -> io::Result<UnixStream> {
+    pub async fn connect(name: impl UnixName) -> io::Result<UnixStream> {
+        let address = name.to_kernel()?;
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            match Connect::socket(socket, address).await {
+            match Connect::socket(socket, &address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(FULL_BACKLOG_PAUSE).await;
@@ -168,77 +148,6 @@ impl UnixStream {
         Ok(UnixStream { stream: TcpStream::from_fd(OwnedFd::from(stream), true)? })
     }
 
-    /// As [`TcpStream::recv`].
-    pub fn recv(&self) -> Recv<'_> {
-        self.stream.recv()
-    }
-
-    /// As [`TcpStream::recv_into`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn recv_into(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.recv_into(into).await
-    }
-
-    /// As [`TcpStream::recv_exact`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn recv_exact(&self, into: &mut [u8]) -> io::Result<()> {
-        self.stream.recv_exact(into).await
-    }
-
-    /// As [`TcpStream::recv_until`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn recv_until(&self, separator: u8, limit: usize) -> io::Result<Vec<u8>> {
-        self.stream.recv_until(separator, limit).await
-    }
-
-    /// As [`TcpStream::peek`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.peek(into).await
-    }
-
-    /// As [`TcpStream::put_back`].
-    pub fn put_back(&self, data: impl Into<RecvBuf>) {
-        self.stream.put_back(data);
-    }
-
-    /// As [`TcpStream::send`].
-    pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
-        self.stream.send(buf)
-    }
-
-    /// As [`TcpStream::send_vectored`].
-    pub fn send_vectored<B: Into<SendBuf>>(
-        &self,
-        bufs: impl IntoIterator<Item = B>,
-    ) -> SendVectored<'_> {
-        self.stream.send_vectored(bufs)
-    }
-
-    /// As [`TcpStream::flush`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn flush(&self) -> io::Result<()> {
-        self.stream.flush().await
-    }
-
-    /// As [`TcpStream::shutdown_write`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn shutdown_write(&self) -> io::Result<()> {
-        self.stream.shutdown_write().await
-    }
-
     /// As [`TcpStream::close`].
     ///
     /// # Errors
@@ -247,53 +156,9 @@ impl UnixStream {
         self.stream.close().await
     }
 
-    /// As [`TcpStream::cancel`].
-    pub fn cancel(&self) {
-        self.stream.cancel();
-    }
-
-    /// As [`TcpStream::poll_recv`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
-        self.stream.poll_recv(cx)
-    }
-
-    /// As [`TcpStream::poll_send`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_send(
-        &self,
-        cx: &mut Context<'_>,
-        buf: &mut Option<SendBuf>,
-    ) -> Poll<io::Result<()>> {
-        self.stream.poll_send(cx, buf)
-    }
-
-    /// As [`TcpStream::poll_send_ready`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_send_ready(cx)
-    }
-
-    /// As [`TcpStream::poll_flush`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_flush(cx)
-    }
-
-    /// As [`TcpStream::poll_shutdown_write`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_shutdown_write(cx)
+    /// As [`TcpStream::into_split`].
+    pub fn into_split(self) -> (RecvHalf, SendHalf) {
+        self.stream.into_split()
     }
 
     /// The address of the other end: its path or abstract name, if it is bound to one.

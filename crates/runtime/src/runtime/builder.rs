@@ -8,7 +8,9 @@ use crate::counters::Counters;
 use crate::notice::Notice;
 use crate::probe::{self, Rights};
 use crate::sync::{AtomicU8, Mutex};
+use crate::task::Registration;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,15 +165,21 @@ impl Builder {
         };
         let second = (self.side_by_side && features.engine() == Engine::IoUring)
             .then(|| Features::Epoll(self.epoll.resolve()));
+        let registrations = (0..self.workers).map(|_| Registration::new());
+        let registrations: Vec<Registration> = registrations
+            .collect::<io::Result<_>>()
+            .map_err(|error| RuntimeError::new("setting up the workers", Some(error)))?;
+        let inboxes = registrations.iter().map(|it| Arc::clone(it.inbox())).collect();
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
-            inboxes: Mutex::default(),
+            inboxes: Mutex::new(inboxes),
             blocking: Arc::new(blocking::Pool::for_files()),
             spawned: Arc::new(blocking::Pool::for_spawned()),
             workers,
         });
-        Ok(Runtime { builder: self, features, second, fallback_reason, shared })
+        let registrations = Mutex::new(registrations.into_iter().map(Some).collect());
+        Ok(Runtime { builder: self, features, second, fallback_reason, registrations, shared })
     }
 }

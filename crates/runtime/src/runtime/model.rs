@@ -168,7 +168,7 @@ fn no_shutdown_is_missed() {
             machine.executor.spawn(Box::pin(pending()));
             let shared = Arc::new(Shared {
                 stage: AtomicU8::new(RUNNING),
-                inboxes: Mutex::new(vec![(0, Arc::clone(machine.registration.inbox()))]),
+                inboxes: Mutex::new(vec![Arc::clone(machine.registration.inbox())]),
                 blocking: Arc::new(blocking::Pool::for_files()),
                 spawned: Arc::new(blocking::Pool::for_spawned()),
                 workers: Vec::new(),

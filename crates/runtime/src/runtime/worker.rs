@@ -14,14 +14,15 @@ use crate::sys::lend::{Lent, lend};
 use crate::task::{
     self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter,
 };
-use crate::time::wheel::Wheel;
+use crate::time::{sleep_until, wheel::Wheel};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -82,9 +83,19 @@ impl Worker {
                 RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
             })?;
         }
-        let registration = Registration::new().map_err(|error| {
-            RuntimeError::new(format!("setting up worker {index}"), Some(error))
-        })?;
+        let lock = |error: PoisonError<_>| error.into_inner();
+        let unused = runtime.registrations.lock().unwrap_or_else(lock)[index].take();
+        let registration = match unused {
+            Some(registration) => registration,
+            None => {
+                let new = Registration::new().map_err(|error| {
+                    RuntimeError::new(format!("setting up worker {index}"), Some(error))
+                })?;
+                let inboxes = runtime.shared.inboxes.lock();
+                inboxes.unwrap_or_else(PoisonError::into_inner)[index] = Arc::clone(new.inbox());
+                new
+            }
+        };
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
             wake_fd: registration.inbox().eventfd().as_raw_fd(),
@@ -101,8 +112,6 @@ impl Worker {
                 None => RuntimeError::new(what, Some(error)),
             }
         })?;
-        let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        inboxes.push((index, Arc::clone(registration.inbox())));
         let started = sys::now();
         Ok(Rc::new(Worker {
             executor: Rc::new(Executor::new(
@@ -163,10 +172,12 @@ impl Worker {
         self.shared.stage()
     }
 
-    /// Runs `main` to its end, then shuts down. `None` if the runtime was stopped.
+    /// Runs `main` to its end, then shuts down. With `patience`, a peer that takes no queued data for
+    /// so long is not waited for. `None` if the runtime was stopped.
     pub(super) fn run<F: Future>(
         self: Rc<Worker>,
         main: F,
+        patience: Option<Duration>,
     ) -> Result<Option<F::Output>, RuntimeError> {
         let _leave = Enter::new(Rc::clone(&self))?;
         let output = RefCell::new(None);
@@ -178,11 +189,28 @@ impl Worker {
         // What it owns is dropped inside the runtime, and before the wait for queued data.
         drop(main);
         self.abort_tasks();
+        self.linger(patience)?;
+        Ok(output.into_inner())
+    }
+
+    /// Sends the queued data of closed sockets.
+    fn linger(&self, patience: Option<Duration>) -> Result<(), RuntimeError> {
         let mut wakes = Vec::new();
+        let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
+            if sent != self.counters.sent.get() {
+                (sent, since) = (self.counters.sent.get(), sys::now());
+            }
+            // Bounds the turn.
+            let mut tick = patience.map(|patience| sleep_until(since + patience));
+            if let Some(tick) = &mut tick
+                && Pin::new(tick).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+            {
+                break;
+            }
             self.turn(&mut wakes).map_err(failed)?;
         }
-        Ok(output.into_inner())
+        Ok(())
     }
 
     /// Runs until `main` has ended, or the runtime was stopped.

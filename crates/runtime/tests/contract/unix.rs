@@ -209,10 +209,10 @@ fn names_may_be_abstract(configuration: Configuration) {
     configuration.run(async {
         let name = format!("twinring-{}-{:?}", std::process::id(), std::thread::current().id());
         let address = SocketAddr::from_abstract_name(&name).expect("short enough");
-        let listener = UnixListener::bind_addr(&address).expect("a new name");
-        let taken = UnixListener::bind_addr(&address).expect_err("it is in use");
+        let listener = UnixListener::bind(&address).expect("a new name");
+        let taken = UnixListener::bind(&address).expect_err("it is in use");
         assert!(taken.to_string().contains(&name), "{taken}");
-        let stream = UnixStream::connect_addr(&address).await.expect("a listener");
+        let stream = UnixStream::connect(&address).await.expect("a listener");
         let served = listener.accept().await.expect("a connection");
         for address in [stream.peer_addr(), served.local_addr(), listener.local_addr()] {
             let address = address.expect("connected");

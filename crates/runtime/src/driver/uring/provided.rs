@@ -36,6 +36,10 @@ const GROUPS_MAX: usize = 64;
 /// end for lack of a buffer cost.
 const WARM_BYTES: usize = 384 * 1024;
 
+/// Bytes of buffers that the kernel has for datagrams. The ring is first in, first out: all of its
+/// buffers would soon be in memory. The pool is last in, first out, and needs no more than are in use.
+const DATAGRAMS_BYTES: usize = 2 << 20;
+
 /// The mean size of a piece, as assumed until some have arrived. With 0, peers that send much would fill
 /// all buffers in the first turn.
 const FIRST_PIECE_BYTES: usize = 4096;
@@ -106,7 +110,7 @@ impl Groups {
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, in_transit: usize) -> bool {
-        self.others.iter_mut().for_each(|group| group.publish(0, group.pool.count()));
+        self.others.iter_mut().for_each(|group| group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4)));
         self.streams.publish_with_reserve(in_transit)
     }
 

@@ -10,24 +10,20 @@
 //! One that was woken 128 times for nothing the kernel hands to a worker thread (APOLL_MAX_RETRY),
 //! which blocks in it until its turn comes.
 //!
-//! A burst of one socket goes out by sendmmsg(2), which costs less than an operation for each (at
-//! 200,000 packets/s of 172 bytes, both CPUs per packet: 4.3 us against 4.8). Fewer, as from
-//! thousands of sockets, go out many at a time in one enter, each with MSG_DONTWAIT and without a completion for success, and
-//! are settled like those of streams: see the module above. One that finds the send buffer full
-//! goes again, waiting, before all others; see `send_budget` for why none can have overtaken it. One that the
-//! kernel is to cut into segments, and may refuse to, has nothing behind it in its enter. So sends keep
-//! their order, but for one case: an ICMP error, which only a connected socket reports, takes the place
-//! of a send, and those that were handed over behind it go out before it is repeated.
+//! Several datagrams that wait go out by sendmmsg(2), which costs less than an operation for each (at
+//! 200,000 packets/s of 172 bytes, both CPUs per packet: 4.3 us against 4.8). A single one goes out with
+//! the next enter, together with those of other sockets, with MSG_DONTWAIT and without a completion for
+//! success, and is settled like those of streams: see the module above. If it finds the send buffer
+//! full it goes again, waiting. Nothing else of its socket is with the kernel meanwhile, so nothing can
+//! overtake it.
 
 mod memory;
 mod receive;
 mod send;
-mod send_budget;
 
 pub(super) use self::memory::{RecvOp, SendOp};
 
 use self::memory::RECVMSG_HEADER_BYTES;
-use self::send_budget::SendBudget;
 use super::{Op, Uring};
 use crate::buf::Pool;
 use crate::datagram::Received;
@@ -45,6 +41,8 @@ use std::rc::Rc;
 /// Datagrams a socket may hold received and unread before its receive is paused, and never more
 /// than half of its buffers. What one turn of the driver delivers comes on top.
 const RECEIVED_MAX: usize = 4096;
+/// The same for the bytes of their buffers, each of which may be in memory for ever after.
+const RECEIVED_BYTES_MAX: usize = 2 << 20;
 /// Buffers that one pool can have.
 const POOL_COUNT_MAX: u32 = 1 << 15;
 
@@ -79,30 +77,22 @@ pub(crate) struct UringUdp {
     /// The driver's turn in which the oldest of them arrived.
     oldest_turn: u32,
     receive_error: Option<i32>,
-    /// Sends with the kernel, and those among them that succeed silently.
-    in_flight: u32,
-    silent: u32,
-    send_budget: SendBudget,
+    /// The send that the ring has.
+    sending: Option<Key>,
+    /// It posts no completion when it succeeds.
+    silent: bool,
     /// The send buffer was full: the next send waits for room.
     blocked: bool,
-    /// A send that nothing may follow before it is over: it waits for room, or the kernel may refuse to
-    /// cut it.
-    alone: Option<Key>,
 }
 
 impl Default for UringUdp {
     fn default() -> UringUdp {
-        UringUdp::new(Memory::Group(0), empty_header(), RECEIVED_MAX, SendBudget::default())
+        UringUdp::new(Memory::Group(0), empty_header(), RECEIVED_MAX)
     }
 }
 
 impl UringUdp {
-    fn new(
-        memory: Memory,
-        template: libc::msghdr,
-        received_max: usize,
-        send_budget: SendBudget,
-    ) -> UringUdp {
+    fn new(memory: Memory, template: libc::msghdr, received_max: usize) -> UringUdp {
         UringUdp {
             expected: 0,
             abandoned: false,
@@ -117,11 +107,9 @@ impl UringUdp {
             received_max,
             oldest_turn: 0,
             receive_error: None,
-            in_flight: 0,
-            silent: 0,
-            send_budget,
+            sending: None,
+            silent: false,
             blocked: false,
-            alone: None,
         }
     }
 }
@@ -136,12 +124,12 @@ impl Udp {
     pub(in crate::driver) fn is_held_up(&self) -> bool {
         let somebody_waits =
             self.outbox.closing || !self.outbox.is_empty() || !self.outbox.waiters.is_empty();
-        self.uring.silent > 0 && somebody_waits
+        self.uring.sending.is_some() && self.uring.silent && somebody_waits
     }
 
     /// True when the kernel has nothing of a closed socket any more.
     pub(super) fn is_done(&self) -> bool {
-        self.uring.abandoned && self.uring.expected == 0 && self.uring.in_flight == 0
+        self.uring.abandoned && self.uring.expected == 0 && self.uring.sending.is_none()
     }
 
     /// True while no receive may be handed to the kernel.
@@ -178,9 +166,11 @@ impl Uring {
         let mut template = empty_header();
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
-        let received_max = RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1);
-        let send_budget = SendBudget::new(&socket);
-        let uring = UringUdp::new(memory, template, received_max, send_budget);
+        let received_max = (usize::from(setup.buffer_count) / 2)
+            .min(RECEIVED_MAX)
+            .min(RECEIVED_BYTES_MAX / setup.buffer_bytes)
+            .max(1);
+        let uring = UringUdp::new(memory, template, received_max);
         let udp = Udp::new(socket, setup, uring, EpollUdp::default());
         Ok(sockets.entries.insert(Entry::Udp(udp)))
     }
@@ -195,8 +185,8 @@ impl Uring {
         udp.uring.abandoned = true;
         udp.uring.received.clear();
         udp.outbox.give_up();
-        let alone = udp.uring.alone.map(|send| Op::SendDatagram.tag(send));
-        self.cancel_receives(key, udp, alone);
+        let waiting = udp.uring.sending.filter(|_| !udp.uring.silent);
+        self.cancel_receives(key, udp, waiting.map(|send| Op::SendDatagram.tag(send)));
     }
 
     /// Cancels the receives of a socket, and `further`.

@@ -1,22 +1,16 @@
 //! Unix datagram sockets.
 
-use super::address::{of_kernel, to_kernel, unnamed};
-use crate::buf::{RecvBuf, SendBuf};
+use super::address::{UnixName, of_kernel, unnamed};
+use crate::buf::RecvBuf;
 use crate::datagram::Received;
 use crate::driver::ancillary::Wanted;
 use crate::driver::datagrams::UdpSetup;
-use crate::driver::unix_attempt::{Outcome, UnixAttempt};
 use crate::net::UdpSocket;
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
-use crate::task::WaitToken;
-use crate::time::{Sleep, sleep};
+use crate::time::sleep;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
-use std::path::Path;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Pauses between two attempts to send to a receiver whose queue is full: the first, and the longest.
@@ -100,57 +94,37 @@ impl UnixReceived {
 }
 
 /// A Unix datagram socket of the current worker: datagrams that arrive, do so whole, once and in
-/// order.
+/// order. Sends are system calls on either engine; the kernel delivers or refuses a datagram at once.
 ///
 /// All methods take `&self`, so one task may receive while another sends. Dropping the socket closes
 /// it, and leaves its path in the filesystem.
 ///
 /// ```no_run
 /// # async fn notify(path: &str) -> std::io::Result<()> {
-/// let socket = twinring::UnixDatagram::unbound()?;
+/// let socket = twinring::net::UnixDatagram::unbound()?;
 /// socket.send_to("READY=1", path).await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct UnixDatagram {
-    /// The state of a datagram socket, without addresses.
+    /// The receiving side of a datagram socket, without addresses.
     socket: UdpSocket,
 }
 
 impl UnixDatagram {
-    /// A socket that is bound to `path`, which must not exist.
+    /// A socket that is bound to a path, which must not exist, or to an abstract name.
     ///
     /// # Errors
-    /// When the path cannot be bound; the message names it.
+    /// When the name cannot be bound; the message contains it.
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
-        let path = path.as_ref();
-        SockAddr::unix(path).and_then(|address| UnixDatagram::bound(&address)).map_err(|error| {
-            let path = path.display();
-            io::Error::new(error.kind(), format!("cannot bind {path}: {error}"))
-        })
-    }
-
-    /// Like [`bind`](Self::bind), for an address that may be an abstract name
-    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
-    ///
-    /// # Errors
-    /// When the address cannot be bound; the message names it.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
-        to_kernel(address).and_then(|it| UnixDatagram::bound(&it)).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot bind {address:?}: {error}"))
-        })
-    }
-
-    fn bound(address: &SockAddr) -> io::Result<UnixDatagram> {
+    pub fn bind(name: impl UnixName) -> io::Result<UnixDatagram> {
         let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-        socket.bind(address)?;
+        name.to_kernel().and_then(|address| socket.bind(&address)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot bind {name:?}: {error}"))
+        })?;
         UnixDatagramOptions::default().adopt(OwnedFd::from(socket))
     }
 
@@ -190,25 +164,14 @@ impl UnixDatagram {
         UnixDatagramOptions::default().from_std(socket)
     }
 
-    /// Makes the socket bound to `path` the receiver of [`send`](Self::send), and the only sender to
+    /// Makes the socket bound to `name` the receiver of [`send`](Self::send), and the only sender to
     /// this one. Can be called again.
     ///
     /// # Errors
     /// Those of connect(2).
-    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.connect_to(&SockAddr::unix(path)?)
-    }
-
-    /// Like [`connect`](Self::connect), to an address that may be an abstract name.
-    ///
-    /// # Errors
-    /// Those of connect(2).
-    pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
-        self.connect_to(&to_kernel(address)?)
-    }
-
-    fn connect_to(&self, address: &SockAddr) -> io::Result<()> {
-        self.socket.with_socket(|socket| socket.connect(address))
+    pub fn connect(&self, name: impl UnixName) -> io::Result<()> {
+        let address = name.to_kernel()?;
+        self.socket.with_socket(|socket| socket.connect(&address))
     }
 
     /// The next datagram and its sender. Dropping the future loses none.
@@ -242,34 +205,48 @@ impl UnixDatagram {
     /// growing intervals up to 5 ms.
     ///
     /// Sends that are awaited one after the other arrive in this order. A future that is dropped while
-    /// it waits has sent nothing; [`UnixSend::into_buffer`] returns the datagram.
+    /// it waits has sent nothing.
     ///
     /// # Errors
     /// Those of send(2), such as ECONNREFUSED when the receiver was closed and EMSGSIZE for a datagram
     /// longer than the send buffer (about 200 KB by default). ECANCELED, see [`cancel`](Self::cancel).
-    pub fn send(&self, data: impl Into<SendBuf>) -> UnixSend<'_> {
-        UnixSend::new(&self.socket, data.into(), Ok(None))
+    pub async fn send(&self, data: impl AsRef<[u8]>) -> io::Result<()> {
+        self.deliver(data.as_ref(), None).await
     }
 
-    /// Like [`send`](Self::send), to the socket that is bound to `path`.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send); ENOENT or ECONNREFUSED if no socket is bound to the path.
-    pub fn send_to(&self, data: impl Into<SendBuf>, path: impl AsRef<Path>) -> UnixSend<'_> {
-        UnixSend::new(&self.socket, data.into(), SockAddr::unix(path).map(Some))
-    }
-
-    /// Like [`send_to`](Self::send_to), to an address that may be an abstract name, such as
+    /// Like [`send`](Self::send), to the socket that is bound to `name`: a path or an address, such as
     /// [`UnixReceived::from`].
     ///
     /// # Errors
-    /// As [`send_to`](Self::send_to); also if the address is unnamed.
-    pub fn send_to_addr(&self, data: impl Into<SendBuf>, address: &SocketAddr) -> UnixSend<'_> {
-        UnixSend::new(&self.socket, data.into(), to_kernel(address).map(Some))
+    /// As [`send`](Self::send); ENOENT or ECONNREFUSED if no socket is bound to the name; also if it is
+    /// the address of an unnamed one.
+    pub async fn send_to(&self, data: impl AsRef<[u8]>, name: impl UnixName) -> io::Result<()> {
+        self.deliver(data.as_ref(), Some(name.to_kernel()?)).await
     }
 
-    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No received
-    /// datagram is lost, and later operations work as before.
+    async fn deliver(&self, bytes: &[u8], to: Option<SockAddr>) -> io::Result<()> {
+        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let cancels = self.socket.cancels();
+        let mut pause = PAUSE_MIN;
+        loop {
+            self.socket.worker().executor.spend_or_yield().await;
+            self.socket.check_cancelled(cancels)?;
+            self.socket.worker().counters.syscalls.add(1);
+            let sent = self.socket.with_socket(|socket| match &to {
+                Some(to) => socket.send_to_with_flags(bytes, to, FLAGS),
+                None => socket.send_with_flags(bytes, FLAGS),
+            });
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(pause).await,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => return sent.map(drop),
+            }
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once, sends at their
+    /// next attempt. No received datagram is lost, and later operations work as before.
     pub fn cancel(&self) {
         self.socket.cancel();
     }
@@ -288,90 +265,5 @@ impl UnixDatagram {
     /// ENOTCONN if there is none.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.with_socket(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
-    }
-}
-
-/// The future of [`UnixDatagram::send`], [`send_to`](UnixDatagram::send_to) and
-/// [`send_to_addr`](UnixDatagram::send_to_addr).
-#[derive(Debug)]
-#[must_use = "sends nothing unless awaited"]
-pub struct UnixSend<'a> {
-    socket: &'a UdpSocket,
-    /// Unless the engine has it.
-    data: Option<SendBuf>,
-    /// Shared with the engine; or why there is no destination, until that was reported.
-    attempt: Result<Rc<UnixAttempt>, Option<io::Error>>,
-    /// The receiver's queue was full.
-    pause: Option<Sleep>,
-    next_pause: Duration,
-    cancels: u32,
-    token: WaitToken,
-}
-
-impl<'a> UnixSend<'a> {
-    fn new(socket: &'a UdpSocket, data: SendBuf, to: io::Result<Option<SockAddr>>) -> UnixSend<'a> {
-        UnixSend {
-            socket,
-            data: Some(data),
-            attempt: to.map(|to| Rc::new(UnixAttempt::new(to))).map_err(Some),
-            pause: None,
-            next_pause: PAUSE_MIN,
-            cancels: socket.cancels(),
-            token: WaitToken::default(),
-        }
-    }
-
-    /// Abandons the send and returns the datagram; `None` if it was sent, or is being sent.
-    pub fn into_buffer(mut self) -> Option<SendBuf> {
-        if let Ok(attempt) = &self.attempt
-            && let Outcome::Refused(_, data) = attempt.take()
-        {
-            return Some(data);
-        }
-        self.data.take()
-    }
-}
-
-impl Future for UnixSend<'_> {
-    type Output = io::Result<()>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let UnixSend { socket, data, attempt, pause, next_pause, cancels, token } = self.get_mut();
-        socket.check_cancelled(*cancels)?;
-        let attempt = match attempt {
-            Ok(attempt) => attempt,
-            Err(error) => {
-                let again = || io::Error::other("a finished send was polled again");
-                return Poll::Ready(Err(error.take().unwrap_or_else(again)));
-            }
-        };
-        loop {
-            if let Some(sleep) = pause {
-                ready!(Pin::new(sleep).poll(cx));
-                *pause = None;
-            }
-            if !socket.spend(cx) {
-                return Poll::Pending;
-            }
-            ready!(socket.poll_attempt(cx, token, data, attempt))?;
-            match attempt.take() {
-                Outcome::Refused(libc::EAGAIN, refused) => {
-                    *data = Some(refused);
-                    *pause = Some(sleep(*next_pause));
-                    *next_pause = (2 * *next_pause).min(PAUSE_MAX);
-                }
-                Outcome::Refused(errno, refused) => {
-                    *data = Some(refused);
-                    return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
-                }
-                Outcome::Sent | Outcome::Pending => return Poll::Ready(Ok(())),
-            }
-        }
-    }
-}
-
-impl Drop for UnixSend<'_> {
-    fn drop(&mut self) {
-        self.socket.forget_sender(&mut self.token);
     }
 }

@@ -51,28 +51,17 @@ fn get_option<const N: usize>(
     Ok(values)
 }
 
-/// Bytes of the send buffer that are in use, in the kernel's own reckoning.
-pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    Ok(meminfo(socket)?[libc::SK_MEMINFO_WMEM_ALLOC as usize] as usize)
-}
-
 /// True if the kernel cuts UDP buffers into datagrams (UDP_SEGMENT, Linux 4.18).
 pub(crate) fn knows_segmentation(socket: BorrowedFd<'_>) -> bool {
     get_option::<1>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Packets that this socket has dropped since it was created, modulo 2^32.
+/// Packets that this socket has dropped since it was created, modulo 2^32 (SO_MEMINFO, Linux 4.12).
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    Ok(meminfo(socket)?[libc::SK_MEMINFO_DROPS as usize])
-}
-
-/// Number of entries of SO_MEMINFO, of which the drops are the last (sock_diag.h).
-const SK_MEMINFO_VARS: usize = 9;
-
-/// The memory of a socket and its drops (SO_MEMINFO, Linux 4.12). SIOCOUTQ would return the same
-/// for the send buffer, but a seccomp filter that allows it must check its argument every time.
-fn meminfo(socket: BorrowedFd<'_>) -> io::Result<[u32; SK_MEMINFO_VARS]> {
-    get_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)
+    /// Number of entries, of which the drops are the last (sock_diag.h).
+    const SK_MEMINFO_VARS: usize = 9;
+    let memory = get_option::<SK_MEMINFO_VARS>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(memory[libc::SK_MEMINFO_DROPS as usize])
 }
 
 /// recvmmsg(2) without waiting: how many headers were filled, at least 1.

@@ -25,8 +25,6 @@ const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov
 pub(in crate::driver::uring) struct SendOp {
     pub(in crate::driver::uring) socket: Key,
     outgoing: Option<Outgoing>,
-    /// Posts no completion when it succeeds.
-    pub(in crate::driver::uring) silent: bool,
     name: [u8; NAME_BYTES],
     control: [u8; SEND_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
@@ -38,7 +36,6 @@ impl SendOp {
         Box::new(SendOp {
             socket,
             outgoing: None,
-            silent: false,
             name: [0; NAME_BYTES],
             control: [0; SEND_CONTROL_BYTES_MAX],
             iovec: NO_BUFFER,
