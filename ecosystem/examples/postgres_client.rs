@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let address = match address {
             Some(address) => address,
             None => {
-                let listener = TcpListener::bind("127.0.0.1:0".parse()?)?;
+                let listener = TcpListener::bind("127.0.0.1:0")?;
                 let address = listener.local_addr();
                 twinring::spawn(serve(listener));
                 address

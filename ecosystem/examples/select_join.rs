@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     Runtime::builder().engine(engine).build()?.block_on(async move {
-        let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address"))?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr();
         twinring::spawn(echo(listener));
         work(address, to_do, done).await

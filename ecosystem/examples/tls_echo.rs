@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("engine: {}", runtime.features().engine());
     runtime.block_on(async {
         let (acceptor, connector) = identities()?;
-        let listener = TcpListener::bind("127.0.0.1:0".parse()?)?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr();
         twinring::spawn(serve(listener, acceptor));
         let answer = say(address, &connector, b"hello over TLS").await?;

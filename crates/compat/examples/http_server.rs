@@ -22,7 +22,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 #[allow(dead_code, reason = "tests call `serve`")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into()).parse()?;
+    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     let engine = std::env::args().nth(2).unwrap_or("auto".into()).parse()?;
     let runtime = Runtime::builder().engine(engine).build()?;
     println!("http://{address}/ ({})", runtime.features().engine());

@@ -15,7 +15,7 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 
 #[allow(dead_code, reason = "tests call `serve`")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".into()).parse()?;
+    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".into());
     let engine = std::env::args().nth(2).unwrap_or("auto".into()).parse()?;
     let runtime = Runtime::builder().engine(engine).build()?;
     runtime.block_on(async move { serve(TcpListener::bind(address)?).await })??;

@@ -33,7 +33,7 @@
 //! use twinring_compat::Compat;
 //!
 //! Runtime::builder().build()?.block_on(async {
-//!     let stream = TcpStream::connect("127.0.0.1:7000".parse().unwrap()).await?;
+//!     let stream = TcpStream::connect("127.0.0.1:7000").await?;
 //!     let mut stream = Compat::new(stream);
 //!     stream.write_all(b"hello\n").await?;
 //!     let mut lines = stream.lines();

@@ -2,7 +2,7 @@
 use twinring::{Runtime, TcpListener, TcpStream, spawn};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:7000".into()).parse()?;
+    let address = std::env::args().nth(1).unwrap_or("127.0.0.1:7000".into());
     let engine = std::env::args().nth(2).unwrap_or("auto".into()).parse()?;
     Runtime::builder().engine(engine).build()?.block_on(async move {
         let listener = TcpListener::bind(address)?;

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 async fn get(host: String, path: &str) -> std::io::Result<Vec<u8>> {
     let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-    let stream = TcpStream::connect_to(host).await?;
+    let stream = TcpStream::connect(host).await?;
     stream.send(request).await?;
     let mut answer = Vec::new();
     loop {

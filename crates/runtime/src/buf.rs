@@ -26,7 +26,9 @@ enum Home {
     Pool(Rc<Pool>, u32),
     /// In a box of their own, so that moving this moves no box of bytes, which would end the validity
     /// of pointers to them.
-    Heap { _bytes: Box<Box<[u8]>> },
+    Heap {
+        _bytes: Box<Box<[u8]>>,
+    },
     Nowhere,
 }
 

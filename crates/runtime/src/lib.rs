@@ -12,7 +12,7 @@
 //! let runtime = Runtime::builder().build()?;
 //! println!("engine: {}", runtime.features().engine());
 //! runtime.block_on(async {
-//!     let listener = TcpListener::bind("127.0.0.1:7000".parse().unwrap())?;
+//!     let listener = TcpListener::bind("127.0.0.1:7000")?;
 //!     loop {
 //!         let stream = listener.accept().await?;
 //!         twinring::spawn(async move {
@@ -48,7 +48,7 @@ mod slots;
 mod spawn_blocking;
 mod sync;
 mod sys;
-mod task;
+pub mod task;
 pub mod time;
 
 pub use buf::{RecvBuf, SendBuf};

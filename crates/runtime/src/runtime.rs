@@ -235,7 +235,8 @@ impl Runtime {
     {
         let run_one = |index: usize| {
             let stop_others = StopUnlessDisarmed { shared: &self.shared, armed: Cell::new(true) };
-            let outcome = Worker::start(&self, index).and_then(|worker| worker.run(service(index), None));
+            let outcome =
+                Worker::start(&self, index).and_then(|worker| worker.run(service(index), None));
             stop_others.armed.set(outcome.is_err());
             outcome
         };

@@ -297,10 +297,7 @@ impl Outbox {
 
 /// Cuts a datagram into pieces of `piece_bytes`, which share one copy of its bytes. Pieces longer
 /// than a segment are left to the kernel to cut further.
-fn cut(
-    datagram: &Datagram,
-    piece_bytes: usize,
-) -> impl DoubleEndedIterator<Item = Outgoing> {
+fn cut(datagram: &Datagram, piece_bytes: usize) -> impl DoubleEndedIterator<Item = Outgoing> {
     let bytes: Rc<[u8]> = Rc::from(datagram.data.as_slice());
     let Datagram { to, from, segment_bytes, ecn, .. } = *datagram;
     (0..bytes.len().div_ceil(piece_bytes.max(1))).map(move |number| {

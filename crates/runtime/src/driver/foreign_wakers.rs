@@ -75,7 +75,7 @@ fn use_the_runtime() {
     let _nothing = pin!(stream.recv()).poll(no_waker);
     let _sent = stream.poll_send(no_waker, &mut Some("x".into()));
     stream.cancel();
-    drop(TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap());
+    drop(TcpListener::bind("127.0.0.1:0").unwrap());
     assert!(pin!(sleep(Duration::from_secs(9))).poll(no_waker).is_pending());
     let _begun = pin!(current().blocking().run(|| ())).poll(no_waker);
     let task = spawn(std::future::pending::<()>());
@@ -85,7 +85,7 @@ fn use_the_runtime() {
 }
 
 async fn pair() -> (TcpStream, std::net::TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = std::net::TcpStream::connect(listener.local_addr()).unwrap();
     (listener.accept().await.unwrap(), peer)
 }
@@ -112,8 +112,8 @@ async fn everything_that_waits() {
     let (own, _its_peer) = pair().await;
     STREAM.set(Some(Rc::new(own)));
     let (stream, mut peer) = pair().await;
-    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let udp = crate::UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = crate::UdpSocket::bind("127.0.0.1:0").unwrap();
     let task = spawn(std::future::pending::<()>());
     wait_and_give_up("recv", stream.recv()).await;
     wait_and_give_up("accept", listener.accept()).await;

@@ -176,8 +176,7 @@ impl TcpListener {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        let mut bound =
-            bind_first(address, |address| ListenOptions::default().bind(address, 1))?;
+        let mut bound = bind_first(address, |address| ListenOptions::default().bind(address, 1))?;
         match bound.pop() {
             Some(listener) => TcpListener::from_bound(listener),
             None => Err(io::Error::other("binding for one worker gave no socket")),

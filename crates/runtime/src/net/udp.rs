@@ -29,7 +29,7 @@ use std::task::{Context, Poll, Waker};
 ///
 /// ```no_run
 /// # async fn reflect() -> std::io::Result<()> {
-/// let socket = twinring::UdpSocket::bind("127.0.0.1:9000".parse().unwrap())?;
+/// let socket = twinring::UdpSocket::bind("127.0.0.1:9000")?;
 /// let (mut received, mut replies) = (Vec::new(), Vec::new());
 /// loop {
 ///     socket.recv_batch(&mut received).await?;

@@ -1,4 +1,6 @@
-//! The local executor: tasks, the ready queue, and waking from this thread and from others.
+//! Tasks: what the current worker runs beside the main future.
+
+// The local executor: tasks, the ready queue, and waking from this thread and from others.
 
 #[cfg(not(all(test, loom)))]
 mod eventfd;
@@ -7,6 +9,7 @@ mod eventfd;
 mod eventfd;
 mod inbox;
 mod join;
+mod join_set;
 mod named;
 mod remote;
 mod wait_queue;
@@ -17,6 +20,7 @@ pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
 pub use join::{JoinError, JoinHandle, spawn};
 pub(crate) use join::{OUTSIDE, Panic};
+pub use join_set::JoinSet;
 pub use named::{spawn_named, task_name};
 pub use remote::RemoteHandle;
 pub(crate) use remote::task_for;

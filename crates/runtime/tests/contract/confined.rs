@@ -31,7 +31,7 @@ async fn others() -> [io::Result<()>; 3] {
 }
 
 async fn datagram() -> io::Result<()> {
-    let socket = UdpSocket::bind("127.0.0.1:0".parse().expect("an address"))?;
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.send_to(b"to myself", socket.local_addr()).await?;
     socket.recv_from().await.map(drop)
 }

@@ -2,7 +2,7 @@
 //! applications bring along.
 
 use crate::support::*;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::mpsc;
@@ -16,6 +16,8 @@ pub(crate) const RULES: &[Rule] = rules![
     options_have_methods,
     a_duplicate_keeps_the_connection_and_no_events,
     names_are_resolved_without_blocking,
+    connecting_and_accepting_have_options,
+    a_connection_is_copied_to_another,
     halves_end_one_after_the_other,
     ready_to_send_means_that_the_send_is_taken,
     blocking_work_runs_beside_the_worker,
@@ -132,16 +134,57 @@ fn names_are_resolved_without_blocking(configuration: Configuration) {
         let literal = resolve(listener.local_addr().to_string()).await.expect("an address");
         assert_eq!(literal, [listener.local_addr()]);
         resolve("no port here").await.expect_err("no port");
-        let stream = TcpStream::connect_to(listener.local_addr().to_string()).await;
+        let stream = TcpStream::connect(listener.local_addr().to_string()).await;
         let address = stream.expect("a listener").peer_addr().expect("connected");
         assert_eq!(address, listener.local_addr());
         // The second address of a name, if the first does not answer.
         let closed = closed_port();
         let both: &'static [_] = Vec::leak(vec![closed, address]);
-        let stream = TcpStream::connect_to(both).await.expect("one of them listens");
+        let stream = TcpStream::connect(both).await.expect("one of them listens");
         assert_eq!(stream.peer_addr().expect("connected"), address);
-        let refused = TcpStream::connect_to(closed).await.expect_err("nobody listens");
+        let refused = TcpStream::connect(closed).await.expect_err("nobody listens");
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+fn connecting_and_accepting_have_options(configuration: Configuration) {
+    configuration.run(async {
+        let listener = TcpListener::bind(("localhost", 0)).expect("a free port");
+        let address = listener.local_addr();
+        assert!(address.ip().is_loopback());
+        let family = if address.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(family, Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(1 << 16).expect("a size");
+        let granted = socket.recv_buffer_size().expect("a size");
+        let stream = TcpStream::connect_socket(socket, address).await.expect("a listener");
+        let has = stream.with_fd(|fd| SockRef::from(&fd).recv_buffer_size());
+        assert_eq!(has.expect("a size"), granted);
+        let (accepted, peer) = listener.accept_from().await.expect("a connection");
+        assert_eq!(peer, stream.local_addr().expect("connected"));
+        stream.send("both ways").await.expect("queued");
+        assert_eq!(&*accepted.recv().await.expect("bytes"), b"both ways");
+    });
+}
+
+fn a_connection_is_copied_to_another(configuration: Configuration) {
+    configuration.run(async {
+        let ((from, mut one), (to, mut other)) = (pair().await, pair().await);
+        let copying = spawn(async move {
+            let copied = twinring::net::copy(&from, &to).await;
+            to.shutdown_write().await.expect("sent");
+            copied
+        });
+        let read = on_thread(move || {
+            let mut bytes = Vec::new();
+            other.read_to_end(&mut bytes).expect("a connection");
+            bytes
+        });
+        let sent = on_thread(move || {
+            one.write_all(&pattern(1, 0..3_000_000)).expect("a connection");
+        });
+        sent.await;
+        assert_eq!(copying.await.expect("no panic").expect("no error"), 3_000_000);
+        assert_pattern(1, 0, &read.await);
     });
 }
 

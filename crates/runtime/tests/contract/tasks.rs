@@ -2,12 +2,15 @@
 
 use crate::support::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::time::Duration;
+use twinring::task::JoinSet;
 use twinring::{JoinHandle, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     results_and_aborts_reach_the_handle,
     tasks_abort_themselves_and_each_other,
+    a_set_returns_each_task_once,
     a_detached_task_runs_on_and_ends_with_the_runtime,
     destructors_may_spawn_and_use_streams,
     a_panic_ends_its_task_alone,
@@ -35,6 +38,48 @@ fn results_and_aborts_reach_the_handle(configuration: Configuration) {
             sum += task.await.expect("no abort");
         }
         assert_eq!(sum, 1999 * 1000);
+    });
+}
+
+fn a_set_returns_each_task_once(configuration: Configuration) {
+    run_on(configuration.builder().stop_on_panic(false), |_| async {
+        let mut set = JoinSet::new();
+        assert!(set.join_next().await.is_none());
+        let dropped = Rc::new(());
+        for number in 0..100 {
+            set.spawn(async move {
+                twinring::sleep(Duration::from_micros(100 * (100 - number))).await;
+                assert_ne!(number, 50, "on purpose");
+                number
+            });
+        }
+        assert!(poll_once(set.join_next()).await.is_none());
+        let (mut numbers, mut panics) = (Vec::new(), 0);
+        while let Some(ended) = set.join_next().await {
+            match ended {
+                Ok(number) => numbers.push(number),
+                Err(error) => panics += usize::from(error.is_panic()),
+            }
+        }
+        numbers.sort_unstable();
+        assert_eq!((numbers.len(), panics), (99, 1));
+        assert!(numbers.iter().all(|number| *number != 50));
+        let kept = Rc::clone(&dropped);
+        set.spawn(async move {
+            let _kept = kept;
+            std::future::pending::<u64>().await
+        });
+        settle().await;
+        set.abort_all();
+        assert!(set.join_next().await.expect("one").expect_err("aborted").is_cancelled());
+        let kept = Rc::clone(&dropped);
+        set.spawn(async move {
+            let _kept = kept;
+            std::future::pending::<u64>().await
+        });
+        drop(set);
+        settle().await;
+        assert_eq!(Rc::strong_count(&dropped), 1);
     });
 }
 

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use twinring::{
     Either, Engine, ListenOptions, TcpListener, race, shutdown_requested, sleep, spawn,
+    spawn_blocking,
 };
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -14,7 +15,8 @@ pub(crate) const RULES: &[Rule] = rules![
     a_worker_that_panics_stops_the_others,
     stop_ends_every_worker,
     tasks_start_on_the_worker_they_are_sent_to,
-    a_task_for_a_worker_that_does_not_run_is_refused,
+    a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end,
+    a_runtime_runs_several_futures_one_after_the_other,
     tasks_of_other_threads_end_with_the_runtime,
     a_runtime_for_several_workers_runs_no_single_future,
 ];
@@ -208,14 +210,14 @@ fn tasks_start_on_the_worker_they_are_sent_to(configuration: Configuration) {
     assert_eq!(sums, [Some((0..100).sum()), Some(0)]);
 }
 
-fn a_task_for_a_worker_that_does_not_run_is_refused(configuration: Configuration) {
+fn a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end(configuration: Configuration) {
     let runtime = configuration.builder().build().expect("tried before");
     let handle = runtime.handle();
-    let early = handle.spawn_on(0, || async {}).expect_err("it has not started");
-    assert!(early.to_string().contains("not started"), "{early}");
+    let early = handle.spawn_on(0, || async { "early" }).expect("room");
     let inside = handle.clone();
     runtime
         .block_on(async move {
+            assert_eq!(early.await.expect("it starts"), "early");
             let missing = inside.spawn_on(1, || async {}).expect_err("there is one");
             assert!(missing.to_string().contains("no worker 1: the last is 0"), "{missing}");
             // A worker that does not get to start them bounds how many wait.
@@ -234,6 +236,28 @@ fn a_task_for_a_worker_that_does_not_run_is_refused(configuration: Configuration
         .expect("the engine works");
     let late = handle.spawn_on(0, || async {}).expect_err("it has ended");
     assert!(late.to_string().contains("has ended"), "{late}");
+    let unused = configuration.builder().build().expect("tried before");
+    let never = unused.handle().spawn_on(0, || async {}).expect("room");
+    drop(unused);
+    let ended = runtime.block_on(never).expect("the engine works");
+    assert!(ended.expect_err("never started").is_cancelled());
+}
+
+/// A peer that does not read held up the end for the linger time.
+fn a_runtime_runs_several_futures_one_after_the_other(configuration: Configuration) {
+    let runtime = configuration.builder().linger(Duration::from_secs(3600)).build();
+    let runtime = runtime.expect("tried before");
+    for number in 0..3 {
+        let served = runtime.block_on(async {
+            let (stream, peer) = pair().await;
+            stream.send(vec![number; 16 << 20]).await.expect("queued");
+            let early = spawn(std::future::pending::<()>());
+            let threads = spawn_blocking(move || number).await.expect("no panic");
+            drop((stream, early));
+            (threads, peer)
+        });
+        assert_eq!(served.expect("the engine works").0, number);
+    }
 }
 
 fn tasks_of_other_threads_end_with_the_runtime(configuration: Configuration) {

@@ -144,6 +144,7 @@ fn a_file_that_outlives_its_runtime_is_closed(configuration: Configuration) {
             let (disk, elsewhere) = (Tree::new(Ground::Disk), Tree::new(Ground::Elsewhere));
             (disk.file(1, 10).await, elsewhere.file(1, 10).await)
         });
+        drop(runtime);
         drop(files);
         assert_eq!(open_descriptors(), before);
     });

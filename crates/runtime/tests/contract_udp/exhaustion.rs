@@ -149,18 +149,22 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
 /// A sender that is never polled again holds what the bound allows, and what it had not handed
 /// over is still in its hands.
 fn sends_are_bounded_and_the_sender_waits(configuration: Configuration) {
-    let test = format!("exhaustion::sends_are_bounded_and_the_sender_waits::{}", configuration.name);
+    let test =
+        format!("exhaustion::sends_are_bounded_and_the_sender_waits::{}", configuration.name);
     on_a_slow_path(&test, || {
         in_all_ways(configuration, |options, _| async move {
             let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..options.clone() });
             let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..options };
             let from = connect(&narrow, to.local_addr());
             for (bytes, most) in [(1_000, 1024), (4_000, 263)] {
-                let mut batch: Vec<_> =
-                    (0..3000).map(|_| Datagram::new(vec![0; bytes])).collect();
+                let mut batch: Vec<_> = (0..3000).map(|_| Datagram::new(vec![0; bytes])).collect();
                 assert!(poll_once(from.send_batch(&mut batch)).await.is_none());
                 // Beside those that the kernel holds.
-                assert!((3000 - most - 200..=3000 - most).contains(&batch.len()), "{}", batch.len());
+                assert!(
+                    (3000 - most - 200..=3000 - most).contains(&batch.len()),
+                    "{}",
+                    batch.len()
+                );
                 from.flush().await.expect("sent");
             }
         });

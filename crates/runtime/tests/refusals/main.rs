@@ -82,7 +82,7 @@ where
 }
 
 async fn pair() -> (TcpStream, Peer) {
-    let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
     (listener.accept().await.expect("a connection"), peer)
 }
@@ -152,7 +152,7 @@ fn a_receive_that_fails_is_reported() {
 fn refused_accepts_pause_with_a_notice() {
     for refused in [libc::EPERM, libc::ENOPROTOOPT, libc::ENOBUFS, libc::EMFILE] {
         let (outcome, notices) = on_worker(EngineChoice::Epoll, move |handle| async move {
-            let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address"));
+            let listener = TcpListener::bind("127.0.0.1:0");
             let listener = listener.expect("a port");
             let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
             refuse(libc::SYS_accept4, refused);
@@ -202,7 +202,7 @@ fn datagrams_that_cannot_be_sent_are_counted() {
     for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM] {
         let (outcome, _) = on_worker(EngineChoice::Epoll, move |handle| async move {
             let peer = UdpPeer::bind("127.0.0.1:0").expect("a port");
-            let socket = UdpSocket::bind("127.0.0.1:0".parse().expect("an address"));
+            let socket = UdpSocket::bind("127.0.0.1:0");
             let socket = socket.expect("a port");
             refuse(libc::SYS_sendmsg, refused);
             let to = peer.local_addr().expect("bound");

@@ -110,7 +110,9 @@ impl Groups {
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, in_transit: usize) -> bool {
-        self.others.iter_mut().for_each(|group| group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4)));
+        self.others
+            .iter_mut()
+            .for_each(|group| group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4)));
         self.streams.publish_with_reserve(in_transit)
     }
 
