@@ -5,7 +5,10 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::str::FromStr;
-use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
+use twinring::{
+    Builder, EngineChoice, Runtime,
+    config::{EpollOptions, UringOptions},
+};
 use twinring_input::quantity::Count;
 
 /// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.

@@ -7,7 +7,7 @@ use console::{Style, Term, style};
 use serde::Serialize;
 use std::fmt::Display;
 use std::process::ExitCode;
-use twinring::UringFeatures;
+use twinring::config::UringFeatures;
 use twinring::probe::prices::{Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;

@@ -34,7 +34,7 @@ pub(crate) enum Service {
 }
 
 pub(crate) fn run(service: Service) -> ExitCode {
-    twinring::keep_freed_memory();
+    twinring::measure::keep_freed_memory();
     // The task of one connection may panic, and a worker must not wait for standard error.
     std::panic::set_hook(Box::new(|panic| notices::tell(format!("twinring: a bug: {panic}"))));
     let _told = Told;

@@ -54,7 +54,7 @@ pub(crate) async fn work(
 async fn ask(server: SocketAddr, part: usize, job: &str) -> io::Result<String> {
     let stream = TcpStream::connect(server).await?;
     stream.send(format!("{job} {part}")).await?;
-    stream.shutdown_write().await?;
+    stream.shutdown().await?;
     let mut answer = Vec::new();
     loop {
         let chunk = stream.recv().await?;

@@ -1,7 +1,7 @@
 //! With the feature `tracing`, a task with a name is a span.
 
 use std::time::Duration;
-use twinring::{EngineChoice, Runtime, sleep, spawn, spawn_named};
+use twinring::{EngineChoice, Runtime, sleep, spawn, task::spawn_named};
 
 fn current_span() -> Option<&'static str> {
     tracing::Span::current().metadata().map(|metadata| metadata.name())

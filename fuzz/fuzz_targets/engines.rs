@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 use twinring::fs::Dir;
-use twinring::{Builder, EngineChoice, ListenOptions, Runtime};
+use twinring::{Builder, EngineChoice, Runtime, net::ListenOptions};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::{
     HttpService, HttpSettings, ListingFormat, Rule, Rules, Site, Sites,

@@ -9,7 +9,10 @@ use clap::Args;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring::{
+    EngineChoice,
+    config::{EpollOptions, UringOptions},
+};
 use twinring_input::quantity::{self, count, rate};
 use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::gates::{Gates, Slo};

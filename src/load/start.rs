@@ -1,7 +1,7 @@
 //! One moment for several load generators, on any hosts, to begin: each is told it when it is started.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use twinring::monotonic_ns;
+use twinring::measure::monotonic_ns;
 use twinring_load::observer::Begin;
 
 /// How far ahead the moment may be.

@@ -135,7 +135,7 @@ impl UdpArgs {
             tick: self.tick,
             verify: !self.no_verify,
             // The clock differs enough between runs; that is all a seed is for.
-            seed: self.seed.unwrap_or_else(twinring::monotonic_ns),
+            seed: self.seed.unwrap_or_else(twinring::measure::monotonic_ns),
             warmup: self.warmup,
             duration: self.duration,
             drain: self.drain,

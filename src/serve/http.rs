@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
-use twinring::{ListenOptions, Runtime};
+use twinring::{Runtime, net::ListenOptions};
 use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsError, TlsSettings};
 use twinring_services::raise_descriptor_limit;
 
@@ -131,7 +131,7 @@ impl Prepared {
         let tls = configuration.tls().map_err(|error| problems.push(error.to_string())).ok();
         let identity = server.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
-        let builder = server.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
+        let builder = server.engine.runtime().linger(Duration::ZERO).on_event(print_once());
         let uses = Uses { accept: true, files: true, ..Uses::default() };
         let mut sandbox = Sandbox::new(&server.sandbox, uses);
         let identified = identity.as_ref().and_then(Option::as_ref);

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use twinring::{Engine, Features, Runtime};
+use twinring::{Engine, Runtime, config::Features};
 use twinring_services::http::{Exposition, Pages};
 use twinring_services::{Meters, Reading, Server, Service, Stage};
 use twinring_wire::engines::{EngineSide, Engines, SCHEMA};

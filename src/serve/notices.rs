@@ -58,7 +58,7 @@ pub(super) fn finish(limit: Duration) {
 }
 
 /// Prints the first notice of each kind; every worker and listener sends its own.
-pub(super) fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
+pub(super) fn print_once() -> impl Fn(twinring::Event) + Send + Sync + 'static {
     let told = Mutex::new(HashSet::new());
     move |notice| {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::{Features, Handle, Runtime};
+use twinring::{Handle, Runtime, config::Features};
 use twinring_input::quantity::Count;
 use twinring_wire::Fields;
 use twinring_wire::serve::{Ready, SCHEMA, Statistics};

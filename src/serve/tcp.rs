@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
-use twinring::{Handle, ListenOptions};
+use twinring::{Handle, net::ListenOptions};
 use twinring_input::quantity::Count;
 use twinring_services::{Limits, TcpService, discard, echo, raise_descriptor_limit};
 
@@ -83,7 +83,7 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
         complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
     // A service flushes before it closes; data that is still unsent then was cut on purpose.
-    let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
+    let builder = args.engine.runtime().linger(Duration::ZERO).on_event(print_once());
     let identity = args.user.identity()?;
     let uses = Uses { accept: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);

@@ -34,7 +34,7 @@ fn two_load_generators_of_each_kind_begin_at_one_moment(engine: &str) {
             "http" => format!("http://{address}/index.html"),
             _ => address.to_string(),
         };
-        let (at_s, now_ns) = (now_s() + 2.0, twinring::monotonic_ns());
+        let (at_s, now_ns) = (now_s() + 2.0, twinring::measure::monotonic_ns());
         let both = [(); 2].map(|()| start(engine, kind, &target, at_s));
         for run in both {
             let output = run.output();

@@ -10,7 +10,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
-use twinring::{Datagram, Ecn, UdpOptions};
+use twinring::{
+    Datagram,
+    net::{Ecn, UdpOptions},
+};
 
 pub(crate) const TESTS: &[Test] = tests![
     both_engines_answer_with_the_same_bytes_and_the_same_counts,

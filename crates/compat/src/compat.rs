@@ -140,6 +140,6 @@ impl<S: Socket> Compat<S> {
     }
 
     pub(crate) fn poll_shut_down(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_shutdown_write(cx)
+        self.socket.poll_shutdown(cx)
     }
 }

@@ -93,7 +93,7 @@ impl hyper::rt::Timer for Timer {
 
 /// Hyper demands `Send` and `Sync` of a sleep, although it stays with its connection.
 struct BoundSleep {
-    inner: SendWrapper<twinring::Sleep>,
+    inner: SendWrapper<twinring::time::Sleep>,
 }
 
 impl Future for BoundSleep {

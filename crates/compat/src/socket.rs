@@ -34,7 +34,7 @@ pub trait Socket {
     ///
     /// # Errors
     /// The error that broke the connection.
-    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Polled<()>;
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Polled<()>;
 }
 
 macro_rules! operations {
@@ -56,8 +56,8 @@ macro_rules! operations {
             }
 
             #[inline]
-            fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Polled<()> {
-                <$by>::poll_shutdown_write(self, cx)
+            fn poll_shutdown(&self, cx: &mut Context<'_>) -> Polled<()> {
+                <$by>::poll_shutdown(self, cx)
             }
         }
     };

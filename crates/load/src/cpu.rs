@@ -1,6 +1,6 @@
 //! CPU use of the worker threads.
 
-use twinring::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
+use twinring::measure::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
 use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{Cpu, SATURATED_SHARE};
 

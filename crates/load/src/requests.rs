@@ -27,7 +27,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring::{monotonic_ns, sleep, spawn};
+use twinring::{measure::monotonic_ns, sleep, spawn};
 
 /// How long outstanding answers are waited for after the window.
 const DRAIN_MAX: Duration = OVERDUE;

@@ -23,8 +23,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use twinring::{
-    CounterSnapshot, Either, Features, Runtime, RuntimeError, monotonic_ns, race,
-    shutdown_requested, sleep_until,
+    Either, Runtime, RuntimeError,
+    config::Features,
+    measure::{CounterSnapshot, monotonic_ns},
+    race, shutdown_requested, sleep_until,
 };
 use twinring_wire::load::Window;
 

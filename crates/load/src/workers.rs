@@ -1,7 +1,10 @@
 //! The worker threads of a load, and their engine.
 
 use crate::run::LINGER;
-use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
+use twinring::{
+    Builder, EngineChoice, Runtime,
+    config::{EpollOptions, UringOptions},
+};
 
 /// Worker threads, each with an engine of its own. By default one, on any CPU, with any engine.
 #[derive(Clone, Debug)]

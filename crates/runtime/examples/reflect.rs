@@ -1,5 +1,5 @@
 //! A UDP reflector: `cargo run -p twinring --example reflect -- 127.0.0.1:9000 [auto|io_uring|epoll]`.
-use twinring::{Received, Runtime, UdpOptions, UdpSocket};
+use twinring::{Received, Runtime, UdpSocket, net::UdpOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:9000".into()).parse()?;

@@ -4,7 +4,9 @@
 //! connection stays with its worker. The end of standard input (Ctrl-D) shuts down.
 use std::io::Read;
 use std::sync::Mutex;
-use twinring::{Either, ListenOptions, Runtime, TcpListener, TcpStream, race, shutdown_requested};
+use twinring::{
+    Either, Runtime, TcpListener, TcpStream, net::ListenOptions, race, shutdown_requested,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:7000".into()).parse()?;

@@ -42,23 +42,23 @@ pub struct Received {
     /// The sender.
     pub from: SocketAddr,
     /// The local address it was sent to, which is the right source for a reply; with
-    /// [`UdpOptions::pktinfo`](crate::UdpOptions::pktinfo).
+    /// [`UdpOptions::pktinfo`](crate::net::UdpOptions::pktinfo).
     pub to: Option<IpAddr>,
     /// `data` is this many bytes per datagram (the last may be shorter), when the kernel coalesced
-    /// several; with [`UdpOptions::gro`](crate::UdpOptions::gro).
+    /// several; with [`UdpOptions::gro`](crate::net::UdpOptions::gro).
     pub segment_bytes: Option<u16>,
     /// DSCP in the upper six bits, ECN in the lower two; with
-    /// [`UdpOptions::traffic_class`](crate::UdpOptions::traffic_class).
+    /// [`UdpOptions::traffic_class`](crate::net::UdpOptions::traffic_class).
     pub traffic_class: Option<u8>,
     /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; with
-    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps). The kernel starts to stamp
+    /// [`UdpOptions::timestamps`](crate::net::UdpOptions::timestamps). The kernel starts to stamp
     /// packets some milliseconds after the first socket of the machine requests it; earlier packets
     /// carry the time at which they were read (`net_enable_timestamp` and `__sock_recv_timestamp`
     /// in Linux).
     pub received_ns: Option<u64>,
     /// Datagrams the kernel had dropped on this socket when it queued this one (SO_RXQ_OVFL),
     /// modulo 2^32; `None` before the first drop, and without
-    /// [`UdpOptions::drop_marks`](crate::UdpOptions::drop_marks).
+    /// [`UdpOptions::drop_marks`](crate::net::UdpOptions::drop_marks).
     pub kernel_drops: Option<u32>,
     /// The datagram was longer than the buffer; `data` is its beginning.
     pub truncated: bool,

@@ -31,16 +31,17 @@
 mod blocking;
 mod buf;
 mod calls;
-mod config;
+pub mod config;
 pub mod confine;
 mod counters;
 mod datagram;
 mod driver;
+mod event;
 pub mod fs;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod measure;
 pub mod net;
-mod notice;
 pub mod probe;
 mod race;
 mod runtime;
@@ -52,49 +53,12 @@ pub mod task;
 pub mod time;
 
 pub use buf::{RecvBuf, SendBuf};
-pub use calls::CallTime;
-pub use config::{
-    Engine, EngineChoice, EpollFeatures, EpollOptions, Features, OptionError, UringFeatures,
-    UringOptions,
-};
-pub use counters::{CounterSnapshot, OverrunSummary};
-pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
-pub use net::{
-    BoundListener, BoundUdp, Keepalive, ListenOptions, TcpListener, TcpStream, UdpOptions,
-    UdpSocket, UnixDatagram, UnixListener, UnixStream,
-};
-pub use notice::Notice;
+pub use config::{Engine, EngineChoice};
+pub use datagram::{Datagram, Received};
+pub use event::Event;
+pub use net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
 pub use race::{Either, race};
-pub use runtime::{
-    Builder, Handle, Runtime, RuntimeError, ShutdownRequested, call_times, restart_call_times,
-    shutdown_requested, submit,
-};
+pub use runtime::{Builder, Handle, Runtime, RuntimeError, shutdown_requested, submit};
 pub use spawn_blocking::spawn_blocking;
-pub use task::{JoinError, JoinHandle, RemoteHandle, spawn, spawn_named, task_name, yield_now};
-pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
-
-/// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time
-/// stamps that another process compares with its own.
-pub fn monotonic_ns() -> u64 {
-    sys::monotonic_ns()
-}
-
-/// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for reuse. Call it
-/// once, at the start of a program, before it has further threads.
-///
-/// Buffers that io_uring sends are freed by the hundred, after the system call that sends them.
-/// glibc then returned them to the system and allocated them again, page fault by page fault: 20
-/// for a file of 100 KB over TLS. Has no effect with other C libraries.
-pub fn keep_freed_memory() {
-    sys::heap::keep_freed_memory();
-}
-
-/// CPU time that the calling thread has used, in nanoseconds, exact to the moment.
-pub fn thread_cpu_clock_ns() -> u64 {
-    sys::thread_cpu_clock_ns()
-}
-
-/// CPU time that the calling thread has used: user and system, in nanoseconds.
-pub fn thread_cpu_time_ns() -> (u64, u64) {
-    sys::thread_cpu_time_ns()
-}
+pub use task::{JoinHandle, spawn, yield_now};
+pub use time::{sleep, sleep_until, timeout, timeout_at};

@@ -8,7 +8,7 @@ mod worker;
 use crate::blocking;
 use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::sync::{AtomicU8, Mutex};
 use crate::task::{Inbox, Registration, RemoteHandle, task_for};
 use std::cell::Cell;
@@ -309,12 +309,12 @@ impl Drop for Runtime {
         let inboxes = shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         inboxes.iter().for_each(|inbox| inbox.close());
         for (pool, stuck) in [
-            (&shared.blocking, Notice::FilesystemStuck as fn(usize) -> Notice),
-            (&shared.spawned, Notice::BlockingStuck),
+            (&shared.blocking, Event::FilesystemStuck as fn(usize) -> Event),
+            (&shared.spawned, Event::BlockingStuck),
         ] {
             let threads = pool.close(shared.patience());
             if threads > 0 {
-                (self.builder.on_notice)(stuck(threads));
+                (self.builder.on_event)(stuck(threads));
             }
         }
     }

@@ -16,7 +16,7 @@ const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 /// detaches the work. [`JoinHandle::abort`] gives it up: it does not begin, or its result is
 /// dropped. When the runtime ends, running work has a second to end (half of one after a requested
 /// shutdown); then its thread is abandoned, see
-/// [`Notice::BlockingStuck`](crate::Notice::BlockingStuck).
+/// [`Event::BlockingStuck`](crate::Event::BlockingStuck).
 ///
 /// A panic of `work` is that of a task, see [`spawn`](crate::spawn).
 ///

@@ -54,9 +54,9 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection broke or must end.
-    pub async fn shutdown_write(&self) -> io::Result<()> {
+    pub async fn shutdown(&self) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
-        let finished = self.tracking.stream().shutdown_write().await;
+        let finished = self.tracking.stream().shutdown().await;
         self.tracking.enter(Phase::Receiving);
         finished
     }
@@ -89,7 +89,7 @@ impl Connection {
     /// overtake data that the peer has not read yet.
     async fn close_in_order(&self) -> io::Result<()> {
         let _drain = self.tracking.take_ending();
-        self.shutdown_write().await?;
+        self.shutdown().await?;
         loop {
             match self.tracking.stream().recv().await {
                 Ok(chunk) if chunk.is_empty() => return Ok(()),

@@ -3,7 +3,7 @@
 use crate::{Connection, Limits, TcpService};
 use std::io;
 use std::net::SocketAddr;
-use twinring::{Handle, ListenOptions};
+use twinring::{Handle, net::ListenOptions};
 
 /// The service, bound: see [`TcpService::bind`].
 ///
@@ -26,5 +26,5 @@ pub fn bind(
 /// When the connection breaks, or is asked to end.
 pub async fn discard(connection: &Connection) -> io::Result<()> {
     while !connection.recv().await?.is_empty() {}
-    connection.shutdown_write().await
+    connection.shutdown().await
 }

@@ -3,7 +3,7 @@
 use crate::{Connection, Limits, TcpService};
 use std::io;
 use std::net::SocketAddr;
-use twinring::{Handle, ListenOptions};
+use twinring::{Handle, net::ListenOptions};
 
 /// The service, bound: see [`TcpService::bind`].
 ///
@@ -31,5 +31,5 @@ pub async fn echo(connection: &Connection) -> io::Result<()> {
         }
         connection.send(chunk).await?;
     }
-    connection.shutdown_write().await
+    connection.shutdown().await
 }

@@ -35,7 +35,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream};
+use twinring::{
+    Handle, TcpListener, TcpStream,
+    net::{BoundListener, ListenOptions},
+};
 
 /// A service, bound and ready to run on the workers of a runtime.
 pub struct Server<S: Service> {

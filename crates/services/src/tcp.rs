@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use twinring::{Handle, ListenOptions, TcpStream, spawn};
+use twinring::{Handle, TcpStream, net::ListenOptions, spawn};
 
 /// A drain ends a connection that has been idle for this long: it has no work to finish.
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(4);

@@ -30,7 +30,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::net::Granted;
-use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
+use twinring::{
+    Handle, UdpSocket,
+    net::{BoundUdp, UdpOptions},
+    shutdown_requested,
+};
 
 /// The longest configurable drain.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);

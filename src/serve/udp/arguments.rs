@@ -10,8 +10,8 @@ use crate::values::{self, duration};
 use clap::Args;
 use std::net::SocketAddr;
 use std::time::Duration;
-use twinring::UdpOptions;
 use twinring::net::Granted;
+use twinring::net::UdpOptions;
 use twinring_input::quantity::{self, Count, Size};
 
 /// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.

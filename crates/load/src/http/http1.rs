@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use twinring::{Sleep, TcpStream, monotonic_ns, sleep};
+use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 
 /// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);

@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use twinring::{TcpStream, monotonic_ns};
+use twinring::{TcpStream, measure::monotonic_ns};
 use twinring_compat::Compat;
 
 /// Bytes of content that the server may send on a stream without waiting for us. Large enough not to

@@ -6,7 +6,7 @@ use super::tls::TlsSettings;
 use crate::settings::{Common, between};
 use bytes::Bytes;
 use http::Method;
-use twinring::UringOptions;
+use twinring::config::UringOptions;
 use twinring_wire::http as wire;
 use twinring_wire::http::Length;
 

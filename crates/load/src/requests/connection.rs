@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use twinring::{TcpStream, monotonic_ns};
+use twinring::{TcpStream, measure::monotonic_ns};
 
 /// How a connection, or one life of it, ended.
 pub(crate) enum Ending {

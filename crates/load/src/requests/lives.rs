@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{monotonic_ns, sleep};
+use twinring::{measure::monotonic_ns, sleep};
 
 /// Consecutive failed attempts to connect before a connection is abandoned.
 const CONNECT_FAILURES_MAX: u32 = 10;

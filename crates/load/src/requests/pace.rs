@@ -5,7 +5,7 @@ use super::connection::Protocol;
 use crate::run::instant_at;
 use crate::schedule::Schedule;
 use std::time::Duration;
-use twinring::{monotonic_ns, sleep, sleep_until, yield_now};
+use twinring::{measure::monotonic_ns, sleep, sleep_until, yield_now};
 
 /// Abandons connections whose oldest request has waited for longer than `limit`. A periodic scan
 /// over all of them costs less than a timer for each request.

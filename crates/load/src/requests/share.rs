@@ -9,7 +9,7 @@ use crate::recorder::{Recorder, histogram};
 use crate::run::{LoadError, Ran};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use twinring::monotonic_ns;
+use twinring::measure::monotonic_ns;
 
 /// See the module.
 pub(crate) struct Share {

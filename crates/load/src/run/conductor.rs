@@ -8,7 +8,7 @@ use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-use twinring::monotonic_ns;
+use twinring::measure::monotonic_ns;
 
 /// From the decision to begin until the traffic begins: time for all threads to hear of it.
 const MARGIN_NS: u64 = 10_000_000;

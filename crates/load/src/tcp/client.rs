@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use twinring::{Sleep, TcpStream, monotonic_ns, sleep};
+use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 
 /// Bytes that a slow reader sends at once, at least one message.
 const SLOW_SEND_BYTES: u64 = 64 * 1024;

@@ -1,7 +1,7 @@
 //! The settings of a load.
 
 use crate::settings::{CONNECTIONS_MAX, Common, between, optional};
-use twinring::UringOptions;
+use twinring::config::UringOptions;
 use twinring_wire::tcp as wire;
 
 /// Requests in flight per connection in an open loop, by default. Large, so that requests leave on

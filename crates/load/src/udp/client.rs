@@ -18,7 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use twinring::net::Granted;
 use twinring::{
-    CallTime, JoinHandle, UdpSocket, call_times, monotonic_ns, restart_call_times, spawn, yield_now,
+    JoinHandle, UdpSocket,
+    measure::{CallTime, call_times, monotonic_ns, restart_call_times},
+    spawn, yield_now,
 };
 
 /// Sockets opened between two moments at which the run may be stopped.

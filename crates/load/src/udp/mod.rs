@@ -37,7 +37,7 @@ use self::summary::report;
 use crate::observer::Observer;
 use crate::run::{LoadError, Stopper, run};
 use std::sync::Arc;
-use twinring::{Features, RuntimeError};
+use twinring::{RuntimeError, config::Features};
 use twinring_wire::UdpResult;
 
 /// A load that is ready to run.

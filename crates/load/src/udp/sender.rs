@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use twinring::{Ticker, UdpSocket, monotonic_ns, yield_now};
+use twinring::{UdpSocket, measure::monotonic_ns, time::Interval, yield_now};
 
 /// How long after the window packets may still leave that were due inside it.
 const LATE_SENDS_NS: u64 = 100_000_000;
@@ -59,7 +59,7 @@ impl Sender {
 
     /// Sends until all packets of the window have left, and waits for replies.
     pub(super) async fn run(mut self) -> Sender {
-        let mut ticker = Ticker::new(self.settings.tick);
+        let mut ticker = Interval::new(self.settings.tick);
         let mut behind = false;
         loop {
             // A sender that is late does not wait for the next tick.

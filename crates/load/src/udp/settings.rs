@@ -9,7 +9,7 @@ use crate::settings::{THREADS_MAX, TIME_MAX, between, sources, times};
 use crate::workers::Workers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use twinring::{UdpOptions, UringOptions};
+use twinring::{config::UringOptions, net::UdpOptions};
 use twinring_wire::udp as wire;
 
 /// Longest packet: the payload of the largest datagram on IPv4.

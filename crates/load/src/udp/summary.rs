@@ -12,7 +12,7 @@ use crate::run::Ran;
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use twinring::CallTime;
+use twinring::measure::CallTime;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::tcp::Bytes;
 use twinring_wire::udp::{

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use twinring::{Datagram, Received, SendBuf, UdpSocket, monotonic_ns};
+use twinring::{Datagram, Received, SendBuf, UdpSocket, measure::monotonic_ns};
 
 /// Packets that share a time stamp when they are sent: the kernel needs tens of microseconds for
 /// them, so none leaves much later than its stamp. With segmentation, see [`GSO_GROUP`].

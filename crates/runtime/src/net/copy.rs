@@ -5,7 +5,7 @@ use std::io;
 
 /// Sends all that `from` receives to `to`, until the end of the stream; returns how many bytes. Nothing
 /// is copied in memory, and a slow receiver slows down the sender. It does not end the stream of `to`:
-/// call [`shutdown_write`](TcpStream::shutdown_write) for that.
+/// call [`shutdown`](TcpStream::shutdown) for that.
 ///
 /// # Errors
 /// Those of [`recv`](TcpStream::recv) and [`send`](TcpStream::send).

@@ -3,7 +3,7 @@
 use super::names::bind_first;
 use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
 use crate::driver::Side;
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys::Mapping;
@@ -218,7 +218,7 @@ impl TcpListener {
     ///
     /// Running out of descriptors or memory is not an error: it waits, without using CPU, until
     /// some are available, and notifies the handler of
-    /// [`Builder::on_notice`](crate::Builder::on_notice) once. Memory counts as exhausted when less
+    /// [`Builder::on_event`](crate::Builder::on_event) once. Memory counts as exhausted when less
     /// than 16 MiB is available. Connections that broke in the backlog are skipped.
     ///
     /// # Errors
@@ -338,14 +338,14 @@ impl Acceptor {
 
     async fn wait_for_memory(&self, reason: &str) {
         if !self.told_of_memory.replace(true) {
-            self.worker.notice(Notice::MemoryShort(reason.to_owned()));
+            self.worker.notice(Event::MemoryShort(reason.to_owned()));
         }
         self.wait_for_a_close().await;
     }
 
     async fn wait_for_descriptors(&self, reason: &str) {
         if !self.told_of_descriptors.replace(true) {
-            self.worker.notice(Notice::AcceptStalled(reason.to_owned()));
+            self.worker.notice(Event::AcceptStalled(reason.to_owned()));
         }
         self.wait_for_a_close().await;
     }

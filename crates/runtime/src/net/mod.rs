@@ -9,6 +9,7 @@ mod udp;
 mod udp_options;
 mod unix;
 
+pub use crate::datagram::{Ecn, SendErrors, UdpStats};
 pub use copy::copy;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;

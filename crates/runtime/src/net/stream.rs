@@ -152,7 +152,7 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// The error of an earlier send; EPIPE after [`shutdown_write`](Self::shutdown_write); ECANCELED. The bytes
+    /// The error of an earlier send; EPIPE after [`shutdown`](Self::shutdown); ECANCELED. The bytes
     /// are then not sent.
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         Send::new(self, buf.into(), false)
@@ -162,7 +162,7 @@ impl TcpStream {
     /// leaves it in place until then. Of several tasks that call this, the last one is woken.
     ///
     /// # Errors
-    /// The error of an earlier send; EPIPE after [`shutdown_write`](Self::shutdown_write).
+    /// The error of an earlier send; EPIPE after [`shutdown`](Self::shutdown).
     pub fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -284,7 +284,7 @@ impl TcpStream {
 
     /// Ready when [`poll_send`](Self::poll_send) would take a buffer: for writers that copy their
     /// bytes only when they can be queued. Of several tasks that call this, `poll_send`,
-    /// [`poll_flush`](Self::poll_flush) or [`poll_shutdown_write`](Self::poll_shutdown_write), the
+    /// [`poll_flush`](Self::poll_flush) or [`poll_shutdown`](Self::poll_shutdown), the
     /// last one is woken.
     ///
     /// # Errors
@@ -301,11 +301,11 @@ impl TcpStream {
         self.poll_sending(cx, Driver::poll_flushed)
     }
 
-    /// Like [`shutdown_write`](Self::shutdown_write), for hand-written futures.
+    /// Like [`shutdown`](Self::shutdown), for hand-written futures.
     ///
     /// # Errors
     /// The error that broke the connection.
-    pub fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.poll_flush(cx)
     }
@@ -325,12 +325,12 @@ impl TcpStream {
 
     /// Like [`send`](Self::send), with more to follow at once: the kernel may keep back a last
     /// segment that is not full (MSG_MORE), so that a header shares a segment with the data behind
-    /// it. If no data follows, the segment leaves after 200 ms, or with [`shutdown_write`](Self::shutdown_write).
+    /// it. If no data follows, the segment leaves after 200 ms, or with [`shutdown`](Self::shutdown).
     /// Behind data that is still queued it is an ordinary send.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_more(&self, buf: impl Into<SendBuf>) -> Send<'_> {
+    pub fn send_corked(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         Send::new(self, buf.into(), true)
     }
 
@@ -378,7 +378,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub async fn shutdown_write(&self) -> io::Result<()> {
+    pub async fn shutdown(&self) -> io::Result<()> {
         self.finish();
         self.flush().await
     }

@@ -5,7 +5,7 @@ use crate::blocking;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::probe::{self, Rights};
 use crate::sync::{AtomicU8, Mutex};
 use crate::task::Registration;
@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) type NoticeHandler = Arc<dyn Fn(Notice) + Send + Sync>;
+pub(super) type EventHandler = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Settings of a [`Runtime`].
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub struct Builder {
     pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
     rights: Rights,
-    pub(super) on_notice: NoticeHandler,
+    pub(super) on_event: EventHandler,
     pub(super) stop_on_panic: bool,
 }
 
@@ -56,7 +56,7 @@ impl Default for Builder {
             call_times: false,
             confined: None,
             rights: Rights::default(),
-            on_notice: Arc::new(|_| {}),
+            on_event: Arc::new(|_| {}),
             stop_on_panic: false,
         }
     }
@@ -108,7 +108,7 @@ impl Builder {
     }
 
     /// Time the blocking system calls and those of datagram sockets individually, for
-    /// [`call_times`](crate::call_times). Costs two clock readings for each. Off by default.
+    /// [`call_times`](crate::measure::call_times). Costs two clock readings for each. Off by default.
     pub fn call_times(mut self, on: bool) -> Builder {
         self.call_times = on;
         self
@@ -138,8 +138,8 @@ impl Builder {
     }
 
     /// Called, on a worker thread, with notices for the operator.
-    pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
-        self.on_notice = Arc::new(handler);
+    pub fn on_event(mut self, handler: impl Fn(Event) + Send + Sync + 'static) -> Builder {
+        self.on_event = Arc::new(handler);
         self
     }
 

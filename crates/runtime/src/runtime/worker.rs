@@ -1,13 +1,13 @@
 //! A worker: the state of one thread, and its loop.
 
-use super::builder::NoticeHandler;
+use super::builder::EventHandler;
 use super::{DRAINING, Runtime, RuntimeError, STOPPING, Shared};
 use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::driver::{Driver, DriverSetup};
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     /// Counts the turns of the engine.
     round: Cell<u64>,
     pub(super) shared: Arc<Shared>,
-    pub(super) on_notice: NoticeHandler,
+    pub(super) on_event: EventHandler,
 }
 
 impl Worker {
@@ -129,7 +129,7 @@ impl Worker {
             serves: Cell::new(false),
             round: Cell::new(0),
             shared: Arc::clone(&runtime.shared),
-            on_notice: Arc::clone(&builder.on_notice),
+            on_event: Arc::clone(&builder.on_event),
         }))
     }
 
@@ -138,8 +138,8 @@ impl Worker {
         moment.saturating_duration_since(self.started).as_nanos() as u64
     }
 
-    pub(crate) fn notice(&self, notice: Notice) {
-        (self.on_notice)(notice);
+    pub(crate) fn notice(&self, notice: Event) {
+        (self.on_event)(notice);
     }
 
     /// A socket was closed: tasks that wait for a descriptor may try again.

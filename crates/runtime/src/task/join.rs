@@ -175,7 +175,7 @@ pub(crate) const OUTSIDE: &str =
 /// Starts a task on the current worker.
 ///
 /// A task that panics ends alone, and drops what it owns: its connections are closed. The
-/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics)
+/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::measure::CounterSnapshot::panics)
 /// counts it, and the panic hook prints it as usual. If the program cannot continue without the
 /// task, make the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
 ///

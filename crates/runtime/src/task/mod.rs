@@ -15,6 +15,7 @@ mod remote;
 mod wait_queue;
 mod waker;
 
+pub use crate::runtime::ShutdownRequested;
 #[cfg(all(test, loom))]
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};

@@ -1,9 +1,9 @@
 //! Sleeping and deadlines, on one timer wheel per worker that both engines share.
 
-mod ticker;
+mod interval;
 pub(crate) mod wheel;
 
-pub use ticker::{Tick, Ticker};
+pub use interval::{Interval, Tick};
 
 use crate::runtime::{Worker, current};
 use crate::slots::Key;

@@ -29,7 +29,7 @@ fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
             spawn(echo(other));
             on_thread(move || ping(&mut peer, &pattern(2, 0..10_000))).await;
             let reader = on_thread(move || read_to_end(&mut deaf).expect("no reset"));
-            stream.shutdown_write().await.expect("finished");
+            stream.shutdown().await.expect("finished");
             let received = reader.await;
             assert_eq!(received.len(), sent);
             assert_pattern(1, 0, &received);

@@ -39,7 +39,7 @@ fn each_pending_operation_ends_once_with_ecanceled(configuration: Configuration)
         peer.write_all(b"still here").expect("room");
         assert_eq!(recv_exactly(&stream, 10).await, b"still here");
         let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), sent, "a cancelled send was sent, or a queued one was not");
         assert_pattern(4, 0, &received);
@@ -121,7 +121,7 @@ fn cancelling_again_and_again_keeps_both_directions_whole(configuration: Configu
             }
         }
         canceller.abort();
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), sent);
         assert_pattern(6, 0, &received);

@@ -127,7 +127,7 @@ fn a_stream_that_finished_still_receives_everything(configuration: Configuration
     configuration.run(async {
         let (stream, mut peer) = pair().await;
         stream.send("go on").await.expect("sent");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let writer = on_thread(move || {
             assert_eq!(read_to_end(&mut peer).expect("no reset"), b"go on");
             peer.write_all(&pattern(7, 0..500_000)).expect("the other reads");

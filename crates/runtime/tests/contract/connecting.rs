@@ -73,7 +73,7 @@ fn many_connections_at_once(configuration: Configuration) {
                         stream.send(pattern(seed + round, 0..600)).await.expect("sent");
                         assert_pattern(seed + round, 0, &recv_exactly(&stream, 600).await);
                     }
-                    stream.shutdown_write().await.expect("finished");
+                    stream.shutdown().await.expect("finished");
                     assert!(stream.recv().await.expect("the end").is_empty());
                 })
             })

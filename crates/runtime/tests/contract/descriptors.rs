@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::time::Duration;
-use twinring::{Notice, sleep, spawn};
+use twinring::{Event, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![accepting_pauses_without_descriptors_and_continues,];
 
@@ -11,9 +11,9 @@ fn accepting_pauses_without_descriptors_and_continues(configuration: Configurati
     alone(100, || {
         let notices = Tally::default();
         let told = notices.clone();
-        let builder = configuration.builder().on_notice(move |notice| {
+        let builder = configuration.builder().on_event(move |notice| {
             // Exhausted memory, caused by seeded faults, is reported once as well.
-            if matches!(notice, Notice::AcceptStalled(_)) {
+            if matches!(notice, Event::AcceptStalled(_)) {
                 told.add(1);
             }
         });

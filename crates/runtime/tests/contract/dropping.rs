@@ -27,7 +27,7 @@ fn a_dropped_send_sends_nothing_and_later_ones_do(configuration: Configuration) 
         }
         let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send(pattern(1, sent..sent + 100)).await.expect("sent");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), sent + 100);
         assert_pattern(1, 0, &received);
@@ -166,7 +166,7 @@ fn streams_survive_operations_dropped_at_random(configuration: Configuration) {
                     _ => yield_now().await,
                 }
             }
-            stream.shutdown_write().await.expect("finished");
+            stream.shutdown().await.expect("finished");
             writing.await;
             let echoed = reader.await;
             assert_eq!(echoed.len(), sent);

@@ -8,7 +8,11 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::mpsc;
 use std::time::Duration;
 use twinring::net::resolve;
-use twinring::{Keepalive, ListenOptions, Notice, TcpListener, TcpStream, spawn, spawn_blocking};
+use twinring::{
+    Event, TcpListener, TcpStream,
+    net::{Keepalive, ListenOptions},
+    spawn, spawn_blocking,
+};
 
 pub(crate) const RULES: &[Rule] = rules![
     sockets_come_from_the_standard_library,
@@ -171,7 +175,7 @@ fn a_connection_is_copied_to_another(configuration: Configuration) {
         let ((from, mut one), (to, mut other)) = (pair().await, pair().await);
         let copying = spawn(async move {
             let copied = twinring::net::copy(&from, &to).await;
-            to.shutdown_write().await.expect("sent");
+            to.shutdown().await.expect("sent");
             copied
         });
         let read = on_thread(move || {
@@ -238,7 +242,7 @@ fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
         assert!(flushed.is_none(), "the peer does not read");
         let theirs = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         std::future::poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
-        std::future::poll_fn(|cx| stream.poll_shutdown_write(cx)).await.expect("all is sent");
+        std::future::poll_fn(|cx| stream.poll_shutdown(cx)).await.expect("all is sent");
         let received = theirs.await;
         assert_eq!(received.len(), queued);
         assert_pattern(5, 0, &received);
@@ -278,7 +282,7 @@ fn blocking_work_that_panics_is_a_panic_of_its_task(configuration: Configuration
 fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
     let (told, notices) = mpsc::channel();
     let (end, gate) = mpsc::channel::<()>();
-    let builder = configuration.builder().on_notice(move |notice| {
+    let builder = configuration.builder().on_event(move |notice| {
         told.send(notice).expect("the test waits");
     });
     run_on(builder, |_| async move {
@@ -291,6 +295,6 @@ fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
             settle().await;
         }
     });
-    assert_eq!(notices.try_recv(), Ok(Notice::BlockingStuck(1)));
+    assert_eq!(notices.try_recv(), Ok(Event::BlockingStuck(1)));
     drop(end);
 }

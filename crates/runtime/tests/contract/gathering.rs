@@ -90,10 +90,10 @@ async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> 
         0 => {
             stream.send(part(10..300)).await?;
             stream.send(part(300..70_000)).await?;
-            stream.shutdown_write().await
+            stream.shutdown().await
         }
         1 => {
-            stream.send_more(part(10..5000)).await?;
+            stream.send_corked(part(10..5000)).await?;
             stream.send(part(5000..70_000)).await
         }
         2 => {
@@ -181,7 +181,7 @@ fn tasks_that_send_on_one_stream_together_keep_their_order(configuration: Config
         for task in tasks {
             task.await.expect("no panic");
         }
-        target.shutdown_write().await.expect("no reset");
+        target.shutdown().await.expect("no reset");
         let read = reader.await.expect("no reset");
         let mut next = [0; SOURCES];
         for byte in read {

@@ -75,7 +75,7 @@ fn random_sends_of_every_kind_reach_a_slow_reader_in_order(configuration: Config
                     _ => {}
                 }
             }
-            stream.shutdown_write().await.expect("finished");
+            stream.shutdown().await.expect("finished");
             let received = reader.await;
             let differ = received.iter().zip(&expected).position(|(one, other)| one != other);
             assert_eq!((received.len(), differ), (expected.len(), None));
@@ -102,7 +102,7 @@ fn sends_of_several_tasks_stay_whole(configuration: Configuration) {
         for task in tasks {
             task.await.expect("every sender ends");
         }
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), 5 * 20 * MESSAGE);
         for message in received.chunks(MESSAGE) {
@@ -122,7 +122,7 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
             loop {
                 let chunk = from.recv().await.expect("no reset");
                 if chunk.is_empty() {
-                    return to.shutdown_write().await;
+                    return to.shutdown().await;
                 }
                 to.send(chunk).await.expect("sent");
             }
@@ -160,7 +160,7 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
         }
         assert!(is_broken(errno(&stream.close().await)), "a close that lost bytes");
         assert!(is_broken(errno(&broken().await.close().await)));
-        assert!(is_broken(errno(&broken().await.shutdown_write().await)));
+        assert!(is_broken(errno(&broken().await.shutdown().await)));
     });
 }
 
@@ -195,9 +195,9 @@ fn nothing_can_be_sent_after_shutdown_write(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
         stream.send("the last words").await.expect("sent");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
-        stream.shutdown_write().await.expect("a second shutdown is no error");
+        stream.shutdown().await.expect("a second shutdown is no error");
         stream.flush().await.expect("nothing is left");
         let heard = on_thread(move || (read_to_end(&mut peer).expect("no reset"), peer)).await;
         assert_eq!(heard.0, b"the last words");

@@ -362,7 +362,7 @@ pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
         let chunk = stream.recv().await?;
         if chunk.is_empty() {
-            return stream.shutdown_write().await;
+            return stream.shutdown().await;
         }
         stream.send(chunk).await?;
     }

@@ -253,7 +253,7 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
         let (stream, peer) = pair().await;
         let mut reading = peer.try_clone().expect("a descriptor");
         stream.send(request.clone()).await.expect("room");
-        stream.shutdown_write().await.expect("connected");
+        stream.shutdown().await.expect("connected");
         log.push(request.len());
         let read = on_thread(move || read_to_end(&mut reading).expect("no reset")).await;
         // What it owns when it ends is dropped inside the runtime.
@@ -304,7 +304,7 @@ fn poll_now<F: Future>(future: F) -> bool {
 fn a_name_holds_while_its_task_is_polled_or_dropped(configuration: Configuration) {
     use std::cell::RefCell;
     use std::rc::Rc;
-    use twinring::{spawn_named, task_name};
+    use twinring::task::{spawn_named, task_name};
     type Seen = Rc<RefCell<Vec<Option<&'static str>>>>;
     struct Watch(Seen);
     impl Drop for Watch {

@@ -91,7 +91,7 @@ async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> 
             Err(error) => seen.extend_from_slice(format!("{:?}", error.kind()).as_bytes()),
         },
         Ending::ServiceFinishes => {
-            stream.shutdown_write().await.expect("finished");
+            stream.shutdown().await.expect("finished");
             let rest = recv_to_end(&stream).await.expect("the peer ends cleanly");
             seen.extend_from_slice(&rest);
         }

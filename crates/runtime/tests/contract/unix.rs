@@ -27,7 +27,7 @@ async fn echo(stream: UnixStream) -> io::Result<()> {
     loop {
         let chunk = stream.recv().await?;
         if chunk.is_empty() {
-            return stream.shutdown_write().await;
+            return stream.shutdown().await;
         }
         stream.send(chunk).await?;
     }
@@ -63,7 +63,7 @@ fn an_echo_both_ways(configuration: Configuration) {
             for chunk in sent.chunks(50_000) {
                 stream.send(chunk.to_vec()).await.expect("the other end reads");
             }
-            stream.shutdown_write().await.expect("the other end reads");
+            stream.shutdown().await.expect("the other end reads");
         };
         let (received, ()) = both(recv_to_end(&stream), send).await;
         assert!(received == sent);
@@ -230,7 +230,7 @@ fn buffers_are_sent_together(configuration: Configuration) {
                 let parts = chunk.chunks(777).map(<[u8]>::to_vec);
                 one.send_vectored(parts).await.expect("the other end reads");
             }
-            one.shutdown_write().await.expect("the other end reads");
+            one.shutdown().await.expect("the other end reads");
         };
         let (received, ()) = both(recv_to_end(&other), send).await;
         assert!(received == sent);

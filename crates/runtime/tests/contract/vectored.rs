@@ -60,13 +60,13 @@ fn buffers_of_every_kind_reach_a_slow_reader_in_order(configuration: Configurati
                         sent += 700;
                     }
                     3 => {
-                        stream.send_more(pattern(seed, sent..sent + 9)).await.expect("sent");
+                        stream.send_corked(pattern(seed, sent..sent + 9)).await.expect("sent");
                         sent += 9;
                     }
                     _ => {}
                 }
             }
-            stream.shutdown_write().await.expect("finished");
+            stream.shutdown().await.expect("finished");
             let received = reader.await;
             assert_eq!(received.len(), sent);
             assert_pattern(seed, 0, &received);
@@ -95,7 +95,7 @@ fn vectored_sends_of_several_tasks_stay_whole(configuration: Configuration) {
         for task in tasks {
             task.await.expect("every sender ends");
         }
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), 5 * 20 * PARTS * PART);
         for message in received.chunks(PARTS * PART) {
@@ -122,7 +122,7 @@ fn a_dropped_vectored_send_sends_nothing_and_returns_its_buffers(configuration: 
         let mut send = stream.send_vectored([pattern(1, sent..sent + 100)]);
         (&mut send).await.expect("sent");
         assert!(send.into_buffers().is_none(), "they were queued");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), sent + 100);
         assert_pattern(1, 0, &received);
@@ -148,7 +148,7 @@ fn received_buffers_are_sent_again_in_order(configuration: Configuration) {
             received += chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
             to.send_vectored(chunks).await.expect("sent");
         }
-        to.shutdown_write().await.expect("finished");
+        to.shutdown().await.expect("finished");
         writing.await.expect("the server reads");
         let received = reading.await;
         assert_eq!(received.len(), TOTAL);
@@ -165,7 +165,7 @@ fn one_call_sends_all_buffers(configuration: Configuration) {
         let (stream, mut peer) = pair().await;
         let before = handle.counters().sent;
         stream.send_vectored((0..60u8).map(|part| vec![part; 20])).await.expect("sent");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         assert_eq!(handle.counters().sent - before, 1);
         let received = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
         let expected: Vec<u8> = (0..60u8).flat_map(|part| [part; 20]).collect();
@@ -191,7 +191,7 @@ fn errors_are_those_of_a_send(configuration: Configuration) {
         let broken = fails(&stream).await;
         assert!([libc::EPIPE, libc::ECONNRESET].contains(&broken), "{broken}");
         let (stream, _peer) = pair().await;
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         assert_eq!(fails(&stream).await, libc::EPIPE);
         let (stream, _peer) = narrow_pair().await;
         stream.send(vec![0; 1_000_000]).await.expect("one buffer of any size is taken");

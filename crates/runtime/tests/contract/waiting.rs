@@ -57,7 +57,7 @@ fn a_dropped_future_removes_its_waker(configuration: Configuration) {
         let udp = UdpSocket::bind(loopback()).expect("a free port");
         wait_and_give_up("recv", stream.recv()).await;
         wait_and_give_up("send", full.send("more")).await;
-        wait_and_give_up("send_more", full.send_more("more")).await;
+        wait_and_give_up("send_corked", full.send_corked("more")).await;
         wait_and_give_up("flush", full.flush()).await;
         wait_and_give_up("accept", listener.accept()).await;
         wait_and_give_up("recv_from", udp.recv_from()).await;

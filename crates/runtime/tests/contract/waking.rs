@@ -79,7 +79,7 @@ fn a_wake_that_comes_while_sends_are_submitted_is_not_lost(configuration: Config
             assert_eq!(from.recv().await, round);
         }
         partner.join().expect("no panic");
-        stream.shutdown_write().await.expect("finished");
+        stream.shutdown().await.expect("finished");
         assert_eq!(drain.await, ROUNDS * BYTES);
     });
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 use twinring::{
-    Either, Engine, ListenOptions, TcpListener, race, shutdown_requested, sleep, spawn,
+    Either, Engine, TcpListener, net::ListenOptions, race, shutdown_requested, sleep, spawn,
     spawn_blocking,
 };
 

@@ -58,7 +58,7 @@ fn a_reset_in_the_middle_is_reported_and_kept(configuration: Configuration) {
 /// Later sends report the error, and the peer reads a part and then a reset, not an end.
 async fn assert_broken(stream: Rc<TcpStream>, mut peer: Peer) {
     assert_eq!(errno(&stream.send("more").await), libc::ECANCELED);
-    assert_eq!(errno(&stream.shutdown_write().await), libc::ECANCELED);
+    assert_eq!(errno(&stream.shutdown().await), libc::ECANCELED);
     drop(stream);
     settle().await;
     on_thread(move || {
@@ -108,7 +108,7 @@ fn cancelled_or_dropped_before_its_first_byte_it_has_done_nothing(configuration:
         assert_eq!(errno(&sending.await.expect("not aborted")), libc::ECANCELED);
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send_file(&file, 5, 10).await.expect("an open stream");
-        stream.shutdown_write().await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 200_010);
         assert_pattern(2, 0, &read[..200_000]);
@@ -120,7 +120,7 @@ fn a_stream_that_was_reset_or_finished_takes_no_file(configuration: Configuratio
     on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(1, BYTES).await;
         let (stream, peer) = pair().await;
-        stream.shutdown_write().await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         assert_eq!(errno(&stream.send_file(&file, 0, 10).await), libc::EPIPE);
         drop(peer);
         let (stream, peer) = pair().await;

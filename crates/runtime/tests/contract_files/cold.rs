@@ -5,7 +5,7 @@ use crate::support::*;
 use crate::tree::*;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{CounterSnapshot, sleep, spawn};
+use twinring::{measure::CounterSnapshot, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_cold_file_is_read_without_the_worker,

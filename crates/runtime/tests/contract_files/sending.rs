@@ -26,12 +26,12 @@ fn files_of_all_sizes_arrive(configuration: Configuration) {
             for at in [0, 1, 70_000] {
                 let (stream, mut peer) = pair().await;
                 let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-                stream.send_more("header").await.expect("an open stream");
+                stream.send_corked("header").await.expect("an open stream");
                 let len = bytes.saturating_sub(at);
                 let sent = stream.send_file(&file, at as u64, len as u64).await;
                 assert_eq!(sent.expect("an open stream"), len as u64);
                 stream.send("trailer").await.expect("an open stream");
-                stream.shutdown_write().await.expect("an open stream");
+                stream.shutdown().await.expect("an open stream");
                 let read = reading.await;
                 assert_eq!(read.len(), len + 13);
                 assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
@@ -69,7 +69,7 @@ fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send(pattern(3, 0..100_000)).await.expect("an open stream");
         stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
-        stream.shutdown_write().await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 100_000 + BYTES);
         assert_pattern(3, 0, &read[..100_000]);
@@ -94,7 +94,7 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
                 let plain = round % 3 == 0;
                 match plain {
                     true => stream.send(header).await.expect("an open stream"),
-                    false => stream.send_more(header).await.expect("an open stream"),
+                    false => stream.send_corked(header).await.expect("an open stream"),
                 }
                 let sent = stream.send_file(&file, at as u64, len as u64).await;
                 assert_eq!(sent.expect("an open stream"), len as u64);
@@ -103,7 +103,7 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
                     stream.send("behind").await.expect("an open stream");
                 }
             }
-            stream.shutdown_write().await.expect("an open stream");
+            stream.shutdown().await.expect("an open stream");
             assert!(reading.await == expected);
         }
     });
@@ -152,7 +152,7 @@ fn a_file_that_ends_early_is_reported_and_what_is_none_is_refused(configuration:
         assert_eq!(errno(&refused), libc::EINVAL);
         // The program decides how to handle it: the stream continues.
         stream.send("end").await.expect("an open stream");
-        stream.shutdown_write().await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 100_004);
         assert_pattern(6, 0, &read[..100_000]);
@@ -170,7 +170,7 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
         let sender = Rc::clone(&stream);
         let sending = spawn(async move {
             let sent = sender.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
-            sender.shutdown_write().await.expect("an open stream");
+            sender.shutdown().await.expect("an open stream");
             sent
         });
         settle().await;
@@ -190,17 +190,17 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
 fn a_header_alone_arrives(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
-        stream.send_more("one").await.expect("an open stream");
+        stream.send_corked("one").await.expect("an open stream");
         // Nothing follows: the kernel keeps it for a moment only.
         let mut bytes = [0; 3];
         let bytes = on_thread(move || peer.read_exact(&mut bytes).map(|()| (bytes, peer))).await;
         let (bytes, mut peer) = bytes.expect("no reset");
         assert_eq!(&bytes, b"one");
         // More than the buffers hold, so that a part of it has to wait in line.
-        stream.send_more(pattern(8, 0..8_000_000)).await.expect("an open stream");
+        stream.send_corked(pattern(8, 0..8_000_000)).await.expect("an open stream");
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-        stream.send_more("two").await.expect("an open stream");
-        stream.shutdown_write().await.expect("an open stream");
+        stream.send_corked("two").await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 8_000_003);
         assert_pattern(8, 0, &read[..8_000_000]);

@@ -30,7 +30,7 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
         let sender = Rc::clone(&stream);
         let behind = spawn(async move {
             sender.send("behind").await.expect("an open stream");
-            sender.shutdown_write().await
+            sender.shutdown().await
         });
         settle().await;
         assert!(!behind.is_finished(), "the file is still under way");
@@ -52,7 +52,7 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
         let sending = spawn(async move { sender.send_file(&file, 0, BYTES as u64).await });
         settle().await;
         let sender = Rc::clone(&stream);
-        let finishing = spawn(async move { sender.shutdown_write().await });
+        let finishing = spawn(async move { sender.shutdown().await });
         settle().await;
         assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
         let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
@@ -76,7 +76,7 @@ fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
         for sending in sending {
             assert_eq!(sending.await.expect("not aborted").expect("an open stream"), 100_000);
         }
-        stream.shutdown_write().await.expect("an open stream");
+        stream.shutdown().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 500_000);
         for (seed, bytes) in read.chunks(100_000).enumerate() {
@@ -139,7 +139,7 @@ fn sending_continues_after_a_file(configuration: Configuration) {
                     read_to_end(&mut peer).expect("no reset")
                 });
                 sending.await.expect("an open stream");
-                stream.shutdown_write().await.expect("an open stream");
+                stream.shutdown().await.expect("an open stream");
                 assert!(reading.await == expected);
                 return;
             }

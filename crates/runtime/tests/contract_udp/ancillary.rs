@@ -3,7 +3,10 @@
 use crate::peers::*;
 use crate::support::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use twinring::{Datagram, Ecn, UdpOptions, UdpSocket};
+use twinring::{
+    Datagram, UdpSocket,
+    net::{Ecn, UdpOptions},
+};
 
 pub(crate) const RULES: &[Rule] = rules![
     the_local_address_is_reported_and_can_be_chosen,

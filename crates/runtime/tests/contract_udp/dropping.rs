@@ -6,7 +6,7 @@ use crate::support::*;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{Datagram, Runtime, UdpOptions, UdpSocket, spawn};
+use twinring::{Datagram, Runtime, UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_dropped_receive_loses_nothing,

@@ -4,7 +4,7 @@
 use crate::peers::*;
 use crate::support::*;
 use std::net::UdpSocket as Peer;
-use twinring::{Datagram, UdpOptions, UdpSocket};
+use twinring::{Datagram, UdpSocket, net::UdpOptions};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_peer_that_is_not_there_yet_costs_nothing_later,

@@ -4,7 +4,7 @@
 use crate::peers::*;
 use crate::support::*;
 use std::rc::Rc;
-use twinring::{Datagram, RecvBuf, UdpOptions, spawn};
+use twinring::{Datagram, RecvBuf, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     unread_datagrams_are_bounded_and_drops_are_counted,

@@ -5,7 +5,7 @@ use crate::support::*;
 use socket2::SockRef;
 use std::net::UdpSocket as StdUdp;
 use std::time::Duration;
-use twinring::{UdpOptions, UdpSocket};
+use twinring::{UdpSocket, net::UdpOptions};
 
 pub(crate) const RULES: &[Rule] =
     rules![sockets_come_from_the_standard_library, a_duplicate_gets_what_comes_after_the_drop,];

@@ -4,7 +4,7 @@ use crate::peers::*;
 use crate::support::*;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
-use twinring::{Datagram, Ticker, UdpOptions};
+use twinring::{Datagram, net::UdpOptions, time::Interval};
 
 pub(crate) const RULES: &[Rule] = rules![
     single_shot_receives_cost_a_submission_each,
@@ -99,7 +99,7 @@ fn calls_per_datagram_are_counted(configuration: Configuration) {
 
 fn a_ticker_keeps_its_moments_and_reports_missed_ones(configuration: Configuration) {
     configuration.run(async {
-        let mut ticker = Ticker::new(2 * MS);
+        let mut ticker = Interval::new(2 * MS);
         let first = ticker.tick().await;
         let mut last = first;
         for _ in 0..20 {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
-use twinring::{Handle, Received, UdpOptions, UdpSocket};
+use twinring::{Handle, Received, UdpSocket, net::UdpOptions};
 
 /// Ways of receiving and sending that all keep the same promises. Where a way belongs to the other
 /// engine it is the default, which costs one more run and proves nothing wrong.

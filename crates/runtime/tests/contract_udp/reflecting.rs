@@ -4,7 +4,7 @@ use crate::peers::*;
 use crate::support::*;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use twinring::{Datagram, UdpOptions, UdpSocket, spawn};
+use twinring::{Datagram, UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     every_size_is_reflected_byte_for_byte,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use twinring::{Received, UdpOptions, UdpSocket, spawn};
+use twinring::{Received, UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![nothing_is_written_late_while_sockets_and_runtimes_go];
 

@@ -3,7 +3,7 @@
 
 use crate::peers::*;
 use crate::support::*;
-use twinring::{Datagram, Received, UdpOptions};
+use twinring::{Datagram, Received, net::UdpOptions};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_buffer_is_cut_into_datagrams,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 use twinring::net::UnixDatagramOptions;
-use twinring::{UnixDatagram, spawn, timeout};
+use twinring::{net::UnixDatagram, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
     datagrams_keep_their_bounds_and_their_senders,

@@ -67,7 +67,7 @@ where
         let notices = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&notices);
         let builder = Runtime::builder().engine(engine).stop_on_panic(true);
-        let builder = builder.linger(Duration::ZERO).on_notice(move |_| {
+        let builder = builder.linger(Duration::ZERO).on_event(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         });
         let runtime = builder.build().expect("an engine");
@@ -113,7 +113,7 @@ fn a_send_that_fails_wakes_the_receiver() {
                 sleep(Duration::from_millis(5)).await;
                 refuse(libc::SYS_sendto, refused);
                 let _reported_here_or_later = match more {
-                    true => stream.send_more("lost").await,
+                    true => stream.send_corked("lost").await,
                     false => stream.send("lost").await,
                 };
                 let received = receiving.await.expect("not aborted");

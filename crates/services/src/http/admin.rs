@@ -21,8 +21,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use twinring::{
-    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, TcpListener, TcpStream, spawn,
-    timeout,
+    EngineChoice, Handle, Runtime, TcpListener, TcpStream,
+    net::{BoundListener, ListenOptions},
+    spawn, timeout,
 };
 
 /// Concurrent connections; further ones are closed immediately.
@@ -154,7 +155,7 @@ async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<(
     };
     let (message, _) = render(&response, &Clock::new(), Persistence::Closes);
     stream.send(message).await?;
-    stream.shutdown_write().await?;
+    stream.shutdown().await?;
     // Closing before the peer has read everything could reset the connection before that.
     while !stream.recv().await?.is_empty() {}
     Ok(())

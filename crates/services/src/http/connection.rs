@@ -230,7 +230,7 @@ impl Connection {
     }
 
     /// Like [`send`](Connection::send), for bytes that are followed by more at once.
-    pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
+    pub(super) async fn send_corked(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
         if let Some(tls) = &self.tls {
@@ -238,7 +238,7 @@ impl Connection {
             return tls.put(bytes.as_slice());
         }
         self.enter(Phase::Sending);
-        self.stream().send_more(bytes).await?;
+        self.stream().send_corked(bytes).await?;
         self.enter(Phase::Working);
         self.count_sent(length);
         Ok(())
@@ -360,7 +360,7 @@ impl Connection {
             return self.shutdown_tls(tls).await;
         }
         self.enter(Phase::Sending);
-        self.stream().shutdown_write().await?;
+        self.stream().shutdown().await?;
         self.close_in_stages().await
     }
 

@@ -76,7 +76,7 @@ async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> 
         return connection.send(message).await;
     }
     connection.set_incomplete(true);
-    connection.send_more(message).await?;
+    connection.send_corked(message).await?;
     match body {
         Body::File(parts) => send_parts(connection, *parts).await?,
         Body::Listing(listing) => send_listing(connection, &listing).await?,
@@ -99,7 +99,7 @@ async fn send_listing(connection: &Connection, listing: &Listing) -> io::Result<
 async fn send_parts(connection: &Connection, rest: FileParts) -> io::Result<()> {
     for (head, range) in &rest.parts {
         if !head.is_empty() {
-            connection.send_more(head.clone()).await?;
+            connection.send_corked(head.clone()).await?;
         }
         send_part(connection, &rest, range.clone()).await?;
     }

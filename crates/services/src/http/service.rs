@@ -22,7 +22,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, SendBuf, TcpStream, spawn};
+use twinring::{
+    Handle, RecvBuf, SendBuf, TcpStream,
+    net::{BoundListener, ListenOptions},
+    spawn,
+};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use twinring::UdpStats;
+use twinring::net::UdpStats;
 
 /// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

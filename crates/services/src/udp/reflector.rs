@@ -10,7 +10,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use twinring::{Datagram, Ecn, Either, Received, UdpSocket, race, sleep, sleep_until, timeout_at};
+use twinring::{
+    Datagram, Either, Received, UdpSocket, net::Ecn, race, sleep, sleep_until, timeout_at,
+};
 
 /// Capacity for the datagrams of one `recv_batch`.
 const BATCH: usize = 64;

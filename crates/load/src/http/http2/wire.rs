@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use twinring::{RecvBuf, SendBuf, monotonic_ns};
+use twinring::{RecvBuf, SendBuf, measure::monotonic_ns};
 use twinring_compat::Socket;
 
 /// See the module. Counts the bytes of all frames.
@@ -82,7 +82,7 @@ impl Socket for Wire {
     }
 
     /// The stream is closed by its owner.
-    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.borrow_mut().poll_flush(cx)
     }
 }

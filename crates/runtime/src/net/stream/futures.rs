@@ -124,7 +124,7 @@ impl Drop for Recv<'_> {
     }
 }
 
-/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. If it is dropped before it was
+/// The future of [`TcpStream::send`] and [`TcpStream::send_corked`]. If it is dropped before it was
 /// ready, it has sent nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]

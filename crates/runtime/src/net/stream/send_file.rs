@@ -27,7 +27,7 @@ impl TcpStream {
     /// into it, without blocking the worker. Files of a remote filesystem (see [`crate::fs`]), or
     /// of one without sendfile, are read and sent instead.
     ///
-    /// Other sends, a [`shutdown_write`](Self::shutdown_write) and further files wait until this one is done, so do
+    /// Other sends, a [`shutdown`](Self::shutdown) and further files wait until this one is done, so do
     /// not await them while holding this future unpolled. If it is dropped or cancelled before its
     /// first byte was sent, it has no effect. If it is dropped, cancelled or fails in the middle of
     /// the file, the sending half is broken: later sends return that error (ECANCELED after a

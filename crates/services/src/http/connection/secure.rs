@@ -141,7 +141,7 @@ impl Connection {
         if !end.is_empty() {
             self.stream().send(end).await?;
         }
-        self.stream().shutdown_write().await?;
+        self.stream().shutdown().await?;
         self.close_in_stages().await
     }
 }

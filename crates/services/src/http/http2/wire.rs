@@ -202,7 +202,7 @@ impl Socket for &Wire<'_> {
     }
 
     /// The end is announced by the connection, with the limits of its time.
-    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_send_gathered(cx)
     }
 }

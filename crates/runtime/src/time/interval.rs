@@ -4,19 +4,19 @@ use super::sleep_until;
 use crate::sys;
 use std::time::{Duration, Instant};
 
-/// Shortest period of a [`Ticker`].
+/// Shortest period of a [`Interval`].
 const PERIOD_MIN: Duration = Duration::from_micros(1);
 
 /// Times at equal distances, fixed from the start: a late tick does not delay the following ones.
 #[derive(Debug)]
-pub struct Ticker {
+pub struct Interval {
     origin: Instant,
     period: Duration,
     /// Number of the last tick handed out.
     number: u64,
 }
 
-/// One tick of a [`Ticker`].
+/// One tick of a [`Interval`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tick {
@@ -31,10 +31,10 @@ pub struct Tick {
     pub overrun: Option<Duration>,
 }
 
-impl Ticker {
+impl Interval {
     /// The first tick is one period (at least 1 us) from now.
-    pub fn new(period: Duration) -> Ticker {
-        Ticker { origin: sys::now(), period: period.max(PERIOD_MIN), number: 0 }
+    pub fn new(period: Duration) -> Interval {
+        Interval { origin: sys::now(), period: period.max(PERIOD_MIN), number: 0 }
     }
 
     /// Waits for the next tick. If several have passed, it returns the last of them, at once.

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A notice for the operator, sent once; the runtime itself continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum Event {
     /// Accepting waits for a free descriptor; the text is the kernel's reason.
     AcceptStalled(String),
     /// Accepting waits for memory: the text names the limit.
@@ -17,24 +17,24 @@ pub enum Notice {
     BlockingStuck(usize),
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::AcceptStalled(reason) => write!(
+            Event::AcceptStalled(reason) => write!(
                 f,
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when descriptors are free (raise `ulimit -n`, or lower --max-connections)"
             ),
-            Notice::MemoryShort(reason) => write!(
+            Event::MemoryShort(reason) => write!(
                 f,
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when some of them have left (allow more memory, or lower --max-connections)"
             ),
-            Notice::BlockingStuck(threads) => write!(
+            Event::BlockingStuck(threads) => write!(
                 f,
                 "blocking work has not ended (threads: {threads}); it ends with the process"
             ),
-            Notice::FilesystemStuck(threads) => write!(
+            Event::FilesystemStuck(threads) => write!(
                 f,
                 "a filesystem does not answer (is its server or disk gone? waiting threads: \
                  {threads}); the waits end with the process"
