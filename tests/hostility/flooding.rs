@@ -5,10 +5,9 @@ use crate::peers::attackers;
 use crate::siege::{Others, Siege};
 use crate::support::datagrams::{assert_balanced, number_of, numbered};
 use crate::support::namespace::in_a_namespace;
-use crate::support::{Ended, Server, connect, reset, wait_until};
+use crate::support::{AtTheEnd, Ended, Server, reset, wait_until};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -133,59 +132,31 @@ fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all(engine: &
 fn a_flood_does_not_delay_the_end_of_a_server(engine: &str) {
     let server = Server::udp(engine, &["--drain-timeout", "1s"]);
     let address = server.address();
-    let flooding = Flooding::start(move |number| {
+    end_in_a_flood(server, |number| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         socket.connect(address).expect("a route");
         (0..200).for_each(|_| drop(socket.send(&numbered(number, 0, 200))));
     });
-    wait_until("the flood has begun", || flooding.has_begun());
-    assert_eq!(server.terminate().code, Some(0));
-    drop(flooding);
     let server = Server::echo(engine, &["--drain-timeout", "1s"]);
     let address = server.address();
-    connect(address);
-    let flooding = Flooding::start(move |_| {
-        // Refused from the moment that the server listens no more.
-        TcpStream::connect(address).into_iter().for_each(reset);
-    });
-    wait_until("the flood has begun", || flooding.has_begun());
-    assert_eq!(server.terminate().code, Some(0));
+    // Refused from the moment that the server listens no more.
+    end_in_a_flood(server, |_| TcpStream::connect(address).into_iter().for_each(reset));
 }
 
-/// A thread that repeats something until it is dropped.
-struct Flooding {
-    done: Arc<AtomicBool>,
-    begun: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Flooding {
-    fn start(repeat: impl Fn(u64) + Send + 'static) -> Flooding {
-        let (done, begun) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let (stop, say) = (Arc::clone(&done), Arc::clone(&begun));
-        let thread = thread::spawn(move || {
-            for number in 0.. {
+/// Ends the server while another thread repeats something.
+fn end_in_a_flood(server: Server, repeat: impl Fn(u64) + Sync) {
+    let (done, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _at_the_end = AtTheEnd(&done);
+        scope.spawn(|| {
+            for number in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 repeat(number);
-                say.store(number > 100, Ordering::Relaxed);
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
+                begun.store(number > 100, Ordering::Relaxed);
             }
         });
-        Flooding { done, begun, thread: Some(thread) }
-    }
-
-    fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Flooding {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        let ended = self.thread.take().expect("once").join();
-        assert!(ended.is_ok() || thread::panicking(), "the flood failed");
-    }
+        wait_until("the flood has begun", || begun.load(Ordering::Relaxed));
+        assert_eq!(server.terminate().code, Some(0));
+    });
 }
 
 /// Sends datagrams with any source address.

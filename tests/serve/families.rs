@@ -3,7 +3,6 @@
 use crate::support::namespace::in_a_namespace;
 use crate::support::*;
 use std::collections::BTreeMap;
-use std::process::Command;
 use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![an_address_in_use_is_an_error];
@@ -21,25 +20,18 @@ fn both_families(engine: &str, refusal: &str) {
     let site = http::Site::usual();
     let root = ["--root", site.path().to_str().expect("UTF-8")];
     for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
-        {
-            let command = |listen: &[&str]| {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-                command.args(["serve", service, "--json", "--engine", engine]).args(more);
-                for address in listen {
-                    command.args(["--listen", address]);
-                }
-                command
-            };
-            let server = Server::spawn(command(&["[::1]:0", "127.0.0.1:0"]));
-            assert_eq!(server.addresses().len(), 1, "{service} {engine}");
-            assert!(server.address().is_ipv4(), "{service} {engine}");
-            let ended = server.terminate();
-            let told = "not listening on [::1]:0: this machine has no IPv6";
-            assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
-            let (code, _, told) = run_to_its_end(&mut command(&["[::1]:0"]));
-            assert_eq!(code, Some(1), "{told}");
-            assert!(told.contains(refusal) && told.contains("[::1]:0"), "{told}");
-        }
+        let six = ["--listen", "[::1]:0"];
+        let both = [&six[..], &["--listen", "127.0.0.1:0"]].concat();
+        let server = Server::spawn(serving(twinring(), service, engine, &[&both, more].concat()));
+        assert_eq!(server.addresses().len(), 1, "{service} {engine}");
+        assert!(server.address().is_ipv4(), "{service} {engine}");
+        let told = "not listening on [::1]:0: this machine has no IPv6";
+        let ended = server.end();
+        assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
+        let mut alone = serving(twinring(), service, engine, &[&six, more].concat());
+        let (code, _, told) = run_to_its_end(&mut alone);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains(refusal) && told.contains("[::1]:0"), "{told}");
     }
 }
 

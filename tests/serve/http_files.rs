@@ -113,6 +113,10 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
             }
         });
         assert!(whole > 0, "{engine} {name}: {whole} whole, {broken} broken");
+        // And from then on the last version, by every connection.
+        let last = std::fs::read(&path).expect("a file");
+        wait_until("the last version", || ask(&server, &get(&target, "")).body == last);
+        (0..5).for_each(|_| assert_same(&ask(&server, &get(&target, "")).body, &last));
         server.end();
     }
 }
