@@ -6,6 +6,7 @@ mod families;
 pub mod fuzzing;
 mod http;
 mod live;
+mod manager;
 mod notices;
 mod operate;
 mod problems;
@@ -37,6 +38,7 @@ pub(crate) fn run(service: Service) -> ExitCode {
     twinring::measure::keep_freed_memory();
     // The task of one connection may panic, and a worker must not wait for standard error.
     std::panic::set_hook(Box::new(|panic| notices::tell(format!("twinring: a bug: {panic}"))));
+    manager::connect();
     let _told = Told;
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),

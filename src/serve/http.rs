@@ -30,13 +30,15 @@ use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::{certificates, sites};
 use std::error::Error;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Runtime, net::ListenOptions};
-use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsError, TlsSettings};
+use twinring_services::http::{
+    AccessLog, HttpService, HttpSettings, Tls, TlsError, TlsSettings, expired,
+};
 use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
@@ -56,6 +58,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let prepared = Prepared::new(&configuration, &mut problems);
     if args.check {
         problems.extend(configuration.server.log.check());
+        problems.extend(configuration.expired());
     }
     let code = if usage.is_empty() { 1 } else { USAGE };
     usage.append(&mut problems);
@@ -98,14 +101,28 @@ impl Configuration {
         }
     }
 
+    /// Certificates that clients refuse because of their dates.
+    fn expired(&self) -> impl Iterator<Item = String> {
+        let files = self.sites.iter().filter_map(SiteConfig::certificate);
+        files.filter_map(|files| expired(&files.certificate))
+    }
+
     /// The files that the service needs as long as it runs.
     fn paths(&self, config: Option<&PathBuf>) -> Paths {
         let roots = self.sites.iter().filter_map(|site| site.keys.root.clone());
+        // A link to the present release will lead to one beside it.
+        let releases = roots.clone().filter(|root| root.is_symlink()).filter_map(|root| {
+            let target = root.canonicalize().ok()?;
+            target.parent().filter(|parent| parent.parent().is_some()).map(Path::to_owned)
+        });
         let users = self.sites.iter().flat_map(SiteConfig::user_files).cloned();
         let certificates = self.sites.iter().filter_map(SiteConfig::certificate);
         let certificates = certificates.flat_map(|files| [files.certificate, files.key]);
         Paths {
-            read: roots.chain(self.server.keys.sandbox_read.0.iter().cloned()).collect(),
+            read: roots
+                .chain(releases)
+                .chain(self.server.keys.sandbox_read.0.iter().cloned())
+                .collect(),
             // On SIGHUP the configuration file is read again.
             read_files: certificates.chain(config.cloned()).chain(users).collect(),
             written: self.server.log.file().into_iter().collect(),

@@ -5,7 +5,7 @@ use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
 use super::sandbox::Sandbox;
 use super::sandbox::paths::Paths;
 use super::user::Identity;
-use super::{notices, signals};
+use super::{manager, notices, signals};
 use serde::Serialize;
 use std::error::Error;
 use std::io;
@@ -57,6 +57,7 @@ where
             // First, so that the comparison runs before the ready line is printed.
             live.iter().for_each(Live::start);
             ready.ready(&report);
+            manager::tell("READY=1");
             if sealing.only_checks() {
                 handle.shutdown();
             }

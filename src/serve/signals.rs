@@ -1,6 +1,7 @@
 //! SIGTERM and SIGINT: the first drains, the second stops at once. The service defines the actions of
 //! other signals: [`Actions`].
 
+use super::manager;
 use super::notices::{finish, tell};
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -96,6 +97,7 @@ pub(super) fn watch(
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);
                 handle.shutdown();
+                manager::tell("STOPPING=1");
                 by_thread.end_anyhow(drain_timeout.saturating_add(LATE_MAX));
             } else if since.elapsed() > SAME_REQUEST
                 && by_thread.second.swap(signal, Ordering::AcqRel) == 0

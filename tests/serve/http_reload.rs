@@ -13,6 +13,9 @@ pub(crate) const TESTS: &[Test] = tests![
     a_reload_replaces_everything_for_later_requests,
     a_refused_reload_changes_nothing_and_says_why_once,
     a_root_that_the_sandbox_hides_is_refused,
+    a_link_to_the_present_release_can_be_switched,
+    the_service_manager_and_the_metrics_know_how_a_reload_ended,
+    a_certificate_that_has_expired_is_found,
     hosts_have_certificates_of_their_own_which_a_reload_replaces
 ];
 
@@ -109,6 +112,95 @@ fn a_root_that_the_sandbox_hides_is_refused() {
         "new"
     };
     check_both(&server, &[(get("/", ""), 200, &[Text(serves)])]);
+}
+
+/// It served the old release, and 404 once that was removed, without a word. (No configuration file is needed.)
+fn a_link_to_the_present_release_can_be_switched() {
+    let site = Site::new();
+    for release in ["1", "2"] {
+        site.write(&format!("releases/{release}/index.html"), release.as_bytes());
+    }
+    let (present, next) = (site.path().join("present"), site.path().join("next"));
+    std::os::unix::fs::symlink("releases/1", &present).expect("a link");
+    let server = Server::http(ENGINE, &present, &[]);
+    check_both(&server, &[(get("/", ""), 200, &[Text("1")])]);
+    std::os::unix::fs::symlink("releases/2", &next).expect("a link");
+    std::fs::rename(&next, &present).expect("a link to replace");
+    reload(&server, DONE);
+    std::fs::remove_dir_all(site.path().join("releases/1")).expect("a directory");
+    check_both(&server, &[(get("/", ""), 200, &[Text("2")])]);
+    server.end();
+}
+
+/// A refused reload looked like a success.
+fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\n[[site]]\nroot = \"ROOT/old\"\n";
+    let configured = roots(text);
+    let path = configured.etc.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let next = || {
+        let mut text = [0; 4096];
+        let length = manager.recv(&mut text).expect("a message");
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut command = twinring();
+    command.args(["serve", "http", "--json", "--config"]).arg(configured.path());
+    let server = Server::spawn({
+        command.env("NOTIFY_SOCKET", &path);
+        command
+    });
+    assert_eq!(next(), "READY=1");
+    for (more, how) in [("", "sites were reloaded"), ("indx = 1\n", "nothing was reloaded")] {
+        configured.write(&format!("{text}{more}"));
+        reload(&server, how);
+        assert!(next().starts_with("RELOADING=1\nMONOTONIC_USEC="), "{how}");
+        let end = next();
+        assert!(end.starts_with(&format!("READY=1\nSTATUS={how}")), "{end}");
+    }
+    let metrics = String::from_utf8(talk(server.admin(), get("/metrics", "").as_bytes()));
+    let metrics = metrics.expect("text");
+    for line in ["{result=\"done\"} 1\n", "{result=\"refused\"} 1\n"] {
+        assert!(metrics.contains(&format!("twinring_http_reloads_total{line}")), "{metrics}");
+    }
+    server.end();
+    assert_eq!(next(), "STOPPING=1");
+}
+
+/// A certificate of the year 2000, and its key.
+const OF_2000: [&str; 2] = [
+    "-----BEGIN CERTIFICATE-----\n\
+     MIIBWTCB/6ADAgECAgEBMAoGCCqGSM49BAMCMBQxEjAQBgNVBAMMCWxvY2FsaG9z\n\
+     dDAeFw0wMDAxMDEwMDAwMDBaFw0wMTAxMDEwMDAwMDBaMBQxEjAQBgNVBAMMCWxv\n\
+     Y2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABPGCaNUuOPcbQiNZ8u8l\n\
+     2TGasACohK0GYC3N+SRWq6whnZ+YrLx23klmT0ghb6lFtEPCMsMdJLb+ouzx6Ad6\n\
+     3eSjQjBAMBQGA1UdEQQNMAuCCWxvY2FsaG9zdDAJBgNVHRMEAjAAMB0GA1UdDgQW\n\
+     BBTxZce3q4RJ5Qgt8cKiTK9INLcdPzAKBggqhkjOPQQDAgNJADBGAiEAsf5fJf5d\n\
+     CWw7nKHzcuntUom6+puWD5v4UxwTE0yhqOsCIQDEvz/nt69UMGUa80dkdz0eqPZU\n\
+     OwbvlzxwvlAB8ZYiCg==\n\
+     -----END CERTIFICATE-----",
+    "-----BEGIN PRIVATE KEY-----\n\
+     MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgj+FJpvdBYc98fO6g\n\
+     mKGoWjoIlrraioJ7GvlTDSyWkPahRANCAATxgmjVLjj3G0IjWfLvJdkxmrAAqISt\n\
+     BmAtzfkkVqusIZ2fmKy8dt5JZk9IIW+pRbRDwjLDHSS2/qLs8egHet3k\n\
+     -----END PRIVATE KEY-----",
+];
+
+/// `--check` passed it.
+fn a_certificate_that_has_expired_is_found() {
+    let identity = Identity::new();
+    let check = || {
+        let files = text_of(&identity);
+        let text = format!(
+            "[server]\nlisten-tls = \"127.0.0.1:0\"\n[[site]]\nroot = \"ROOT/old\"\n{files}"
+        );
+        roots(&text).check(&[])
+    };
+    assert_eq!(check().0, Some(0));
+    std::fs::write(identity.certificate(), OF_2000[0]).expect("a file");
+    std::fs::write(identity.key(), OF_2000[1]).expect("a file");
+    let (code, _, told) = check();
+    assert!(code == Some(1) && told.contains("has expired"), "{told}");
 }
 
 /// A host with a certificate.

@@ -76,5 +76,5 @@ pub use rules::{
     Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,
 };
 pub use service::HttpService;
-pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};
+pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate, expired};
 pub use worker::Http;

@@ -3,8 +3,8 @@
 use super::arguments::HttpArgs;
 use super::config::{self, Configuration, SiteConfig};
 use super::site::sites;
-use crate::serve::notices;
 use crate::serve::user::Served;
+use crate::serve::{manager, notices};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
@@ -49,7 +49,8 @@ impl Reloader {
 impl Running {
     /// Replaces everything or nothing, and tells the operator in one message.
     fn reload(&self) {
-        match self.load() {
+        manager::reloading();
+        let message = match self.load() {
             Ok((settings, certificates)) => {
                 let mut what = String::from("sites");
                 if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
@@ -57,19 +58,20 @@ impl Running {
                     what.push_str(", certificates");
                 }
                 self.settings.replace(settings);
-                notices::tell(format!("twinring: {what} were reloaded"));
+                format!("{what} were reloaded")
             }
             Err(problems) => {
+                self.settings.refuse();
                 let told = &problems[..problems.len().min(PROBLEMS_TOLD_MAX)];
                 let mut text = told.join("; ");
                 if let more @ 1.. = problems.len() - told.len() {
                     text.push_str(&format!("; and {more} more"));
                 }
-                notices::tell(format!(
-                    "twinring: nothing was reloaded, the previous configuration stays in use: {text}"
-                ));
+                format!("nothing was reloaded, the previous configuration stays in use: {text}")
             }
-        }
+        };
+        notices::tell(format!("twinring: {message}"));
+        manager::reloaded(&message);
     }
 
     /// Reads and checks everything, without a change.

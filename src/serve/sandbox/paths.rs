@@ -25,9 +25,12 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// True if files are opened by their names.
+    /// True if files are opened by their names: roots are, at a reload.
     pub(super) fn by_name(&self) -> bool {
-        !self.read_files.is_empty() || !self.written.is_empty() || self.own_process
+        !self.read.is_empty()
+            || !self.read_files.is_empty()
+            || !self.written.is_empty()
+            || self.own_process
     }
 }
 

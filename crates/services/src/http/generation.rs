@@ -22,12 +22,18 @@ struct Shared {
     current: RwLock<Arc<HttpSettings>>,
     /// Number of replacements.
     replaced: AtomicU64,
+    /// Reloads that replaced nothing.
+    refused: AtomicU64,
 }
 
 impl LiveSettings {
     pub(super) fn new(settings: HttpSettings) -> LiveSettings {
         let current = RwLock::new(Arc::new(bounded(settings)));
-        LiveSettings(Arc::new(Shared { current, replaced: AtomicU64::new(0) }))
+        LiveSettings(Arc::new(Shared {
+            current,
+            replaced: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }))
     }
 
     /// Replaces the settings, for later requests on all connections. The limits of connections, and
@@ -36,6 +42,16 @@ impl LiveSettings {
         let settings = Arc::new(bounded(settings));
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = settings;
         self.0.replaced.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts a reload that replaced nothing.
+    pub fn refuse(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reloads so far: those that replaced the settings, and the others.
+    pub(super) fn reloads(&self) -> [u64; 2] {
+        [self.replaced(), self.0.refused.load(Ordering::Relaxed)]
     }
 
     /// Number of replacements so far.

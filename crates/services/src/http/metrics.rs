@@ -217,6 +217,10 @@ pub(super) fn render(observer: &Observer) -> String {
         text.sample(name, &["result=\"written\""], lines.written);
         text.sample(name, &["result=\"dropped\""], lines.dropped);
     }
+    let (name, [done, refused]) = ("twinring_http_reloads_total", observer.settings.reloads());
+    text.family(name, "Reloads of the configuration, by outcome.", "counter");
+    text.sample(name, &["result=\"done\""], done);
+    text.sample(name, &["result=\"refused\""], refused);
     if !observer.durations.is_empty() {
         append_durations(&mut text, observer);
     }

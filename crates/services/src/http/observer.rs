@@ -4,6 +4,7 @@ use super::access_log::AccessLog;
 use super::admin::Pages;
 use super::counters::{HttpCounters, WorkerCounters};
 use super::durations::WorkerDurations;
+use super::generation::LiveSettings;
 use super::metrics;
 use crate::server::{SharedStage, Stage};
 use std::fmt;
@@ -21,6 +22,7 @@ pub struct Observer {
     pub(super) engine: String,
     pub(super) stage: Arc<SharedStage>,
     pub(super) started: SystemTime,
+    pub(super) settings: LiveSettings,
 }
 
 impl fmt::Debug for Observer {

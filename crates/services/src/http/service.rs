@@ -145,6 +145,7 @@ impl HttpService {
             engine: engine.to_string(),
             stage: Arc::clone(&self.stage),
             started: SystemTime::now(),
+            settings: self.settings(),
         }
     }
 }

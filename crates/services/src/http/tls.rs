@@ -4,7 +4,7 @@
 mod certificates;
 mod encryption;
 
-pub use certificates::TlsError;
+pub use certificates::{TlsError, expired};
 
 pub(super) use encryption::Encryption;
 

@@ -4,7 +4,7 @@ use super::{CertificateFiles, TlsSettings};
 use crate::http::hosts::HostMap;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::error::Error;
@@ -75,6 +75,29 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
+/// Why clients refuse a certificate because of its dates; `--check` passed one that had expired.
+pub fn expired(certificate: &Path) -> Option<String> {
+    let text = twinring_input::read(certificate, FILE_BYTES_MAX).ok()?;
+    let first = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
+    let first = webpki::EndEntityCert::try_from(&first).ok()?;
+    // Without any issuer to trust, only the dates decide whether the reason is another one.
+    let outcome = first.verify_for_usage(
+        &[],
+        &[],
+        &[],
+        UnixTime::now(),
+        webpki::KeyUsage::server_auth(),
+        None,
+        None,
+    );
+    let why = match outcome.err()? {
+        webpki::Error::CertExpired { .. } => "has expired",
+        webpki::Error::CertNotValidYet { .. } => "is not valid yet",
+        _ => return None,
+    };
+    Some(format!("the certificate in {} {why}", certificate.display()))
+}
+
 fn load(
     certificate: &Path,
     key: &Path,
@@ -105,8 +128,15 @@ fn load(
             let why = format!("it is not that of the certificate in {}", certificate.display());
             wrong("private key", key, &why)
         }
-        rustls::Error::InvalidCertificate(_) => {
-            wrong("certificate", certificate, &error.to_string())
+        rustls::Error::InvalidCertificate(why) => {
+            let why = match format!("{why:?}") {
+                why if why.contains("UnsupportedCertVersion") => {
+                    "it is of an old version of X.509; make one with extensions, of version 3"
+                        .to_owned()
+                }
+                why => why,
+            };
+            wrong("certificate", certificate, &why)
         }
         error => wrong("private key", key, &error.to_string()),
     })
