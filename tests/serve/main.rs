@@ -19,6 +19,7 @@ mod http_connections;
 mod http_files;
 mod http_log;
 mod http_metrics;
+mod http_nginx;
 mod http_proxies;
 mod http_reload;
 mod http_requests;
@@ -56,6 +57,7 @@ fn main() -> std::process::ExitCode {
         http_files::ENGINE_TESTS,
         http_log::TESTS,
         http_metrics::TESTS,
+        http_nginx::TESTS,
         http_proxies::TESTS,
         http_reload::TESTS,
         http_requests::TESTS,

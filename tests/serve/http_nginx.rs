@@ -1,0 +1,262 @@
+//! The site of docs/file-server.md, as nginx and as `serve http` answer it, request by request.
+
+use crate::support::http::*;
+use crate::support::*;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command};
+use testing::{Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    the_site_of_the_documentation_is_answered_as_by_nginx,
+    a_client_beyond_its_rate_gets_429,
+    transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed,
+    errors_have_their_pages_and_types_their_charset
+];
+
+const PAGE: &str = include_str!("../../docs/file-server.md");
+
+/// The block of this language in the page.
+fn block(language: &str) -> &'static str {
+    let (_, rest) = PAGE.split_once(&format!("```{language}\n")).expect("a block");
+    rest.split_once("```").expect("its end").0
+}
+
+fn site() -> Site {
+    let site = Site::new();
+    for (name, content) in [
+        ("index.html", "home"),
+        ("404.html", "nothing here"),
+        ("about.html", "about"),
+        ("plain.txt", "text"),
+        ("style.css", "a{}"),
+        ("image.png", "png"),
+        ("downloads/a.zip", "zip"),
+        ("assets/app.js", "let a = 1;"),
+        ("private/secret.html", "secret"),
+        ("office/plan.html", "plan"),
+        ("both.html", "page"),
+        ("both/index.html", "directory"),
+    ] {
+        site.write(name, content.as_bytes());
+    }
+    site
+}
+
+/// Killed when dropped.
+struct Nginx(Child, SocketAddr);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Fails only when it has ended.
+        let _ended = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
+
+fn nginx(text: &str, directory: &Path) -> Nginx {
+    testing::needs_program("nginx");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let text =
+        text.replace("listen 8080 default_server", &format!("listen {address} default_server"));
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary = temporary.map(|name| format!("{name}_temp_path temp;\n")).concat();
+    let text = format!(
+        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
+         http {{\naccess_log off;\n{temporary}include /etc/nginx/mime.types;\n{text}\n}}\n"
+    );
+    std::fs::write(directory.join("nginx.conf"), text).expect("a file");
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
+    let nginx = Nginx(command.spawn().expect("nginx starts"), address);
+    wait_until("nginx accepts", || TcpStream::connect(address).is_ok());
+    nginx
+}
+
+/// The path of a location, which nginx gives as a URL of the requested host.
+fn location(answer: &Response) -> Option<&str> {
+    let location = answer.field("location")?;
+    let rest = location.strip_prefix("http://").map(|rest| rest.find('/').map(|at| &rest[at..]));
+    rest.flatten().or(Some(location))
+}
+
+fn the_site_of_the_documentation_is_answered_as_by_nginx() {
+    let (site, etc) = (site(), Site::new());
+    let users =
+        etc.write("users", b"ann:$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n");
+    let here = |text: &str| {
+        text.replace("/srv/www", site.path().to_str().expect("UTF-8"))
+            .replace("/etc/nginx/users", users.to_str().expect("UTF-8"))
+    };
+    std::fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a directory");
+    let theirs = nginx(&here(block("nginx")), etc.path());
+    let ours = etc.write(
+        "twinring.toml",
+        here(block("toml")).replace("\":8080\"", "\"127.0.0.1:0\"").as_bytes(),
+    );
+    let ours = Server::configured("auto", &ours);
+    let (mut compared, mut differences) = (0, Vec::new());
+    for method in ["GET", "HEAD"] {
+        for target in [
+            "/",
+            "/index.html",
+            "/about",
+            "/about?q=1",
+            "/about.html",
+            "/plain.txt",
+            "/style.css",
+            "/image.png",
+            "/none",
+            "/none.html",
+            "/none/",
+            "/downloads",
+            "/downloads/",
+            "/downloads/a.zip",
+            "/assets/app.js",
+            "/assets/none.js",
+            "/old",
+            "/old?a=b",
+            "/moved/a.zip",
+            "/moved/a.zip?x",
+            "/moved/",
+            "/private/secret.html",
+            "/private/",
+            "/office/plan.html",
+            "/office/none",
+            "/both",
+            "/both/",
+            "/%61bout",
+            "/./about",
+            "/x/../about",
+            "//about",
+        ] {
+            let request = format!(
+                "{method} {target} HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"
+            );
+            let ask = |address| {
+                let bytes = talk_until_closed(address, request.as_bytes());
+                let end = memchr::memmem::find(&bytes, b"\r\n\r\n").expect("a head") + 4;
+                let head = String::from_utf8(bytes[..end].to_vec()).expect("text");
+                let status = head[9..12].parse().expect("a status");
+                Response { status, head, body: bytes[end..].to_vec() }
+            };
+            let (expected, found) = (ask(theirs.1), ask(ours.address()));
+            let is_listing = target == "/downloads/";
+            let mut compare = |what: &str, expected: Option<String>, found: Option<String>| {
+                if found != expected {
+                    differences
+                        .push(format!("{what} of {method} {target}: {expected:?}, here {found:?}"));
+                }
+            };
+            let text = |value: Option<&str>| value.map(str::to_owned);
+            compare("status", Some(expected.status.to_string()), Some(found.status.to_string()));
+            compare("location", text(location(&expected)), text(location(&found)));
+            for name in ["www-authenticate", "cache-control", "x-content-type-options"] {
+                // nginx declares no charset of passwords, and lets listings be cached.
+                let value = |answer: &Response| {
+                    let value =
+                        answer.field(name).filter(|_| !is_listing || name != "cache-control");
+                    value.map(|value| value.replace(", charset=\"UTF-8\"", ""))
+                };
+                compare(name, value(&expected), value(&found));
+            }
+            // Each has its own short pages and listings.
+            if matches!(expected.status, 200 | 404) && !is_listing {
+                compare("content", Some(expected.text()), Some(found.text()));
+                // nginx 1.22 has the type of scripts of before RFC 9239.
+                let kind = |answer: &Response| {
+                    let kind = answer.field("content-type")?;
+                    Some(kind.replace("application/javascript", "text/javascript; charset=utf-8"))
+                };
+                compare("type", kind(&expected), kind(&found));
+            }
+            compared += 1;
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    println!("{compared} answers are those of nginx");
+}
+
+fn a_client_beyond_its_rate_gets_429() {
+    let site = Site::usual();
+    let rule = "default.rule = [{ match = '/sub/**', rate = 1, burst = 3, error-pages = { 429 = 'hello.txt' } }]";
+    let server = Server::http("auto", site.path(), &[rule, "server.forwarded-from = '127.0.0.1'"]);
+    let from = |client: &str| get("/sub/", &format!("X-Forwarded-For: {client}\r\n"));
+    let mut stream = connect(server.address());
+    let mut answers = (0..5).map(|_| ask_on(&mut stream, &from("192.0.2.1")));
+    assert!(answers.by_ref().take(3).all(|answer| answer.status == 200));
+    let refused = answers.next().expect("one");
+    assert_eq!((refused.status, refused.field("retry-after")), (429, Some("1")));
+    assert_eq!(refused.text(), "0123456789abcdefghijklmnopqrstuvwxyz");
+    drop(answers);
+    // Other clients and other paths are not concerned.
+    assert_eq!(ask_on(&mut stream, &from("192.0.2.2")).status, 200);
+    assert_eq!(
+        ask_on(&mut stream, &get("/hello.txt", "X-Forwarded-For: 192.0.2.1\r\n")).status,
+        200
+    );
+}
+
+/// The path of ACME was redirected to https as well, so that no certificate could be renewed.
+fn transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed() {
+    use crate::support::tls::*;
+    use std::io::Write;
+    let (site, identity) = (Site::usual(), Identity::new());
+    site.write(".well-known/acme-challenge/token", b"token");
+    let keys = ["default.redirect-to-https = true", "default.hsts = 'max-age=60'"];
+    let server = serve("auto", site.path(), &identity, &keys);
+    let plain = |target: &str| ask(&server, &get(target, ""));
+    assert_eq!(plain("/.well-known/acme-challenge/token").text(), "token");
+    let redirected = plain("/hello.txt");
+    assert_eq!((redirected.status, redirected.field("strict-transport-security")), (301, None));
+    let config = std::sync::Arc::new(identity.trust(&VERSIONS));
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    // The second one is from the cache.
+    for (target, status) in [("/hello.txt", 200), ("/hello.txt", 200), ("/none", 404)] {
+        client.write_all(get(target, "").as_bytes()).expect("the server reads");
+        let answer = read_response(&mut client, false);
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.field("strict-transport-security"), Some("max-age=60"), "{target}");
+    }
+}
+
+fn errors_have_their_pages_and_types_their_charset() {
+    let site = site();
+    site.write("notes.md", b"# Notes");
+    let rules = "default.rule = [{ headers.X-A = 'b', error-pages = { 403 = 'plain.txt', 404 = '404.html' } }, \
+                 { match = '/office/**', allow = '192.0.2.1' }, { match = '/app/**', fallback = 'index.html', \
+                 cache-control = 'no-store', headers.X-A = 'c' }]";
+    let keys = [
+        "default.types.md = 'text/markdown'",
+        "default.charset = 'iso-8859-1'",
+        "default.clean-urls = true",
+    ];
+    let server = Server::http("auto", site.path(), &[&keys[..], &[rules]].concat());
+    use Is::*;
+    let (a, charset) = (Field("x-a", "b"), Field("content-type", "text/html; charset=iso-8859-1"));
+    let app = [Text("home"), Field("x-a", "c"), Field("cache-control", "no-store"), charset];
+    // Twice, so that the second answers come from the cache.
+    for _ in 0..2 {
+        check_both(
+            &server,
+            &[
+                (
+                    get("/notes.md", ""),
+                    200,
+                    &[Field("content-type", "text/markdown; charset=iso-8859-1")],
+                ),
+                (get("/office/plan.html", ""), 403, &[Text("text"), a]),
+                (get("/none", ""), 404, &[Text("nothing here"), a, charset]),
+                (get("/both", ""), 200, &[Text("page"), a, Without("cache-control")]),
+                (get("/index.html", ""), 200, &[Text("home"), a, Without("cache-control")]),
+                // Rules match what was asked for, not the file behind it.
+                (get("/app/deep", ""), 200, &app),
+                (get("/app/deep", "Range: bytes=0-1\r\n"), 206, &[Text("ho"), Field("x-a", "c")]),
+                (get("/app/deep", "If-Match: \"x\"\r\n"), 412, &[Field("x-a", "c")]),
+            ],
+        );
+    }
+}
