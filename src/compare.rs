@@ -58,6 +58,9 @@ pub(crate) struct Workload {
     /// `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
     #[arg(long, default_value = "auto")]
     pub(crate) net: NetChoice,
+    /// Go on beside a busy process: by default the experiment stops after six excluded blocks in a row.
+    #[arg(long)]
+    pub(crate) busy: bool,
     /// Directory in which peers are looked for first.
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
@@ -143,6 +146,11 @@ fn question(options: &Compare) -> Result<Question, LabError> {
     })
 }
 
+/// After how many excluded blocks in a row an experiment stops.
+pub(crate) fn excluded_max(busy: bool) -> usize {
+    if busy { usize::MAX } else { twinring_lab::EXCLUDED_MAX }
+}
+
 /// Runs an experiment, after saying how long it takes.
 pub(crate) fn measure(experiment: Experiment, workload: &Workload) -> Result<Outcome, LabError> {
     complain(&format!("measuring, {}", Estimate::of(&experiment).words()));
@@ -156,7 +164,7 @@ pub(crate) fn measure(experiment: Experiment, workload: &Workload) -> Result<Out
             binary,
             peers: workload.peers.clone(),
             prices: true,
-            excluded_max: twinring_lab::EXCLUDED_MAX,
+            excluded_max: excluded_max(workload.busy),
             command: std::env::args().collect(),
         },
         &Stop::on_signals().map_err(LabError::signals)?,

@@ -141,6 +141,9 @@ pub(crate) struct Run {
     /// seconds.
     #[arg(long)]
     no_prices: bool,
+    /// Go on beside a busy process: by default the experiment stops after six excluded blocks in a row.
+    #[arg(long)]
+    busy: bool,
     /// Seed of the order of the runs; from the clock by default, recorded either way.
     #[arg(long)]
     seed: Option<u64>,
@@ -305,7 +308,7 @@ fn measure(options: &Run) -> Result<u8, LabError> {
             binary,
             peers: options.peers,
             prices: !options.no_prices,
-            excluded_max: twinring_lab::EXCLUDED_MAX,
+            excluded_max: crate::compare::excluded_max(options.busy),
             command: std::env::args().collect(),
         },
         &stop,

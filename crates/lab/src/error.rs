@@ -103,7 +103,9 @@ pub enum LabError {
     },
 
     /// Other processes, or a quota, disturb every run.
-    #[error("stopped after {blocks} excluded blocks in a row: {why}; end that, and measure again")]
+    #[error(
+        "stopped after {blocks} excluded blocks in a row: {why}; end that, and measure again; or go on with --busy"
+    )]
     Noisy {
         /// Excluded blocks.
         blocks: usize,
