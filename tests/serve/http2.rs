@@ -24,13 +24,15 @@ pub(crate) const TESTS: &[Test] = tests![
     header_fields_are_bounded,
     quiet_connections_are_ended_with_goaway,
     the_last_request_is_followed_by_goaway,
+    a_client_that_has_said_all_gets_its_answers,
     bytes_cut_anywhere_are_put_together,
     it_can_be_switched_off
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     many_requests_are_answered_at_once,
     streams_that_are_not_read_are_bounded_and_lose_nothing,
-    a_shutdown_lets_streams_finish_and_tells_the_client
+    a_shutdown_lets_streams_finish_and_tells_the_client,
+    a_slow_client_gets_all_of_the_last_answer
 ];
 pub(crate) const LONG_TESTS: &[Test] = long_tests![h2spec_passes];
 
@@ -319,6 +321,75 @@ fn the_last_request_is_followed_by_goaway() {
     });
     let ended = server.end();
     assert_eq!(ended.count("requests"), 3);
+}
+
+/// Half a connection was taken for none.
+fn a_client_that_has_said_all_gets_its_answers() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let mut client = raw(server.address());
+    for stream in [1, 3] {
+        client.write_all(&Frame::get(stream, "/hello.txt").bytes()).expect("the server reads");
+    }
+    client.shutdown(std::net::Shutdown::Write).expect("FIN");
+    let frames = frames(&mut client);
+    for stream in [1, 3] {
+        let of_stream = |frame: &&Frame| frame.stream == stream && frame.kind == DATA;
+        let content: Vec<&Frame> = frames.iter().filter(of_stream).collect();
+        let bytes = content.iter().map(|frame| frame.payload.len()).sum::<usize>();
+        let is_whole = content.last().is_some_and(|frame| frame.flags & END_STREAM != 0);
+        assert!(is_whole && bytes == 36, "{stream}: {frames:?}");
+    }
+    assert_eq!(server.end().count("reset"), 0);
+}
+
+/// The server closed as soon as the kernel had the last bytes. The client's next WINDOW_UPDATE drew a reset, which
+/// discarded what it had not got yet.
+fn a_slow_client_gets_all_of_the_last_answer(engine: &str) {
+    const WINDOW_UPDATE: u8 = 8;
+    const WIDE: u32 = 1 << 20;
+    let site = Site::usual();
+    for (option, is_told) in
+        [("server.max-requests = '1'", false), ("server.cache-valid = '1s'", true)]
+    {
+        let server = Server::http(engine, site.path(), &[option]);
+        let mut client = connect_narrow(server.address());
+        // The windows take all of it, so that it waits in the kernel.
+        let window = [&4u16.to_be_bytes()[..], &WIDE.to_be_bytes()].concat();
+        let update =
+            |stream, bytes: u32| Frame::new(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes()).bytes();
+        let begin = [
+            PREFACE.to_vec(),
+            Frame::new(SETTINGS, 0, 0, &window).bytes(),
+            update(0, WIDE),
+            Frame::get(1, "/large.bin").bytes(),
+        ];
+        client.write_all(&begin.concat()).expect("the server reads");
+        let mut content = Vec::new();
+        let mut is_whole = false;
+        while let Some(frame) = next_frame(&mut client) {
+            if frame.kind == PING && frame.flags == 0 {
+                let pong = Frame { flags: 1, ..frame.clone() };
+                client.write_all(&pong.bytes()).expect("the server reads on");
+            }
+            if frame.kind != DATA {
+                continue;
+            }
+            if content.is_empty() && is_told {
+                server.signal(Signal::SIGTERM);
+            }
+            is_whole |= frame.flags & END_STREAM != 0;
+            content.extend_from_slice(&frame.payload);
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let length = u32::try_from(frame.payload.len()).expect("a frame");
+            client.write_all(&update(0, length)).expect("the server reads on");
+        }
+        assert!(is_whole, "{option}: {} bytes", content.len());
+        assert_same(&content, &pattern(7, 700_001));
+        drop(client);
+        let ended = if is_told { server.wait() } else { server.end() };
+        assert_eq!((ended.count("cut"), ended.count("reset")), (0, 0), "{option}");
+    }
 }
 
 fn bytes_cut_anywhere_are_put_together() {

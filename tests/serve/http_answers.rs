@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = tests![
     ranges_select_parts_of_small_and_of_large_files,
     several_ranges_come_in_parts_and_never_amplify,
     files_with_equal_times_have_tags_of_their_own,
+    files_from_the_future_have_a_tag_and_no_date,
     directories_have_an_index_a_redirect_or_a_listing,
     fallback_and_not_found_pages,
     precompressed_files_go_to_clients_that_accept_them,
@@ -204,6 +205,33 @@ fn files_with_equal_times_have_tags_of_their_own() {
     let part = format!("Range: bytes=2-3\r\nIf-Range: {before}\r\n");
     let known = format!("If-None-Match: {before}\r\n");
     check_both(&server, &[(get("/f", &known), 200, &[Text("bbbb")]), (get("/f", &part), 200, &[])]);
+}
+
+/// They had a weak tag for ever, and were never resumed.
+fn files_from_the_future_have_a_tag_and_no_date() {
+    let site = Site::new();
+    let path = site.write("f", b"0123456789");
+    date(&path, 4_102_444_800);
+    site.settle();
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let tag = tag_of(&server, "/f");
+    let with = |name: &str, value: &str| get("/f", &format!("{name}: {value}\r\n"));
+    let resumed = get("/f", &format!("Range: bytes=2-3\r\nIf-Range: {tag}\r\n"));
+    let by_date = get("/f", &format!("Range: bytes=2-3\r\nIf-Range: {MODIFIED}\r\n"));
+    check_both(
+        &server,
+        &[
+            (get("/f", ""), 200, &[Without("last-modified"), Text("0123456789")]),
+            (with("If-None-Match", &tag), 304, &[]),
+            (with("If-Match", &tag), 200, &[]),
+            (with("If-Match", "\"other\""), 412, &[]),
+            // Without a date, conditions on it do not count.
+            (with("If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT"), 200, &[]),
+            (with("If-Unmodified-Since", MODIFIED), 200, &[]),
+            (resumed, 206, &[Text("23")]),
+            (by_date, 200, &[Text("0123456789")]),
+        ],
+    );
 }
 
 fn directories_have_an_index_a_redirect_or_a_listing() {

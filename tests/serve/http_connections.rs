@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = tests![
     connections_are_limited_in_all_and_by_address,
     requests_that_dawdle_are_cut_off,
     request_timeouts_hold_during_a_drain,
+    a_slow_upload_behind_a_refusal_loses_no_answer,
     answers_behind_one_that_waits_have_their_own_date,
     readiness_ends_with_the_drain_and_liveness_stays
 ];
@@ -319,6 +320,23 @@ fn request_timeouts_hold_during_a_drain() {
 }
 
 /// Answers behind a request that waited had the time of that one.
+/// It got EPIPE after two seconds, and a reset that discards what it has not read.
+fn a_slow_upload_behind_a_refusal_loses_no_answer() {
+    let site = Site::usual();
+    let server = Server::http(ENGINE, site.path(), &[]);
+    let mut client = connect(server.address());
+    let head = get("/hello.txt", "Content-Length: 100000000\r\n");
+    client.write_all(head.as_bytes()).expect("the server reads");
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(200));
+        client.write_all(&[b'x'; 2048]).expect("the server reads on");
+    }
+    assert_eq!(read_response(&mut client, false).status, 413);
+    assert_eq!(client.read(&mut [0; 1]).expect("FIN, no reset"), 0);
+    drop(client);
+    assert_eq!(server.end().count("reset"), 0);
+}
+
 fn answers_behind_one_that_waits_have_their_own_date() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));

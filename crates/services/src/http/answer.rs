@@ -47,7 +47,7 @@ pub(super) struct Call<'w, 'r> {
     pub(super) worker: &'w Rc<Worker>,
     pub(super) generation: Rc<Generation>,
     pub(super) transport: Transport,
-    pub(super) request: Request<'r>,
+    pub(super) request: &'r Request<'r>,
     /// The number of its site, if the host has one.
     pub(super) site: Option<usize>,
 }
@@ -57,16 +57,10 @@ impl<'w, 'r> Call<'w, 'r> {
         worker: &'w Rc<Worker>,
         generation: Rc<Generation>,
         transport: Transport,
-        request: Request<'r>,
+        request: &'r Request<'r>,
     ) -> Call<'w, 'r> {
-        let site = generation.settings.sites.find(&request);
+        let site = generation.settings.sites.find(request);
         Call { worker, generation, transport, request, site }
-    }
-
-    /// The same, without the received bytes.
-    pub(super) fn into_owned(self) -> Call<'w, 'static> {
-        let Call { worker, generation, transport, request, site } = self;
-        Call { worker, generation, transport, request: request.into_owned(), site }
     }
 
     /// The answer to a request whose body was read, if there was one.
@@ -129,7 +123,7 @@ impl<'w, 'r> Call<'w, 'r> {
         }
         let is_acme = path.is_ok_and(|path| path.starts_with(ACME));
         if let Some(address) = site.to_https.as_ref().filter(|_| !is_acme && !self.is_secure()) {
-            return refuse(match address.location(&self.request) {
+            return refuse(match address.location(self.request) {
                 Some(found) => {
                     Response::message(Status::MOVED_PERMANENTLY).with("Location", value(&found))
                 }
@@ -142,7 +136,7 @@ impl<'w, 'r> Call<'w, 'r> {
         if let Some((status, found)) = policy.redirect(path, self.request.query.as_deref()) {
             return refuse(Response::message(status).with("Location", value(&found)));
         }
-        match access(&policy.auth(), &self.request) {
+        match access(&policy.auth(), self.request) {
             Access::Granted => Ok(()),
             Access::Denied(text) => refuse(challenge(&text)),
             Access::Unknown(all, credentials) => Err(Wait::Verification(all, credentials)),
@@ -152,7 +146,7 @@ impl<'w, 'r> Call<'w, 'r> {
     /// The answer from the cache, if nothing has to be asked of the file system.
     fn cached(&self, path: &[u8]) -> Option<Response> {
         let resource = self.worker.cached(&self.generation, self.site?, path)?;
-        let variant = preferred(&self.request, &resource)?;
+        let variant = preferred(self.request, &resource)?;
         if variant.checked_file().is_some_and(|file| !file.is_unchanged()) {
             return None;
         }
@@ -237,7 +231,7 @@ impl<'w, 'r> Call<'w, 'r> {
 
     /// The answer from a file that is there.
     async fn present(&self, path: &[u8]) -> Result<Response, Missing> {
-        let choose = |resource: &Rc<Resource>| preferred(&self.request, resource).cloned();
+        let choose = |resource: &Rc<Resource>| preferred(self.request, resource).cloned();
         let (resource, variant) = self.unchanged(path, choose).await?;
         Ok(self.respond(path, &resource, &variant))
     }
@@ -246,9 +240,9 @@ impl<'w, 'r> Call<'w, 'r> {
         if let Some(site) = self.site
             && !resource.compressed.is_empty()
         {
-            self.worker.compress_for(&self.request, &self.generation, site, path, resource);
+            self.worker.compress_for(self.request, &self.generation, site, path, resource);
         }
-        let response = variant.respond(&self.request);
+        let response = variant.respond(self.request);
         if variant.saved > 0 && self.request.method == Method::Get && response.status == Status::OK
         {
             self.worker.counters.compression_saved_bytes.add(variant.saved);
@@ -377,13 +371,13 @@ impl<'w, 'r> Call<'w, 'r> {
 
     /// The client uses TLS.
     fn is_secure(&self) -> bool {
-        self.transport.is_secure(&self.generation.settings.forwarders, &self.request)
+        self.transport.is_secure(&self.generation.settings.forwarders, self.request)
     }
 
     /// The address that the request comes from, by the word of a trusted proxy if there is one.
     pub(super) fn client(&self) -> Option<IpAddr> {
         let peer = self.transport.peer?.ip();
-        Some(self.generation.settings.forwarders.client(peer, &self.request).unwrap_or(peer))
+        Some(self.generation.settings.forwarders.client(peer, self.request).unwrap_or(peer))
     }
 
     /// The requested path, as rules see it; that of the whole if it is invalid.

@@ -5,8 +5,10 @@ use crate::server::{Count, Work};
 use serde::Serialize;
 use std::time::Duration;
 
+/// The counters of the service, each with the metric that shows it and its label there; none for those that metrics
+/// derive others from.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $metric:literal $label:literal,)*) => {
         /// Live counters of one worker.
         #[derive(Debug, Default)]
         pub(super) struct WorkerCounters {
@@ -14,6 +16,19 @@ macro_rules! counters {
             latency_us: Count,
             latencies: Count,
             $(pub(super) $name: Count,)*
+        }
+
+        impl WorkerCounters {
+            /// Metric, label, description and value of each.
+            fn shown(&self) -> impl Iterator<Item = Shown> {
+                let all = [$(Shown {
+                    metric: $metric,
+                    label: $label,
+                    help: concat!($($doc,)*),
+                    value: self.$name.get(),
+                },)*];
+                all.into_iter().filter(|shown| !shown.metric.is_empty())
+            }
         }
 
         /// Counters of the service, summed over its workers, at one moment.
@@ -25,7 +40,7 @@ macro_rules! counters {
             pub log_lines: u64,
             /// Lines that were not, because the log fell behind or could not be written.
             pub log_dropped: u64,
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         impl HttpCounters {
@@ -38,76 +53,85 @@ macro_rules! counters {
 
 counters! {
     /// Connections that are closed. Read before `accepted`, which it therefore never exceeds.
-    closed,
+    closed = "" "",
     /// Connections that were accepted and served.
-    accepted,
+    accepted = "connections_accepted_total" "",
     /// Connections accepted and closed immediately because of the maximum.
-    refused,
+    refused = "connections_refused_total" "limit=\"connections\"",
     /// The same, because of the maximum per address.
-    refused_of_address,
+    refused_of_address = "connections_refused_total" "limit=\"connections_per_address\"",
     /// Connections that ended with an error: the peer reset them or became unreachable.
-    reset,
+    reset = "connections_ended_early_total" "reason=\"reset\"",
     /// TLS handshakes that were completed.
-    tls_handshakes,
+    tls_handshakes = "" "",
     /// Handshakes that resumed an earlier session.
-    tls_resumed,
+    tls_resumed = "tls_handshakes_total" "resumed=\"true\"",
     /// Connections that did not speak TLS, or nothing that both ends support.
-    tls_failures,
+    tls_failures = "connections_ended_early_total" "reason=\"tls_failure\"",
     /// Connections that the peer ended without close_notify.
-    tls_truncated,
+    tls_truncated = "connections_ended_early_total" "reason=\"tls_truncated\"",
     /// Connections of proxies that did not begin with a header of the PROXY protocol.
-    proxy_failures,
+    proxy_failures = "connections_ended_early_total" "reason=\"proxy_header\"",
     /// Connections reset because the handshake was not done in time.
-    handshake_timeouts,
+    handshake_timeouts = "connections_ended_early_total" "reason=\"handshake_timeout\"",
     /// Connections that spoke HTTP/2.
-    http2_connections,
+    http2_connections = "http2_connections_total" "",
     /// Connections ended because their requests were a flood: mostly reset before their answers, or
     /// in frames without content.
-    http2_floods,
+    http2_floods = "connections_ended_early_total" "reason=\"http2_flood\"",
     /// Connections closed between two requests, after the idle timeout.
-    idle_closed,
+    idle_closed = "connections_ended_early_total" "reason=\"idle_timeout\"",
     /// Connections closed because the head of a request did not arrive in time.
-    header_timeouts,
+    header_timeouts = "connections_ended_early_total" "reason=\"header_timeout\"",
     /// The same for its body.
-    body_timeouts,
+    body_timeouts = "connections_ended_early_total" "reason=\"body_timeout\"",
     /// Connections reset because the peer did not read an answer.
-    send_timeouts,
+    send_timeouts = "connections_ended_early_total" "reason=\"send_timeout\"",
     /// Connections cut at the drain timeout, with work unfinished.
-    cut,
+    cut = "connections_ended_early_total" "reason=\"drain_timeout\"",
     /// Answers broken off because the file was changed.
-    broken_off,
+    broken_off = "connections_ended_early_total" "reason=\"file_changed\"",
     /// Requests that were answered, with any status.
-    requests,
+    requests = "" "",
     /// Answers with a status of 200 to 299.
-    responses_2xx,
+    responses_2xx = "responses_total" "class=\"2xx\"",
     /// With 300 to 399.
-    responses_3xx,
+    responses_3xx = "responses_total" "class=\"3xx\"",
     /// With 400 to 499.
-    responses_4xx,
+    responses_4xx = "responses_total" "class=\"4xx\"",
     /// With 500 to 599.
-    responses_5xx,
+    responses_5xx = "responses_total" "class=\"5xx\"",
     /// Requests answered from the cache, without asking the file system.
-    cache_hits,
+    cache_hits = "cache_lookups_total" "result=\"hit\"",
     /// Requests that needed a lookup in the file system.
-    cache_misses,
+    cache_misses = "cache_lookups_total" "result=\"miss\"",
     /// Times that a resource was read because it was not in the cache, or had changed.
-    cache_loads,
+    cache_loads = "cache_loads_total" "",
     /// Memory in use for the cache.
-    cache_bytes,
+    cache_bytes = "cache_bytes" "",
     /// Files kept open for the cache.
-    cache_files,
+    cache_files = "cache_open_files" "",
     /// Files that were compressed on the fly, each time for one coding.
-    compressions,
+    compressions = "" "",
     /// Those of them that failed.
-    compression_failures,
+    compression_failures = "compressions_total" "result=\"failed\"",
     /// Bytes of content that were not sent because it was compressed on the fly.
-    compression_saved_bytes,
+    compression_saved_bytes = "compression_saved_bytes_total" "",
     /// Bytes received.
-    received_bytes,
+    received_bytes = "received_bytes_total" "",
     /// Bytes passed to the engine for sending, including those dropped by a broken connection.
-    sent_bytes,
+    sent_bytes = "sent_bytes_total" "",
     /// Bytes sent from a file, and not from the cache.
-    sent_file_bytes,
+    sent_file_bytes = "sent_file_bytes_total" "",
+}
+
+/// A counter as metrics show it.
+pub(super) struct Shown {
+    pub(super) metric: &'static str,
+    pub(super) label: &'static str,
+    /// With a leading space.
+    pub(super) help: &'static str,
+    pub(super) value: u64,
 }
 
 impl WorkerCounters {
@@ -126,6 +150,24 @@ impl WorkerCounters {
     pub(super) fn count_latency(&self, duration: Duration) {
         self.latency_us.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         self.latencies.add(1);
+    }
+
+    /// All that metrics show, those of a metric together.
+    pub(super) fn metrics(&self) -> Vec<Shown> {
+        let derived = |metric, label, help, value| Shown { metric, label, help, value };
+        // Read first, so that it never exceeds the other.
+        let closed = self.closed.get();
+        let open = self.accepted.get().saturating_sub(closed);
+        let full = self.tls_handshakes.get().saturating_sub(self.tls_resumed.get());
+        let done = self.compressions.get().saturating_sub(self.compression_failures.get());
+        let derived = [
+            derived("connections_open", "", " Connections that are open.", open),
+            derived("tls_handshakes_total", "resumed=\"false\"", "", full),
+            derived("compressions_total", "result=\"done\"", "", done),
+        ];
+        let mut all: Vec<Shown> = self.shown().chain(derived).collect();
+        all.sort_by_key(|shown| shown.metric);
+        all
     }
 
     /// The work of this worker.

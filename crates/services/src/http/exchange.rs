@@ -52,7 +52,7 @@ impl Exchange {
         let log = worker.log.as_ref();
         let line = log.map(|log| {
             let client = Client { address: call.client(), port: port(call, *transport) };
-            LogLine::begin(log, &worker.clock, client, &line(), Some(&call.request))
+            LogLine::begin(log, &worker.clock, client, &line(), Some(call.request))
         });
         let durations = generation.durations(call.site).cloned();
         Exchange::new(worker, line, durations, began)

@@ -10,6 +10,8 @@ use super::answer::{Call, Wait};
 use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::exchange::{Exchange, first_line};
+use super::forwarders::Transport;
+use super::generation::Generation;
 use super::head::{Persistence, render};
 use super::http2::PREFACE;
 use super::request::{Framing, Method, Request, Scan, Storage};
@@ -95,7 +97,10 @@ enum Next<'w> {
 
 /// A request of which something must be waited for.
 struct Slow<'w> {
-    call: Call<'w, 'static>,
+    worker: &'w Rc<Worker>,
+    generation: Rc<Generation>,
+    transport: Transport,
+    request: Request<'static>,
     exchange: Exchange,
     persistence: Persistence,
     /// Its answer so far; none if its body comes first.
@@ -228,10 +233,10 @@ fn next<'w>(
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let mut call = Call::new(worker, generation, connection.transport(), request);
+    let call = Call::new(worker, generation, connection.transport(), &request);
     let began = connection.head_began().unwrap_or(worker.clock.now());
     let mut exchange = Exchange::begin(&call, || first_line(&bytes[..length]).into(), began);
-    let begun = (call.request.framing == Framing::Empty).then(|| call.begin());
+    let begun = (request.framing == Framing::Empty).then(|| call.begin());
     let next = match begun {
         // A file goes behind the collected answers.
         Some(Ok(response)) if !matches!(response.body, Body::File(_)) => {
@@ -242,10 +247,18 @@ fn next<'w>(
         begun => {
             if worker.errors.is_some() && matches!(begun, Some(Err(_))) {
                 connection.learn_peer();
-                call.transport = connection.transport();
             }
-            let call = call.into_owned();
-            Next::Slow(Box::new(Slow { call, exchange, persistence, begun }))
+            let (generation, transport) = (call.generation, connection.transport());
+            let request = request.into_owned();
+            Next::Slow(Box::new(Slow {
+                worker,
+                generation,
+                transport,
+                request,
+                exchange,
+                persistence,
+                begun,
+            }))
         }
     };
     input.consume(length);
@@ -288,7 +301,9 @@ async fn take_time(
     input: &mut Input,
     slow: Slow<'_>,
 ) -> io::Result<Persistence> {
-    let Slow { call, mut exchange, mut persistence, begun } = slow;
+    let Slow { worker, generation, transport, request, begun, .. } = slow;
+    let (mut exchange, mut persistence) = (slow.exchange, slow.persistence);
+    let call = Call::new(worker, generation, transport, &request);
     connection.enter(Phase::Working);
     let response = match begun {
         Some(Ok(response)) => response,

@@ -3,7 +3,7 @@
 //! Counters are per worker; durations are summed over the workers, by host.
 
 use super::admin::Pages;
-use super::counters::WorkerCounters;
+use super::counters::Shown;
 use super::durations::{self, BOUNDS_US, Summed};
 use super::observer::Observer;
 use crate::server::{Server, Service, SharedStage, Stage};
@@ -19,147 +19,14 @@ use twinring::Handle;
 /// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The count of a series, and the label that distinguishes it.
-type Series = (&'static str, fn(&WorkerCounters) -> u64);
-
-/// The counters of workers: name without prefix, help, kind, series.
-const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
-    (
-        "connections_accepted_total",
-        "Connections that were accepted and served.",
-        "counter",
-        &[("", |count| count.accepted.get())],
-    ),
-    (
-        "connections_open",
-        "Connections that are open.",
-        "gauge",
-        &[("", |count| {
-            // Read first, so that it never exceeds the other.
-            let closed = count.closed.get();
-            count.accepted.get().saturating_sub(closed)
-        })],
-    ),
-    (
-        "connections_refused_total",
-        "Connections closed at once, by the limit they met.",
-        "counter",
-        &[
-            ("limit=\"connections\"", |count| count.refused.get()),
-            ("limit=\"connections_per_address\"", |count| count.refused_of_address.get()),
-        ],
-    ),
-    (
-        "connections_ended_early_total",
-        "Connections that neither side ended in order.",
-        "counter",
-        &[
-            ("reason=\"reset\"", |count| count.reset.get()),
-            ("reason=\"idle_timeout\"", |count| count.idle_closed.get()),
-            ("reason=\"tls_failure\"", |count| count.tls_failures.get()),
-            ("reason=\"tls_truncated\"", |count| count.tls_truncated.get()),
-            ("reason=\"proxy_header\"", |count| count.proxy_failures.get()),
-            ("reason=\"handshake_timeout\"", |count| count.handshake_timeouts.get()),
-            ("reason=\"header_timeout\"", |count| count.header_timeouts.get()),
-            ("reason=\"body_timeout\"", |count| count.body_timeouts.get()),
-            ("reason=\"send_timeout\"", |count| count.send_timeouts.get()),
-            ("reason=\"drain_timeout\"", |count| count.cut.get()),
-            ("reason=\"file_changed\"", |count| count.broken_off.get()),
-            ("reason=\"http2_flood\"", |count| count.http2_floods.get()),
-        ],
-    ),
-    (
-        "http2_connections_total",
-        "Connections that spoke HTTP/2.",
-        "counter",
-        &[("", |count| count.http2_connections.get())],
-    ),
-    (
-        "responses_total",
-        "Answers, by the class of their status.",
-        "counter",
-        &[
-            ("class=\"2xx\"", |count| count.responses_2xx.get()),
-            ("class=\"3xx\"", |count| count.responses_3xx.get()),
-            ("class=\"4xx\"", |count| count.responses_4xx.get()),
-            ("class=\"5xx\"", |count| count.responses_5xx.get()),
-        ],
-    ),
-    (
-        "tls_handshakes_total",
-        "TLS handshakes that were completed.",
-        "counter",
-        &[
-            ("resumed=\"true\"", |count| count.tls_resumed.get()),
-            ("resumed=\"false\"", |count| {
-                let resumed = count.tls_resumed.get();
-                count.tls_handshakes.get().saturating_sub(resumed)
-            }),
-        ],
-    ),
-    (
-        "cache_lookups_total",
-        "Files looked for in the cache.",
-        "counter",
-        &[
-            ("result=\"hit\"", |count| count.cache_hits.get()),
-            ("result=\"miss\"", |count| count.cache_misses.get()),
-        ],
-    ),
-    (
-        "cache_loads_total",
-        "Files read into the cache.",
-        "counter",
-        &[("", |count| count.cache_loads.get())],
-    ),
-    (
-        "cache_bytes",
-        "Memory in use for the cache.",
-        "gauge",
-        &[("", |count| count.cache_bytes.get())],
-    ),
-    (
-        "cache_open_files",
-        "Files kept open for the cache.",
-        "gauge",
-        &[("", |count| count.cache_files.get())],
-    ),
-    (
-        "compressions_total",
-        "Files compressed on the fly, each time for one coding, by outcome.",
-        "counter",
-        &[
-            ("result=\"done\"", |count| {
-                let failures = count.compression_failures.get();
-                count.compressions.get().saturating_sub(failures)
-            }),
-            ("result=\"failed\"", |count| count.compression_failures.get()),
-        ],
-    ),
-    (
-        "compression_saved_bytes_total",
-        "Bytes of content that were not sent because it was compressed on the fly.",
-        "counter",
-        &[("", |count| count.compression_saved_bytes.get())],
-    ),
-    (
-        "received_bytes_total",
-        "Bytes received.",
-        "counter",
-        &[("", |count| count.received_bytes.get())],
-    ),
-    (
-        "sent_bytes_total",
-        "Bytes handed over for sending.",
-        "counter",
-        &[("", |count| count.sent_bytes.get())],
-    ),
-    (
-        "sent_file_bytes_total",
-        "Those of them that went straight from a file.",
-        "counter",
-        &[("", |count| count.sent_file_bytes.get())],
-    ),
+/// What metrics of several counters show.
+const HELP: [(&str, &str); 6] = [
+    ("cache_lookups_total", "Files looked for in the cache."),
+    ("compressions_total", "Files compressed on the fly, each time for one coding, by outcome."),
+    ("connections_ended_early_total", "Connections that neither side ended in order."),
+    ("connections_refused_total", "Connections closed at once, by the limit they met."),
+    ("responses_total", "Answers, by the class of their status."),
+    ("tls_handshakes_total", "TLS handshakes that were completed."),
 ];
 
 /// A text of metrics.
@@ -201,16 +68,7 @@ pub(super) fn render(observer: &Observer) -> String {
     append_build(&mut text, &observer.engine);
     let ready = u8::from(observer.is_ready());
     text.single("twinring_http_ready", "1 while new connections are wanted.", "gauge", ready);
-    for (name, help, kind, series) in OF_WORKERS.iter().copied() {
-        let name = format!("twinring_http_{name}");
-        text.family(&name, help, kind);
-        for (number, worker) in observer.workers.iter().enumerate() {
-            let number = format!("worker=\"{number}\"");
-            for (label, value) in series {
-                text.sample(&name, &[&number, label], value(worker));
-            }
-        }
-    }
+    append_counters(&mut text, observer);
     if let Some(log) = &observer.log {
         let (name, lines) = ("twinring_http_access_log_lines_total", log.counts());
         text.family(name, "Lines of the access log, by outcome.", "counter");
@@ -227,6 +85,25 @@ pub(super) fn render(observer: &Observer) -> String {
     append_runtime(&mut text, &observer.handle);
     append_process(&mut text, observer.started);
     text.0
+}
+
+fn append_counters(text: &mut Exposition, observer: &Observer) {
+    let workers: Vec<Vec<Shown>> = observer.workers.iter().map(|worker| worker.metrics()).collect();
+    let Some(first) = workers.first() else { return };
+    for metric in first.chunk_by(|one, next| one.metric == next.metric) {
+        let Shown { metric, help, .. } = &metric[0];
+        let of_several = HELP.iter().find(|(name, _)| name == metric);
+        let help = of_several.map_or(help.trim_start(), |(_, help)| help);
+        let name = format!("twinring_http_{metric}");
+        text.family(&name, help, if metric.ends_with("_total") { "counter" } else { "gauge" });
+        for (number, worker) in workers.iter().enumerate() {
+            let number = format!("worker=\"{number}\"");
+            for Shown { label, value, .. } in worker.iter().filter(|shown| shown.metric == *metric)
+            {
+                text.sample(&name, &[&number, label], value);
+            }
+        }
+    }
 }
 
 fn append_durations(text: &mut Exposition, observer: &Observer) {

@@ -383,15 +383,21 @@ impl<'a> Request<'a> {
 
     /// The value of a field that may occur once; `None` if it occurs twice.
     pub fn value(&self, name: Name) -> Option<&[u8]> {
-        match self.repeated & name.bit() {
-            0 => self.values(name).next(),
-            _ => None,
+        match self.has(name) && self.repeated & name.bit() == 0 {
+            true => self.field(NAMES[name as usize]),
+            false => None,
         }
     }
 
     /// The value of any field, by its name in lower case; the first of several.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.lines(name).next()
+        match &self.fields {
+            Fields::Lines(lines) => {
+                let field = lines.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+                field.map(|field| field.value)
+            }
+            Fields::Map(map) => map.get(name).map(HeaderValue::as_bytes),
+        }
     }
 
     /// The values of all fields of a name in lower case, in order.

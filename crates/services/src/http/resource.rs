@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use twinring::fs::{File, Kind, Metadata};
 
 /// How often a small file is read again while it is being written to.
@@ -143,6 +143,9 @@ pub(super) struct Resource {
     pub(super) compressed: Vec<Compressed>,
     /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
+    /// From when on it is to be checked again, and until when it is used.
+    pub(super) due: Cell<Instant>,
+    pub(super) expires: Cell<Instant>,
     /// A task is checking it.
     pub(super) refreshing: Cell<bool>,
 }
@@ -182,8 +185,35 @@ impl Resource {
             let fields = Inputs { site, path: &found.path, asked: &asked, coding, varies, clock };
             variants.push(Rc::new(Variant::new(&fields, content, metadata)));
         }
-        let (checked, refreshing) = (Cell::new(checked), Cell::new(false));
-        Ok(Resource { path: found.path, asked, variants, compressed, checked, refreshing })
+        Ok(Resource {
+            path: found.path,
+            asked,
+            variants,
+            compressed,
+            ..Resource::unchecked(checked)
+        })
+    }
+
+    fn unchecked(now: Instant) -> Resource {
+        Resource {
+            path: PathBuf::new(),
+            asked: PathBuf::new(),
+            variants: Vec::new(),
+            compressed: Vec::new(),
+            checked: Cell::new(now),
+            due: Cell::new(now),
+            expires: Cell::new(now),
+            refreshing: Cell::new(false),
+        }
+    }
+
+    /// The file system was checked at this time, which holds so long.
+    pub(super) fn mark_checked(&self, at: Instant, valid: Duration) {
+        let at = at.max(self.checked.get());
+        self.checked.set(at);
+        self.due.set(at.checked_add(valid / 2).unwrap_or(at));
+        self.expires.set(at.checked_add(valid).unwrap_or(at));
+        self.refreshing.set(false);
     }
 
     /// True if `found` is the same version, so that it need not be read again.
@@ -240,9 +270,7 @@ impl Resource {
     /// A resource without content that takes this many bytes more than an empty one.
     pub(super) fn of_size(bytes: usize) -> Resource {
         let path = PathBuf::from("x".repeat(bytes));
-        let (checked, refreshing) = (Cell::new(Instant::now()), Cell::new(false));
-        let asked = PathBuf::new();
-        Resource { path, asked, variants: Vec::new(), compressed: Vec::new(), checked, refreshing }
+        Resource { path, ..Resource::unchecked(Instant::now()) }
     }
 }
 

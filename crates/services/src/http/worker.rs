@@ -102,12 +102,11 @@ impl Worker {
         path: &[u8],
     ) -> Option<Rc<Resource>> {
         let resource = generation.cache.get(site, path)?;
-        let age = self.clock.now().saturating_duration_since(resource.checked.get());
-        let valid = generation.settings.cache.valid;
-        if age >= valid {
+        let now = self.clock.now();
+        if now >= resource.expires.get() {
             return None;
         }
-        if age >= valid / 2 && !resource.refreshing.replace(true) {
+        if now >= resource.due.get() && !resource.refreshing.replace(true) {
             let (worker, path) = (Rc::clone(self), path.to_vec());
             let generation = Rc::clone(generation);
             spawn(async move {
@@ -183,14 +182,14 @@ impl Worker {
         if let Some(known) = cache.get(site, path)
             && known.is_of(&found, &self.clock)
         {
-            known.checked.set(asked.max(known.checked.get()));
-            known.refreshing.set(false);
+            known.mark_checked(asked, settings.cache.valid);
             return Ok(known);
         }
         self.counters.cache_loads.add(1);
         let above = settings.sendfile_above;
         let resource =
             Rc::new(Resource::load(files, path, above, found, asked, &self.clock).await?);
+        resource.mark_checked(asked, settings.cache.valid);
         // A later request may have finished earlier.
         match cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),

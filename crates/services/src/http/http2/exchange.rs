@@ -126,13 +126,16 @@ pub(super) async fn exchange(
     let (line, is_to_head) = (line_of(&worker, &parts), parts.method == http::Method::HEAD);
     let limits = generation.settings.limits.head;
     let request = Request::from_http2(parts, !body.is_end_stream(), limits);
-    let request = request.map(|request| Call::new(&worker, generation, stream.transport, request));
-    let mut record = match &request {
+    let call = match &request {
+        Ok(request) => Ok(Call::new(&worker, generation, stream.transport, request)),
+        Err(status) => Err(*status),
+    };
+    let mut record = match &call {
         Ok(call) => Exchange::begin(call, || line.into(), began),
         Err(_) => Exchange::begin_unread(&worker, stream.transport, &line, began),
     };
     let response = async {
-        match &request {
+        match &call {
             Ok(call) => respond_to(call, &mut body, &respond).await,
             Err(status) if is_to_head => {
                 Response { body: Body::Empty, ..Response::message(*status) }
@@ -149,6 +152,7 @@ pub(super) async fn exchange(
             return;
         }
     };
+    drop(call);
     drop(request);
     let head = head_of(&response, &worker.clock);
     let head_bytes = head_bytes(&head);
