@@ -43,7 +43,10 @@ impl Input {
     }
 
     fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
+        match &self.chunk {
+            Some(chunk) => chunk.is_empty(),
+            None => self.start == self.kept.len(),
+        }
     }
 
     fn add(&mut self, chunk: RecvBuf) {

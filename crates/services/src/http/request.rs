@@ -258,8 +258,13 @@ impl<'a> Request<'a> {
         let headers: &'a [Header<'a>] = headers;
         let mut request = Request::new(method, Fields::Lines(headers));
         request.is_1_0 = version == Some(0);
-        headers.iter().for_each(|field| request.note(field.name));
-        request.check_host()?;
+        let mut host = None;
+        for field in headers {
+            if request.note(field.name) == Some(Name::Host as usize) {
+                host = Some(field.value);
+            }
+        }
+        request.check_host(host)?;
         request.read_framing()?;
         request.read_connection();
         request.read_expectation()?;
@@ -289,11 +294,13 @@ impl<'a> Request<'a> {
             return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
         }
         let mut request = Request::new(parts.method.as_str(), Fields::Map(Box::default()));
-        parts.headers.iter().for_each(|(name, _)| request.note(name.as_str()));
+        for (name, _) in &parts.headers {
+            request.note(name.as_str());
+        }
         request.fields = Fields::Map(Box::new(parts.headers));
         match parts.uri.authority() {
             Some(authority) => request.check_authority(authority.as_str())?,
-            None => request.check_host()?,
+            None => request.check_host(request.field("host"))?,
         }
         request.read_framing()?;
         // The end of the stream ends the body, whatever is announced.
@@ -357,12 +364,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    fn note(&mut self, name: &str) {
-        if let Some(number) = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name)) {
-            let bit = 1 << number;
-            self.repeated |= self.seen & bit;
-            self.seen |= bit;
-        }
+    /// Notes that a field occurs, and returns its number among the known ones.
+    fn note(&mut self, name: &str) -> Option<usize> {
+        let number = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
+        let bit = 1 << number;
+        self.repeated |= self.seen & bit;
+        self.seen |= bit;
+        Some(number)
     }
 
     /// True when the field occurs.
@@ -426,10 +434,11 @@ impl<'a> Request<'a> {
         elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
     }
 
-    fn check_host(&self) -> Result<(), Status> {
-        let valid = match self.value(Name::Host) {
-            Some(host) => is_host(host),
-            None => self.is_1_0 && !self.has(Name::Host),
+    /// With the value of the field `Host`, if there is one.
+    fn check_host(&self, host: Option<&[u8]>) -> Result<(), Status> {
+        let valid = match host {
+            Some(host) => self.repeated & Name::Host.bit() == 0 && is_host(host),
+            None => self.is_1_0,
         };
         if valid { Ok(()) } else { Err(Status::BAD_REQUEST) }
     }
