@@ -165,8 +165,8 @@ impl Serving<'_> {
         if let Err(error) = self.take_leave() {
             return Poll::Ready(Err(error));
         }
+        self.wire.begin_turn(self.shared.is_working());
         loop {
-            self.wire.set_busy(self.shared.is_working());
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.begin(cx, request, respond),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),

@@ -35,8 +35,10 @@ pub(super) struct Wire<'c> {
     is_blocked: Cell<bool>,
     /// Streams are open.
     is_busy: Cell<bool>,
-    /// Polls since the end of the stream that found no stream open.
-    idle_polls: Cell<u32>,
+    /// The stream has ended.
+    has_ended: Cell<bool>,
+    /// Turns since then that began without an open stream; none before the first turn.
+    quiet_turns: Cell<Option<u32>>,
 }
 
 impl<'c> Wire<'c> {
@@ -50,29 +52,36 @@ impl<'c> Wire<'c> {
             frames: Cell::new(Frames::new()),
             is_blocked: Cell::new(false),
             is_busy: Cell::new(false),
-            idle_polls: Cell::new(0),
+            has_ended: Cell::new(false),
+            quiet_turns: Cell::new(None),
         }
     }
 
-    /// Notes whether streams are open.
-    pub(super) fn set_busy(&self, is_busy: bool) {
+    /// A turn of the connection begins; streams are open or not.
+    pub(super) fn begin_turn(&self, is_busy: bool) {
+        let quiet = match !is_busy && self.has_ended.get() {
+            true => self.quiet_turns.get().unwrap_or(0) + 1,
+            false => 0,
+        };
+        self.quiet_turns.set(Some(quiet));
         self.is_busy.set(is_busy);
     }
 
     /// The end of the stream, which the h2 crate takes for the end of all requests: a client that has said
-    /// all it has to say still gets its answers. So the crate hears of it when none is open, and after two polls
-    /// more: in the first it returns the requests that came with the end, in the second it writes what is left.
+    /// all it has to say still gets its answers. So the crate hears of it only behind a whole turn without open
+    /// streams, in which it has written what was left. In the handshake there are no turns yet.
     fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<RecvBuf>> {
-        if self.is_busy.get() {
-            self.idle_polls.set(0);
-            return Poll::Pending;
+        self.has_ended.set(true);
+        match self.quiet_turns.get() {
+            None | Some(2..) => Poll::Ready(Ok(RecvBuf::from(Vec::new()))),
+            Some(_) => {
+                // The end of a stream wakes as well.
+                if !self.is_busy.get() {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
         }
-        self.idle_polls.set(self.idle_polls.get() + 1);
-        if self.idle_polls.get() <= 2 {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(RecvBuf::from(Vec::new())))
     }
 
     /// The peer is in the middle of a frame, or of the fields of a request.
