@@ -61,6 +61,9 @@ impl Outcome {
     /// Everything was sent on time, came back once, in order, and as it was.
     fn expect_perfect(&self, case: &str) {
         let Outcome { code, result, stderr } = self;
+        if self.packets("unsent") > 0 {
+            testing::needs("a quiet machine", "packets were too late to be sent");
+        }
         assert_eq!(*code, 0, "{case}: {result}{stderr}");
         assert_eq!(self.packets("received"), self.packets("due"), "{case}: {result}");
         for fault in ["lost", "unsent", "refused", "duplicated", "reordered", "mismatched"] {

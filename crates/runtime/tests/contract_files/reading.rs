@@ -105,6 +105,7 @@ fn a_large_file_is_read_whole(configuration: Configuration) {
 
 /// More than the ring or the queue of the threads holds.
 fn many_files_are_read_at_once(configuration: Configuration) {
+    testing::needs_descriptors(3_000);
     on_all_grounds(configuration, |tree, _| async move {
         let tree = Rc::new(tree);
         for number in 0..40 {
