@@ -15,6 +15,8 @@ use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     urls_come_from_a_file_too,
+    requests_of_a_file_have_their_own_method_fields_and_content,
+    another_address_than_that_of_the_url_is_asked,
     latencies_are_written_for_plotters,
     a_table_is_printed_for_people,
     senseless_arguments_are_named_and_end_with_2,
@@ -24,7 +26,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency,
     a_number_of_requests_is_sent_completely,
     a_number_of_requests_is_met_exactly,
-    answers_in_pieces_are_whole_answers,
     many_answers_in_one_buffer_are_separated_in_order,
     an_answer_that_lasts_until_the_end_of_its_connection_is_one,
     answers_to_head_and_without_content_have_none,
@@ -47,8 +48,8 @@ fn a_correct_server_has_no_errors_and_all_counts_balance(engine: &'static str) {
         "-c 2 --verify-body --slo p99=60s --max-error-rate 0",
     ];
     for case in cases {
-        // After a delay of 300 ms, a part of the window is left.
-        let outcome = run_http(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
+        // After a delay of half a second, a part of the window is left.
+        let outcome = run_http(engine, target, &format!("-d 700ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], *engine);
         let asked = outcome.number("/settings/connections");
@@ -81,37 +82,6 @@ fn a_number_of_requests_is_met_exactly(engine: &str) {
         for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
             assert_eq!(outcome.number(path), asked, "{case} {path}");
         }
-    }
-}
-
-/// Every kind of answer, cut in two at every byte: the chunks of request `number` meet at byte
-/// `number`.
-fn answers_in_pieces_are_whole_answers(engine: &str) {
-    let kinds = [
-        ok("hello"),
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: t\r\n\r\n"
-            .to_owned(),
-        format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{}", ok("hello")),
-        "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 5\r\n\r\nhello"
-            .to_owned(),
-    ];
-    for answer in kinds {
-        let bytes = answer.len();
-        let target = serve(move |_, stream| {
-            answer_each(stream, |number, _, stream| {
-                let (first, second) = answer.as_bytes().split_at(number.min(answer.len()));
-                let sent = stream.write_all(first);
-                // Long enough for most chunks to arrive alone; nothing depends on it.
-                thread::sleep(Duration::from_millis(1));
-                sent.and_then(|()| stream.write_all(second)).is_ok()
-            });
-        });
-        let arguments = format!("-c 1 -n {} --expect-length 5", bytes + 1);
-        let outcome = run_http(engine, target, &arguments);
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), bytes as u64 + 1);
-        assert_eq!(outcome.number("/connections/reconnects"), 0);
-        println!("{} cuts", bytes + 1);
     }
 }
 
@@ -175,6 +145,94 @@ fn urls_come_from_a_file_too() {
     let (code, _, stderr) = crate::support::run(&["load", "http", "--urls", &name]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains(&format!("{name}:1: ")), "{stderr}");
+}
+
+/// Answers with the request line and some fields as content, so that a wrong request has another length.
+fn telling() -> std::net::SocketAddr {
+    serve(|_, stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut writer = stream;
+        loop {
+            let (mut head, mut length) = (String::new(), 0);
+            while !head.ends_with("\r\n\r\n") {
+                let from = head.len();
+                if !matches!(reader.read_line(&mut head), Ok(1..)) {
+                    return;
+                }
+                length = head[from..]
+                    .strip_prefix("Content-Length: ")
+                    .map_or(length, |it| it.trim().parse().unwrap());
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let told = format!("{head}{}", String::from_utf8(body).unwrap());
+            let answer = if head.starts_with("HEAD") {
+                "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n".to_owned()
+            } else {
+                ok(&told)
+            };
+            if writer.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn requests_of_a_file_have_their_own_method_fields_and_content() {
+    let target = telling();
+    let directory = tempfile::tempdir().unwrap();
+    let [path, body] = ["requests.toml", "body"].map(|name| directory.path().join(name));
+    std::fs::write(&body, "from a file").unwrap();
+    let tables = format!(
+        "[[request]]\nurl = 'http://{target}/a'\nmethod = 'PUT'\nheaders = ['X-A: one', 'X-B: two']\nbody = 'text'\n\
+         [[request]]\nurl = 'http://{target}/b'\nweight = 3\nbody = '@{}'\n\
+         [[request]]\nurl = 'http://{target}/c'\nmethod = 'HEAD'\n",
+        body.display()
+    );
+    std::fs::write(&path, tables).unwrap();
+    let name = path.display().to_string();
+    let url = format!("http://{target}/x");
+    let arguments = ["load", "http", &url, "--urls", &name, "-H", "X-A: default", "-c", "1", "-n"];
+    let (code, text, stderr) = crate::support::run(&[&arguments[..], &["300", "--json"]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    let result: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(result["settings"]["method"], "GET,HEAD,POST,PUT");
+    assert_eq!(result["status_codes"]["200"], 300);
+    // What the server was told, by URL: the content of all answers is the sum of that.
+    let host = format!("Host: {target}\r\n");
+    let told = [
+        format!("GET /x HTTP/1.1\r\n{host}x-a: default\r\n\r\n"),
+        format!("PUT /a HTTP/1.1\r\n{host}x-a: one\r\nx-b: two\r\nContent-Length: 4\r\n\r\ntext"),
+        format!("POST /b HTTP/1.1\r\n{host}x-a: default\r\nContent-Length: 11\r\n\r\nfrom a file"),
+        String::new(),
+    ];
+    let sum: u64 = (result["urls"].as_array().unwrap().iter().zip(&told))
+        .map(|(url, told)| url["answered"].as_u64().unwrap() * told.len() as u64)
+        .sum();
+    assert_eq!(result["bytes"]["bodies"], sum, "{result}");
+    for (table, named) in
+        [("url = 1", "requests.toml"), ("url = 'ftp://h/'", "neither http"), ("uri = ''", "uri")]
+    {
+        std::fs::write(&path, format!("[[request]]\n{table}\n")).unwrap();
+        let (code, _, stderr) = crate::support::run(&["load", "http", "--urls", &name]);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains(named), "{stderr}");
+    }
+}
+
+fn another_address_than_that_of_the_url_is_asked() {
+    let target = telling();
+    let to = target.to_string();
+    let told = "GET /some/path HTTP/1.1\r\nHost: name.invalid\r\n\r\n".len().to_string();
+    let arguments =
+        ["-c", "1", "-n", "10", "--json", "--expect-length", &told, "--connect-to", &to];
+    let command = ["load", "http", "http://name.invalid/some/path"];
+    let (code, text, stderr) = crate::support::run(&[&command[..], &arguments].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(text.contains(&format!("\"addresses\":[\"{target}\"]")), "{text}");
+    let (code, _, stderr) = crate::support::run(&command);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("name.invalid"), "{stderr}");
 }
 
 fn an_answer_that_lasts_until_the_end_of_its_connection_is_one(engine: &str) {
@@ -387,6 +445,10 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("http://127.0.0.1:9/ --expect-status 2xx", "2xx"),
         ("http://127.0.0.1:9/ --max-error-rate 2", "'2'"),
         ("http://127.0.0.1:9/ --insecure", "https"),
+        ("http://127.0.0.1:9/ --connect-to nowhere", "expected IP:PORT"),
+        ("http://127.0.0.1:9/ --rate 12KB", "`12KB` is a size, not a rate"),
+        ("http://127.0.0.1:9/ --slo p99", "p99=20ms"),
+        ("http://127.0.0.1:9/ --max-error-rate 1", "write 1% or 100%"),
         ("http://127.0.0.1:9/ --any-length --verify-body", "--verify-body"),
         ("ftp://127.0.0.1/", "neither http nor https"),
         ("127.0.0.1:9", "127.0.0.1:9"),

@@ -1,5 +1,4 @@
-//! `twinring load http --http2`, on both engines: against our own server, nginx, and servers that go
-//! wrong frame by frame.
+//! `twinring load http --http2`, on both engines: against nginx, and servers that go wrong frame by frame.
 
 use crate::support::http::Site;
 use crate::support::http2::{
@@ -7,16 +6,15 @@ use crate::support::http2::{
     SETTINGS, next_frame,
 };
 use crate::support::load::{Bounded, Outcome, answering, ok, run_http, serve, sound};
-use crate::support::tls::{self, Identity};
-use crate::support::{Server, pattern, run, wait_until};
+use crate::support::tls::Identity;
+use crate::support::{pattern, run, wait_until};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use testing::{Test, engine_tests, tests};
+use testing::{Test, engine_tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    client_and_server_count_the_same,
     nginx_is_asked_in_the_same_way,
     no_more_streams_are_used_than_the_server_allows,
     wrong_answers_are_counted_by_kind,
@@ -27,8 +25,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_server_that_never_answers_is_a_timeout,
     servers_that_do_not_speak_it_are_named
 ];
-
-pub(crate) const TESTS: &[Test] = tests![the_table_says_which_protocol_it_was];
 
 const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
@@ -83,21 +79,6 @@ fn usual_site() -> Site {
     site
 }
 
-fn client_and_server_count_the_same(engine: &str) {
-    let (site, identity) = (usual_site(), Identity::new());
-    let server = tls::serve(engine, site.path(), &identity, &[]);
-    let plain = format!("http://{}", server.address());
-    let secret = format!("https://{}", tls::encrypted(&server));
-    let requests = ask_everything(engine, &plain, site.path(), "")
-        + ask_everything(engine, &secret, site.path(), "--insecure");
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-    assert_eq!(ended.count("requests"), requests);
-    assert_eq!(ended.count("tls_truncated"), 0, "{engine}");
-    assert!(ended.count("http2_connections") > 20, "{engine}");
-    println!("{engine}: {requests} requests on both sides");
-}
-
 /// A process that ends with the test.
 struct Running(Child);
 
@@ -146,16 +127,6 @@ fn nginx_is_asked_in_the_same_way(engine: &str) {
     ask_everything(engine, &format!("https://{secret}"), site.path(), "--insecure");
     let outcome = load(engine, &[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
     assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
-}
-
-fn no_more_streams_are_used_than_the_server_allows(engine: &str) {
-    let site = Site::usual();
-    let server = Server::http(engine, site.path(), &["--http2-streams", "3"]);
-    let url = format!("http://{}/hello.txt", server.address());
-    let outcome = load(engine, &[url], "-c 2 -n 2000 --pipeline 64");
-    outcome.expect(0, &[]);
-    assert_eq!(outcome.number("/settings/streams_max"), 3);
-    assert_eq!(server.terminate().count("requests"), 2000, "{engine}");
 }
 
 /// A server that answers frame by frame: it is given the number of the request on its connection
@@ -389,38 +360,35 @@ fn a_server_that_never_answers_is_a_timeout(engine: &str) {
 }
 
 fn servers_that_do_not_speak_it_are_named(engine: &str) {
-    let site = Site::usual();
-    let identity = Identity::new();
     let of_1_1 = answering(|_| ok("hello"));
     let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
-    let server = tls::serve(engine, site.path(), &identity, &["server.http2 = false"]);
-    let cases = [
-        (format!("http://{of_1_1}/"), "prior knowledge"),
-        (format!("http://{}/", server.address()), "prior knowledge"),
-        (format!("https://{}/", tls::encrypted(&server)), "ALPN"),
-        (format!("http://{silent}/"), "not done within 300ms"),
-    ];
-    for (url, named) in cases {
+    for (target, named) in [(of_1_1, "prior knowledge"), (silent, "not done within 300ms")] {
+        let url = format!("http://{target}/");
         let arguments = ["load", "http", &url, "-c", "1", "--http2", "--engine", engine];
-        let more = match named {
-            "ALPN" => &["--insecure"][..],
-            "prior knowledge" => &[],
-            _ => &["--connect-timeout", "300ms"],
-        };
+        let more: &[&str] = if target == silent { &["--connect-timeout", "300ms"] } else { &[] };
         let (code, _, stderr) = run(&[&arguments[..], more].concat());
         assert_eq!(code, Some(1), "{url}: {stderr}");
         assert!(stderr.contains(named), "{url}: {stderr}");
     }
 }
 
-fn the_table_says_which_protocol_it_was() {
-    let site = Site::usual();
-    let server = Server::http("epoll", site.path(), &["--http2-streams", "4"]);
-    let url = format!("http://{}/hello.txt", server.address());
-    let arguments = ["load", "http", &url, "-c", "2", "-n", "50", "--http2", "--depth", "9"];
-    let (code, text, stderr) = run(&arguments);
+/// SETTINGS_MAX_CONCURRENT_STREAMS of 3.
+const THREE_STREAMS: &[u8] = &[0, 3, 0, 0, 0, 3];
+
+/// Three streams are answered together, and a fourth is never asked for before.
+fn no_more_streams_are_used_than_the_server_allows(engine: &str) {
+    let target = serve_frames(THREE_STREAMS, |number, id, stream| {
+        let all = (0..3).flat_map(|back| answer(id - 2 * back, b"hello"));
+        number % 3 < 2 || put(stream, &all.collect::<Vec<_>>())
+    });
+    let outcome = run_http(engine, target, "-c 2 -n 1200 --pipeline 64 --http2");
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/settings/streams_max"), 3);
+    let url = format!("http://{target}/");
+    let arguments = ["load", "http", &url, "-c", "1", "-n", "30", "--http2", "--depth", "9"];
+    let (code, text, stderr) = run(&[&arguments[..], &["--engine", engine]].concat());
     assert_eq!(code, Some(0), "{stderr}");
-    for part in ["2 connections of HTTP/2", "up to 4 in flight each"] {
+    for part in ["1 connection of HTTP/2", "up to 3 in flight each"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

@@ -17,7 +17,8 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     requests_behind_the_last_answer_of_a_connection_fail,
     a_connection_that_the_server_keeps_open_is_reset,
     a_server_that_never_answers_is_a_timeout,
-    gates_decide_about_the_exit_code
+    gates_decide_about_the_exit_code,
+    a_refusal_is_read_while_a_large_request_is_sent
 ];
 
 fn reset(stream: &TcpStream) {
@@ -46,6 +47,9 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
         assert_eq!(outcome.number("/whole_run/answered"), 180);
         assert_eq!(outcome.number("/whole_run/failed"), 20);
         assert_eq!(outcome.number("/urls/0/failed"), 20);
+        let codes = &outcome.result["status_codes"];
+        let others = if kind == "status" { "503" } else { "200" };
+        assert!(codes[others].as_u64() >= Some(20), "{codes}");
         assert_eq!(outcome.number("/connections/reconnects"), 0);
         let first = outcome.result["first_error"].as_str().unwrap();
         assert!(first.contains(&format!("{target}/x")), "{first}");
@@ -201,4 +205,24 @@ fn gates_decide_about_the_exit_code(engine: &str) {
         }
         assert_eq!(outcome.stderr.contains("BREACHED"), code == 3, "{}", outcome.stderr);
     }
+}
+
+/// The answer comes before the server has taken the whole request, and the connection ends behind it.
+fn a_refusal_is_read_while_a_large_request_is_sent(engine: &str) {
+    let target = serve(|_, stream| {
+        let mut rest = stream.try_clone().unwrap();
+        answer_each(stream, |_, _, stream| {
+            let answer = "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.write_all(answer.as_bytes());
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = std::io::copy(&mut rest, &mut std::io::sink());
+            false
+        });
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![b'x'; 5_000_000]).unwrap();
+    let arguments = format!("-c 2 -n 20 --body @{} --expect-status 413", file.path().display());
+    let outcome = run_http(engine, target, &arguments);
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/answered"), 20);
 }

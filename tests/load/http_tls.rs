@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring_lab::certificate::SelfSigned;
@@ -19,7 +20,8 @@ pub(crate) const TESTS: &[Test] = tests![
     the_certificates_of_the_system_are_where_its_variables_say
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    client_and_server_part_in_order,
+    connections_end_in_order,
+    a_server_without_http2_is_named,
     answers_are_checked_through_tls,
     a_large_request_goes_through_tls_as_a_whole,
     sessions_are_resumed_unless_that_is_unwanted,
@@ -33,6 +35,8 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 struct Secure {
     directory: tempfile::TempDir,
     config: Arc<ServerConfig>,
+    /// Connections that ended without close_notify.
+    cut: Arc<AtomicUsize>,
 }
 
 impl Secure {
@@ -55,7 +59,7 @@ impl Secure {
                 .unwrap();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
-        Secure { directory, config: Arc::new(config) }
+        Secure { directory, config: Arc::new(config), cut: Arc::default() }
     }
 
     fn ca(&self) -> PathBuf {
@@ -65,12 +69,14 @@ impl Secure {
     /// Answers every request with `answer`. Closes after one that asks for it, with close_notify
     /// if `ends`.
     fn serve(&self, answer: String, ends: bool) -> SocketAddr {
-        let config = Arc::clone(&self.config);
+        let (config, cut) = (Arc::clone(&self.config), Arc::clone(&self.cut));
         serve(move |_, stream| {
             stream.set_nodelay(true).unwrap();
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = BufReader::new(StreamOwned::new(connection, stream));
-            answer_each(&mut stream, &answer);
+            if answer_each(&mut stream, &answer).is_err() {
+                cut.fetch_add(1, Ordering::Relaxed);
+            }
             if ends {
                 let stream = stream.get_mut();
                 stream.conn.send_close_notify();
@@ -80,18 +86,22 @@ impl Secure {
     }
 }
 
-fn answer_each(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>, answer: &str) {
+/// Up to the end of the connection, which is an error without close_notify.
+fn answer_each(
+    stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>,
+    answer: &str,
+) -> std::io::Result<()> {
     loop {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            if !matches!(stream.read_line(&mut head), Ok(1..)) {
-                return;
+            if stream.read_line(&mut head)? == 0 {
+                return Ok(());
             }
         }
         let sent = stream.get_mut().write_all(answer.as_bytes());
         let last = head.contains("Connection: close") || !answer.contains("Content-Length");
         if sent.and_then(|()| stream.get_mut().flush()).is_err() || last {
-            return;
+            return Ok(());
         }
     }
 }
@@ -249,18 +259,21 @@ fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole(engine: &str) {
     assert_eq!(cut.number("/whole_run/failed"), 3);
 }
 
-/// Our own server distinguishes an intended end from a cut, and finds no cut.
-fn client_and_server_part_in_order(engine: &str) {
-    let (_site, _identity, server) = crate::support::tls::usual(engine, &[]);
-    let url = format!("https://{}/large.bin", crate::support::tls::encrypted(&server));
+fn connections_end_in_order(engine: &str) {
+    let secure = Secure::new("127.0.0.1", &TLS13);
+    let target = secure.serve(ok("hello"), true);
     for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
-        let arguments = format!("-c 6 --insecure {arguments}");
-        let command = crate::support::load::command(engine, "http", &url, &arguments).spawn();
-        sound(Bounded(Some(command.unwrap())).output()).expect(0, &[]);
+        run(engine, target, &format!("-c 6 --insecure {arguments}")).expect(0, &[]);
     }
-    let ended = server.terminate();
-    assert_eq!((ended.count("requests"), ended.count("responses_2xx")), (180, 180));
-    assert_eq!((ended.count("tls_truncated"), ended.count("reset")), (0, 0), "{engine}");
+    assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
+}
+
+fn a_server_without_http2_is_named(engine: &str) {
+    let target = Secure::new("127.0.0.1", &TLS13).serve(ok("hello"), true);
+    let output = spawn(engine, target, "-c 1 --insecure --http2").output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("ALPN"), "{stderr}");
 }
 
 fn certificates_that_cannot_be_read_are_named() {

@@ -1,4 +1,4 @@
-//! `twinring load`, against our own servers and others whose faults are known.
+//! `twinring load`, against servers of these tests whose faults are known, and nginx.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -7,7 +7,6 @@ mod http;
 mod http2;
 mod http_faults;
 mod http_gates;
-mod http_serve;
 mod http_tls;
 mod start;
 mod tcp;
@@ -18,11 +17,9 @@ fn main() -> std::process::ExitCode {
         start::ENGINE_TESTS,
         http::TESTS,
         http::ENGINE_TESTS,
-        http2::TESTS,
         http2::ENGINE_TESTS,
         http_faults::ENGINE_TESTS,
         http_gates::ENGINE_TESTS,
-        http_serve::ENGINE_TESTS,
         http_tls::TESTS,
         http_tls::ENGINE_TESTS,
         tcp::TESTS,

@@ -74,8 +74,8 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
         "-c 2 -s 1000 --no-verify",
     ];
     for case in cases {
-        // After a delay of 300 ms, a part of the window is left.
-        let outcome = run(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
+        // After a delay of half a second, a part of the window is left.
+        let outcome = run(engine, target, &format!("-d 700ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], *engine);
         let asked = outcome.number("/settings/connections");

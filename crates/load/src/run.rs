@@ -44,11 +44,8 @@ pub(crate) trait Client: Sized {
     /// Starts the traffic, whose first request is due at `first_ns`.
     fn begin(&mut self, first_ns: u64);
 
-    /// The window begins now.
-    fn window_begins(&mut self) {}
-
     /// The window has ended.
-    fn window_ends(&mut self);
+    fn window_ends(&mut self) {}
 
     /// Waits for outstanding answers.
     async fn drain(&mut self);
@@ -77,7 +74,6 @@ pub(crate) async fn work<C: Client>(
     let mut cpu = CpuUse::default();
     let begins = sleep_until(instant_at(window.start));
     if let Either::Left(()) = race(begins, shutdown_requested()).await {
-        client.window_begins();
         let start = CpuStart::read();
         // The end may come earlier than planned; the conductor then requests it.
         race(sleep_until(instant_at(window.end)), shutdown_requested()).await;

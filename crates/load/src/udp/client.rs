@@ -19,7 +19,7 @@ use std::sync::Arc;
 use twinring::net::Granted;
 use twinring::{
     JoinHandle, UdpSocket,
-    measure::{CallTime, call_times, monotonic_ns, restart_call_times},
+    measure::{CallTime, monotonic_ns},
     spawn, yield_now,
 };
 
@@ -62,7 +62,6 @@ struct Streams {
     granted: Option<Granted>,
     sending: Option<JoinHandle<Sender>>,
     sent: Option<Sender>,
-    calls: Vec<CallTime>,
 }
 
 /// Runs the share of the load of thread `index`; `submits` if sends wait for `twinring::submit`.
@@ -81,7 +80,6 @@ pub(super) async fn run_thread(
         granted: None,
         sending: None,
         sent: None,
-        calls: Vec::new(),
         control: Arc::clone(&control),
         settings,
     };
@@ -185,14 +183,6 @@ impl Client for Streams {
         self.sending = Some(spawn(sender.run()));
     }
 
-    fn window_begins(&mut self) {
-        restart_call_times();
-    }
-
-    fn window_ends(&mut self) {
-        self.calls = call_times();
-    }
-
     async fn drain(&mut self) {
         if let Some(sending) = self.sending.take() {
             // Aborted only by the end of the runtime.
@@ -231,6 +221,9 @@ impl Client for Streams {
             Some(sent) => sent.drops_since(),
             None => Some(0),
         };
+        let (overrun_ns, calls) = self
+            .sent
+            .map_or_else(|| (histogram(), Vec::new()), |sent| (sent.overrun_ns, sent.calls));
         Outcome {
             rows,
             unsent,
@@ -238,8 +231,8 @@ impl Client for Streams {
             kernel_drops,
             granted: self.granted,
             cpu,
-            calls: self.calls,
-            overrun_ns: self.sent.map_or_else(histogram, |sent| sent.overrun_ns),
+            calls,
+            overrun_ns,
             totals: std::mem::take(&mut traffic.totals),
             round_trip_ns: std::mem::replace(&mut traffic.round_trip_ns, histogram()),
             lateness_ns: std::mem::replace(&mut traffic.lateness_ns, histogram()),

@@ -10,7 +10,8 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use twinring::{UdpSocket, measure::monotonic_ns, time::Interval, yield_now};
+use twinring::measure::{CallTime, call_times, monotonic_ns, restart_call_times};
+use twinring::{UdpSocket, time::Interval, yield_now};
 
 /// How long after the window packets may still leave that were due inside it.
 const LATE_SENDS_NS: u64 = 100_000_000;
@@ -42,6 +43,8 @@ pub(super) struct Sender {
     pub(super) before: Vec<SocketCounts>,
     /// The kernel's drops of each socket shortly before; `None` if the kernel does not report them.
     drops_before: Option<Vec<u64>>,
+    /// System calls inside the window.
+    pub(super) calls: Vec<CallTime>,
 }
 
 impl Sender {
@@ -54,13 +57,23 @@ impl Sender {
     ) -> Sender {
         let drops_before = Some(Vec::with_capacity(sockets.len()));
         let (overrun_ns, before) = (histogram(), Vec::new());
-        Sender { index, settings, control, sockets, traffic, overrun_ns, before, drops_before }
+        Sender {
+            index,
+            settings,
+            control,
+            sockets,
+            traffic,
+            overrun_ns,
+            before,
+            drops_before,
+            calls: Vec::new(),
+        }
     }
 
     /// Sends until all packets of the window have left, and waits for replies.
     pub(super) async fn run(mut self) -> Sender {
         let mut ticker = Interval::new(self.settings.tick);
-        let mut behind = false;
+        let (mut behind, mut begun, mut over) = (false, false, false);
         loop {
             // A sender that is late does not wait for the next tick.
             let overrun = if behind {
@@ -75,6 +88,9 @@ impl Sender {
             if let Some(late) = overrun.filter(|_| window.contains(&now_ns)) {
                 self.overrun_ns.saturating_record((late.as_nanos() as u64).max(1));
             }
+            if now_ns >= window.start && !std::mem::replace(&mut begun, true) {
+                restart_call_times();
+            }
             behind = match self.send(now_ns, &window) {
                 Ok(all_sent) => !all_sent,
                 Err(error) => {
@@ -84,6 +100,9 @@ impl Sender {
                 }
             };
             if now_ns >= window.end {
+                if !std::mem::replace(&mut over, true) {
+                    self.calls = call_times();
+                }
                 if !behind || now_ns >= window.end + LATE_SENDS_NS {
                     break;
                 }

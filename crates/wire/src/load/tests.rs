@@ -383,3 +383,45 @@ fn errors_are_summed_up_to_the_largest_number() {
         assert_eq!([tcp.failures(), http.failures(), http.wrong()], expected);
     }
 }
+
+/// A rate that was not reached, failed answers and throttling ended with 0.
+#[test]
+fn a_result_says_what_was_not_as_asked() {
+    type Change = fn(&mut HttpResult);
+    let cases: [(Change, Option<&str>, &str); 8] = [
+        (|_| {}, None, ""),
+        (|r| r.all.requests.failed = 3, Some("3 of 103 requests failed"), ""),
+        (
+            |r| {
+                r.all.requests.failed = 3;
+                let gate = "max_error_rate".to_owned();
+                r.all.gates.push(crate::load::Gate { gate, ..crate::load::Gate::default() });
+            },
+            None,
+            "",
+        ),
+        (|r| r.all.requests.answered = 0, Some("no request was answered"), ""),
+        (|r| r.all.connections.established = 9, Some("9 of 10 connections"), ""),
+        (|r| r.all.requests.rate_reached = Some(false), None, "RATE NOT REACHED: 50 of 1000 /s"),
+        (|r| r.all.requests.overdue = 7, None, "NOT ANSWERED: 7 requests"),
+        (
+            |r| (r.all.cpu.throttled_periods, r.all.cpu.quota_cpus) = (4, Some(0.2)),
+            None,
+            "THROTTLED: the CPU quota of 0.20 CPUs stopped the load generator in 4 periods",
+        ),
+    ];
+    for (change, failure, shortfall) in cases {
+        let mut result = HttpResult::default();
+        result.settings.rate_per_s = Some(1000);
+        result.all.requests.answered = 100;
+        result.all.requests.per_second = 50.0;
+        (result.all.connections.asked, result.all.connections.established) = (10, 10);
+        change(&mut result);
+        let failed = result.failure();
+        assert_eq!(failed.is_some(), failure.is_some(), "{failed:?}");
+        assert!(failed.unwrap_or_default().starts_with(failure.unwrap_or_default()));
+        let short = result.shortfall();
+        assert_eq!(short.is_empty(), shortfall.is_empty(), "{short:?}");
+        assert!(short.concat().starts_with(shortfall), "{short:?}");
+    }
+}
