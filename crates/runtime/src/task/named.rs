@@ -15,7 +15,7 @@ thread_local! {
 ///
 /// ```no_run
 /// std::panic::set_hook(Box::new(|panic| {
-///     eprintln!("task {}: {panic}", twinring::task_name().unwrap_or("without a name"));
+///     eprintln!("task {}: {panic}", twinring::task::task_name().unwrap_or("without a name"));
 /// }));
 /// ```
 ///
