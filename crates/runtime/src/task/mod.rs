@@ -307,8 +307,9 @@ impl Executor {
     /// Takes an operation that moved this many bytes from the budget of the task being polled.
     #[inline]
     pub(crate) fn charge(&self, bytes: usize) {
-        let operations = 1 + i32::try_from(bytes / OPERATION_BYTES).unwrap_or(i32::MAX / 2);
-        self.budget.set(self.budget.get().saturating_sub(operations));
+        let operations = 1 + (bytes / OPERATION_BYTES).min(OPERATIONS_PER_POLL as usize) as i32;
+        // It does not wrap: what is charged without asking for a budget first is a step of an operation that asked.
+        self.budget.set(self.budget.get().wrapping_sub(operations));
     }
 
     /// Takes one operation from the budget of the task being polled; `false` if it is used up.

@@ -138,6 +138,7 @@ impl Stream {
     }
 
     /// Sends or queues a buffer that was accepted; nothing of this stream is gathered.
+    #[inline]
     pub(super) fn send(
         &mut self,
         mut buf: SendBuf,

@@ -201,7 +201,7 @@ impl Uring {
         if self.should_split() {
             // Without collecting: what arrives now would take further buffers, before those
             // that these sends hold are back.
-            self.enter_and_settle(sockets, Enter::Submit, None, wakes)?;
+            self.submit_only(sockets, wakes)?;
             self.return_buffers(sockets);
         }
         Ok(())
@@ -243,10 +243,15 @@ impl Uring {
     ) -> io::Result<()> {
         // First, because a receive that is submitted without a buffer ends at once.
         self.return_buffers(sockets);
+        self.submit_only(sockets, wakes)
+    }
+
+    #[inline(never)]
+    fn submit_only(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.enter_and_settle(sockets, Enter::Submit, None, wakes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter_and_settle(
         &mut self,
         sockets: &mut Sockets,
@@ -278,7 +283,8 @@ impl Uring {
     /// Takes completions until none is left in the ring or behind it. Arrivals are kept for
     /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
     /// over before its connection's next request is.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn reap(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
             let mut taken = 0;

@@ -99,7 +99,7 @@ impl Uring {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn on_bytes(
         &mut self,
         stream: &mut Stream,
@@ -157,7 +157,7 @@ impl Uring {
         stream.is_done(self.torn_down)
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, stream: &mut Stream, piece: RecvBuf, wakes: &mut Vec<Waker>) {
         let piece = if self.pressure || self.groups.streams.is_low() {
             self.copy_out(piece)

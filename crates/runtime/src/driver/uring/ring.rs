@@ -179,6 +179,7 @@ impl Ring {
     }
 
     #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn enter_once(
         &mut self,
         mut flags: u32,

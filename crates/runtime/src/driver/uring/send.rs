@@ -62,7 +62,8 @@ impl Uring {
 
     /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted
     /// an error: then another send is in flight by now, or none.
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
         for at in 0..taken {
             let (key, serial) = self.quick[at];
@@ -235,7 +236,7 @@ impl Uring {
 
 /// The operation that sends a buffer, or the first part of one that is too long for one operation: then
 /// true.
-#[inline]
+#[inline(always)]
 fn entry_for(fd: RawFd, buf: &mut SendBuf, wait_flag: i32) -> (Entry, bool) {
     // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
     let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
