@@ -215,6 +215,7 @@ impl Worker {
 
     /// Runs until `main` has ended, or the runtime was stopped.
     #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
         let main = JoinHandle::spawn(&self.executor, main);
         let mut wakes = Vec::new();
@@ -240,7 +241,7 @@ impl Worker {
 
     /// Lets the driver submit, wait and report, and queues the tasks that it woke. `wakes` is empty
     /// between turns, and kept for its allocation.
-    #[inline]
+    #[inline(always)]
     fn turn(&self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.serves.set(true);
         let mut driver = self.driver.borrow_mut();
