@@ -14,10 +14,12 @@ use super::path::{Refusal, clean, encode};
 use super::request::{Method, Request};
 use super::resource::{Missing, Resource};
 use super::response::{Body, Reason, Response, value};
+use super::rules::Policy;
 use super::variant::{Part, Variant, named};
 use super::worker::Worker;
 use http::HeaderValue;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +52,8 @@ pub(super) struct Call<'w, 'r> {
     pub(super) request: &'r Request<'r>,
     /// The number of its site, if the host has one.
     pub(super) site: Option<usize>,
+    /// The rules for its path, which is compared with theirs once.
+    matching: OnceCell<Vec<usize>>,
 }
 
 impl<'w, 'r> Call<'w, 'r> {
@@ -60,7 +64,7 @@ impl<'w, 'r> Call<'w, 'r> {
         request: &'r Request<'r>,
     ) -> Call<'w, 'r> {
         let site = generation.settings.sites.find(request);
-        Call { worker, generation, transport, request, site }
+        Call { worker, generation, transport, request, site, matching: OnceCell::new() }
     }
 
     /// The answer to a request whose body was read, if there was one.
@@ -113,7 +117,7 @@ impl<'w, 'r> Call<'w, 'r> {
     /// https; then passwords.
     fn before_files(&self, site: &Site, path: Result<&[u8], Refusal>) -> Result<(), Wait> {
         let refuse = |response| Err(Wait::Page(response));
-        let policy = site.rules.policy(as_path(path.unwrap_or(b"/")));
+        let policy = self.policy(site);
         if !policy.admits(self.client()) {
             let reason = Reason::Limit("the address is not allowed");
             return refuse(Response::failure(Status::FORBIDDEN, reason));
@@ -188,7 +192,7 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     async fn file(&self, site: &Site, path: &[u8]) -> Response {
-        let policy = site.rules.policy(as_path(path));
+        let policy = self.policy(site);
         let missing = match self.present(path).await {
             Ok(response) => return response,
             Err(missing) => missing,
@@ -290,13 +294,12 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     fn has_page(&self, site: &Site, status: Status) -> bool {
-        site.rules.policy(as_path(&self.asked())).error_page(status).is_some()
+        self.policy(site).error_page(status).is_some()
     }
 
     /// An error, with the content of its file if it has one.
     async fn with_page(&self, site: &Site, error: Response) -> Response {
-        let asked = self.asked();
-        let policy = site.rules.policy(as_path(&asked));
+        let policy = self.policy(site);
         let Some(page) = policy.error_page(error.status) else { return error };
         match self.unchanged(page, |resource| resource.identity().cloned()).await {
             Ok((_, page)) => page.as_content_of(error),
@@ -348,9 +351,7 @@ impl<'w, 'r> Call<'w, 'r> {
     fn finish(&self, response: &mut Response, began: Option<Instant>) {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
-                let asked = self.asked();
-                let policy = site.rules.policy(as_path(&asked));
-                response.fields.extend(policy.headers().into_iter().map(named));
+                response.fields.extend(self.policy(site).headers().into_iter().map(named));
             }
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
                 response.add("Strict-Transport-Security", value(hsts));
@@ -383,6 +384,12 @@ impl<'w, 'r> Call<'w, 'r> {
     /// The requested path, as rules see it; that of the whole if it is invalid.
     fn asked(&self) -> Cow<'_, [u8]> {
         clean(self.request.path.as_bytes()).unwrap_or(Cow::Borrowed(b"/"))
+    }
+
+    /// The rules of its site for its path.
+    fn policy<'s>(&self, site: &'s Site) -> Policy<'s> {
+        let matching = self.matching.get_or_init(|| site.rules.matching(as_path(&self.asked())));
+        site.rules.of(matching)
     }
 
     fn site(&self) -> Option<&Site> {

@@ -86,6 +86,8 @@ impl FromStr for PathGlob {
         let whole = match text {
             "" => return nothing("it is empty"),
             "*" | "**" => Cow::Borrowed(REST),
+            // globset takes it for all paths.
+            "**/" => Cow::Borrowed("/**/"),
             name if !name.contains('/') => Cow::Owned(format!("**/{name}")),
             path if path.starts_with('/') || path.starts_with("**/") => Cow::Borrowed(path),
             _ => return nothing("all paths begin with a slash, so begin it with `/` or `**/`"),
@@ -297,19 +299,25 @@ impl Rules {
         self.comes_before_files
     }
 
-    /// The rules for a clean path, as a client asked for it.
-    pub(super) fn policy(&self, path: &Path) -> Policy<'_> {
-        let mut matching: Vec<&Rule> = Vec::new();
+    /// The numbers of the rules for a clean path, as a client asked for it.
+    pub(super) fn matching(&self, path: &Path) -> Vec<usize> {
+        let mut numbers = Vec::new();
         if !self.rules.is_empty() {
-            let mut last = None;
-            for pattern in self.patterns.matches(path) {
-                let number = self.rule_of[pattern];
-                if last.replace(number) != Some(number) {
-                    matching.push(&self.rules[number]);
-                }
-            }
+            let patterns = self.patterns.matches(path);
+            numbers.extend(patterns.into_iter().map(|pattern| self.rule_of[pattern]));
+            numbers.dedup();
         }
-        Policy(matching)
+        numbers
+    }
+
+    /// What these rules say together.
+    pub(super) fn of(&self, numbers: &[usize]) -> Policy<'_> {
+        Policy(numbers.iter().map(|number| &self.rules[*number]).collect())
+    }
+
+    /// What the rules for a clean path say together.
+    pub(super) fn policy(&self, path: &Path) -> Policy<'_> {
+        self.of(&self.matching(path))
     }
 }
 
