@@ -85,8 +85,7 @@ pub use estimate::Estimate;
 pub use experiment::{
     Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
     NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
-    PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate,
-    PublishedRequests, Ready, Slo, Subject, UnderTest, Via, built_in,
+    PublishedCall, PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
 pub use gate::{Gate, Gated};
 pub use helper::helper;

@@ -2,8 +2,7 @@
 
 use super::source::{Check, Source};
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, PublishedDatagrams,
-    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject, UnderTest,
+    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, Subject, UnderTest,
 };
 use crate::error::LabError;
 use crate::peers::Peer;
@@ -198,38 +197,29 @@ impl Experiment {
             "at most 64",
         )?;
         for (index, published) in self.published.iter().enumerate() {
-            let positive = match published {
-                Published::Datagrams(PublishedDatagrams { cpu_percent, calls, .. }) => {
-                    let counted = |call: &super::PublishedCall| {
-                        call.time_s > 0.0
-                            && call.count > 0
-                            && call.run_percent > 0.0
-                            && call.max_ms >= 0.0
-                    };
-                    *cpu_percent > 0.0 && calls.iter().all(counted)
-                }
-                Published::Requests(PublishedRequests { measured, .. }) => {
-                    measured.iter().all(|it| it.requests_per_s > 0.0 && it.mean_ms > 0.0)
-                }
-                Published::Echo(PublishedEcho { measured, .. }) => {
-                    // Where there is no number, there is a word about it.
-                    let told = |it: &PublishedEchoRate| match it.requests_per_s {
-                        Some(requests_per_s) => requests_per_s > 0.0,
-                        None => !it.note.is_empty(),
-                    };
-                    measured.iter().all(told)
-                }
+            // Where there is no number, there is a word about it.
+            let of_requests = |it: &super::Printed| {
+                it.requests_per_s.map_or(!it.note.is_empty(), |rate| rate > 0.0)
+                    && it.mean_ms.is_none_or(|ms| ms > 0.0)
             };
+            let of_call = |it: &super::PublishedCall| {
+                it.time_s > 0.0 && it.count > 0 && it.run_percent > 0.0 && it.max_ms >= 0.0
+            };
+            let positive = published.measured.iter().all(of_requests)
+                && published
+                    .datagrams
+                    .iter()
+                    .all(|it| it.cpu_percent > 0.0 && it.calls.iter().all(of_call));
             let key = format!("published.{index}");
-            let found = format!("a figure of {} is not positive", published.source());
+            let found = format!("a figure of {} is not positive", published.source);
             check.unless(positive, &key, found, "figures above 0, or a note instead of one")?;
-            let Some(against) = published.against() else { continue };
+            let Some(against) = &published.against else { continue };
             let is_other = |other: &Published| {
-                other.source() == published.source() && other.program() == against.program
+                other.source == published.source && other.program == against.program
             };
-            let found = format!("{} is published against {}", published.program(), against.program);
+            let found = format!("{} is published against {}", published.program, against.program);
             check.unless(
-                self.published.iter().any(is_other) && against.program != published.program(),
+                self.published.iter().any(is_other) && against.program != published.program,
                 &key,
                 found,
                 "the program of another entry of the same source",

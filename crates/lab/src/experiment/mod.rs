@@ -26,10 +26,7 @@ use source::Source;
 pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
 pub use overrides::Overrides;
-pub use published::{
-    Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
-    PublishedEchoRate, PublishedRate, PublishedRequests,
-};
+pub use published::{Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams};
 pub(crate) use source::Check;
 pub use subject::{Ready, Subject};
 

@@ -30,8 +30,8 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
         assert!(experiment.pairs >= 8 && !experiment.about.is_empty());
         for published in &experiment.published {
             let known = |name: &str| experiment.subjects.iter().any(|it| it.name == name);
-            let here = published.against().into_iter().flat_map(|against| &against.here).flatten();
-            for subject in published.subjects().chain(here.map(String::as_str)) {
+            let here = published.against.iter().flat_map(|against| &against.here).flatten();
+            for subject in here.chain([&published.subject]).chain(&published.itself) {
                 assert!(known(subject), "{name}: {subject}");
             }
         }
@@ -195,9 +195,9 @@ fn load_generators_elsewhere_get_equal_parts_or_are_refused() {
 
 /// What is in a table of an experiment, as `connections x bytes` and requests per second.
 fn printed(experiment: &Experiment, program: &str) -> Vec<(u32, u32, Option<f64>)> {
-    let published = experiment.published.iter().find(|it| it.program() == program).unwrap();
-    let entry = |it: Printed<'_>| (it.connections, it.bytes, it.requests_per_s);
-    published.printed().into_iter().map(entry).collect()
+    let published = experiment.published.iter().find(|it| it.program == program).unwrap();
+    let entry = |it: &Printed| (it.connections, it.bytes, it.requests_per_s);
+    published.measured.iter().map(entry).collect()
 }
 
 /// Every number of the published tables, copied from them row by row and independently of the
@@ -233,7 +233,7 @@ fn the_published_tables_are_as_they_were_printed() {
     assert_eq!(printed(&joakimthun, "io_uring"), row(uring));
     let epoll = [Some(169021.0), Some(421010.0), Some(405133.0), None];
     assert_eq!(printed(&joakimthun, "epoll"), row(epoll));
-    let stuck = joakimthun.published[1].printed()[3];
+    let stuck = &joakimthun.published[1].measured[3];
     assert!(stuck.note.starts_with(":("), "{stuck:?}");
     let go_uring = Experiment::find("published-go-uring").unwrap();
     for (program, numbers) in [
@@ -247,7 +247,7 @@ fn the_published_tables_are_as_they_were_printed() {
         let expected: Vec<_> = heads.into_iter().zip(numbers).map(entry).collect();
         assert_eq!(printed(&go_uring, program), expected);
     }
-    let noted = |published: &Published| published.printed()[1].note.contains("c: 50 bytes: 1024");
+    let noted = |published: &Published| published.measured[1].note.contains("c: 50 bytes: 1024");
     assert!(go_uring.published.iter().all(noted));
 }
 
@@ -255,10 +255,10 @@ fn the_published_tables_are_as_they_were_printed() {
 fn the_published_tables_of_nginx_and_datagrams_are_as_they_were_printed() {
     let nginx = Experiment::find("published-nginx").unwrap();
     let sums = |program: &str| {
-        let published = nginx.published.iter().find(|it| it.program() == program).unwrap();
-        let all = published.printed();
-        let mean_us = |it: &Printed<'_>| (it.mean_ms.unwrap() * 1e3).round() as u64;
-        let number = |it: &Printed<'_>| it.requests_per_s.unwrap() as u64;
+        let published = nginx.published.iter().find(|it| it.program == program).unwrap();
+        let all = &published.measured;
+        let mean_us = |it: &Printed| (it.mean_ms.unwrap() * 1e3).round() as u64;
+        let number = |it: &Printed| it.requests_per_s.unwrap() as u64;
         (all.len(), all.iter().map(number).sum::<u64>(), all.iter().map(mean_us).sum::<u64>())
     };
     // 212477 + 208237 + 188917 + 113141 + 218831 + 216274 + 189472 + 111582 requests/s, and
@@ -272,7 +272,7 @@ fn the_published_tables_of_nginx_and_datagrams_are_as_they_were_printed() {
     let mut cpu_percent = Vec::new();
     let (mut calls, mut time_us) = (0, 0);
     for published in &datagrams.published {
-        let Published::Datagrams(published) = published else { panic!("{published:?}") };
+        let published = published.datagrams.as_ref().unwrap();
         cpu_percent.push(published.cpu_percent);
         calls += published.calls.iter().map(|call| call.count).sum::<u64>();
         let time = published.calls.iter().map(|call| (call.time_s * 1e6).round() as u64);

@@ -31,7 +31,7 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Block> {
     }
     let sources = all
         .iter()
-        .map(|it| Block::Item(format!("{}, {}: {}", it.source(), it.program(), it.conditions())));
+        .map(|it| Block::Item(format!("{}, {}: {}", it.source, it.program, it.conditions)));
     blocks.extend(sources);
     vec![Block::Folded("Published figures".to_owned(), blocks)]
 }
@@ -41,21 +41,19 @@ fn throughputs(
     all: &[Published],
     cells: &[CellSummary],
 ) -> Vec<Vec<String>> {
-    let Some(against) = published.against() else { return Vec::new() };
+    let Some(against) = &published.against else { return Vec::new() };
     let other =
-        all.iter().find(|it| it.source() == published.source() && it.program() == against.program);
-    let others = other.map(Published::printed).unwrap_or_default();
+        all.iter().find(|it| it.source == published.source && it.program == against.program);
+    let others = other.map(|it| &*it.measured).unwrap_or_default();
     let mut rows = Vec::new();
-    for printed in published.printed() {
+    for printed in &published.measured {
         let same =
-            |it: &&Printed<'_>| (it.connections, it.bytes) == (printed.connections, printed.bytes);
+            |it: &&Printed| (it.connections, it.bytes) == (printed.connections, printed.bytes);
         let divisor = others.iter().find(same).and_then(|it| it.requests_per_s);
         let ratio = printed.requests_per_s.zip(divisor).map(|(number, other)| number / other);
         for [subject, baseline] in &against.here {
-            let found = cells
-                .iter()
-                .filter(|cell| is_same_work(published, &printed, cell))
-                .filter_map(|cell| {
+            let found =
+                cells.iter().filter(|cell| is_same_work(printed, cell)).filter_map(|cell| {
                     let is_it =
                         |it: &&Comparison| it.subject == *subject && it.baseline == *baseline;
                     Some((cell, cell.comparisons.iter().find(is_it)?))
@@ -63,14 +61,14 @@ fn throughputs(
             for (cell, comparison) in found {
                 let ours = comparison.figures.get("throughput_per_s");
                 rows.push(vec![
-                    published.source().to_owned(),
+                    published.source.clone(),
                     cell.cell.to_string(),
                     ratio.map_or("no number".to_owned(), |it| {
-                        format!("{} / {} {it:.3}", published.program(), against.program)
+                        format!("{} / {} {it:.3}", published.program, against.program)
                     }),
                     format!("{subject} / {baseline}"),
                     ours.map_or("-".to_owned(), of),
-                    [printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
+                    [&*printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
                 ]);
             }
         }
@@ -87,7 +85,7 @@ fn of(estimate: &Estimate) -> String {
 
 /// CPU of a program that exchanges datagrams on a schedule, in percent of a core, beside ours.
 fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
-    let Published::Datagrams(it) = published else { return None };
+    let it = published.datagrams.as_ref()?;
     let is_it = |cell: &&CellSummary| {
         let on = |axis| cell.cell.point.on(axis);
         (on(Axis::Streams), on(Axis::PacketsPerS)) == (Some(it.streams), Some(it.packets_per_s))
@@ -96,7 +94,7 @@ fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
         .iter()
         .filter(is_it)
         .filter_map(|cell| {
-            let share = cell.subject(&it.subject)?.figures?.client_busy_share?;
+            let share = cell.subject(&published.subject)?.figures?.client_busy_share?;
             Some(format!("{:.1} % {}", share * 100.0, cell.cell.net))
         })
         .collect();
@@ -105,21 +103,16 @@ fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
     Some(Block::Item(format!(
         "{}: {streams} streams x {rate}/s took {percent} % of a core there, by the process's clock; here the whole \
          CPU was busy for {ours}",
-        it.source
+        published.source
     )))
 }
 
 /// Whether a cell is of the work that was published: the same connections and bytes, one request in flight on
 /// connections that stay.
-fn is_same_work(published: &Published, printed: &Printed<'_>, cell: &CellSummary) -> bool {
+fn is_same_work(printed: &Printed, cell: &CellSummary) -> bool {
     let point = cell.cell.point;
-    let protocol = match published {
-        Published::Echo(_) => Protocol::Tcp,
-        Published::Requests(_) => Protocol::Http,
-        Published::Datagrams(_) => return false,
-    };
     let is_usual = |axis: Axis, usual: u32| point.on(axis).is_none_or(|value| value == usual);
-    point.protocol() == protocol
+    point.protocol() != Protocol::Udp
         && (point.on(Axis::Connections), point.on(Axis::Bytes))
             == (Some(printed.connections), Some(printed.bytes))
         && is_usual(Axis::Depth, 1)
@@ -140,19 +133,16 @@ fn longest_mean_ms(connections: u32, requests_per_s: f64) -> f64 {
 
 /// Printed measurements whose mean latency contradicts their own rate.
 fn contradictions(published: &Published) -> Vec<Block> {
-    let contradiction = |printed: Printed<'_>| {
+    let contradiction = |printed: &Printed| {
         let longest_ms = longest_mean_ms(printed.connections, printed.requests_per_s?);
         let mean_ms = printed.mean_ms.filter(|it| *it > longest_ms * LITTLE_MARGIN)?;
         Some(Block::Item(format!(
             "{}, {}: {} connections x {} bytes: a mean of {mean_ms} ms cannot be at that rate, {longest_ms:.2} ms is \
              the most (Little's law)",
-            published.source(),
-            published.program(),
-            printed.connections,
-            printed.bytes
+            published.source, published.program, printed.connections, printed.bytes
         )))
     };
-    published.printed().into_iter().filter_map(contradiction).collect()
+    published.measured.iter().filter_map(contradiction).collect()
 }
 
 #[cfg(test)]
@@ -167,7 +157,7 @@ mod tests {
         let experiment = Experiment::find("published-nginx").unwrap();
         for published in &experiment.published {
             // All of 500 connections, none of 100.
-            assert_eq!(contradictions(published).len(), 4, "{}", published.program());
+            assert_eq!(contradictions(published).len(), 4, "{}", published.program);
         }
     }
 }

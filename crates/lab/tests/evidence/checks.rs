@@ -52,6 +52,8 @@ fn flaws() -> Vec<Flaw> {
         (Check::Load, Void, [open(1.0), vec![("/loads/0/requests/due", json!(150_000))]].concat()),
         (Check::Bytes, Void, vec![("/loads/0/errors/mismatch", json!(1))]),
         (Check::Errors, Void, vec![("/loads/0/errors/reset", json!(1))]),
+        // python3 -m http.server was said to leave connections unserved.
+        (Check::Admission, Void, vec![("/loads/0/connections/reconnects", json!(1_000_000_000))]),
         (Check::Admission, Void, vec![("/loads/0/connections/served_at_once_max", json!(64))]),
         (Check::Balance, Void, vec![("/loads/0/whole_run/abandoned", json!(1))]),
         // Their sum overflowed, which ended a debug build.

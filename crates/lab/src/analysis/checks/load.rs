@@ -241,7 +241,15 @@ pub(super) fn admission(seen: &Seen<'_>) -> Found {
         };
     }
     let asked = u64::from(seen.run.cell.point.get(Axis::Connections));
-    let connections = &load.requests()?.connections;
+    let (connections, whole) = (&load.requests()?.connections, &load.requests()?.whole_run);
+    let replaced = 2 * u128::from(connections.reconnects) >= u128::from(whole.answered);
+    if seen.keeps_connections() && whole.answered > 0 && replaced {
+        return void(
+            "the server closes the connection after each answer: measure a connection for each request, with \
+             `lab run http --set keepalive=false`"
+                .to_owned(),
+        );
+    }
     // With a connection for each request, those that were served are counted by their place.
     let (served, how) = match seen.keeps_connections() {
         true => (connections.served_at_once_max, " at once"),
