@@ -41,7 +41,14 @@ fn folded(rows: &[Vec<String>]) -> Vec<String> {
     let (mut lines, mut from) = (Vec::new(), 1);
     while from < columns {
         let to = (from + 1..=columns).rev().find(|to| fits(from, *to)).unwrap_or(from + 1);
-        lines.extend(align(&pick(from, to)));
+        // A column of sentences is no column.
+        if fits(from, to) {
+            lines.extend(align(&pick(from, to)));
+        } else {
+            let sentence =
+                |row: &Vec<String>| wrapped(&format!("{}: {}", row[0], row[from]), "", "  ");
+            lines.extend(rows.iter().flat_map(sentence));
+        }
         from = to;
     }
     lines
@@ -131,6 +138,10 @@ mod tests {
         let wider = "x".repeat(76);
         let lines = folded(&rows(&[["a", "1", &wider, "three"], ["b", "1", "2", "3"]]));
         assert_eq!(lines.len(), 6, "{lines:?}");
+        // The reason of a void comparison ran to 145 columns.
+        let sentence = "a word ".repeat(20);
+        let lines = folded(&rows(&[["a", "1", "why", "3"], ["b", "1", &sentence, "3"]]));
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{lines:?}");
     }
 
     #[test]
