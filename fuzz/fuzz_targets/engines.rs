@@ -15,9 +15,7 @@ use std::time::Duration;
 use twinring::fs::Dir;
 use twinring::{Builder, EngineChoice, Runtime, net::ListenOptions};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{
-    HttpService, HttpSettings, ListingFormat, Rule, Rules, Site, Sites,
-};
+use twinring_services::http::{HttpService, HttpSettings, ListingFormat, Rule, Rules, Site, Sites};
 use twinring_services::{Connection, Limits, TcpService, echo};
 
 /// The longest stream, in bytes. The sockets can hold all that the service has not read yet, so a

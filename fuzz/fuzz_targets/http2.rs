@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_services::http::request::{Framing, HEADERS_MAX, HeadLimits, Method, Name, Request};
 use twinring_services::http::http2::Frames;
+use twinring_services::http::request::{Framing, HEADERS_MAX, HeadLimits, Method, Name, Request};
 use twinring_services::http::target::is_host;
 
 fn check_frames(bytes: &[u8], split: usize) {

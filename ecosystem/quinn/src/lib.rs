@@ -13,7 +13,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use twinring::{Datagram, Received, UdpSocket, net::{Ecn, UdpOptions}, time::Sleep};
+use twinring::{
+    Datagram, Received, UdpSocket,
+    net::{Ecn, UdpOptions},
+    time::Sleep,
+};
 
 /// Datagrams in one buffer that the kernel segments or has coalesced, at most (UDP_MAX_SEGMENTS).
 const SEGMENTS_MAX: usize = 64;
