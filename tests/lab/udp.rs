@@ -63,7 +63,7 @@ fn a_foreign_reflector_goes_through_the_same_door() {
     let twinring = env!("CARGO_BIN_EXE_twinring");
     // Without --json it says nothing that the lab reads: its port is all that can be seen.
     let foreign =
-        format!("foreign={twinring} serve udp --listen {{addr}} --allow any --engine epoll");
+        format!("foreign='{twinring}' serve udp --listen {{addr}} --allow any --engine epoll");
     let arguments =
         ["udp-streams", "--set", "streams=20", "--subject", "ours=epoll", "--subject", &foreign];
     let Measured { said, runs, .. } = &measured(&arguments);

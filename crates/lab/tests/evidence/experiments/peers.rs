@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
 /// A program that runs the clean echo server of the fakes, which says nothing.
 fn program(directory: &Path, name: &str, address: &str) {
     let file = directory.join(name);
-    let script = format!("#!/bin/sh\nexec {} server foreign {address}\n", fakes().display());
+    let script = format!("#!/bin/sh\nexec '{}' server foreign {address}\n", fakes().display());
     fs::write(&file, script).unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
 }
