@@ -121,6 +121,7 @@ fn attempt(address: SocketAddr, probe: Probe, limit: Duration) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::net::TcpListener;
 
     #[test]
@@ -134,7 +135,9 @@ mod tests {
             let all = resolve(text).unwrap();
             assert_eq!(all.iter().map(ToString::to_string).collect::<Vec<_>>(), [is], "{text}");
         }
-        assert!(resolve("localhost:7").unwrap().iter().all(|it| it.ip().is_loopback()));
+        // A minimal chroot does not know the name.
+        let localhost = "localhost:7".to_socket_addrs().ok().map(HashSet::<SocketAddr>::from_iter);
+        assert_eq!(resolve("localhost:7").ok().map(HashSet::from_iter), localhost);
         for wrong in ["", ":", "1.2.3.4", "1.2.3.4:", "1.2.3.4:+8", "1.2.3.4:70000", "[::1:80"] {
             assert!(resolve(wrong).unwrap_err().contains("expected"), "{wrong}");
         }

@@ -335,6 +335,13 @@ pub fn needs_descriptors(count: u64) {
     }
 }
 
+/// Ends the test unless the name `localhost` is known, which a minimal chroot without /etc/hosts does not know.
+pub fn needs_localhost() {
+    if let Err(error) = std::net::ToSocketAddrs::to_socket_addrs("localhost:0") {
+        needs("the name localhost", error);
+    }
+}
+
 /// Ends the test unless this process may use so many CPUs.
 pub fn needs_cpus(count: usize) {
     let usable = std::thread::available_parallelism().map_or(1, |usable| usable.get());
