@@ -1,4 +1,4 @@
-//! The site of docs/file-server.md, as nginx and as `serve http` answer it, request by request.
+//! The site of docs/from-nginx.md, as nginx and as `serve http` answer it, request by request.
 
 use crate::support::http::*;
 use crate::support::*;
@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = tests![
     errors_have_their_pages_and_types_their_charset
 ];
 
-const PAGE: &str = include_str!("../../docs/file-server.md");
+const PAGE: &str = include_str!("../../docs/from-nginx.md");
 
 /// The block of this language in the page.
 fn block(language: &str) -> &'static str {
