@@ -2,6 +2,8 @@
 
 use crate::support::http::*;
 use crate::support::*;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -43,18 +45,25 @@ fn site() -> Site {
     site
 }
 
-/// Killed when dropped.
-struct Nginx(Child, SocketAddr);
+/// Ended when dropped.
+pub(crate) struct Nginx(Child, pub(crate) SocketAddr);
+
+impl Nginx {
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id().try_into().expect("a pid"));
+        kill(pid, signal).expect("it was not waited for");
+    }
+}
 
 impl Drop for Nginx {
     fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
         // Fails only when it has ended.
-        let _ended = self.0.kill();
         let _ended = self.0.wait();
     }
 }
 
-fn nginx(text: &str, directory: &Path) -> Nginx {
+pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
     testing::needs_program("nginx");
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("bound");
@@ -64,7 +73,7 @@ fn nginx(text: &str, directory: &Path) -> Nginx {
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temporary = temporary.map(|name| format!("{name}_temp_path temp;\n")).concat();
     let text = format!(
-        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
+        "daemon off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
          http {{\naccess_log off;\n{temporary}include /etc/nginx/mime.types;\n{text}\n}}\n"
     );
     std::fs::write(directory.join("nginx.conf"), text).expect("a file");

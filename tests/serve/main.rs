@@ -16,6 +16,7 @@ mod http_browser;
 mod http_compression;
 mod http_config;
 mod http_connections;
+mod http_delivery;
 mod http_files;
 mod http_log;
 mod http_metrics;
@@ -53,6 +54,8 @@ fn main() -> std::process::ExitCode {
         http_config::TESTS,
         http_connections::TESTS,
         http_connections::ENGINE_TESTS,
+        http_delivery::TESTS,
+        http_delivery::ENGINE_TESTS,
         http_files::TESTS,
         http_files::ENGINE_TESTS,
         http_log::TESTS,
