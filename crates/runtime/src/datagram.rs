@@ -1,10 +1,9 @@
 //! Datagrams: received ones with their ancillary data, those to send, and the counts of a socket.
 
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::ancillary::RecvControl;
+use crate::driver::ancillary::Control;
 use serde::Serialize;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::unix::net::SocketAddr as UnixAddress;
+use std::net::{IpAddr, SocketAddr};
 
 /// Explicit congestion notification (RFC 3168): the low two bits of the traffic class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,58 +49,20 @@ pub struct Received {
     /// DSCP in the upper six bits, ECN in the lower two; with
     /// [`UdpOptions::traffic_class`](crate::net::UdpOptions::traffic_class).
     pub traffic_class: Option<u8>,
-    /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; with
-    /// [`UdpOptions::timestamps`](crate::net::UdpOptions::timestamps). The kernel starts to stamp
-    /// packets some milliseconds after the first socket of the machine requests it; earlier packets
-    /// carry the time at which they were read (`net_enable_timestamp` and `__sock_recv_timestamp`
-    /// in Linux).
-    pub received_ns: Option<u64>,
-    /// Datagrams the kernel had dropped on this socket when it queued this one (SO_RXQ_OVFL),
-    /// modulo 2^32; `None` before the first drop, and without
-    /// [`UdpOptions::drop_marks`](crate::net::UdpOptions::drop_marks).
-    pub kernel_drops: Option<u32>,
     /// The datagram was longer than the buffer; `data` is its beginning.
     pub truncated: bool,
-    /// The sender on a Unix socket, if it has a name; `from` is then a placeholder.
-    pub(crate) unix_from: Option<Box<UnixAddress>>,
-}
-
-/// The sender of a datagram.
-#[derive(Debug)]
-pub(crate) enum Sender {
-    Internet(SocketAddr),
-    Unix(Option<Box<UnixAddress>>),
 }
 
 impl Received {
-    pub(crate) fn plain(data: RecvBuf, from: SocketAddr) -> Received {
-        Received::told(data, Sender::Internet(from), RecvControl::default(), false)
-    }
-
     /// With the kernel's ancillary data.
     pub(crate) fn told(
         data: RecvBuf,
-        from: Sender,
-        told: RecvControl,
+        from: SocketAddr,
+        told: Control,
         truncated: bool,
     ) -> Received {
-        const NO_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-        let (from, unix_from) = match from {
-            Sender::Internet(from) => (from, None),
-            Sender::Unix(from) => (NO_ADDRESS, from),
-        };
-        let RecvControl { to, segment_bytes, traffic_class, received_ns, kernel_drops } = told;
-        Received {
-            data,
-            from,
-            to,
-            segment_bytes,
-            traffic_class,
-            received_ns,
-            kernel_drops,
-            truncated,
-            unix_from,
-        }
+        let Control { local: to, segment_bytes, traffic_class } = told;
+        Received { data, from, to, segment_bytes, traffic_class, truncated }
     }
 
     /// Number of datagrams in `data`, at least 1.
@@ -119,11 +80,6 @@ impl Received {
     /// The ECN codepoint, where the traffic class is known.
     pub fn ecn(&self) -> Option<Ecn> {
         self.traffic_class.map(Ecn::of)
-    }
-
-    /// The differentiated services codepoint (0 to 63), where the traffic class is known.
-    pub fn dscp(&self) -> Option<u8> {
-        self.traffic_class.map(|class| class >> 2)
     }
 
     /// The answer with the same bytes: to the sender, from the address to which it was sent, in
@@ -297,7 +253,7 @@ mod tests {
     #[test]
     fn segments_cover_the_data() {
         let from = "127.0.0.1:9".parse().unwrap();
-        let mut received = Received::plain(RecvBuf::empty(), from);
+        let mut received = Received::told(RecvBuf::empty(), from, Control::default(), false);
         assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
         received.segment_bytes = Some(4);
         assert_eq!((received.datagrams(), received.segments().count()), (1, 1));

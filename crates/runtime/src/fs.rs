@@ -25,11 +25,9 @@ mod execution;
 pub(crate) mod handle;
 mod list;
 pub(crate) mod operation;
-mod writing;
 
 pub use self::handle::Kind;
 pub use self::list::Listed;
-pub use self::writing::Create;
 
 use self::execution::Execution;
 use self::handle::{Handle, Storage};
@@ -253,8 +251,8 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
 }
 
-/// An open file of the current worker, for reading; from [`Dir::create_file`] for writing too. Tasks may share it in an [`Rc`];
-/// dropping it closes it, when operations that use it are over.
+/// An open file of the current worker. Tasks may share it in an [`Rc`]; dropping it closes it, when
+/// operations that use it are over.
 pub struct File {
     worker: Rc<Worker>,
     handle: Arc<Handle>,

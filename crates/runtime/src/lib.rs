@@ -38,8 +38,6 @@ mod datagram;
 mod driver;
 mod event;
 pub mod fs;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod measure;
 pub mod net;
 pub mod probe;

@@ -3,20 +3,11 @@
 //! The kernel's layout on 64-bit machines: a header of 16 bytes (length with the header, level,
 //! type), the data, then padding to the next multiple of 8.
 
-pub(crate) mod fuzzing;
-
-use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::SocketAddr as UnixAddress;
 
 /// Bytes of the longest socket address, `sockaddr_in6`.
 pub(crate) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 const NAME_BYTES_V4: usize = size_of::<libc::sockaddr_in>();
-
-/// Bytes of the address of a Unix socket, `sockaddr_un`.
-pub(crate) const UNIX_NAME_BYTES: usize = size_of::<libc::sockaddr_un>();
 
 /// Writes `address` as `sockaddr_in` or `sockaddr_in6` and returns its length.
 pub(crate) fn encode_address(address: &SocketAddr, into: &mut [u8; NAME_BYTES]) -> usize {
@@ -57,22 +48,6 @@ pub(crate) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the address of a Unix socket; `None` if it has no name, or one that the standard library cannot
-/// represent (a path of 108 bytes).
-pub(crate) fn decode_unix_address(bytes: &[u8]) -> Option<UnixAddress> {
-    let (family, path) = bytes.split_first_chunk()?;
-    if i32::from(u16::from_ne_bytes(*family)) != libc::AF_UNIX {
-        return None;
-    }
-    match path.split_first()? {
-        (0, name) => UnixAddress::from_abstract_name(name).ok(),
-        _ => {
-            let path = path.split(|byte| *byte == 0).next()?;
-            UnixAddress::from_pathname(OsStr::from_bytes(path)).ok()
-        }
-    }
-}
-
 const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 
 const fn aligned(bytes: usize) -> usize {
@@ -93,13 +68,10 @@ pub(crate) struct Wanted {
     pub(crate) pktinfo: bool,
     pub(crate) gro: bool,
     pub(crate) traffic_class: bool,
-    pub(crate) timestamps: bool,
-    pub(crate) drop_marks: bool,
 }
 
 /// Ancillary bytes of a receive with all of it, on IPv6.
-pub(crate) const RECV_CONTROL_BYTES_MAX: usize =
-    space(PKTINFO_V6_BYTES) + space(4) + space(4) + space(16) + space(4);
+pub(crate) const RECV_CONTROL_BYTES_MAX: usize = space(PKTINFO_V6_BYTES) + space(4) + space(4);
 
 impl Wanted {
     /// The space that the ancillary data of one receive takes.
@@ -109,8 +81,6 @@ impl Wanted {
             (self.pktinfo, pktinfo),
             (self.gro, size_of::<libc::c_int>()),
             (self.traffic_class, size_of::<libc::c_int>()),
-            (self.timestamps, size_of::<libc::timespec>()),
-            (self.drop_marks, size_of::<u32>()),
         ]
         .into_iter()
         .map(|(wanted, bytes)| if wanted { space(bytes) } else { 0 })
@@ -118,28 +88,27 @@ impl Wanted {
     }
 }
 
-/// The ancillary data of a received datagram.
+/// The ancillary data of a datagram, received or to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecvControl {
-    pub(crate) to: Option<IpAddr>,
+pub(crate) struct Control {
+    /// The address of this end.
+    pub(crate) local: Option<IpAddr>,
     pub(crate) segment_bytes: Option<u16>,
     pub(crate) traffic_class: Option<u8>,
-    pub(crate) received_ns: Option<u64>,
-    pub(crate) kernel_drops: Option<u32>,
 }
 
 /// Reads ancillary data. Unknown messages and malformed ends are skipped.
-pub(crate) fn decode_control(control: &[u8]) -> RecvControl {
-    let mut told = RecvControl::default();
+pub(crate) fn decode_control(control: &[u8]) -> Control {
+    let mut told = Control::default();
     for (level, kind, data) in messages(control) {
         match (level, kind) {
             // ipi_spec_dst, not ipi_addr: the same for unicast, and for broadcast and multicast
             // the address that a reply may come from (ip(7)).
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                told.to = array::<4>(data, 4).map(|octets| Ipv4Addr::from(octets).into());
+                told.local = array::<4>(data, 4).map(|octets| Ipv4Addr::from(octets).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                told.to = array::<16>(data, 0).map(|octets| Ipv6Addr::from(octets).into());
+                told.local = array::<16>(data, 0).map(|octets| Ipv6Addr::from(octets).into());
             }
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 let bytes = array(data, 0).map(libc::c_int::from_ne_bytes);
@@ -151,16 +120,6 @@ pub(crate) fn decode_control(control: &[u8]) -> RecvControl {
                 told.traffic_class =
                     array(data, 0).map(|class| libc::c_int::from_ne_bytes(class) as u8);
             }
-            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                told.received_ns = array(data, 0).zip(array(data, 8)).and_then(|(s, ns)| {
-                    let s = u64::try_from(i64::from_ne_bytes(s)).ok()?;
-                    let ns = u64::try_from(i64::from_ne_bytes(ns)).ok()?;
-                    s.checked_mul(1_000_000_000)?.checked_add(ns)
-                });
-            }
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                told.kernel_drops = array(data, 0).map(u32::from_ne_bytes);
-            }
             _ => {}
         }
     }
@@ -168,7 +127,7 @@ pub(crate) fn decode_control(control: &[u8]) -> RecvControl {
 }
 
 /// Level, type and data of each message, up to the first that is malformed.
-pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from_ne_bytes(array(control, 0)?);
         let level = i32::from_ne_bytes(array(control, 8)?);
@@ -179,26 +138,18 @@ pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[
     })
 }
 
-/// The ancillary data of a send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SendControl {
-    pub(crate) from: Option<IpAddr>,
-    pub(crate) segment_bytes: Option<u16>,
-    pub(crate) traffic_class: Option<u8>,
-}
-
 /// Ancillary bytes of a send with all of it, on IPv6.
 pub(crate) const SEND_CONTROL_BYTES_MAX: usize = space(PKTINFO_V6_BYTES) + space(2) + space(4);
 
-impl SendControl {
+impl Control {
     pub(crate) fn is_empty(&self) -> bool {
-        *self == SendControl::default()
+        *self == Control::default()
     }
 
     /// Writes the messages for a socket of this family and returns their length.
     pub(crate) fn encode(&self, ipv6: bool, into: &mut [u8; SEND_CONTROL_BYTES_MAX]) -> usize {
         let mut writer = Writer { into, at: 0 };
-        match self.from {
+        match self.local {
             Some(IpAddr::V4(ip)) => {
                 let mut pktinfo = [0; PKTINFO_V4_BYTES];
                 pktinfo[4..8].copy_from_slice(&ip.octets());
@@ -248,18 +199,38 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
-    use super::fuzzing::written_by_the_kernel;
     use super::*;
     use proptest::prelude::*;
 
-    fn addresses() -> impl Strategy<Value = SocketAddr> {
-        prop_oneof![
-            (any::<[u8; 4]>(), any::<u16>())
-                .prop_map(|(ip, port)| SocketAddr::new(Ipv4Addr::from(ip).into(), port)),
-            (any::<[u8; 16]>(), any::<u16>(), any::<u32>(), any::<u32>()).prop_map(
-                |(ip, port, flow, scope)| SocketAddrV6::new(ip.into(), port, flow, scope).into()
-            ),
-        ]
+    /// Ancillary data as the kernel writes it for these facts, on a socket of this family.
+    fn written_by_the_kernel(told: &Control, ipv6: bool) -> Vec<u8> {
+        let mut bytes = vec![0; RECV_CONTROL_BYTES_MAX];
+        let mut writer = Writer { into: &mut bytes, at: 0 };
+        match told.local {
+            Some(IpAddr::V4(ip)) => {
+                let pktinfo = [[1, 0, 0, 0], ip.octets(), [224, 0, 0, 1]].concat();
+                writer.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo);
+            }
+            Some(IpAddr::V6(ip)) => {
+                let pktinfo = [ip.octets().as_slice(), &[1, 0, 0, 0]].concat();
+                writer.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &pktinfo);
+            }
+            None => {}
+        }
+        match told.traffic_class {
+            Some(class) if ipv6 => {
+                let class = i32::from(class).to_ne_bytes();
+                writer.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
+            }
+            Some(class) => writer.put(libc::IPPROTO_IP, libc::IP_TOS, &[class]),
+            None => {}
+        }
+        if let Some(segment) = told.segment_bytes {
+            writer.put(libc::SOL_UDP, libc::UDP_GRO, &i32::from(segment).to_ne_bytes());
+        }
+        let length = writer.at;
+        bytes.truncate(length);
+        bytes
     }
 
     #[test]
@@ -268,20 +239,20 @@ mod tests {
             // SAFETY: CMSG_SPACE only computes.
             assert_eq!(space(bytes), unsafe { libc::CMSG_SPACE(bytes as u32) } as usize);
         }
-        let all = Wanted {
-            pktinfo: true,
-            gro: true,
-            traffic_class: true,
-            timestamps: true,
-            drop_marks: true,
-        };
+        let all = Wanted { pktinfo: true, gro: true, traffic_class: true };
         assert_eq!(all.control_bytes(true), RECV_CONTROL_BYTES_MAX);
         assert_eq!(Wanted::default().control_bytes(true), 0);
     }
 
     proptest! {
         #[test]
-        fn an_address_survives_the_round_trip(address in addresses(), noise: [u8; NAME_BYTES]) {
+        fn an_address_survives_the_round_trip(
+            ip: [u8; 16], port: u16, flow: u32, scope: u32, ipv6: bool, noise: [u8; NAME_BYTES]
+        ) {
+            let address = match ipv6 {
+                true => SocketAddrV6::new(ip.into(), port, flow, scope).into(),
+                false => SocketAddr::from(([ip[0], ip[1], ip[2], ip[3]], port)),
+            };
             let mut name = noise;
             let length = encode_address(&address, &mut name);
             prop_assert_eq!(decode_address(&name[..length]), Some(address));
@@ -292,21 +263,34 @@ mod tests {
             (0..length).for_each(|short| assert_eq!(decode_address(&name[..short]), None));
         }
 
+        /// What the kernel writes is understood, and so is what a send tells, but for the segments.
         #[test]
-        fn what_the_kernel_tells_is_understood(
-            v4: [u8; 4], v6: [u8; 16], ipv6: bool, present: [bool; 5],
-            segment: u16, class: u8, ns in 0..u64::MAX / 2, drops: u32,
+        fn ancillary_data_survives_the_round_trip(
+            v4: [u8; 4], v6: [u8; 16], ipv6: bool, present: [bool; 3], segment: u16, class: u8,
+            noise in proptest::collection::vec(any::<u8>(), SEND_CONTROL_BYTES_MAX),
         ) {
             let ip = if ipv6 { IpAddr::from(v6) } else { IpAddr::from(v4) };
-            let told = RecvControl {
-                to: present[0].then_some(ip),
+            let control = Control {
+                local: present[0].then_some(ip),
                 segment_bytes: present[1].then_some(segment),
                 traffic_class: present[2].then_some(class),
-                received_ns: present[3].then_some(ns),
-                kernel_drops: present[4].then_some(drops),
             };
-            let bytes = written_by_the_kernel(&told, ipv6);
-            prop_assert_eq!(decode_control(&bytes), told);
+            prop_assert_eq!(decode_control(&written_by_the_kernel(&control, ipv6)), control);
+            let mut bytes: [u8; SEND_CONTROL_BYTES_MAX] = noise.try_into().unwrap();
+            let length = control.encode(ipv6, &mut bytes);
+            prop_assert_eq!(length == 0, control.is_empty());
+            let read: Vec<_> = messages(&bytes[..length]).collect();
+            prop_assert_eq!(read.len(), present.iter().filter(|present| **present).count());
+            let told = decode_control(&bytes[..length]);
+            prop_assert_eq!(told.local, control.local);
+            // What is sent as an int of the host's order is received as one byte: its first.
+            if cfg!(target_endian = "little") {
+                prop_assert_eq!(told.traffic_class, control.traffic_class);
+            }
+            if let Some(bytes) = control.segment_bytes {
+                let expected = (libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes()[..]);
+                prop_assert_eq!(read.last(), Some(&expected));
+            }
         }
 
         /// No content of a control buffer causes a panic or a read beyond its end.
@@ -321,34 +305,6 @@ mod tests {
             plausible.splice(..0, level.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()));
             plausible.splice(..0, length.to_ne_bytes());
             decode_control(&plausible);
-        }
-
-        #[test]
-        fn what_a_send_tells_can_be_read_back(
-            v4: [u8; 4], v6: [u8; 16], ipv6: bool, present: [bool; 3], segment: u16, class: u8,
-            noise in proptest::collection::vec(any::<u8>(), SEND_CONTROL_BYTES_MAX),
-        ) {
-            let ip = if ipv6 { IpAddr::from(v6) } else { IpAddr::from(v4) };
-            let control = SendControl {
-                from: present[0].then_some(ip),
-                segment_bytes: present[1].then_some(segment),
-                traffic_class: present[2].then_some(class),
-            };
-            let mut bytes: [u8; SEND_CONTROL_BYTES_MAX] = noise.try_into().unwrap();
-            let length = control.encode(ipv6, &mut bytes);
-            prop_assert_eq!(length == 0, control.is_empty());
-            let read: Vec<_> = messages(&bytes[..length]).collect();
-            prop_assert_eq!(read.len(), present.iter().filter(|present| **present).count());
-            // Source address and traffic class are received in the form in which they are sent.
-            let told = decode_control(&bytes[..length]);
-            prop_assert_eq!(told.to, control.from);
-            if control.traffic_class.is_some_and(|_| cfg!(target_endian = "little")) {
-                prop_assert_eq!(told.traffic_class, control.traffic_class);
-            }
-            if let Some(bytes) = control.segment_bytes {
-                let expected = (libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes()[..]);
-                prop_assert_eq!(read.last(), Some(&expected));
-            }
         }
     }
 }

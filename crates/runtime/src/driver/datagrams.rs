@@ -1,11 +1,8 @@
 //! The state of a datagram socket on both engines: its setup, and the datagrams to send.
 
-use super::ancillary::{
-    NAME_BYTES, SendControl, UNIX_NAME_BYTES, Wanted, decode_address, decode_unix_address,
-    encode_address,
-};
+use super::ancillary::{Control, NAME_BYTES, Wanted, decode_address, encode_address};
 use crate::buf::SendBuf;
-use crate::datagram::{Datagram, Received, Sender, UdpStats};
+use crate::datagram::{Datagram, Received, UdpStats};
 use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -31,8 +28,6 @@ pub(crate) struct UdpSetup {
     /// The peer of a connected socket.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) ipv6: bool,
-    /// A Unix socket, which only receives this way.
-    pub(crate) unix: bool,
     pub(crate) wanted: Wanted,
     /// Traffic class of datagrams that ask for no ECN codepoint: the DSCP in the upper six bits.
     pub(crate) traffic_class: u8,
@@ -55,27 +50,19 @@ impl UdpSetup {
 
     /// Bytes of a socket address and of ancillary data that a receive asks for.
     pub(crate) fn name_and_control_bytes(&self) -> (usize, usize) {
-        let name = match self.peer {
-            _ if self.unix => UNIX_NAME_BYTES,
-            Some(_) => 0,
-            None => NAME_BYTES,
-        };
+        let name = if self.peer.is_some() { 0 } else { NAME_BYTES };
         (name, self.wanted.control_bytes(self.ipv6))
     }
 
     /// The sender with this address; `None` if it cannot be read.
-    pub(crate) fn sender(&self, name: &[u8]) -> Option<Sender> {
-        Some(match self.peer {
-            _ if self.unix => Sender::Unix(decode_unix_address(name).map(Box::new)),
-            Some(peer) => Sender::Internet(peer),
-            None => Sender::Internet(decode_address(name)?),
-        })
+    pub(crate) fn sender(&self, name: &[u8]) -> Option<SocketAddr> {
+        self.peer.or_else(|| decode_address(name))
     }
 
     /// The ancillary data of a datagram: what the kernel needs beside payload and destination.
-    pub(crate) fn control_for(&self, datagram: &Datagram) -> SendControl {
-        SendControl {
-            from: datagram.from,
+    pub(crate) fn control_for(&self, datagram: &Datagram) -> Control {
+        Control {
+            local: datagram.from,
             segment_bytes: datagram.segment_bytes,
             traffic_class: datagram.ecn.map(|ecn| self.traffic_class | ecn as u8),
         }

@@ -6,7 +6,7 @@ use crate::calls::{Call, Calls};
 use crate::counters::Counters;
 use crate::datagram::{Received, UdpStats};
 use crate::driver::ancillary::{
-    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
+    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_control,
 };
 use crate::driver::common::errno;
 use crate::driver::datagrams::{
@@ -104,11 +104,6 @@ impl Reading {
     }
 }
 
-/// The longest address of a sender.
-fn name_bytes_max(setup: &UdpSetup) -> usize {
-    if setup.unix { UNIX_NAME_BYTES } else { NAME_BYTES }
-}
-
 /// A pool for datagram sockets of one geometry, and the receives into it.
 pub(super) struct RecvBatch {
     pool: Rc<Pool>,
@@ -116,9 +111,7 @@ pub(super) struct RecvBatch {
     bytes: usize,
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
-    /// Of `name_bytes` each.
-    names: Vec<u8>,
-    name_bytes: usize,
+    names: Vec<[u8; NAME_BYTES]>,
     controls: Vec<[u8; RECV_CONTROL_BYTES_MAX]>,
     /// Buffers taken from the pool to be filled: one for each header from the first on.
     ready: Vec<u16>,
@@ -126,15 +119,14 @@ pub(super) struct RecvBatch {
 
 impl RecvBatch {
     pub(super) fn new(setup: &UdpSetup, count: u16) -> io::Result<RecvBatch> {
-        let (bytes, name_bytes) = (setup.buffer_bytes, name_bytes_max(setup));
+        let bytes = setup.buffer_bytes;
         Ok(RecvBatch {
             // Whole cache lines, so that no two buffers share one.
             pool: Rc::new(Pool::new(count, bytes.next_multiple_of(64))?),
             bytes,
             headers: empty_headers(),
             iovecs: vec![NO_BUFFER; BATCH_MAX],
-            names: vec![0; name_bytes * BATCH_MAX],
-            name_bytes,
+            names: vec![[0; NAME_BYTES]; BATCH_MAX],
             controls: vec![[0; RECV_CONTROL_BYTES_MAX]; BATCH_MAX],
             ready: Vec::with_capacity(BATCH_MAX),
         })
@@ -142,9 +134,7 @@ impl RecvBatch {
 
     /// True if it fits a socket with this setup, with this many buffers.
     pub(super) fn fits(&self, setup: &UdpSetup, count: u16) -> bool {
-        self.pool.count() == usize::from(count)
-            && self.bytes == setup.buffer_bytes
-            && self.name_bytes == name_bytes_max(setup)
+        self.pool.count() == usize::from(count) && self.bytes == setup.buffer_bytes
     }
 
     /// Receives at most `most` datagrams with one system call, without waiting, and appends them
@@ -196,7 +186,7 @@ impl RecvBatch {
             let header = &mut self.headers[at].msg_hdr;
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
-            header.msg_name = self.names[at * self.name_bytes..].as_mut_ptr().cast();
+            header.msg_name = self.names[at].as_mut_ptr().cast();
             header.msg_namelen = name_bytes as libc::socklen_t;
             header.msg_control = self.controls[at].as_mut_ptr().cast();
             header.msg_controllen = control_bytes as _;
@@ -211,8 +201,8 @@ impl RecvBatch {
         let bytes = (header.msg_len as usize).min(self.bytes);
         let data = RecvBuf::from_pool(&self.pool, self.ready[at], 0, bytes);
         let header = &header.msg_hdr;
-        let name_bytes = self.name_bytes.min(header.msg_namelen as usize);
-        let from = setup.sender(&self.names[at * self.name_bytes..][..name_bytes])?;
+        let name_bytes = NAME_BYTES.min(header.msg_namelen as usize);
+        let from = setup.sender(&self.names[at][..name_bytes])?;
         let control_bytes = RECV_CONTROL_BYTES_MAX.min(header.msg_controllen as _);
         let told = decode_control(&self.controls[at][..control_bytes]);
         let truncated = header.msg_flags & libc::MSG_TRUNC != 0;

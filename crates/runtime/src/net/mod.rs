@@ -17,9 +17,7 @@ pub use split::{RecvHalf, SendHalf};
 pub use stream::{Connect, Keepalive, Recv, Send, SendVectored, TcpStream};
 pub use udp::UdpSocket;
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
-pub use unix::{
-    UnixDatagram, UnixDatagramOptions, UnixListener, UnixName, UnixReceived, UnixStream,
-};
+pub use unix::{UnixListener, UnixStream};
 
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};

@@ -4,7 +4,7 @@ use super::names::bind_first;
 use super::{BoundUdp, Operation, UdpOptions, close, with_fd, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::datagrams::{BATCH_MAX, UdpSetup};
+use crate::driver::datagrams::BATCH_MAX;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -90,18 +90,9 @@ impl UdpSocket {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_bound(bound: BoundUdp) -> io::Result<UdpSocket> {
-        let local = bound.local_addr();
-        UdpSocket::new(OwnedFd::from(bound.socket), bound.setup, local)
-    }
-
-    /// The state of a Unix datagram socket, whose addresses are not here.
-    pub(super) fn of_unix(socket: OwnedFd, setup: UdpSetup) -> io::Result<UdpSocket> {
-        UdpSocket::new(socket, setup, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))
-    }
-
-    fn new(socket: OwnedFd, setup: UdpSetup, local: SocketAddr) -> io::Result<UdpSocket> {
+        let BoundUdp { socket, local, setup, .. } = bound;
         let (worker, peer) = (current(), setup.peer);
-        let key = worker.driver.borrow_mut().add_udp(socket, setup)?;
+        let key = worker.driver.borrow_mut().add_udp(OwnedFd::from(socket), setup)?;
         let (cancels, recv_token) = (Cell::new(0), Cell::default());
         Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
     }
@@ -205,7 +196,9 @@ impl UdpSocket {
         let cancels = self.cancels.get();
         let mut operation = Operation::new(&self.worker, self.key, side);
         poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
+            if self.cancels.get() != cancels {
+                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
+            }
             match self.spend(cx) {
                 true => operation.poll(cx, &mut ask),
                 false => Poll::Pending,
@@ -281,7 +274,8 @@ impl UdpSocket {
     pub fn stop_receiving(&self) -> io::Result<()> {
         // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
         const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-        self.with_socket(|socket| socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)]))
+        let filter = [SockFilter::new(DROP, 0, 0, 0)];
+        with_socket(&self.worker, self.key, |socket| socket.attach_filter(&filter))
     }
 
     /// The counts of the socket so far, including the drops that the kernel counted for it.
@@ -290,8 +284,8 @@ impl UdpSocket {
     /// When the kernel does not report its drops (Linux before 4.12).
     pub fn stats(&self) -> io::Result<UdpStats> {
         let mut stats = self.counted();
-        stats.kernel_drops =
-            self.with_socket(|socket| sys::datagram::drops(socket.as_fd()).map(u64::from))?;
+        let drops = |socket: SockRef<'_>| sys::datagram::drops(socket.as_fd());
+        stats.kernel_drops = with_socket(&self.worker, self.key, drops)?.into();
         Ok(stats)
     }
 
@@ -311,21 +305,6 @@ impl UdpSocket {
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
-    pub(super) fn with_socket<R>(
-        &self,
-        ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
-    ) -> io::Result<R> {
-        with_socket(&self.worker, self.key, ask)
-    }
-
-    pub(super) fn worker(&self) -> &Worker {
-        &self.worker
-    }
-
-    pub(super) fn cancels(&self) -> u32 {
-        self.cancels.get()
-    }
-
     /// Takes one operation from the task's budget, or makes the task yield.
     fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
@@ -334,57 +313,10 @@ impl UdpSocket {
         }
         allowed
     }
-
-    pub(super) fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
-        if self.cancels.get() == started_under {
-            Ok(())
-        } else {
-            Err(io::Error::from_raw_os_error(libc::ECANCELED))
-        }
-    }
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         close(&self.worker, self.key, false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{EngineChoice, Runtime};
-
-    /// If a socket has no checksums, the kernel refuses to segment its buffers (EINVAL). The same
-    /// datagrams must be sent nevertheless.
-    #[test]
-    fn the_runtime_segments_refused_buffers() {
-        for engine in [EngineChoice::Auto, EngineChoice::Epoll] {
-            let options = UdpOptions::default();
-            let to = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-            let from = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-            let gso = from.granted().gso;
-            sys::datagram::set_option(from.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
-                .unwrap();
-            let runtime = Runtime::builder().engine(engine).build().unwrap();
-            let counted = runtime.block_on(async move {
-                let to = UdpSocket::from_bound(to).unwrap();
-                let from = UdpSocket::from_bound(from).unwrap();
-                let data: Vec<u8> = (0..5000).map(|at| (at / 19) as u8).collect();
-                let mut datagram = Datagram::to(to.local_addr(), data.clone());
-                datagram.segment_bytes = Some(700);
-                from.send_batch(&mut vec![datagram]).await.unwrap();
-                for segment in data.chunks(700) {
-                    assert_eq!(&*to.recv_from().await.unwrap().data, segment);
-                }
-                from.send_to("alone", to.local_addr()).await.unwrap();
-                assert_eq!(&*to.recv_from().await.unwrap().data, b"alone");
-                from.flush().await.unwrap();
-                from.stats().unwrap()
-            });
-            let counted = counted.unwrap();
-            assert_eq!((counted.sent, counted.send_errors.total()), (9, 0));
-            assert_eq!(counted.gso_fallbacks, u64::from(gso));
-        }
     }
 }

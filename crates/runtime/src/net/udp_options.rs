@@ -35,16 +35,9 @@ pub struct UdpOptions {
     pub gro: bool,
     /// Report the local address of each datagram ([`Received::to`](crate::Received::to)).
     pub pktinfo: bool,
-    /// Report when the kernel received each datagram
-    /// ([`Received::received_ns`](crate::Received::received_ns)).
-    pub timestamps: bool,
     /// Report the DSCP and ECN of each datagram
     /// ([`Received::traffic_class`](crate::Received::traffic_class)).
     pub traffic_class: bool,
-    /// Mark in the sequence of datagrams where the kernel dropped some
-    /// ([`Received::kernel_drops`](crate::Received::kernel_drops)). Their number is in
-    /// [`UdpSocket::stats`](crate::UdpSocket::stats) anyway.
-    pub drop_marks: bool,
     /// Differentiated services codepoint of sent datagrams, 0 to 63.
     pub dscp: u8,
     /// Share the address with other sockets that set this (SO_REUSEPORT); the kernel distributes
@@ -68,9 +61,7 @@ impl Default for UdpOptions {
             buffer_count: 1024,
             gro: false,
             pktinfo: false,
-            timestamps: false,
             traffic_class: false,
-            drop_marks: false,
             dscp: 0,
             reuse_port: false,
             pending: 0,
@@ -223,12 +214,6 @@ impl UdpOptions {
                 set_option(fd, level, option, value)?;
             }
         }
-        if self.timestamps {
-            set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
-        }
-        if self.drop_marks {
-            set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
-        }
         // The privileged option exceeds the limit of the system; without the right, the plain
         // option gets as much as the limit allows.
         if let Some(bytes) = self.recv_buffer_bytes {
@@ -256,14 +241,7 @@ impl UdpOptions {
         let setup = UdpSetup {
             peer,
             ipv6: local.is_ipv6(),
-            unix: false,
-            wanted: Wanted {
-                pktinfo: self.pktinfo,
-                gro,
-                traffic_class: self.traffic_class,
-                timestamps: self.timestamps,
-                drop_marks: self.drop_marks,
-            },
+            wanted: Wanted { pktinfo: self.pktinfo, gro, traffic_class: self.traffic_class },
             traffic_class: self.dscp << 2,
             buffer_bytes: if gro { COALESCED_BYTES_MAX } else { self.buffer_bytes } as usize,
             buffer_count: self.buffer_count as u16,
@@ -280,7 +258,7 @@ impl UdpOptions {
 #[derive(Debug)]
 pub struct BoundUdp {
     pub(super) socket: Socket,
-    local: SocketAddr,
+    pub(super) local: SocketAddr,
     granted: Granted,
     pub(super) setup: UdpSetup,
 }

@@ -1,22 +1,17 @@
-//! Unix sockets: streams and listeners like those of TCP, and datagrams, with paths or abstract names.
+//! Unix sockets: streams and listeners like those of TCP. Those with an abstract name come from the standard library.
 
-mod address;
-mod datagram;
-
-pub use address::UnixName;
-pub use datagram::{UnixDatagram, UnixDatagramOptions, UnixReceived};
-
-use self::address::of_kernel;
 use super::listener::Acceptor;
 use super::split::{RecvHalf, SendHalf};
 use super::stream::{Connect, TcpStream};
-use crate::sys::socket::{Domain, Socket, Type};
+use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 /// Connections that the kernel holds before they are accepted; it caps this at net.core.somaxconn.
@@ -37,26 +32,25 @@ impl fmt::Debug for UnixListener {
 }
 
 impl UnixListener {
-    /// Binds a path, which must not exist, or an abstract name, and listens.
+    /// Binds a path, which must not exist, and listens.
     ///
     /// # Errors
-    /// When the name cannot be bound; the message contains it.
+    /// When the path cannot be bound; the message contains it.
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub fn bind(name: impl UnixName) -> io::Result<UnixListener> {
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+        let path = path.as_ref();
         let listen = || {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            socket.bind(&name.to_kernel()?)?;
+            socket.bind(&SockAddr::unix(path)?)?;
             socket.listen(BACKLOG)?;
-            Acceptor::new(OwnedFd::from(socket), true)
+            Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket), true)? })
         };
-        match listen() {
-            Ok(acceptor) => Ok(UnixListener { acceptor }),
-            Err(error) => {
-                Err(io::Error::new(error.kind(), format!("cannot listen on {name:?}: {error}")))
-            }
-        }
+        listen().map_err(|error: io::Error| {
+            let what = format!("cannot listen on {}: {error}", path.display());
+            io::Error::new(error.kind(), what)
+        })
     }
 
     /// Adds a listening socket of the standard library to the current worker.
@@ -104,15 +98,15 @@ impl Deref for UnixStream {
 }
 
 impl UnixStream {
-    /// Connects to the listener with this name: a path or an address. Waits while its backlog is full.
+    /// Connects to the listener at this path. Waits while its backlog is full.
     ///
     /// # Errors
     /// Those of connect(2).
     ///
     /// # Panics
     /// Outside a twinring runtime.
-    pub async fn connect(name: impl UnixName) -> io::Result<UnixStream> {
-        let address = name.to_kernel()?;
+    pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
+        let address = SockAddr::unix(path)?;
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             match Connect::socket(socket, &address).await {
@@ -175,5 +169,19 @@ impl UnixStream {
     /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.socket_address(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
+    }
+}
+
+/// The address of a Unix socket that the kernel reports.
+///
+/// # Errors
+/// For another kind of socket, and a path of 108 bytes, which only the kernel can represent.
+fn of_kernel(address: &SockAddr) -> io::Result<SocketAddr> {
+    match (address.as_pathname(), address.as_abstract_namespace()) {
+        (Some(path), _) => SocketAddr::from_pathname(path),
+        (None, Some(name)) => SocketAddr::from_abstract_name(name),
+        // Not bound.
+        (None, None) if address.is_unnamed() => SocketAddr::from_pathname(""),
+        (None, None) => Err(io::Error::new(io::ErrorKind::InvalidData, "not a Unix socket")),
     }
 }

@@ -17,7 +17,6 @@ mod reading;
 mod sending;
 mod sharing;
 mod tree;
-mod writing;
 
 use std::process::ExitCode;
 use support::Configuration;
@@ -42,7 +41,6 @@ fn main() -> ExitCode {
         reading::RULES,
         sending::RULES,
         sharing::RULES,
-        writing::RULES,
     ];
     support::run(CONFIGURATIONS, &rules, Vec::new())
 }

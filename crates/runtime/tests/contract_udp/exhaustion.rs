@@ -11,7 +11,6 @@ pub(crate) const RULES: &[Rule] = rules![
     readers_that_keep_buffers_starve_no_other_socket,
     a_small_pool_delivers_a_flood_in_order,
     a_full_send_buffer_is_waited_for,
-    sends_are_bounded_and_the_sender_waits,
 ];
 
 /// The socket is not read while far more arrives than any queue holds. The kept datagrams are the
@@ -98,16 +97,12 @@ fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
             peer.send_to(&numbered(17, number, 100), address).expect("room");
         }
         let received = receive(&socket, SENT).await;
-        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(17, &r.data)).collect();
-        if options.pending > 0 {
-            numbers.sort_unstable();
-        }
-        assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+        assert_all(17, &received, SENT, &options);
         // Waiting for a buffer is not spinning for one: each armed receive fails once at most for
         // each buffer that returns.
         let armed = u64::from(options.pending.max(1));
         let counters = handle.counters();
-        let most = armed * (SENT as u64 + 100) * if has_faults() { 2 } else { 1 };
+        let most = armed * (SENT as u64 + 100) * if configuration.has_faults() { 2 } else { 1 };
         assert!(counters.enobufs <= most, "{counters:?}");
         assert_eq!(socket.stats().expect("SO_MEMINFO").kernel_drops, 0);
     });
@@ -132,41 +127,11 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
             });
             let received = receive(&to, SENT).await;
             sending.await.expect("not aborted");
-            let mut numbers: Vec<_> =
-                received.iter().map(|r| assert_numbered(18, &r.data)).collect();
-            if options.pending > 0 {
-                numbers.sort_unstable();
-            }
-            assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+            assert_all(18, &received, SENT, &options);
             let stats = from.stats().expect("SO_MEMINFO");
             assert_eq!((stats.sent, stats.send_errors.total()), (SENT as u64, 0), "{stats:?}");
             // io_uring hands over no more than fits, so it may never find the buffer full.
             assert!(stats.blocked > 0 || !configuration.is_epoll(), "{stats:?}");
-        });
-    });
-}
-
-/// A sender that is never polled again holds what the bound allows, and what it had not handed
-/// over is still in its hands.
-fn sends_are_bounded_and_the_sender_waits(configuration: Configuration) {
-    let test =
-        format!("exhaustion::sends_are_bounded_and_the_sender_waits::{}", configuration.name);
-    on_a_slow_path(&test, || {
-        in_all_ways(configuration, |options, _| async move {
-            let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..options.clone() });
-            let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..options };
-            let from = connect(&narrow, to.local_addr());
-            for (bytes, most) in [(1_000, 1024), (4_000, 263)] {
-                let mut batch: Vec<_> = (0..3000).map(|_| Datagram::new(vec![0; bytes])).collect();
-                assert!(poll_once(from.send_batch(&mut batch)).await.is_none());
-                // Beside those that the kernel holds.
-                assert!(
-                    (3000 - most - 200..=3000 - most).contains(&batch.len()),
-                    "{}",
-                    batch.len()
-                );
-                from.flush().await.expect("sent");
-            }
         });
     });
 }

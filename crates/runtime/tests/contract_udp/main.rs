@@ -14,13 +14,11 @@ mod ancillary;
 mod dropping;
 mod errors;
 mod exhaustion;
-mod foreign;
 mod modes;
 mod peers;
 mod reflecting;
 mod releasing;
 mod segmentation;
-mod unix;
 
 use std::process::ExitCode;
 use support::Configuration;
@@ -45,12 +43,10 @@ fn main() -> ExitCode {
         dropping::RULES,
         errors::RULES,
         exhaustion::RULES,
-        foreign::RULES,
         modes::RULES,
         reflecting::RULES,
         releasing::RULES,
         segmentation::RULES,
-        unix::RULES,
     ];
     support::run(CONFIGURATIONS, &rules, Vec::new())
 }

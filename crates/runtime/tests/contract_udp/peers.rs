@@ -146,6 +146,16 @@ pub(crate) fn assert_numbered(seed: u64, datagram: &[u8]) -> usize {
     number
 }
 
+/// Checks that these are all datagrams of `numbered` below `count`; in order, unless receives were kept in
+/// flight, which may swap them.
+pub(crate) fn assert_all(seed: u64, received: &[Received], count: usize, options: &UdpOptions) {
+    let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(seed, &r.data)).collect();
+    if options.pending > 0 {
+        numbers.sort_unstable();
+    }
+    assert_eq!(numbers, (0..count).collect::<Vec<_>>());
+}
+
 /// Reflects for ever.
 pub(crate) async fn reflect(socket: UdpSocket) {
     let (mut received, mut replies) = (Vec::new(), Vec::new());
@@ -154,10 +164,4 @@ pub(crate) async fn reflect(socket: UdpSocket) {
         replies.extend(received.drain(..).map(Received::into_reply));
         socket.send_batch(&mut replies).await.expect("a usable socket");
     }
-}
-
-/// True if faults were put between the kernel and the engines : then refusals
-/// happen more often than the kernel has reasons for them.
-pub(crate) fn has_faults() -> bool {
-    cfg!(feature = "faults") && std::env::var_os("TWINRING_FAULTS").is_some()
 }

@@ -3,19 +3,16 @@
 use crate::peers::*;
 use crate::support::*;
 use std::net::SocketAddr;
-use std::rc::Rc;
-use twinring::{Datagram, UdpSocket, net::UdpOptions, spawn};
+use twinring::{UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     every_size_is_reflected_byte_for_byte,
     the_order_of_each_source_is_kept,
     address_families_and_connectedness_combine,
-    a_connected_socket_receives_only_from_its_peer,
     empty_datagrams_are_datagrams,
     long_datagrams_are_truncated_and_marked,
-    large_batches_pass_through_the_bounded_queue,
-    two_tasks_share_a_socket,
     workers_share_a_port,
+    sockets_come_from_the_standard_library,
 ];
 
 const SIZES: [usize; 8] = [0, 1, 2, 172, 1199, 1472, 2047, 2048];
@@ -89,20 +86,9 @@ fn address_families_and_connectedness_combine(configuration: Configuration) {
             theirs.send_batch(&mut vec![two.into_reply()]).await.expect("room");
             let back = connected.recv_from().await.expect("a datagram");
             assert_eq!((&*back.data, back.from), (&b"two"[..], theirs.local_addr()));
-            assert_eq!((back.to, back.segment_bytes, back.received_ns), (None, None, None));
+            assert_eq!((back.to, back.segment_bytes), (None, None));
             assert!(!back.truncated);
         }
-    });
-}
-
-fn a_connected_socket_receives_only_from_its_peer(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let (peer, stranger) = (peer(), peer());
-        let socket = connect(&options, address_of(&peer));
-        stranger.send_to(b"not for you", socket.local_addr()).expect("room");
-        peer.send_to(b"for you", socket.local_addr()).expect("room");
-        assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"for you");
-        assert!(poll_once(socket.recv_from()).await.is_none());
     });
 }
 
@@ -136,7 +122,7 @@ fn empty_datagrams_are_datagrams(configuration: Configuration) {
 fn long_datagrams_are_truncated_and_marked(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let options = UdpOptions { buffer_bytes: 100, ..options };
-        let told = UdpOptions { pktinfo: true, timestamps: true, ..options.clone() };
+        let told = UdpOptions { pktinfo: true, ..options.clone() };
         let peer = peer();
         for socket in [
             bind(&options),
@@ -154,45 +140,6 @@ fn long_datagrams_are_truncated_and_marked(configuration: Configuration) {
             let stats = socket.stats().expect("SO_MEMINFO");
             assert_eq!((stats.received, stats.truncated), (4, 2));
         }
-    });
-}
-
-/// More than may be held at once, from one vector: nothing is lost on the way to the kernel.
-fn large_batches_pass_through_the_bounded_queue(configuration: Configuration) {
-    const DATAGRAMS: usize = 5000;
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options };
-        let (from, to) = (bind(&options), bind(&options));
-        let target = to.local_addr();
-        let receiving = spawn(async move { receive(&to, DATAGRAMS).await });
-        let datagram = |number| Datagram::to(target, numbered(3, number, 64));
-        let mut batch: Vec<_> = (0..DATAGRAMS).map(datagram).collect();
-        from.send_batch(&mut batch).await.expect("room");
-        assert!(batch.is_empty());
-        from.flush().await.expect("sent");
-        let received = receiving.await.expect("not aborted");
-        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(3, &r.data)).collect();
-        if options.pending > 0 {
-            numbers.sort_unstable();
-        }
-        assert_eq!(numbers, (0..DATAGRAMS).collect::<Vec<_>>());
-        assert_eq!(from.stats().expect("SO_MEMINFO").sent, DATAGRAMS as u64);
-    });
-}
-
-fn two_tasks_share_a_socket(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let peer = bind(&options);
-        let target = peer.local_addr();
-        spawn(reflect(peer));
-        let socket = Rc::new(bind(&options));
-        let receiver = Rc::clone(&socket);
-        let receiving = spawn(async move { receive(&receiver, 200).await });
-        for number in 0..200 {
-            socket.send_to(numbered(4, number, 100), target).await.expect("room");
-        }
-        let received = receiving.await.expect("not aborted");
-        assert!(received.iter().all(|received| assert_numbered(4, &received.data) < 200));
     });
 }
 
@@ -223,4 +170,33 @@ fn workers_share_a_port(configuration: Configuration) {
     });
     peers.join().expect("all were answered");
     assert_eq!(served.expect("the engine works").len(), 2);
+}
+
+fn sockets_come_from_the_standard_library(configuration: Configuration) {
+    configuration.run(async {
+        let peer = peer();
+        for connected in [false, true] {
+            let socket = std::net::UdpSocket::bind(loopback()).expect("a free port");
+            if connected {
+                socket.connect(address_of(&peer)).expect("a route");
+            }
+            let address = address_of(&socket);
+            let options = UdpOptions { pktinfo: true, ..UdpOptions::default() };
+            let bound = options.from_std(socket).expect("a bound socket");
+            let socket = UdpSocket::from_bound(bound).expect("room");
+            let other = connected.then(|| address_of(&peer));
+            assert_eq!((socket.local_addr(), socket.peer_addr()), (address, other));
+            socket.send_to("there", address_of(&peer)).await.expect("room");
+            socket.flush().await.expect("sent");
+            assert_eq!(next(&peer), b"there");
+            peer.send_to(b"and back", address).expect("room");
+            let received = socket.recv_from().await.expect("a datagram");
+            assert_eq!(&received.data[..], b"and back");
+            assert_eq!(received.to, Some(address.ip()), "options are set");
+        }
+    });
+    let unbound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None);
+    let refused = UdpOptions::default().from_std(unbound.expect("a socket").into());
+    let refused = refused.expect_err("it is not bound");
+    assert!(refused.to_string().contains("not bound"), "{refused}");
 }

@@ -144,41 +144,7 @@ fn read_with_flags(
     Ok(read)
 }
 
-/// Writes all of `bytes` at `offset`, blocking on the disk.
-pub(crate) fn write_all_at(
-    file: BorrowedFd<'_>,
-    mut offset: u64,
-    mut bytes: &[u8],
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let at = file_offset(offset)?;
-        // SAFETY: live memory of the length passed, which the kernel only reads.
-        let written = retry_eintr(|| unsafe {
-            libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at)
-        })?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        offset += written as u64;
-        bytes = &bytes[written..];
-    }
-    Ok(())
-}
-
-/// Waits until the content is on the disk.
-pub(crate) fn sync(file: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    retry_eintr(|| unsafe { libc::fsync(file.as_raw_fd()) } as isize).map(drop)
-}
-
-/// Cuts the file, or extends it by zeros.
-pub(crate) fn set_len(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
-    let len = file_offset(len)?;
-    // SAFETY: no memory is passed.
-    retry_eintr(|| unsafe { libc::ftruncate(file.as_raw_fd(), len) } as isize).map(drop)
-}
-
-pub(super) fn file_offset(offset: u64) -> io::Result<libc::off_t> {
+fn file_offset(offset: u64) -> io::Result<libc::off_t> {
     offset.try_into().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 

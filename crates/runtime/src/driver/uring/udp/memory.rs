@@ -4,7 +4,7 @@
 use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
-    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
+    Control, NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_control,
 };
 use crate::driver::datagrams::{Outgoing, UdpSetup};
 use crate::driver::uring::provided::Provided;
@@ -90,7 +90,7 @@ pub(in crate::driver::uring) struct RecvOp {
     pub(in crate::driver::uring) armed: bool,
     /// Its buffer.
     buffer: Option<u16>,
-    name: [u8; UNIX_NAME_BYTES],
+    name: [u8; NAME_BYTES],
     control: [u8; RECV_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
     header: libc::msghdr,
@@ -102,7 +102,7 @@ impl RecvOp {
             socket,
             armed: false,
             buffer: None,
-            name: [0; UNIX_NAME_BYTES],
+            name: [0; NAME_BYTES],
             control: [0; RECV_CONTROL_BYTES_MAX],
             iovec: NO_BUFFER,
             header: empty_header(),
@@ -160,7 +160,7 @@ impl RecvOp {
             true => (0, 0),
             false => (header.msg_namelen as usize, header.msg_controllen as _),
         };
-        let name = &self.name[..UNIX_NAME_BYTES.min(name)];
+        let name = &self.name[..NAME_BYTES.min(name)];
         let control = &self.control[..RECV_CONTROL_BYTES_MAX.min(control)];
         received(data, name, control, truncated, setup).ok_or(libc::EBADMSG)
     }
@@ -183,7 +183,7 @@ pub(in crate::driver::uring) fn of_multishot(
         // An empty datagram takes no buffer.
         let data = data.unwrap_or_else(RecvBuf::empty);
         let truncated = bytes > group.bytes();
-        return Ok(Received { truncated, ..Received::plain(data, peer) });
+        return Ok(Received::told(data, peer, Control::default(), truncated));
     }
     parse_multishot(data, template, setup).ok_or(libc::EBADMSG)
 }
