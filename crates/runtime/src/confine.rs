@@ -13,6 +13,6 @@ pub struct Uses {
     pub connect: bool,
     /// Datagram sockets.
     pub datagrams: bool,
-    /// Files beneath a [`Dir`](crate::fs::Dir).
+    /// Reads of files beneath a [`Dir`](crate::fs::Dir).
     pub files: bool,
 }

@@ -1,8 +1,8 @@
 //! Files beneath a directory, for services that read them: confined to the directory, and without
 //! blocking the worker on a disk.
 //!
-//! Data in the kernel's caches is returned by a direct system call on both engines. Operations that
-//! may wait for a disk go to the ring, or to one of a few threads on epoll. Filesystems whose
+//! Data in the kernel's caches is returned by a direct system call on both engines. Reads that may wait for
+//! a disk go to the ring, or to one of a few threads on epoll; so does opening, on either. Filesystems whose
 //! answers may come from elsewhere (NFS, FUSE, overlayfs, and all others than ext4, XFS, Btrfs,
 //! F2FS and tmpfs) are always accessed in this second way, and so are files of another filesystem
 //! that is mounted beneath the directory. Only opening one of those may block the worker on a
@@ -21,25 +21,20 @@
 //! # }
 //! ```
 
-mod execution;
-pub(crate) mod handle;
-mod list;
-pub(crate) mod operation;
+mod reading;
 
-pub use self::handle::Kind;
-pub use self::list::Listed;
+pub(crate) use self::reading::{FileRead, Start};
 
-use self::execution::Execution;
-use self::handle::{Handle, Storage};
-use self::operation::FileOp;
 use crate::runtime::{Worker, current};
-use crate::sys::file::{self as sys, OpenHow, Status};
+use crate::sys::file as sys;
+use rustix::fs::{OFlags, ResolveFlags};
 use std::cell::Cell;
-use std::ffi::{CString, OsString};
+use std::collections::BinaryHeap;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,11 +51,50 @@ const CACHED_FOR: Duration = Duration::from_millis(10);
 /// openat2(2).
 const OPEN_ATTEMPTS: usize = 16;
 
-// Constants of openat2(2), for `resolve`.
-const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
-const RESOLVE_NO_SYMLINKS: u64 = 0x04;
-const RESOLVE_BENEATH: u64 = 0x08;
-const RESOLVE_CACHED: u64 = 0x20;
+/// Where the content of a file comes from, and so which calls may block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// From memory (swap aside): no call blocks.
+    Memory,
+    /// From a disk of this machine, through the page cache: the kernel answers at once or reports
+    /// that it cannot.
+    Disk,
+    /// From elsewhere: any call may block.
+    Elsewhere,
+}
+
+impl Storage {
+    fn of(directory: &std::fs::File) -> io::Result<Storage> {
+        // Magic numbers of statfs(2) and of the kernel's linux/magic.h.
+        Ok(match rustix::fs::fstatfs(directory)?.f_type as u32 {
+            // tmpfs, ramfs
+            0x0102_1994 | 0x8584_58f6 => Storage::Memory,
+            // ext2 to ext4, XFS, Btrfs, F2FS: those that support RWF_NOWAIT.
+            0xef53 | 0x5846_5342 | 0x9123_683e | 0xf2f5_2010 => Storage::Disk,
+            _ => Storage::Elsewhere,
+        })
+    }
+}
+
+/// An open file or directory; closed when its last user drops it.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) file: std::fs::File,
+    pub(crate) storage: Storage,
+    device: u64,
+    kind: Kind,
+}
+
+/// The kind of a directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A FIFO, a socket, a device.
+    Other,
+}
 
 /// Whether symbolic links are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +108,12 @@ pub enum Symlinks {
 
 impl Symlinks {
     /// Always beneath the directory, and never through /proc's magic links.
-    fn how(self, flags: i32) -> OpenHow {
-        let policy = if self == Symlinks::Refuse { RESOLVE_NO_SYMLINKS } else { 0 };
-        let resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | policy;
-        OpenHow { flags: (flags | libc::O_CLOEXEC) as u64, mode: 0, resolve }
+    fn resolve(self) -> ResolveFlags {
+        let policy = match self {
+            Symlinks::Refuse => ResolveFlags::NO_SYMLINKS,
+            Symlinks::Beneath => ResolveFlags::empty(),
+        };
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | policy
     }
 }
 
@@ -88,12 +124,6 @@ pub struct Timestamp {
     pub seconds: i64,
     /// Nanoseconds into that second.
     pub nanoseconds: u32,
-}
-
-impl Timestamp {
-    fn of(at: libc::statx_timestamp) -> Timestamp {
-        Timestamp { seconds: at.tv_sec, nanoseconds: at.tv_nsec }
-    }
 }
 
 /// The metadata of a file.
@@ -114,20 +144,21 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    fn of(status: &Status) -> Metadata {
-        let found = status.get();
-        Metadata {
-            len: found.stx_size,
-            modified: Timestamp::of(found.stx_mtime),
-            changed: Timestamp::of(found.stx_ctime),
-            device: status.device(),
-            inode: found.stx_ino,
-            kind: match u32::from(found.stx_mode) & libc::S_IFMT {
-                libc::S_IFREG => Kind::File,
-                libc::S_IFDIR => Kind::Directory,
-                _ => Kind::Other,
+    fn of(file: &std::fs::File) -> io::Result<Metadata> {
+        let found = file.metadata()?;
+        let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
+        Ok(Metadata {
+            len: found.len(),
+            modified: at(found.mtime(), found.mtime_nsec()),
+            changed: at(found.ctime(), found.ctime_nsec()),
+            device: found.dev(),
+            inode: found.ino(),
+            kind: match () {
+                () if found.is_file() => Kind::File,
+                () if found.is_dir() => Kind::Directory,
+                () => Kind::Other,
             },
-        }
+        })
     }
 }
 
@@ -142,6 +173,15 @@ pub struct Entry {
     pub len: u64,
     /// When its content was last modified.
     pub modified: Timestamp,
+}
+
+/// The content of a directory.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Sorted by name.
+    pub entries: Vec<Entry>,
+    /// False if there are further names, behind the last one.
+    pub is_complete: bool,
 }
 
 /// A directory, opened at start: the only way to files, confined to what is beneath it. Cheap to
@@ -159,11 +199,12 @@ impl Dir {
     /// Those of open(2); ENOTDIR; a specific error if openat2(2) is refused, without which there is
     /// no safe way to open files beneath it.
     pub fn open(path: &Path) -> io::Result<Dir> {
-        let fd = sys::open_directory(path)?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         // Docker's profile of before 2020 knew no openat2, and answered EPERM.
-        let trial = sys::open_at(fd.as_fd(), c".", &Symlinks::Refuse.how(libc::O_PATH));
+        let trial = sys::open_at(&file, Path::new("."), OFlags::PATH, Symlinks::Refuse.resolve());
         if let Err(error) = trial
-            && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+            && is_one_of(&error, &[libc::ENOSYS, libc::EPERM])
         {
             let why = format!(
                 "openat2(2) is refused ({error}): it needs Linux 5.6 and a seccomp profile that \
@@ -171,9 +212,9 @@ impl Dir {
             );
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
-        let storage = Storage::of(fd.as_fd())?;
-        let Metadata { device, kind, .. } = Metadata::of(&sys::status(fd.as_fd(), 0)?);
-        Ok(Dir { handle: Arc::new(Handle { fd, storage, device, kind }) })
+        let storage = Storage::of(&file)?;
+        let Metadata { device, kind, .. } = Metadata::of(&file)?;
+        Ok(Dir { handle: Arc::new(Handle { file, storage, device, kind }) })
     }
 
     /// Opens the file at `path` (relative) beneath the directory, for reading. A FIFO or a device
@@ -187,51 +228,42 @@ impl Dir {
     /// # Panics
     /// Outside a twinring runtime.
     pub async fn open_file(&self, path: &Path, symlinks: Symlinks) -> io::Result<File> {
-        self.open_with(path, symlinks.how(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)).await
-    }
-
-    async fn open_with(&self, path: &Path, how: OpenHow) -> io::Result<File> {
-        let worker = current();
-        let path = terminated(path)?;
+        const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+        let (worker, resolve) = (current(), symlinks.resolve());
         if self.handle.storage != Storage::Elsewhere {
             worker.counters.syscalls.add(1);
-            let cached = OpenHow { resolve: how.resolve | RESOLVE_CACHED, ..how };
-            match sys::open_at(self.handle.fd.as_fd(), &path, &cached) {
+            let cached = resolve | ResolveFlags::CACHED;
+            match sys::open_at(&self.handle.file, path, FLAGS, cached) {
                 // EINVAL: RESOLVE_CACHED is of Linux 5.12.
                 Err(error) if is_one_of(&error, &[libc::EAGAIN, libc::EINVAL]) => {}
                 opened => return self.file(worker, opened?),
             }
         }
-        for _ in 1..OPEN_ATTEMPTS {
-            match self.open_waiting(&worker, path.clone(), how).await {
-                Err(error) if is_one_of(&error, &[libc::EAGAIN]) => {}
-                opened => return self.file(worker, opened?),
+        worker.counters.file_jobs.add(1);
+        let (root, path) = (Arc::clone(&self.handle), path.to_owned());
+        let opening = worker.blocking().run(move || {
+            let mut opened = sys::open_at(&root.file, &path, FLAGS, resolve);
+            for _ in 1..OPEN_ATTEMPTS {
+                match opened {
+                    Err(error) if is_one_of(&error, &[libc::EAGAIN]) => {
+                        opened = sys::open_at(&root.file, &path, FLAGS, resolve);
+                    }
+                    _ => break,
+                }
             }
-        }
-        let fd = self.open_waiting(&worker, path, how).await?;
-        self.file(worker, fd)
+            opened
+        });
+        let file = opening.await??;
+        self.file(worker, file)
     }
 
-    async fn open_waiting(
-        &self,
-        worker: &Rc<Worker>,
-        path: CString,
-        how: OpenHow,
-    ) -> io::Result<OwnedFd> {
-        let op = FileOp::open(&self.handle, path, how);
-        let (op, ended) = Execution::new(worker, op).await?;
-        ended?;
-        op.opened.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
-    }
-
-    fn file(&self, worker: Rc<Worker>, fd: OwnedFd) -> io::Result<File> {
+    fn file(&self, worker: Rc<Worker>, file: std::fs::File) -> io::Result<File> {
         worker.counters.syscalls.add(1);
-        // Another filesystem may be mounted here. This flag avoids a call to its server.
-        let status = sys::status(fd.as_fd(), libc::AT_STATX_DONT_SYNC)?;
-        let Metadata { device, kind, .. } = Metadata::of(&status);
+        // Another filesystem may be mounted here.
+        let Metadata { device, kind, .. } = Metadata::of(&file)?;
         let ours = device == self.handle.device;
         let storage = if ours { self.handle.storage } else { Storage::Elsewhere };
-        let handle = Arc::new(Handle { fd, storage, device, kind });
+        let handle = Arc::new(Handle { file, storage, device, kind });
         Ok(File {
             worker,
             handle,
@@ -240,11 +272,47 @@ impl Dir {
             cached: Cell::new(None),
         })
     }
+
+    /// The content of the directory `path` (`.` is this one), sorted by name: the first `most` names.
+    /// Left out are names that [`open_file`](Dir::open_file) would refuse by its policy for
+    /// symbolic links, and those that disappear meanwhile.
+    ///
+    /// # Errors
+    /// As [`open_file`](Dir::open_file); ENOTDIR.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub async fn list(&self, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
+        let worker = current();
+        let (root, path) = (Arc::clone(&self.handle), path.to_owned());
+        worker.counters.file_jobs.add(1);
+        worker.blocking().run(move || list(&root.file, &path, symlinks, most)).await?
+    }
 }
 
-fn terminated(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
+/// Lists a directory beneath `root`, which may wait for a disk.
+fn list(root: &std::fs::File, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
+    let resolve = symlinks.resolve();
+    let directory = sys::open_at(root, path, OFlags::RDONLY | OFlags::DIRECTORY, resolve)?;
+    // The first names, whatever the order of the directory; the largest of them is on top.
+    let mut first = BinaryHeap::new();
+    let mut is_complete = true;
+    for name in sys::names(&directory)? {
+        first.push(name?);
+        if first.len() > most {
+            first.pop();
+            is_complete = false;
+        }
+    }
+    let mut entries = Vec::with_capacity(first.len());
+    for name in first.into_sorted_vec() {
+        // From the root, because a link may lead out of `path` and still stay beneath the root.
+        if let Ok(found) = sys::open_at(root, &path.join(&name), OFlags::PATH, resolve) {
+            let Metadata { kind, len, modified, .. } = Metadata::of(&found)?;
+            entries.push(Entry { name, kind, len, modified });
+        }
+    }
+    Ok(Listed { entries, is_complete })
 }
 
 fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
@@ -279,10 +347,9 @@ impl File {
         if let Some(metadata) = self.metadata_at_once() {
             return metadata;
         }
-        let op = FileOp::status(&self.handle);
-        let (op, ended) = Execution::new(&self.worker, op).await?;
-        ended?;
-        Ok(Metadata::of(&op.status))
+        self.worker.counters.file_jobs.add(1);
+        let handle = Arc::clone(&self.handle);
+        self.worker.blocking().run(move || Metadata::of(&handle.file)).await?
     }
 
     /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the
@@ -305,7 +372,7 @@ impl File {
             return None;
         }
         self.worker.counters.syscalls.add(1);
-        let metadata = sys::status(self.handle.fd.as_fd(), 0).map(|status| Metadata::of(&status));
+        let metadata = Metadata::of(&self.handle.file);
         if let Ok(metadata) = metadata {
             self.looked.set(Some((self.worker.round(), metadata)));
         }
@@ -334,28 +401,32 @@ impl File {
 
     /// Reads at least one byte behind `bytes`, or none at the end of the file.
     async fn append(&self, offset: u64, mut bytes: Vec<u8>, most: usize) -> io::Result<Vec<u8>> {
-        let handle = &self.handle;
         self.check_readable(offset)?;
-        let file = handle.fd.as_fd();
-        if handle.storage != Storage::Elsewhere {
+        let Handle { file, storage, .. } = &*self.handle;
+        if *storage != Storage::Elsewhere {
             self.worker.executor.spend_or_yield().await;
             self.worker.counters.syscalls.add(1);
-            let read = match handle.storage {
-                Storage::Memory => sys::read_at(file, offset, &mut bytes, most),
-                _ => sys::read_cached(file, offset, &mut bytes, most),
-            };
-            match read {
+            let flags = if *storage == Storage::Memory { 0 } else { libc::RWF_NOWAIT };
+            match sys::read_at(file, offset, &mut bytes, most, flags) {
                 // Kernels 5.9 and 5.10 returned 0 for uncached data.
-                Ok(0) if !self.ends_before(offset)? => {}
+                Ok(0) if offset < Metadata::of(file)?.len => {}
                 Err(error) if is_one_of(&error, &[libc::EAGAIN, libc::EOPNOTSUPP]) => {}
                 Err(error) => return Err(error),
                 Ok(_) => return Ok(bytes),
             }
         }
-        let op = FileOp::read(handle, offset, bytes, most);
-        let (op, ended) = Execution::new(&self.worker, op).await?;
-        ended?;
-        Ok(op.bytes)
+        self.append_waiting(offset, bytes, most).await
+    }
+
+    /// The same for bytes that are not in memory.
+    async fn append_waiting(
+        &self,
+        offset: u64,
+        bytes: Vec<u8>,
+        most: usize,
+    ) -> io::Result<Vec<u8>> {
+        let read = Box::new(FileRead { on: Arc::clone(&self.handle), offset, most, bytes });
+        reading::read(&self.worker, read).await
     }
 
     /// Rejects arguments that the ring treats differently from pread(2): an offset of -1 is the
@@ -368,12 +439,6 @@ impl File {
             Kind::File => return Ok(()),
         };
         Err(io::Error::from_raw_os_error(refusal))
-    }
-
-    fn ends_before(&self, offset: u64) -> io::Result<bool> {
-        self.worker.counters.syscalls.add(1);
-        let status = sys::status(self.handle.fd.as_fd(), 0)?;
-        Ok(offset >= status.get().stx_size)
     }
 
     /// True if sendfile(2) and other blocking calls may be used.
@@ -395,7 +460,7 @@ impl File {
         }
         // Nearly always two: see there.
         self.worker.counters.syscalls.add(2);
-        let is_cached = sys::is_cached(self.handle.fd.as_fd(), offset, len);
+        let is_cached = sys::is_cached(&self.handle.file, offset, len);
         if is_cached {
             self.cached.set(Some((offset, end, now)));
         }
@@ -405,21 +470,21 @@ impl File {
     /// Brings bytes into the page cache, as far as the file has them.
     pub(crate) async fn warm(&self, offset: u64, len: usize) -> io::Result<()> {
         self.check_readable(offset)?;
-        let mut done = 0;
+        let (mut done, mut bytes) = (0, Vec::new());
         while done < len {
-            let op = FileOp::warm(&self.handle, offset + done as u64, len - done);
-            let (_, ended) = Execution::new(&self.worker, op).await?;
-            match ended? {
-                0 => break,
-                bytes => done += bytes,
+            bytes = self.append_waiting(offset + done as u64, bytes, len - done).await?;
+            if bytes.is_empty() {
+                break;
             }
+            done += bytes.len();
+            bytes.clear();
         }
         Ok(())
     }
 
     /// The descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.handle.fd.as_fd()
+        self.handle.file.as_fd()
     }
 }
 

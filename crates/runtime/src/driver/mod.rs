@@ -63,7 +63,6 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::fs::operation::{FileOp, Start};
 use crate::slots::Key;
 use crate::sys::socket::SockAddr;
 use crate::task::{WaitQueue, WaitToken, Waiter};
@@ -351,38 +350,10 @@ impl Driver {
         }
     }
 
-    /// Begins an operation on a file, if this engine supports such operations.
-    pub(crate) fn start_file(&mut self, op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
+    /// The ring, which reads files; `None` on epoll.
+    pub(crate) fn uring(&mut self) -> Option<&mut Uring> {
         match &mut self.engine {
-            Engine::Uring(uring) => uring.start_file(op, waiter),
-            Engine::Epoll(_) => Start::NoRing(op),
-        }
-    }
-
-    /// Ready when an operation that was started is complete.
-    pub(crate) fn poll_file(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
-        match &mut self.engine {
-            Engine::Uring(uring) => uring.poll_file(key, waiter),
-            Engine::Epoll(_) => Poll::Ready(Err(closed())),
-        }
-    }
-
-    /// Abandons an operation that was started. Drop the waker as that of `forget_waiter`.
-    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
-        match &mut self.engine {
-            Engine::Uring(uring) => uring.abandon_file(key),
-            Engine::Epoll(_) => None,
-        }
-    }
-
-    /// Abandons an operation that was not started, because there was no room.
-    pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
-        match &mut self.engine {
-            Engine::Uring(uring) => uring.forget_file(token),
+            Engine::Uring(uring) => Some(uring),
             Engine::Epoll(_) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! The environment of this process as far as io_uring is concerned: kernel settings, restrictions
 //! of the process, its container and limits, read from files and system calls.
 
-use crate::sys::probe as ask;
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -32,8 +32,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    fn of((soft, hard): (Option<u64>, Option<u64>)) -> Limit {
-        Limit { soft, hard }
+    fn of(resource: Resource) -> Limit {
+        let limit = getrlimit(resource);
+        Limit { soft: limit.current, hard: limit.maximum }
     }
 }
 
@@ -109,10 +110,10 @@ impl Environment {
         let mut groups = ["Groups", "Gid"].into_iter().filter_map(field).flat_map(|line| {
             line.split_ascii_whitespace().filter_map(|group| group.parse::<i64>().ok())
         });
-        let (kernel, kernel_version) = ask::kernel_release();
+        let system = rustix::system::uname();
         Environment {
-            kernel,
-            kernel_version,
+            kernel: system.release().to_string_lossy().into_owned(),
+            kernel_version: system.version().to_string_lossy().into_owned(),
             kernel_signature: text("proc/version_signature").map(|text| text.trim().to_owned()),
             io_uring_disabled: number("proc/sys/kernel/io_uring_disabled").map(|n| n as u8),
             io_uring_group: group,
@@ -124,8 +125,8 @@ impl Environment {
             security_modules: text("sys/kernel/security/lsm")
                 .map(|list| list.trim().split(',').map(str::to_owned).collect())
                 .unwrap_or_default(),
-            memlock_bytes: Limit::of(ask::memlock_limits()),
-            nofile: Limit::of(ask::nofile_limits()),
+            memlock_bytes: Limit::of(Resource::Memlock),
+            nofile: Limit::of(Resource::Nofile),
         }
     }
 

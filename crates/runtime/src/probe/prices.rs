@@ -7,12 +7,14 @@
 mod notification;
 
 use super::{Layer, Refusal};
-use crate::sys::{self, prices::allowed_cpus, prices::blocking_eventfd, prices::memory_file};
+use crate::sys;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,11 +79,7 @@ impl Prices {
     /// # Errors
     /// When a CPU may not be used. A price that cannot be measured has a reason instead.
     pub fn measure(cpus: Option<[usize; 2]>) -> Result<Prices, Refusal> {
-        let allowed = allowed_cpus().map_err(|error| {
-            let what = format!("the CPUs of this process cannot be listed: {error}");
-            Refusal::new(Layer::Seccomp, what, "allow sched_getaffinity in the filter")
-        })?;
-        let cpus = choose(&allowed, cpus, core_of)?;
+        let cpus = choose(&allowed_cpus(), cpus, core_of)?;
         let (here, there) = (cpus[0], cpus.get(1).copied());
         let began = Instant::now();
         // A thread of its own, so that the caller's CPU and policy stay as they are. Threads that it
@@ -176,8 +174,9 @@ fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sam
     let second = there.ok_or_else(|| {
         format!("this process may use CPU {here} only: give it a second one (taskset, cpuset)")
     });
-    let file = memory_file().map_err(|error| {
-        said("a file in memory", &error, "raise the memory limit, or allow memfd_create")
+    let file = rustix::fs::memfd_create("twinring-prices", MemfdFlags::CLOEXEC);
+    let file = file.map(File::from).map_err(|error| {
+        said("a file in memory", error, "raise the memory limit, or allow memfd_create")
     });
     let mut memory = vec![1; COPIED_BYTES];
     while samples[0].len() < ROUNDS as usize && began.elapsed() < ROUNDS_WITHIN {
@@ -238,14 +237,14 @@ fn copy_of_1_kb(file: &File, memory: &mut [u8]) -> io::Result<f64> {
 /// and read without a sleeper is subtracted. Neither preempts the other; otherwise the number of
 /// switches would be random.
 fn wakeup() -> Sample {
-    let failed = |error: io::Error| said("an eventfd", &error, "raise `ulimit -n`");
-    let bell = blocking_eventfd().map_err(failed)?;
-    let answer = blocking_eventfd().map_err(failed)?;
-    let turn = |rung: &File, awaited: &File| {
+    let failed = |error| said("an eventfd", error, "raise `ulimit -n`");
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+    let answer = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+    let turn = |rung: &OwnedFd, awaited: &OwnedFd| {
         sys::eventfd_signal(rung.as_fd());
         sys::eventfd_clear(awaited.as_fd());
     };
-    let time = |awaited: &File| {
+    let time = |awaited: &OwnedFd| {
         let times = (0..WAKE_UPS).map(|_| {
             let began = Instant::now();
             turn(&bell, awaited);
@@ -260,7 +259,7 @@ fn wakeup() -> Sample {
             (1..WAKE_UPS).for_each(|_| turn(&answer, &bell));
             sys::eventfd_signal(answer.as_fd());
         });
-        sleeper.map_err(|error| said("a thread", &error, "raise `ulimit -u`"))?;
+        sleeper.map_err(|error| said("a thread", error, "raise `ulimit -u`"))?;
         Ok(time(&answer) / 2.0 - unslept_ns)
     })
 }
@@ -270,7 +269,7 @@ fn wakeup() -> Sample {
 fn choose(
     allowed: &[usize],
     wanted: Option<[usize; 2]>,
-    core_of: impl Fn(usize) -> BTreeSet<usize>,
+    core_of: impl Fn(usize) -> Vec<usize>,
 ) -> Result<Vec<usize>, Refusal> {
     if let Some(wanted) = wanted {
         let refuse = |what: String| {
@@ -289,18 +288,29 @@ fn choose(
         return Ok(wanted.to_vec());
     }
     let Some((&first, others)) = allowed.split_first() else {
-        let what = "this process may use no CPU below 8192";
-        return Err(Refusal::new(Layer::Resources, what, "give it one (taskset, cpuset)"));
+        let what = "the CPUs of this process cannot be listed";
+        return Err(Refusal::new(Layer::Resources, what, "mount /proc"));
     };
     let siblings = core_of(first);
     let second = others.iter().find(|cpu| !siblings.contains(cpu)).or(others.first());
     Ok([first].into_iter().chain(second.copied()).collect())
 }
 
+/// The CPUs that the calling thread may use, if the kernel reports them.
+fn allowed_cpus() -> Vec<usize> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    cpu_list(list.unwrap_or_default())
+}
+
 /// The hardware threads of a CPU's core, if the kernel reports them.
-fn core_of(cpu: usize) -> BTreeSet<usize> {
+fn core_of(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let text = fs::read_to_string(path).unwrap_or_default();
+    cpu_list(&fs::read_to_string(path).unwrap_or_default())
+}
+
+/// `0-3,8` as numbers.
+fn cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
@@ -309,7 +319,7 @@ fn core_of(cpu: usize) -> BTreeSet<usize> {
 }
 
 /// Why a price is unavailable.
-fn said(what: &str, error: &io::Error, fix: &str) -> String {
+fn said(what: &str, error: impl Display, fix: &str) -> String {
     format!("{what}: {error}; to permit it: {fix}")
 }
 
@@ -319,7 +329,7 @@ mod tests {
 
     #[test]
     fn cpus_are_of_different_cores_if_there_are() {
-        let core_of = |cpu: usize| BTreeSet::from([cpu / 2 * 2, cpu / 2 * 2 + 1]);
+        let core_of = |cpu: usize| vec![cpu / 2 * 2, cpu / 2 * 2 + 1];
         let choose = |allowed: &[usize], wanted| choose(allowed, wanted, core_of);
         assert_eq!(choose(&[0, 1, 2, 3], None).unwrap(), [0, 2]);
         assert_eq!(choose(&[4, 5], None).unwrap(), [4, 5]);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::io;
 
 /// The operations that the engine submits.
-const OPERATIONS: [(&str, u8); 13] = [
+const OPERATIONS: [(&str, u8); 11] = [
     ("POLL_ADD", opcode::PollAdd::CODE),
     ("TIMEOUT", opcode::Timeout::CODE),
     ("ACCEPT", opcode::Accept::CODE),
@@ -22,8 +22,6 @@ const OPERATIONS: [(&str, u8); 13] = [
     ("RECV", opcode::Recv::CODE),
     ("RECVMSG", opcode::RecvMsg::CODE),
     ("CLOSE", opcode::Close::CODE),
-    ("OPENAT2", opcode::OpenAt2::CODE),
-    ("STATX", opcode::Statx::CODE),
     ("READ", opcode::Read::CODE),
 ];
 

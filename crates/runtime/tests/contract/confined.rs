@@ -25,9 +25,9 @@ async fn others() -> [io::Result<()>; 3] {
     let directory = Dir::open(Path::new("/proc/self")).expect("it is mounted");
     let peer = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = peer.local_addr().expect("an address");
-    let file = directory.open_file(Path::new("stat"), Symlinks::Refuse).await;
+    let file = directory.open_file(Path::new("stat"), Symlinks::Refuse).await.expect("a file");
     let stream = TcpStream::connect(address).await;
-    [file.map(drop), stream.map(drop), datagram().await]
+    [file.read_at(0, 10).await.map(drop), stream.map(drop), datagram().await]
 }
 
 async fn datagram() -> io::Result<()> {

@@ -5,7 +5,6 @@ use crate::tree::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::OnceLock;
 use twinring::fs::Symlinks;
 use twinring::spawn;
 
@@ -13,9 +12,7 @@ pub(crate) const RULES: &[Rule] = rules![
     metadata_matches_the_filesystem,
     one_status_check_serves_all_that_arrived_together,
     reads_end_where_the_file_ends,
-    a_large_file_is_read_whole,
     many_files_are_read_at_once,
-    a_file_outlives_its_name,
     files_without_a_length_are_read_to_their_end,
 ];
 
@@ -85,24 +82,6 @@ fn reads_end_where_the_file_ends(configuration: Configuration) {
     });
 }
 
-pub(crate) const LARGE_BYTES: usize = 20 << 20;
-
-/// Made once for all tests: in a debug build it takes a while.
-pub(crate) fn large() -> &'static [u8] {
-    static LARGE: OnceLock<Vec<u8>> = OnceLock::new();
-    LARGE.get_or_init(|| pattern(3, 0..LARGE_BYTES))
-}
-
-fn a_large_file_is_read_whole(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        tree.write("file", large());
-        let file = tree.open("file").await;
-        assert!(file.read_at(0, usize::MAX).await.expect("a file") == large());
-        let middle = file.read_at(7_000_001, 5_000_000).await.expect("a file");
-        assert!(middle == large()[7_000_001..12_000_001]);
-    });
-}
-
 /// More than the ring or the queue of the threads holds.
 fn many_files_are_read_at_once(configuration: Configuration) {
     testing::needs_descriptors(3_000);
@@ -128,26 +107,6 @@ fn many_files_are_read_at_once(configuration: Configuration) {
         for reader in readers {
             reader.await.expect("not aborted");
         }
-    });
-}
-
-/// Replaced and deleted: an open file keeps its content.
-fn a_file_outlives_its_name(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        tree.write("file", &pattern(4, 0..50_000));
-        let old = tree.open("file").await;
-        tree.write("next", &pattern(5, 0..60_000));
-        std::fs::rename(tree.path("next"), tree.path("file")).expect("a file");
-        let new = tree.open("file").await;
-        std::fs::remove_file(tree.path("file")).expect("a file");
-        for (file, seed, bytes) in [(&old, 4, 50_000), (&new, 5, 60_000)] {
-            let read = file.read_at(0, usize::MAX).await.expect("a file");
-            assert_eq!(read.len(), bytes);
-            assert_pattern(seed, 0, &read);
-        }
-        let inode =
-            |metadata: std::io::Result<twinring::fs::Metadata>| metadata.expect("a file").inode;
-        assert_ne!(inode(old.metadata().await), inode(new.metadata().await));
     });
 }
 

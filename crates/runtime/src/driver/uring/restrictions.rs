@@ -8,8 +8,7 @@ use super::ring::Ring;
 use crate::config::UringFeatures;
 use crate::confine::Uses;
 use io_uring::opcode::{
-    Accept, AsyncCancel, Close, Connect, OpenAt2, PollAdd, Read, Recv, RecvMsg, Send, SendMsg,
-    Statx, Timeout,
+    Accept, AsyncCancel, Close, Connect, PollAdd, Read, Recv, RecvMsg, Send, SendMsg, Timeout,
 };
 use io_uring::register::Restriction;
 use io_uring::squeue::Flags;
@@ -63,7 +62,7 @@ impl Allowed {
             registrations.push(REGISTER_PBUF_RING);
         }
         if uses.files {
-            operations.extend([OpenAt2::CODE, Statx::CODE, Read::CODE]);
+            operations.push(Read::CODE);
             flags |= Flags::ASYNC;
         }
         operations.sort_unstable();
@@ -75,7 +74,7 @@ impl Allowed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use io_uring::opcode::{Connect, OpenAt, OpenAt2, Socket, Splice, UnlinkAt, Write};
+    use io_uring::opcode::{Connect, OpenAt2, Socket, Splice, UnlinkAt, Write};
 
     /// What the kernel does with the list is a rule of the contract suite (`confined`).
     #[test]
@@ -84,10 +83,10 @@ mod tests {
         let of = |uses| Allowed::by(uses, &features).operations;
         let accepting = of(Uses { accept: true, ..Uses::default() });
         let all = of(Uses { accept: true, connect: true, datagrams: true, files: true });
-        for never in [OpenAt::CODE, UnlinkAt::CODE, Socket::CODE, Write::CODE, Splice::CODE] {
+        for never in [OpenAt2::CODE, UnlinkAt::CODE, Socket::CODE, Write::CODE, Splice::CODE] {
             assert!(!all.contains(&never), "operation {never}");
         }
-        for other in [OpenAt2::CODE, Statx::CODE, Read::CODE, RecvMsg::CODE, Connect::CODE] {
+        for other in [Read::CODE, RecvMsg::CODE, Connect::CODE] {
             assert!(!accepting.contains(&other) && all.contains(&other), "operation {other}");
         }
     }

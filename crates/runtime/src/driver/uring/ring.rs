@@ -4,7 +4,6 @@ use crate::calls::Call;
 use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
-use crate::sys;
 use crate::sys::ring::{self, Setup, Uring, Wait};
 use io_uring::cqueue;
 use io_uring::squeue::{Entry, Flags};
@@ -223,8 +222,7 @@ impl Ring {
             // request just now, which time may change.
             Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
                 if self.uring.arrived() == 0 {
-                    // Fails only for a wrong descriptor, and none is asked about.
-                    let _slept = sys::poll::wait_readable(-1, REFUSED_PAUSE);
+                    std::thread::sleep(REFUSED_PAUSE);
                 }
                 Ok(())
             }

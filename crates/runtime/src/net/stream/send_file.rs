@@ -4,7 +4,6 @@ use super::TcpStream;
 use crate::driver::pieces::Piece;
 use crate::driver::{Side, errno};
 use crate::fs::File;
-use crate::fs::operation::WARM_BYTES;
 use crate::net::{Operation, with_socket};
 use crate::sys;
 use crate::task::yield_now;
@@ -16,7 +15,7 @@ use std::task::Waker;
 
 /// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
 /// than the disk, a large one would run for seconds without ever finding the socket full.
-const CHUNK_BYTES: usize = WARM_BYTES / 2;
+const CHUNK_BYTES: usize = 128 * 1024;
 /// Bytes that are read and sent at once if sendfile(2) cannot be used.
 const COPY_BYTES: usize = 64 * 1024;
 

@@ -20,6 +20,7 @@
 
 use super::{Sample, median, said};
 use crate::sys::{self, prices as call};
+use rustix::thread::{MembarrierCommand, membarrier};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
@@ -93,16 +94,16 @@ fn watch(stop: &AtomicBool) -> Seen {
 /// Measures one round, in a thread that is bound to its CPU.
 pub(super) fn measure(there: usize) -> Sample {
     let kick = call::Kick::new();
-    let kick = kick.map_err(|error| said("the last real-time signal", &error, "do not use it"))?;
+    let kick = kick.map_err(|error| said("the last real-time signal", error, "do not use it"))?;
     let (stop, thread) = (AtomicBool::new(false), AtomicI32::new(0));
     thread::scope(|scope| {
         let receiver = thread::Builder::new().spawn_scoped(scope, || {
             kick.interrupts_me(true);
             sys::pin_current_thread(there)?;
-            thread.store(call::thread_id(), Ordering::Release);
+            thread.store(thread_id(), Ordering::Release);
             io::Result::Ok(watch(&stop))
         });
-        let receiver = receiver.map_err(|error| said("a thread", &error, "raise `ulimit -u`"))?;
+        let receiver = receiver.map_err(|error| said("a thread", error, "raise `ulimit -u`"))?;
         let notified = notify(&kick, &thread);
         stop.store(true, Ordering::Relaxed);
         let seen = receiver.join().map_err(|_| "the receiver ended early".to_owned())?;
@@ -113,6 +114,10 @@ pub(super) fn measure(there: usize) -> Sample {
             )
         })
     })
+}
+
+fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// The notifications of a round.
@@ -133,15 +138,16 @@ fn notify(kick: &call::Kick, thread: &AtomicI32) -> Result<Option<Notified>, Str
     }
     // Until the receiver is calibrated.
     thread::sleep(Duration::from_millis(1));
-    let (me, target) = (call::thread_id(), thread.load(Ordering::Acquire));
-    let tgkill = |error| said("tgkill(2)", &error, "allow it in the seccomp filter");
+    let (me, target) = (thread_id(), thread.load(Ordering::Acquire));
+    let tgkill = |error| said("tgkill(2)", error, "allow it in the seccomp filter");
     kick.interrupts_me(false);
     let unnoticed = repeat(0, || kick.send(me), || kick.take()).map_err(tgkill)?;
     let signals = repeat(SIGNAL_PAUSE_NS, || kick.send(target), || Ok(())).map_err(tgkill)?;
-    let barriers =
-        call::register_barrier().and_then(|()| repeat(PAUSE_NS, call::barrier, || Ok(())));
-    let barriers = barriers
-        .map_err(|error| said("membarrier(2)", &error, "allow it in the seccomp filter"))?;
+    let barrier = || Ok(membarrier(MembarrierCommand::PrivateExpedited)?);
+    let barriers = membarrier(MembarrierCommand::RegisterPrivateExpedited)
+        .map_err(io::Error::from)
+        .and_then(|()| repeat(PAUSE_NS, barrier, || Ok(())))
+        .map_err(|error| said("membarrier(2)", error, "allow it in the seccomp filter"))?;
     Ok(Some(Notified { unnoticed, signals, barriers }))
 }
 

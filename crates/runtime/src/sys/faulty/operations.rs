@@ -47,11 +47,9 @@ mod code {
     pub(super) const ASYNC_CANCEL: u8 = 14;
     pub(super) const CONNECT: u8 = 16;
     pub(super) const CLOSE: u8 = 19;
-    pub(super) const STATX: u8 = 21;
     pub(super) const READ: u8 = 22;
     pub(super) const SEND: u8 = 26;
     pub(super) const RECV: u8 = 27;
-    pub(super) const OPENAT2: u8 = 28;
 }
 const SQE_SKIP_SUCCESS: u8 = 1 << 6;
 const ACCEPT_MULTISHOT: u16 = 1;
@@ -209,7 +207,7 @@ impl Layer {
         match sqe.opcode {
             code::RECV | code::RECVMSG => stream || sqe.ioprio & RECV_MULTISHOT != 0,
             code::ACCEPT | code::CONNECT | code::ASYNC_CANCEL | code::CLOSE => true,
-            code::POLL_ADD | code::OPENAT2 | code::STATX | code::READ => true,
+            code::POLL_ADD | code::READ => true,
             _ => false,
         }
     }

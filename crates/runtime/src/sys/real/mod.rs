@@ -13,9 +13,12 @@ pub(crate) mod ring;
 pub(crate) mod socket;
 pub(crate) mod trial;
 
+use rustix::event::EventfdFlags;
+use rustix::io::retry_on_intr;
+use rustix::thread::CpuSet;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Instant;
 
@@ -186,45 +189,28 @@ fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
 
 /// An eventfd(2) used to wake a worker that waits in the kernel.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed.
-    let fd = retry_eintr(|| unsafe {
-        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as isize
-    })?;
-    // SAFETY: eventfd returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Adds one to an eventfd. A full counter (EAGAIN) already wakes its reader and is not an error.
 #[cfg_attr(all(test, loom), allow(dead_code, reason = "models have no eventfd"))]
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    let _full_is_fine = retry_eintr(|| {
-        // SAFETY: eight live bytes, only read by the kernel.
-        unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) }
-    });
+    let _full_is_fine = retry_on_intr(|| rustix::io::write(fd, &1u64.to_ne_bytes()));
 }
 
 /// Resets an eventfd to zero; nothing to read is not an error.
 pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
-    let mut count = [0u8; 8];
-    let _empty_is_fine = retry_eintr(|| {
-        // SAFETY: eight live bytes, exclusively borrowed.
-        unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) }
-    });
+    let _empty_is_fine = retry_on_intr(|| rustix::io::read(fd, &mut [0u8; 8]));
 }
 
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
+    if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: an all-zero cpu_set_t is the valid empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `cpu` is below CPU_SETSIZE, checked above, so the bit is inside the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is live for the call and its exact size is passed.
-    retry_eintr(|| unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } as isize)
-        .map(drop)
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
 /// CPU time used by the calling thread so far, user and system, in nanoseconds.
@@ -240,10 +226,7 @@ pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
 /// CPU time used by the calling thread so far, by CLOCK_THREAD_CPUTIME_ID: exact to the moment,
 /// where getrusage(2) adds the time since the last tick or switch only later.
 pub(crate) fn thread_cpu_clock_ns() -> u64 {
-    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `used` is live and exclusively borrowed; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
-    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+    nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// The current time, for this process.
@@ -254,9 +237,13 @@ pub(crate) fn now() -> Instant {
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.
 pub(crate) fn monotonic_ns() -> u64 {
+    nanoseconds_of(libc::CLOCK_MONOTONIC)
+}
+
+fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is live and exclusively borrowed; CLOCK_MONOTONIC exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    // SAFETY: `now` is live and exclusively borrowed; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -330,18 +317,7 @@ impl Drop for Mapping {
 /// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not reserve a port
 /// exclusively.
 pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    retry_eintr(|| {
-        // SAFETY: a live c_int and its exact size are passed.
-        unsafe {
-            libc::setsockopt(
-                socket,
-                libc::IPPROTO_IP,
-                libc::IP_BIND_ADDRESS_NO_PORT,
-                std::ptr::from_ref(&on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            ) as isize
-        }
-    })
-    .map(drop)
+    // SAFETY: the caller has the descriptor open.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    datagram::set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }

@@ -1,9 +1,11 @@
 //! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
 
 use super::retry_eintr;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An event of epoll for one descriptor.
@@ -128,19 +130,12 @@ impl Epoll {
 
 /// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner. True if it is.
 pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<bool> {
-    let mut target = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let timespec = libc::timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    // SAFETY: one live pollfd and a live timespec are passed; a null signal mask leaves the mask
-    // unchanged.
-    let returned = unsafe { libc::ppoll(&mut target, 1, &timespec, std::ptr::null()) };
-    match returned {
-        count if count >= 0 => Ok(count > 0),
-        _ => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EINTR) => Ok(false),
-            error => Err(error),
-        },
+    // SAFETY: the caller has the descriptor open.
+    let target = PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
+    // A longer one is no limit.
+    let timeout = timeout.try_into().ok();
+    match rustix::event::poll(&mut [target], timeout.as_ref()) {
+        Err(Errno::INTR) => Ok(false),
+        ready => Ok(ready? > 0),
     }
 }

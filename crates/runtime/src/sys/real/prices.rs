@@ -1,30 +1,13 @@
-//! The calls that the prices are measured with: a trivial one, notifications, sleep, copies.
+//! The calls that the prices are measured with, and that no wrapper library in use offers.
 
 use super::retry_eintr;
-use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::FromRawFd;
 
 /// Enters the kernel and returns. Not getpid(3): a C library may cache the result.
 pub(crate) fn do_nothing() {
     // SAFETY: no memory is passed, and the call cannot fail.
     unsafe { libc::syscall(libc::SYS_getpid) };
-}
-
-/// The CPUs that the calling thread may use.
-pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
-    // One bit for each of the 8,192 CPUs that a kernel supports at most; cpu_set_t has 1,024.
-    let mut set = [0u64; 128];
-    let bytes = retry_eintr(|| {
-        // SAFETY: live, exclusively borrowed memory and its exact size; 0 is the calling thread.
-        unsafe {
-            libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
-                as isize
-        }
-    })?;
-    let is_allowed = |cpu: &usize| set[cpu / 64] & (1 << (cpu % 64)) != 0;
-    Ok((0..(bytes * 8).min(set.len() * 64)).filter(is_allowed).collect())
 }
 
 /// Makes the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
@@ -45,32 +28,6 @@ pub(crate) fn preempt_nobody() -> io::Result<()> {
         }
     })
     .map(drop)
-}
-
-/// The calling thread, as [`Kick::send`] names it.
-pub(crate) fn thread_id() -> libc::pid_t {
-    // SAFETY: no memory is passed, and the call cannot fail. Not gettid(3): glibc before 2.30 lacks
-    // it.
-    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
-}
-
-const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-
-/// Allows this process to call [`barrier`] (Linux 4.14).
-pub(crate) fn register_barrier() -> io::Result<()> {
-    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
-}
-
-/// Interrupts each CPU that runs another thread of this process, and waits until all have answered.
-pub(crate) fn barrier() -> io::Result<()> {
-    membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
-}
-
-fn membarrier(command: libc::c_int) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    retry_eintr(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0u32, 0) } as isize)
-        .map(drop)
 }
 
 /// A signal without an effect. While this exists, the process has its handler.
@@ -116,8 +73,8 @@ impl Kick {
         unsafe { libc::pthread_sigmask(how, &set, std::ptr::null_mut()) };
     }
 
-    /// Sends it to a thread of this process.
-    pub(crate) fn send(&self, thread: libc::pid_t) -> io::Result<()> {
+    /// Sends it to a thread of this process, by its number (gettid(2)).
+    pub(crate) fn send(&self, thread: i32) -> io::Result<()> {
         // SAFETY: no memory is passed; a thread that has ended is reported as an error.
         retry_eintr(|| unsafe {
             libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, self.signal)
@@ -153,23 +110,4 @@ impl Drop for Kick {
         // the default action, which ends the process, cannot occur.
         let _it_was_there_before = self.action(Some(libc::SIG_DFL));
     }
-}
-
-/// An eventfd(2) whose readers sleep.
-pub(crate) fn blocking_eventfd() -> io::Result<File> {
-    // SAFETY: no memory is passed.
-    let fd = retry_eintr(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } as isize)?;
-    // SAFETY: eventfd returned a new descriptor that has no other owner.
-    Ok(unsafe { File::from_raw_fd(fd as libc::c_int) })
-}
-
-/// An empty file in memory.
-pub(crate) fn memory_file() -> io::Result<File> {
-    let name = c"twinring-prices";
-    // SAFETY: a live, terminated name.
-    let fd = retry_eintr(|| unsafe {
-        libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)
-    } as isize)?;
-    // SAFETY: memfd_create returned a new descriptor that has no other owner.
-    Ok(unsafe { File::from_raw_fd(fd as libc::c_int) })
 }

@@ -1,6 +1,5 @@
 //! The calls of the probe: small ones whose result is a number or an errno.
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -74,38 +73,4 @@ fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
         returned if returned < 0 => io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
         _ => 0,
     }
-}
-
-/// The soft and hard limit of RLIMIT_MEMLOCK in bytes; `None` is unlimited.
-pub(crate) fn memlock_limits() -> (Option<u64>, Option<u64>) {
-    // SAFETY: see `limits`.
-    limits(|limits| unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, limits) })
-}
-
-/// The soft and hard limit of RLIMIT_NOFILE; `None` is unlimited.
-pub(crate) fn nofile_limits() -> (Option<u64>, Option<u64>) {
-    // SAFETY: see `limits`.
-    limits(|limits| unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, limits) })
-}
-
-/// Calls `ask`, which is getrlimit(2), with one live, exclusively borrowed rlimit. Linux knows the
-/// resources, so the call cannot fail. (The type of a resource differs between C libraries.)
-fn limits(ask: impl FnOnce(*mut libc::rlimit) -> libc::c_int) -> (Option<u64>, Option<u64>) {
-    let mut limits = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    ask(&raw mut limits);
-    let finite = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
-    (finite(limits.rlim_cur), finite(limits.rlim_max))
-}
-
-/// Release and version of the kernel, from uname(2).
-pub(crate) fn kernel_release() -> (String, String) {
-    // SAFETY: an all-zero utsname is a valid value: empty, terminated strings.
-    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: `name` is live and exclusively borrowed; with a valid pointer uname cannot fail.
-    unsafe { libc::uname(&raw mut name) };
-    // SAFETY: the kernel terminates every field of utsname, and `name` outlives the borrow.
-    let text = |field: &[libc::c_char]| unsafe {
-        CStr::from_ptr(field.as_ptr()).to_string_lossy().into_owned()
-    };
-    (text(&name.release), text(&name.version))
 }
