@@ -64,7 +64,7 @@ where
     }
 }
 
-/// Hyper's timer, on the timer wheel of the worker: for `header_read_timeout`, `keep_alive_interval`
+/// Hyper's timer, on the timers of the worker: for `header_read_timeout`, `keep_alive_interval`
 /// and the like.
 ///
 /// # Panics

@@ -35,7 +35,7 @@ where
 {
     let worker = current();
     let mut job = worker.spawned().run(work);
-    JoinHandle::spawn(&worker.executor, async move {
+    JoinHandle::spawn(&worker, async move {
         loop {
             // The pool outlives the tasks: an error says that there is no memory for any thread.
             match (&mut job).await {

@@ -528,18 +528,14 @@ impl Driver {
     }
 
     /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
-    /// handles a portion of the events, and collects the wakers to call. While `has_arrivals` returns
-    /// true, the next call handles the next portion without waiting. This and the next fail only if
-    /// the engine as a whole is unusable.
+    /// handles a portion of the events, and collects the wakers to call. The next call handles the next
+    /// portion, without waiting. This and the next fail only if the engine as a whole is unusable.
     #[inline]
     pub(crate) fn turn(
         &mut self,
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        if !self.sockets.lingering.is_empty() {
-            self.expire_lingering();
-        }
         match &mut self.engine {
             Engine::Uring(uring) => uring.turn(&mut self.sockets, timeout, wakes),
             Engine::Epoll(epoll) => epoll.turn(&mut self.sockets, timeout, wakes),
@@ -555,17 +551,13 @@ impl Driver {
         }
     }
 
-    /// True if `turn` has events to handle without waiting.
-    #[inline]
-    pub(crate) fn has_arrivals(&self) -> bool {
-        match &self.engine {
-            Engine::Uring(uring) => uring.has_arrivals(),
-            Engine::Epoll(epoll) => epoll.has_arrivals(),
-        }
+    /// The number of the round: data that tasks handle in a round had arrived when it began.
+    pub(crate) fn round(&self) -> u64 {
+        self.sockets.round
     }
 
-    #[cold]
-    fn expire_lingering(&mut self) {
+    /// Closes the sockets that have lingered long enough.
+    pub(crate) fn expire_lingering(&mut self) {
         while let Some(key) = self.sockets.lingering.pop_expired() {
             if !self.sockets.is_open(key) {
                 continue;

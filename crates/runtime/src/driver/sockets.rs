@@ -41,11 +41,13 @@ pub(crate) enum Entry {
 pub(crate) struct Sockets {
     pub(crate) entries: Slots<Entry>,
     pub(crate) lingering: Lingering,
+    /// Counts the times that the engine looked for events.
+    pub(crate) round: u64,
 }
 
 impl Sockets {
     pub(crate) fn new(linger: Duration) -> Sockets {
-        Sockets { entries: Slots::new(), lingering: Lingering::new(linger) }
+        Sockets { entries: Slots::new(), lingering: Lingering::new(linger), round: 0 }
     }
 
     /// The stream of a key.

@@ -194,7 +194,7 @@ impl TcpStream {
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
-        let executor = &*self.worker.executor;
+        let executor = &self.worker.executor;
         if executor.has_budget() {
             let bytes = buf.as_ref().map_or(0, SendBuf::len);
             let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
@@ -228,7 +228,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         token: &mut WaitToken,
     ) -> Poll<io::Result<RecvBuf>> {
-        let executor = &*self.worker.executor;
+        let executor = &self.worker.executor;
         if executor.has_budget() {
             let stream = &mut *self.stream.borrow_mut();
             let receiving = &mut stream.receiving;

@@ -75,11 +75,11 @@ impl Machine {
     fn run_until(&self, over: impl Fn() -> bool) {
         let inbox = self.registration.inbox();
         loop {
-            self.executor.run_ready();
+            let idle = self.executor.run(&mut Vec::new());
             if over() {
                 return;
             }
-            let reported = match self.executor.is_idle(inbox) {
+            let reported = match idle {
                 true => {
                     inbox.eventfd().wait(self.watch);
                     true

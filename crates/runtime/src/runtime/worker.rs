@@ -11,10 +11,8 @@ use crate::event::Event;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
-use crate::task::{
-    self, Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter,
-};
-use crate::time::{sleep_until, wheel::Wheel};
+use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter};
+use crate::time::{Timers, sleep_until};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
@@ -29,47 +27,37 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
 }
 
-/// Sets the worker of this thread; returns the one before.
-pub(super) fn set_current(worker: Option<Rc<Worker>>) -> Option<Rc<Worker>> {
-    task::set_current(worker.as_ref().map(|worker| Rc::clone(&worker.executor)));
-    CURRENT.replace(worker)
-}
-
 /// The worker of this thread.
 ///
 /// # Panics
 /// Outside a runtime, which is a mistake in the program and not in its input.
 pub(crate) fn current() -> Rc<Worker> {
-    let worker = CURRENT.with_borrow(Option::clone);
-    worker.expect(OUTSIDE)
+    with_current(Rc::clone).expect(OUTSIDE)
 }
 
 /// Calls `f` with the worker of this thread, if there is one.
-fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
-    CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
+pub(crate) fn with_current<R>(f: impl FnOnce(&Rc<Worker>) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.borrow().as_ref().map(f)).ok().flatten()
 }
 
 /// True on the thread of a worker that has begun to serve, which must not sleep. Before that, while
 /// the main future is polled for the first time, no connection waits.
 pub(crate) fn is_serving() -> bool {
-    with_current(|worker| worker.serves.get()) == Some(true)
+    with_current(|worker| worker.round() > 0) == Some(true)
 }
 
 /// The state of one worker thread.
 pub(crate) struct Worker {
     pub(super) registration: Registration,
-    pub(crate) executor: Rc<Executor>,
-    pub(crate) timers: RefCell<Wheel>,
+    pub(crate) executor: Executor,
+    pub(crate) timers: Timers,
     pub(crate) driver: RefCell<Driver>,
     pub(crate) counters: Arc<Counters>,
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
     pub(crate) descriptor_waiters: RefCell<WaitQueue>,
     pub(super) shutdown_waiters: RefCell<WaitQueue>,
-    pub(super) started: Instant,
-    /// It has had a turn.
-    serves: Cell<bool>,
-    /// Counts the turns of the engine.
-    round: Cell<u64>,
+    /// The main future has ended, or the runtime was stopped.
+    over: Cell<bool>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_event: EventHandler,
 }
@@ -112,30 +100,22 @@ impl Worker {
                 None => RuntimeError::new(what, Some(error)),
             }
         })?;
-        let started = sys::now();
         Ok(Rc::new(Worker {
-            executor: Rc::new(Executor::new(
+            executor: Executor::new(
                 registration.worker(),
                 Arc::clone(&counters),
                 builder.stop_on_panic,
-            )),
+            ),
             registration,
-            timers: RefCell::new(Wheel::new()),
+            timers: Timers::default(),
             driver: RefCell::new(driver),
             counters,
             descriptor_waiters: RefCell::default(),
             shutdown_waiters: RefCell::default(),
-            started,
-            serves: Cell::new(false),
-            round: Cell::new(0),
+            over: Cell::new(runtime.shared.stage() == STOPPING),
             shared: Arc::clone(&runtime.shared),
             on_event: Arc::clone(&builder.on_event),
         }))
-    }
-
-    /// Nanoseconds from the start of the worker to `moment`: the time scale of its timers.
-    pub(crate) fn since_start_ns(&self, moment: Instant) -> u64 {
-        moment.saturating_duration_since(self.started).as_nanos() as u64
     }
 
     pub(crate) fn notice(&self, notice: Event) {
@@ -165,7 +145,7 @@ impl Worker {
 
     /// The number of the round: data that tasks handle in a round had arrived when it began.
     pub(crate) fn round(&self) -> u64 {
-        self.round.get()
+        self.driver.borrow().round()
     }
 
     pub(super) fn stage(&self) -> u8 {
@@ -182,6 +162,8 @@ impl Worker {
         let _leave = Enter::new(Rc::clone(&self))?;
         let output = RefCell::new(None);
         let mut main = Box::pin(async {
+            // Also after a panic.
+            let _over = Over(&self.over);
             let finished = main.await;
             *output.borrow_mut() = Some(finished);
         });
@@ -208,7 +190,8 @@ impl Worker {
             {
                 break;
             }
-            self.turn(&mut wakes).map_err(failed)?;
+            self.turn(true, &mut wakes).map_err(failed)?;
+            self.executor.run(&mut wakes);
         }
         Ok(())
     }
@@ -217,15 +200,15 @@ impl Worker {
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
     fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
-        let main = JoinHandle::spawn(&self.executor, main);
+        let main = JoinHandle::spawn(self, main);
         let mut wakes = Vec::new();
         loop {
-            self.executor.run_ready();
+            let idle = self.executor.run(&mut wakes);
             // Checked before the wait: when `main` has ended, there may be no further event.
-            if main.is_finished() || self.stage() == STOPPING {
+            if self.over.get() {
                 break;
             }
-            self.turn(&mut wakes).map_err(failed)?;
+            self.turn(idle, &mut wakes).map_err(failed)?;
         }
         match main.take_panic() {
             Some(panic) => std::panic::resume_unwind(panic),
@@ -239,27 +222,18 @@ impl Worker {
         self.executor.abort_all();
     }
 
-    /// Lets the driver submit, wait and report, and queues the tasks that it woke. `wakes` is empty
-    /// between turns, and kept for its allocation.
+    /// Lets the driver submit, wait and report, and collects the tasks that it woke.
     #[inline(always)]
-    fn turn(&self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        self.serves.set(true);
+    fn turn(&self, idle: bool, wakes: &mut Vec<Waker>) -> io::Result<()> {
         let mut driver = self.driver.borrow_mut();
-        let deadline = self.next_deadline(&mut driver);
-        let mut timeout = Some(Duration::ZERO);
-        if !driver.has_arrivals() {
-            self.publish_in_use(&driver);
-            self.round.set(self.round.get() + 1);
-            if self.executor.is_idle(self.registration.inbox()) {
-                timeout = deadline.map(until);
-            }
-        }
+        self.publish_in_use(&driver);
+        let deadline = earlier(self.timers.first(), driver.next_deadline());
+        let timeout = if idle { deadline.map(until) } else { Some(Duration::ZERO) };
         driver.turn(timeout, wakes)?;
         drop(driver);
         if let Some(deadline) = deadline {
             self.after_deadline(deadline, timeout, wakes);
         }
-        self.executor.wake_each(wakes);
         if self.registration.inbox().is_signalled() {
             self.take_inbox();
         }
@@ -274,25 +248,12 @@ impl Worker {
         self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
 
-    #[inline]
-    fn next_deadline(&self, driver: &mut Driver) -> Option<Instant> {
-        let (no_timer, lingering) = (self.timers.borrow().is_empty(), driver.next_deadline());
-        if no_timer { lingering } else { self.next_timer(lingering) }
-    }
-
-    #[inline(never)]
-    fn next_timer(&self, lingering: Option<Instant>) -> Option<Instant> {
-        let timer = self.timers.borrow_mut().next_deadline_ns();
-        let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
-        timer.into_iter().chain(lingering).min()
-    }
-
-    /// A turn that had a deadline: fires the timers that are due.
+    /// A turn that had a deadline: fires the timers that are due, and closes sockets that have lingered long enough.
     #[inline(never)]
     fn after_deadline(&self, deadline: Instant, timeout: Option<Duration>, wakes: &mut Vec<Waker>) {
         let now = sys::now();
-        let now_ns = self.since_start_ns(now);
-        self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
+        self.timers.fire(now, wakes);
+        self.driver.borrow_mut().expire_lingering();
         if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
             self.counters.wait_overrun.record(now - deadline);
         }
@@ -302,18 +263,28 @@ impl Worker {
     fn submit(&self) -> io::Result<()> {
         let mut wakes = Vec::new();
         self.driver.borrow_mut().submit(&mut wakes)?;
-        self.executor.wake_each(&mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
     #[inline(never)]
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(self.registration.inbox()));
+        if self.stage() == STOPPING {
+            self.over.set(true);
+        }
         if self.stage() >= DRAINING {
             let mut wakes = Vec::new();
             self.shutdown_waiters.borrow_mut().wake(&mut wakes);
             wakes.into_iter().for_each(Waker::wake);
         }
+    }
+}
+
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -327,6 +298,15 @@ fn failed(error: io::Error) -> RuntimeError {
     RuntimeError::new("the worker's engine failed", Some(error))
 }
 
+/// Ends the loop of a worker when it is dropped.
+struct Over<'a>(&'a Cell<bool>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
 /// Makes a worker the current one of its thread; shuts it down when dropped.
 struct Enter {
     worker: Rc<Worker>,
@@ -337,7 +317,7 @@ impl Enter {
         if CURRENT.with_borrow(Option::is_some) {
             return Err(RuntimeError::new("a runtime runs on this thread already", None));
         }
-        set_current(Some(Rc::clone(&worker)));
+        CURRENT.set(Some(Rc::clone(&worker)));
         Ok(Enter { worker })
     }
 }
@@ -350,7 +330,7 @@ impl Drop for Enter {
         self.worker.driver.borrow_mut().teardown(patience, &mut wakes);
         drop(wakes);
         self.worker.publish_in_use(&self.worker.driver.borrow());
-        set_current(None);
+        CURRENT.take();
     }
 }
 

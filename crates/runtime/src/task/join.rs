@@ -1,6 +1,7 @@
 //! The join handle that `spawn` returns.
 
-use super::{Executor, WaitToken, Waiter, with_current};
+use super::{WaitToken, Waiter};
+use crate::runtime::{Worker, current, with_current};
 use crate::slots::Key;
 use pin_project_lite::pin_project;
 use std::any::Any;
@@ -145,7 +146,7 @@ impl<F: Future> Future for Tracked<F> {
                 Poll::Ready(())
             }
             Err(panic) => {
-                let panic = with_current(|executor| executor.task_panicked(panic)).flatten();
+                let panic = with_current(|worker| worker.executor.task_panicked(panic)).flatten();
                 panic.into_iter().for_each(|panic| this.completion.settle(State::Panicked(panic)));
                 Poll::Ready(())
             }
@@ -158,7 +159,7 @@ impl<F: Future> Future for Tracked<F> {
 /// It yields the task's result, or a [`JoinError`] if the task panicked or was aborted.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<State<T>>>,
-    executor: Weak<Executor>,
+    worker: Weak<Worker>,
     key: Key,
 }
 
@@ -186,19 +187,18 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let executor = with_current(Rc::clone).expect(OUTSIDE);
-    JoinHandle::spawn(&executor, future)
+    JoinHandle::spawn(&current(), future)
 }
 
 impl<T: 'static> JoinHandle<T> {
     pub(crate) fn spawn(
-        executor: &Rc<Executor>,
+        worker: &Rc<Worker>,
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
         let state = Rc::new(RefCell::new(State::Running(None)));
         let completion = Completion { state: Rc::clone(&state) };
-        let key = executor.spawn(Box::pin(Tracked { future, completion }));
-        JoinHandle { state, executor: Rc::downgrade(executor), key }
+        let key = worker.executor.spawn(Box::pin(Tracked { future, completion }));
+        JoinHandle { state, worker: Rc::downgrade(worker), key }
     }
 }
 
@@ -206,8 +206,8 @@ impl<T> JoinHandle<T> {
     /// Ends the task at its current await point and drops what it owns. Has no effect on a finished
     /// task.
     pub fn abort(&self) {
-        if let Some(executor) = self.executor.upgrade() {
-            executor.abort(self.key);
+        if let Some(worker) = self.worker.upgrade() {
+            worker.executor.abort(self.key);
         }
     }
 

@@ -35,10 +35,8 @@ use crate::sys::waker::forget_all;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -47,44 +45,17 @@ type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 struct Task {
     /// Empty while the task is being polled.
     future: Option<BoxedFuture>,
+    /// It is in `ready` or `yielded`.
     queued: bool,
 }
 
 #[derive(Default)]
 struct Tasks {
     slots: Slots<Task>,
-    /// Tasks to poll in the next round; those of the present one are in front.
+    /// Tasks that a task or another thread woke; those of the present round are in front.
     ready: Vec<Key>,
     /// Tasks that woke themselves, to yield to others.
     yielded: VecDeque<Key>,
-}
-
-impl Tasks {
-    #[inline]
-    fn wake(&mut self, key: Key) {
-        let Some(task) = self.slots.get_mut(key) else { return };
-        if !std::mem::replace(&mut task.queued, true) {
-            match task.future {
-                Some(_) => self.ready.push(key),
-                // It runs, and wakes itself.
-                None => self.yielded.push_back(key),
-            }
-        }
-    }
-}
-
-thread_local! {
-    static CURRENT: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
-}
-
-/// Sets the executor of this thread, whose tasks run on it.
-pub(crate) fn set_current(executor: Option<Rc<Executor>>) {
-    CURRENT.set(executor);
-}
-
-/// Calls `f` with the executor of this thread, if there is one.
-fn with_current<R>(f: impl FnOnce(&Rc<Executor>) -> R) -> Option<R> {
-    CURRENT.try_with(|current| current.borrow().as_ref().map(f)).ok().flatten()
 }
 
 /// Runs the tasks of one worker. All of its state belongs to one thread.
@@ -94,8 +65,10 @@ pub(crate) struct Executor {
     /// A panic of a task is passed on, which ends the worker.
     stop_on_panic: bool,
     tasks: RefCell<Tasks>,
+    /// No task is in `ready` or `yielded`.
+    idle: Cell<bool>,
     /// What is left of [`OPERATIONS_PER_POLL`] to the task that is being polled.
-    budget: Cell<i32>,
+    budget: Cell<i64>,
 }
 
 /// Tasks that yielded and are polled in one round. Thousands of them may have work at any time, and
@@ -105,7 +78,7 @@ const YIELDED_PER_ROUND: usize = 4;
 
 /// Socket operations that a task may complete in one poll before it must yield. Otherwise a
 /// connection that always has data would monopolise the thread.
-const OPERATIONS_PER_POLL: i32 = 32;
+const OPERATIONS_PER_POLL: i64 = 32;
 
 /// Bytes that count as a further operation: a task may move 256 KiB in one poll.
 const OPERATION_BYTES: usize = 8 * 1024;
@@ -117,6 +90,7 @@ impl Executor {
             counters,
             stop_on_panic,
             tasks: RefCell::default(),
+            idle: Cell::new(true),
             budget: Cell::new(OPERATIONS_PER_POLL),
         }
     }
@@ -126,49 +100,28 @@ impl Executor {
         let mut tasks = self.tasks.borrow_mut();
         let key = tasks.slots.insert(Task { future: Some(future), queued: true });
         tasks.ready.push(key);
+        self.idle.set(false);
         key
     }
 
     /// Queues a poll of the task unless one is queued or the task has ended.
     pub(crate) fn wake(&self, key: Key) {
-        self.tasks.borrow_mut().wake(key);
-    }
-
-    /// Wakes all in `wakes`, which is empty then and keeps its allocation.
-    #[inline]
-    pub(crate) fn wake_each(&self, wakes: &mut Vec<Waker>) {
-        let mut foreign = false;
-        {
-            let mut tasks = self.tasks.borrow_mut();
-            for waker in wakes.iter() {
-                match task_of(waker) {
-                    Some(task) if task.worker == self.worker => tasks.wake(task.key),
-                    _ => foreign = true,
-                }
-            }
-        }
-        if foreign {
-            self.wake_foreign(wakes);
-        }
-        // Those that are left need not be dropped.
-        forget_all(wakes);
-    }
-
-    /// Calls the wakers of `wakes` that are not of tasks here, with nothing borrowed.
-    #[cold]
-    fn wake_foreign(&self, wakes: &mut Vec<Waker>) {
-        for waker in wakes.drain(..) {
-            if task_of(&waker).is_none_or(|task| task.worker != self.worker) {
-                waker.wake();
+        let tasks = &mut *self.tasks.borrow_mut();
+        let Some(task) = tasks.slots.get_mut(key) else { return };
+        if !std::mem::replace(&mut task.queued, true) {
+            self.idle.set(false);
+            match task.future {
+                Some(_) => tasks.ready.push(key),
+                // It runs, and wakes itself.
+                None => tasks.yielded.push_back(key),
             }
         }
     }
 
     /// Queues a poll of every task: used when an inbox overflowed and lost count.
     fn wake_all(&self) {
-        let mut tasks = self.tasks.borrow_mut();
-        let keys = tasks.slots.keys();
-        keys.into_iter().for_each(|key| tasks.wake(key));
+        let keys = self.tasks.borrow().slots.keys();
+        keys.into_iter().for_each(|key| self.wake(key));
     }
 
     /// Takes the wakes of other threads, and starts their tasks; returns how many tasks were woken, if
@@ -189,62 +142,58 @@ impl Executor {
         }
     }
 
-    /// True if the worker may sleep: no task is ready, and no other thread has woken one. A later
-    /// wake signals the eventfd.
-    pub(crate) fn is_idle(&self, inbox: &Inbox) -> bool {
-        !self.has_ready() && !inbox.is_signalled()
-    }
-
-    /// True when a task waits to be polled.
-    #[inline]
-    pub(crate) fn has_ready(&self) -> bool {
-        let tasks = self.tasks.borrow();
-        !tasks.ready.is_empty() || !tasks.yielded.is_empty()
-    }
-
-    /// Polls each task that was woken before the call, once, then some of those that yielded. Tasks
-    /// that become ready meanwhile wait for the next round, so the driver has a turn between
-    /// rounds.
-    #[inline]
-    pub(crate) fn run_ready(&self) {
-        let (woken, yielded) = {
-            let tasks = self.tasks.borrow();
-            (tasks.ready.len(), tasks.yielded.len())
-        };
-        for at in 0..woken {
-            self.poll(|tasks| tasks.ready.get(at).copied());
-        }
-        if woken > 0 {
-            let ready = &mut self.tasks.borrow_mut().ready;
-            match woken == ready.len() {
-                true => ready.clear(),
-                false => drop(ready.drain(..woken)),
+    /// Polls the tasks that the driver has woken, then those that tasks and other threads have woken by then,
+    /// then some of those that had yielded before. Tasks that become ready meanwhile wait for the next round, so
+    /// the driver has a turn between rounds. `woken` is empty afterwards and keeps its allocation. True if no
+    /// task is ready: the worker may sleep, and the eventfd ends that when another thread wakes a task.
+    #[inline(always)]
+    pub(crate) fn run(&self, woken: &mut Vec<Waker>) -> bool {
+        let yielded = if self.idle.get() { 0 } else { self.tasks.borrow().yielded.len() };
+        for waker in &mut *woken {
+            match task_of(waker) {
+                Some(task) if task.worker == self.worker => self.poll(task.key, waker, false),
+                _ => wake_foreign(waker),
             }
         }
-        if yielded > 0 {
-            self.run_yielded(yielded.min(YIELDED_PER_ROUND));
+        // What is left are numbers, which need not be dropped.
+        forget_all(woken);
+        if !self.idle.get() {
+            self.run_ready(yielded);
         }
+        self.idle.get()
     }
 
     #[inline(never)]
-    fn run_yielded(&self, count: usize) {
-        for _ in 0..count {
-            self.poll(|tasks| tasks.yielded.pop_front());
+    fn run_ready(&self, yielded: usize) {
+        let ready = self.tasks.borrow().ready.len();
+        for at in 0..ready {
+            self.poll_queued(|tasks| tasks.ready.get(at).copied());
         }
+        drop(self.tasks.borrow_mut().ready.drain(..ready));
+        for _ in 0..yielded.min(YIELDED_PER_ROUND) {
+            self.poll_queued(|tasks| tasks.yielded.pop_front());
+        }
+        let tasks = self.tasks.borrow();
+        self.idle.set(tasks.ready.is_empty() && tasks.yielded.is_empty());
     }
 
-    #[inline]
-    fn poll(&self, next: impl FnOnce(&mut Tasks) -> Option<Key>) {
+    fn poll_queued(&self, next: impl FnOnce(&mut Tasks) -> Option<Key>) {
+        let key = next(&mut self.tasks.borrow_mut());
+        key.into_iter().for_each(|key| self.poll(key, &self.waker(key), true));
+    }
+
+    /// Polls a task, if it has not ended and `queued` says whether it is queued: what is queued has its turn then.
+    #[inline(always)]
+    fn poll(&self, key: Key, waker: &Waker, queued: bool) {
         let mut tasks = self.tasks.borrow_mut();
-        let Some(key) = next(&mut tasks) else { return };
-        let Some(task) = tasks.slots.get_mut(key) else { return };
+        let Some(task) = tasks.slots.get_mut(key).filter(|task| task.queued == queued) else {
+            return;
+        };
         task.queued = false;
         let Some(mut future) = task.future.take() else { return };
         drop(tasks);
         self.budget.set(OPERATIONS_PER_POLL);
-        // Dropping one of our wakers does nothing.
-        let waker = ManuallyDrop::new(waker(TaskId { worker: self.worker, key }));
-        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let polled = future.as_mut().poll(&mut Context::from_waker(waker));
         if polled.is_pending()
             && let Some(task) = self.tasks.borrow_mut().slots.get_mut(key)
         {
@@ -253,6 +202,10 @@ impl Executor {
             return;
         }
         self.end_task(key, future);
+    }
+
+    fn waker(&self, key: Key) -> Waker {
+        waker(TaskId { worker: self.worker, key })
     }
 
     /// The task is over, or was aborted while it ran.
@@ -307,9 +260,7 @@ impl Executor {
     /// Takes an operation that moved this many bytes from the budget of the task being polled.
     #[inline]
     pub(crate) fn charge(&self, bytes: usize) {
-        let operations = 1 + (bytes / OPERATION_BYTES).min(OPERATIONS_PER_POLL as usize) as i32;
-        // It does not wrap: what is charged without asking for a budget first is a step of an operation that asked.
-        self.budget.set(self.budget.get().wrapping_sub(operations));
+        self.budget.set(self.budget.get() - 1 - (bytes / OPERATION_BYTES) as i64);
     }
 
     /// Takes one operation from the budget of the task being polled; `false` if it is used up.
@@ -324,9 +275,7 @@ impl Executor {
 
     /// Takes the cost of moving this many bytes from the budget of the task being polled.
     pub(crate) fn spend_bytes(&self, bytes: usize) {
-        if bytes >= OPERATION_BYTES {
-            self.charge(bytes - OPERATION_BYTES);
-        }
+        self.budget.set(self.budget.get() - (bytes / OPERATION_BYTES) as i64);
     }
 
     /// Like [`spend`](Executor::spend) for asynchronous code: yields first if the budget is used
@@ -336,6 +285,13 @@ impl Executor {
             yield_now().await;
         }
     }
+}
+
+/// Calls a waker that is not of a task here, and leaves one that need not be dropped. A panic of such foreign
+/// code ends the worker.
+#[cold]
+fn wake_foreign(waker: &mut Waker) {
+    std::mem::replace(waker, Waker::noop().clone()).wake();
 }
 
 /// Gives every other task of this worker that is ready, and its engine, a turn.

@@ -4,7 +4,8 @@
 //! pointer. A waker that outlives its task names a generation that no longer exists, so it wakes no
 //! task. No reference counts, no memory to keep alive.
 
-use super::{inbox, with_current};
+use super::inbox;
+use crate::runtime::with_current;
 use crate::slots::Key;
 use crate::sys::waker::{self as sys, Functions, Wake};
 use std::task::Waker;
@@ -58,10 +59,10 @@ pub(crate) fn task_of(waker: &Waker) -> Option<TaskId> {
 
 /// Wakes a task from any thread.
 fn wake(task: TaskId) {
-    let local = with_current(|executor| {
-        let here = executor.worker == task.worker;
+    let local = with_current(|worker| {
+        let here = worker.executor.worker == task.worker;
         if here {
-            executor.wake(task.key);
+            worker.executor.wake(task.key);
         }
         here
     });

@@ -1,18 +1,18 @@
-//! Sleeping and deadlines, on one timer wheel per worker that both engines share.
+//! Sleeping and deadlines, on the timers of a worker that both engines share.
 
 mod interval;
-pub(crate) mod wheel;
 
 pub use interval::{Interval, Tick};
 
 use crate::runtime::{Worker, current};
-use crate::slots::Key;
 use crate::sys;
 use crate::task::{WaitToken, Waiter};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Waits for `duration`, to the precision of the kernel's timers (tens of microseconds).
@@ -36,7 +36,8 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// The future of [`sleep`] and [`sleep_until`]. Dropping it removes its timer.
 pub struct Sleep {
     deadline: Instant,
-    registered: Option<(Rc<Worker>, Key)>,
+    /// The number of its timer.
+    registered: Option<(Rc<Worker>, u64)>,
 }
 
 impl fmt::Debug for Sleep {
@@ -58,9 +59,10 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut nowhere = WaitToken::default();
         let mut waiter = Waiter::new(cx, &mut nowhere);
-        if let Some((worker, key)) = &self.registered
-            && worker.timers.borrow_mut().renew(*key, &mut waiter)
+        if let Some((worker, number)) = &self.registered
+            && let Some(waker) = worker.timers.queue.borrow_mut().get_mut(&(self.deadline, *number))
         {
+            waiter.store(waker);
             return Poll::Pending;
         }
         self.registered = None;
@@ -68,19 +70,67 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let worker = current();
-        let deadline_ns = worker.since_start_ns(self.deadline);
-        let key = worker.timers.borrow_mut().insert(deadline_ns, waiter.waker());
-        self.registered = Some((worker, key));
+        let number = worker.timers.add(self.deadline, waiter.waker());
+        self.registered = Some((worker, number));
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some((worker, key)) = self.registered.take() {
-            let waker = worker.timers.borrow_mut().remove(key);
+        if let Some((worker, number)) = self.registered.take() {
+            let waker = worker.timers.remove(self.deadline, number);
             drop(waker);
         }
+    }
+}
+
+/// The timers of one worker, by deadline and then in the order in which they were added.
+#[derive(Default)]
+pub(crate) struct Timers {
+    queue: RefCell<BTreeMap<(Instant, u64), Option<Waker>>>,
+    /// When the first of them is due.
+    first: Cell<Option<Instant>>,
+    /// The number of the last one.
+    last: Cell<u64>,
+}
+
+impl Timers {
+    #[inline]
+    pub(crate) fn first(&self) -> Option<Instant> {
+        self.first.get()
+    }
+
+    fn update_first(&self, queue: &BTreeMap<(Instant, u64), Option<Waker>>) {
+        self.first.set(queue.first_key_value().map(|((deadline, _), _)| *deadline));
+    }
+
+    /// Adds a timer that wakes `waker`, and numbers it.
+    fn add(&self, deadline: Instant, waker: Waker) -> u64 {
+        self.last.set(self.last.get() + 1);
+        let mut queue = self.queue.borrow_mut();
+        queue.insert((deadline, self.last.get()), Some(waker));
+        self.update_first(&queue);
+        self.last.get()
+    }
+
+    /// Removes a timer, if it has not fired. Drop its waker when nothing is borrowed.
+    fn remove(&self, deadline: Instant, number: u64) -> Option<Waker> {
+        let mut queue = self.queue.borrow_mut();
+        let removed = queue.remove(&(deadline, number));
+        self.update_first(&queue);
+        removed.flatten()
+    }
+
+    /// Collects the wakers of the timers that are due.
+    pub(crate) fn fire(&self, now: Instant, wakes: &mut Vec<Waker>) {
+        let mut queue = self.queue.borrow_mut();
+        while let Some(timer) = queue.first_entry()
+            && timer.key().0 <= now
+        {
+            wakes.extend(timer.remove());
+        }
+        self.update_first(&queue);
     }
 }
 

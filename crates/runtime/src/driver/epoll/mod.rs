@@ -274,6 +274,7 @@ impl Epoll {
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         if !self.has_arrivals() {
+            sockets.round += 1;
             self.submit(sockets, wakes)?;
             if !self.unregistered.is_empty() {
                 // The tasks woken by that may close streams that were never registered. Once between
@@ -308,7 +309,7 @@ impl Epoll {
 
     /// True if events wait to be handled, so that `turn` does not call the kernel.
     #[inline]
-    pub(crate) fn has_arrivals(&self) -> bool {
+    fn has_arrivals(&self) -> bool {
         self.next_event < self.events.len()
     }
 

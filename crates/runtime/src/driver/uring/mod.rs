@@ -167,6 +167,7 @@ impl Uring {
             wakes.append(&mut self.woken);
         }
         if !self.has_arrivals() {
+            sockets.round += 1;
             // Nearly always true: then nothing has to be done for the buffers in this turn.
             let calm = self.groups.is_calm() && self.quick_bytes < SPLIT_BYTES_MIN;
             if calm {
@@ -209,7 +210,7 @@ impl Uring {
 
     /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
     #[inline]
-    pub(crate) fn has_arrivals(&self) -> bool {
+    fn has_arrivals(&self) -> bool {
         self.next_arrival < self.arrived.len()
     }
 
