@@ -8,7 +8,6 @@ pub(crate) const RULES: &[Rule] = rules![
     a_refused_connection_is_an_error,
     ipv6_works_like_ipv4,
     both_ends_agree_on_their_addresses,
-    many_connections_at_once,
     a_taken_port_is_named_in_the_error,
     a_worker_that_serves_does_not_sleep_for_a_taken_port,
 ];
@@ -57,30 +56,6 @@ fn both_ends_agree_on_their_addresses(configuration: Configuration) {
         assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
         let (receive, send) = listener.buffer_sizes().expect("an option");
         assert!(receive > 0 && send > 0);
-    });
-}
-
-fn many_connections_at_once(configuration: Configuration) {
-    configuration.run(async {
-        let listener = listen();
-        let address = listener.local_addr();
-        spawn(echo_server(listener));
-        let tasks: Vec<_> = (0..200u64)
-            .map(|seed| {
-                spawn(async move {
-                    let stream = TcpStream::connect(address).await.expect("a connection");
-                    for round in 0..3 {
-                        stream.send(pattern(seed + round, 0..600)).await.expect("sent");
-                        assert_pattern(seed + round, 0, &recv_exactly(&stream, 600).await);
-                    }
-                    stream.shutdown().await.expect("finished");
-                    assert!(stream.recv().await.expect("the end").is_empty());
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.expect("no panic");
-        }
     });
 }
 

@@ -5,7 +5,7 @@ use crate::support::*;
 use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{TcpStream, sleep, spawn, timeout};
+use twinring::{SendBuf, TcpStream, sleep, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_dropped_send_sends_nothing_and_later_ones_do,
@@ -23,10 +23,17 @@ fn a_dropped_send_sends_nothing_and_later_ones_do(configuration: Configuration) 
         for _ in 0..5 {
             assert!(poll_once(stream.flush()).await.is_none(), "flushed to a deaf peer");
             assert!(poll_once(stream.send(vec![0xee; 5000])).await.is_none());
+            let mut send = stream.send_vectored(["not", "", "sent"]);
+            assert!(poll_once(&mut send).await.is_none(), "taken beyond the bound");
+            let returned = send.into_buffers().expect("they were not queued");
+            let returned: Vec<&[u8]> = returned.iter().map(SendBuf::as_slice).collect();
+            assert_eq!(returned, [&b"not"[..], b"", b"sent"]);
             yield_now().await;
         }
         let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-        stream.send(pattern(1, sent..sent + 100)).await.expect("sent");
+        let mut send = stream.send_vectored([pattern(1, sent..sent + 100)]);
+        (&mut send).await.expect("sent");
+        assert!(send.into_buffers().is_none(), "they were queued");
         stream.shutdown().await.expect("finished");
         let received = reader.await;
         assert_eq!(received.len(), sent + 100);

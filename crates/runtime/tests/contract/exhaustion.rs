@@ -8,7 +8,6 @@ use twinring::{sleep, spawn};
 pub(crate) const RULES: &[Rule] = rules![
     a_task_that_keeps_every_buffer_starves_no_other,
     unread_streams_starve_no_other,
-    a_burst_beyond_the_pool_is_served,
     a_receive_that_waits_for_a_buffer_uses_no_cpu,
     buffers_of_silent_sends_reach_waiting_receives,
     an_empty_pool_does_not_arm_all_receives_at_once,
@@ -58,28 +57,6 @@ fn unread_streams_starve_no_other(configuration: Configuration) {
         on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
         let (stream, _) = &unread[2];
         assert!(stream.recv().await.expect("bytes").iter().all(|byte| *byte == 9));
-    });
-}
-
-fn a_burst_beyond_the_pool_is_served(configuration: Configuration) {
-    const BYTES: usize = 3000;
-    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=256"), |_| async {
-        let listener = listen();
-        let address = listener.local_addr();
-        spawn(echo_server(listener));
-        on_thread(move || {
-            let connect = |_| Peer::connect(address).expect("a connection");
-            let mut peers: Vec<Peer> = (0..48).map(connect).collect();
-            for (seed, peer) in peers.iter_mut().enumerate() {
-                peer.write_all(&pattern(seed as u64, 0..BYTES)).expect("room");
-            }
-            for (seed, peer) in peers.iter_mut().enumerate() {
-                let mut answer = [0; BYTES];
-                peer.read_exact(&mut answer).expect("an answer");
-                assert_pattern(seed as u64, 0, &answer);
-            }
-        })
-        .await;
     });
 }
 

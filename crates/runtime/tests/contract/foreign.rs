@@ -2,7 +2,7 @@
 //! applications bring along.
 
 use crate::support::*;
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::mpsc;
@@ -16,16 +16,13 @@ use twinring::{
 
 pub(crate) const RULES: &[Rule] = rules![
     sockets_come_from_the_standard_library,
-    options_are_set_through_the_descriptor,
     options_have_methods,
     a_duplicate_keeps_the_connection_and_no_events,
     names_are_resolved_without_blocking,
     connecting_and_accepting_have_options,
     a_connection_is_copied_to_another,
-    halves_end_one_after_the_other,
     ready_to_send_means_that_the_send_is_taken,
     blocking_work_runs_beside_the_worker,
-    blocking_work_that_panics_is_a_panic_of_its_task,
     blocking_work_that_does_not_end_is_abandoned,
 ];
 
@@ -41,23 +38,6 @@ fn sockets_come_from_the_standard_library(configuration: Configuration) {
         spawn(echo(server));
         client.send("there and back").await.expect("room");
         assert_eq!(recv_exactly(&client, 14).await, b"there and back");
-    });
-}
-
-fn options_are_set_through_the_descriptor(configuration: Configuration) {
-    configuration.run(async {
-        let listener = listen();
-        listener.with_fd(|fd| SockRef::from(&fd).set_keepalive(true)).expect("SO_KEEPALIVE");
-        let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
-        let stream = listener.accept().await.expect("a connection");
-        assert!(stream.with_fd(|fd| SockRef::from(&fd).keepalive()).expect("inherited"));
-        let minute = Duration::from_secs(60);
-        let keepalive = TcpKeepalive::new().with_time(minute);
-        stream
-            .with_fd(|fd| SockRef::from(&fd).set_tcp_keepalive(&keepalive))
-            .expect("TCP_KEEPIDLE");
-        let time = stream.with_fd(|fd| SockRef::from(&fd).tcp_keepalive_time());
-        assert_eq!(time.expect("set"), minute);
     });
 }
 
@@ -194,36 +174,6 @@ fn a_connection_is_copied_to_another(configuration: Configuration) {
     });
 }
 
-fn halves_end_one_after_the_other(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let (receiver, sender) = stream.into_split();
-        let theirs = on_thread(move || {
-            let received = read_to_end(&mut peer).expect("no reset");
-            peer.write_all(b"late answer").expect("it still reads");
-            received
-        });
-        let sending = spawn(async move {
-            for start in (0..500_000).step_by(50_000) {
-                sender.send(pattern(4, start..start + 50_000)).await.expect("the peer reads");
-            }
-        });
-        let mut answer = Vec::new();
-        loop {
-            let chunk = receiver.recv().await.expect("no reset");
-            if chunk.is_empty() {
-                break;
-            }
-            answer.extend_from_slice(&chunk);
-        }
-        assert_eq!(answer, b"late answer");
-        sending.await.expect("no panic");
-        let received = theirs.await;
-        assert_eq!(received.len(), 500_000);
-        assert_pattern(4, 0, &received);
-    });
-}
-
 fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = narrow_pair().await;
@@ -254,7 +204,7 @@ fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
 }
 
 fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
-    configuration.run(async {
+    run_on(configuration.builder().stop_on_panic(false), |handle| async move {
         let (go_on, gate) = mpsc::channel();
         let work = spawn_blocking(move || gate.recv().expect("a message from the worker"));
         let (name, here) =
@@ -269,11 +219,6 @@ fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
         for (number, one) in many.into_iter().enumerate() {
             assert_eq!(one.await.expect("no panic"), number);
         }
-    });
-}
-
-fn blocking_work_that_panics_is_a_panic_of_its_task(configuration: Configuration) {
-    run_on(configuration.builder().stop_on_panic(false), |handle| async move {
         let failed = spawn_blocking(|| -> u8 { panic!("on purpose") }).await;
         assert!(failed.expect_err("a panic").is_panic());
         assert_eq!(handle.counters().panics, 1);

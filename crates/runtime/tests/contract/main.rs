@@ -33,7 +33,6 @@ mod teardown;
 mod timers;
 mod transcripts;
 mod unix;
-mod vectored;
 mod waiting;
 mod waking;
 mod workers;
@@ -83,7 +82,6 @@ fn main() -> ExitCode {
         teardown::RULES,
         timers::RULES,
         unix::RULES,
-        vectored::RULES,
         waiting::RULES,
         waking::RULES,
         workers::RULES,

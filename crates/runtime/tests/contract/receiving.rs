@@ -5,10 +5,9 @@ use crate::support::*;
 use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{Either, TcpStream, race, sleep, spawn};
+use twinring::{TcpStream, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
-    racing_receives_against_timers_loses_no_byte,
     the_end_comes_after_the_last_byte_and_stays,
     bytes_followed_at_once_by_the_end_arrive,
     a_reset_is_an_error_and_not_the_end,
@@ -22,42 +21,6 @@ pub(crate) const RULES: &[Rule] = rules![
     an_exact_read_behind_the_end_gives_its_bytes_back,
     data_behind_urgent_data_is_received,
 ];
-
-fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        const TOTAL: usize = 100_000;
-        let writer = on_thread(move || {
-            let mut random = Random::new(7);
-            let mut at = 0;
-            while at < TOTAL {
-                let end = TOTAL.min(at + 1 + random.below(3000));
-                peer.write_all(&pattern(7, at..end)).expect("the other reads");
-                at = end;
-                if random.below(4) == 0 {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-            }
-        });
-        let (mut received, mut timeouts) = (0, 0);
-        loop {
-            let deadline = sleep(Duration::from_micros(timeouts % 50));
-            match race(stream.recv(), deadline).await {
-                Either::Left(chunk) => {
-                    let chunk = chunk.expect("no reset");
-                    if chunk.is_empty() {
-                        break;
-                    }
-                    assert_pattern(7, received, &chunk);
-                    received += chunk.len();
-                }
-                Either::Right(()) => timeouts += 1,
-            }
-        }
-        writer.await;
-        assert_eq!(received, TOTAL, "after {timeouts} timeouts");
-    });
-}
 
 /// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and the
 /// data behind it arrived with the next segment or never. On io_uring the kernel does that now and then (the hazard

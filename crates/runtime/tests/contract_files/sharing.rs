@@ -42,25 +42,6 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
         assert_pattern(1, 0, &read[..BYTES]);
         assert!(read.ends_with(b"behind"));
     });
-    // FIN that is asked for in the middle of a file comes behind it.
-    configuration.run(async {
-        let tree = Tree::new(Ground::Disk);
-        let file = tree.file(1, BYTES).await;
-        let (stream, mut peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
-        let sender = Rc::clone(&stream);
-        let sending = spawn(async move { sender.send_file(&file, 0, BYTES as u64).await });
-        settle().await;
-        let sender = Rc::clone(&stream);
-        let finishing = spawn(async move { sender.shutdown().await });
-        settle().await;
-        assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
-        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
-        assert_eq!(sending.await.expect("not aborted").expect("an open stream"), BYTES as u64);
-        finishing.await.expect("not aborted").expect("an open stream");
-        assert_eq!(read.len(), BYTES);
-        assert_pattern(1, 0, &read);
-    });
 }
 
 fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
