@@ -20,16 +20,40 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the bytes of a [`RecvBuf`] belong to.
-enum Home {
-    /// The number of the buffer has the width of the enum's tag, so that a move copies whole fields.
-    Pool(Rc<Pool>, u32),
-    /// In a box of their own, so that moving this moves no box of bytes, which would end the validity
-    /// of pointers to them.
-    Heap {
-        _bytes: Box<Box<[u8]>>,
-    },
+/// The bytes of a [`RecvBuf`], and what they return to when this is dropped: a few numbers, because
+/// each message moves it several times.
+struct Lease {
+    home: *const (),
+    len: u32,
+    /// Of a buffer of the pool.
+    id: u16,
+    kind: Kind,
+}
+
+/// What the home of a [`Lease`] is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A counted reference to a [`Pool`], of which it is the reader of a buffer.
+    Pool,
+    /// A `Box<Box<[u8]>>`. The bytes are in a box of their own, so that moving this moves no box of
+    /// bytes, which would end the validity of pointers to them.
+    Heap,
+    /// Null.
     Nowhere,
+}
+
+impl Drop for Lease {
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
+    fn drop(&mut self) {
+        match self.kind {
+            // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
+            Kind::Pool => unsafe { Rc::from_raw(self.home.cast::<Pool>()) }.release(self.id),
+            // SAFETY: it is the box of `From<Vec<u8>>`, and nobody else frees it.
+            Kind::Heap => drop(unsafe { Box::from_raw(self.home.cast_mut().cast::<Box<[u8]>>()) }),
+            Kind::Nowhere => {}
+        }
+    }
 }
 
 /// Received bytes. From a stream, empty means the end of the stream; from a datagram socket, empty
@@ -39,46 +63,44 @@ enum Home {
 /// [`TcpStream::send`](crate::TcpStream::send) directly, without a copy.
 pub struct RecvBuf {
     start: NonNull<u8>,
-    len: u32,
-    home: Home,
+    lease: Lease,
 }
 
 impl RecvBuf {
     /// A view of `start..end` of a pool buffer, whose reader it becomes.
+    #[inline]
     pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
         assert!(start <= end && end <= pool.buffer_bytes(), "a range outside of its buffer");
         #[cfg(debug_assertions)]
         pool.note_filled(id, end);
-        pool.retain(id);
+        let buffer = pool.retain(id);
+        let home = Rc::into_raw(Rc::clone(pool)).cast();
+        let lease = Lease { home, len: (end - start) as u32, id, kind: Kind::Pool };
         // SAFETY: `start` is inside the buffer, or at its end.
-        let start_of_bytes = unsafe { NonNull::new_unchecked(pool.address(id).add(start)) };
-        let home = Home::Pool(Rc::clone(pool), u32::from(id));
-        RecvBuf { start: start_of_bytes, len: (end - start) as u32, home }
+        RecvBuf { start: unsafe { NonNull::new_unchecked(buffer.add(start)) }, lease }
     }
 
     /// No bytes: the end of a stream, or an empty datagram.
     pub(crate) fn empty() -> RecvBuf {
-        RecvBuf { start: NonNull::dangling(), len: 0, home: Home::Nowhere }
+        let lease = Lease { home: std::ptr::null(), len: 0, id: 0, kind: Kind::Nowhere };
+        RecvBuf { start: NonNull::dangling(), lease }
     }
 
     /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.lease.len as usize
     }
 
     /// True without bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.lease.len == 0
     }
 
     /// Moves the bytes out of the pool, so that they can be kept for long.
     pub fn detach(self) -> RecvBuf {
-        match self.home {
-            Home::Pool(..) => RecvBuf::from(self.to_vec()),
-            _ => self,
-        }
+        if self.lease.kind == Kind::Pool { RecvBuf::from(self.to_vec()) } else { self }
     }
 
     /// Shortens the view from the front: the first `bytes` (at most all) are dropped.
@@ -86,12 +108,12 @@ impl RecvBuf {
         let bytes = bytes.min(self.len());
         // SAFETY: inside the view, or at its end.
         self.start = unsafe { self.start.add(bytes) };
-        self.len -= bytes as u32;
+        self.lease.len -= bytes as u32;
     }
 
     /// Shortens the view from the back to `bytes`; has no effect if it is already shorter.
     pub fn truncate(&mut self, bytes: usize) {
-        self.len = self.len.min(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.lease.len = self.lease.len.min(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 }
 
@@ -100,26 +122,16 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the home keeps the bytes in place and unchanged as long as this exists: a buffer with a
+        // SAFETY: the lease keeps the bytes in place and unchanged as long as this exists: a buffer with a
         // reader is not written (see `Pool`), and a box of bytes is not borrowed otherwise. The kernel or
         // mmap initialised every byte of a pool.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 }
 
 impl AsRef<[u8]> for RecvBuf {
     fn as_ref(&self) -> &[u8] {
         self
-    }
-}
-
-impl Drop for RecvBuf {
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
-    fn drop(&mut self) {
-        if let Home::Pool(pool, id) = &self.home {
-            pool.release(*id as u16);
-        }
     }
 }
 
@@ -136,7 +148,8 @@ impl From<Vec<u8>> for RecvBuf {
         let len = u32::try_from(bytes.len()).expect("less than 4 GiB");
         let mut bytes: Box<Box<[u8]>> = Box::new(bytes.into());
         let start = NonNull::from(&mut **bytes).cast();
-        RecvBuf { start, len, home: Home::Heap { _bytes: bytes } }
+        let home = Box::into_raw(bytes).cast_const().cast();
+        RecvBuf { start, lease: Lease { home, len, id: 0, kind: Kind::Heap } }
     }
 }
 
@@ -155,32 +168,46 @@ impl fmt::Debug for RecvBuf {
 
 /// Bytes to send; converted from any of the types below with `into()`.
 pub struct SendBuf {
-    source: Source,
-    start: usize,
-    end: usize,
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
 }
 
-enum Source {
-    Received(RecvBuf),
-    Owned(Vec<u8>),
-    Shared(Rc<[u8]>),
-    SharedByThreads(Arc<[u8]>),
-    Static(&'static [u8]),
-    /// Of a vectored send. Users of the library see only the parts.
+/// What keeps the bytes of a [`SendBuf`] in place and unchanged.
+enum Owner {
+    Received(Lease),
+    Bytes {
+        _vec: Vec<u8>,
+    },
+    Shared {
+        _rc: Rc<[u8]>,
+    },
+    SharedByThreads {
+        _arc: Arc<[u8]>,
+    },
+    Static,
+    /// Of a vectored send, which has the bytes. Users of the library see only the parts.
     Several(Box<Several>),
 }
 
+const _: () = assert!(size_of::<Option<RecvBuf>>() == 24 && size_of::<Option<SendBuf>>() == 40);
+
 impl SendBuf {
+    fn of(bytes: &[u8]) -> (NonNull<u8>, usize) {
+        (NonNull::from(bytes).cast(), bytes.len())
+    }
+
     /// One buffer that consists of `parts`, in order.
     pub(crate) fn several(parts: Vec<SendBuf>) -> SendBuf {
-        let end = parts.iter().map(SendBuf::len).sum();
-        SendBuf::of(Source::Several(Box::new(Several::new(parts))), end)
+        let len = parts.iter().map(SendBuf::len).sum();
+        let owner = Owner::Several(Box::new(Several::new(parts)));
+        SendBuf { start: NonNull::dangling(), len, owner }
     }
 
     /// The parts of which it was made.
     pub(crate) fn into_parts(self) -> Vec<SendBuf> {
-        match self.source {
-            Source::Several(several) => several.into_parts(),
+        match self.owner {
+            Owner::Several(several) => several.into_parts(),
             _ => vec![self],
         }
     }
@@ -188,8 +215,8 @@ impl SendBuf {
     /// The parts, if it was made of parts.
     #[inline]
     pub(crate) fn as_several(&mut self) -> Option<&mut Several> {
-        match &mut self.source {
-            Source::Several(several) => Some(several),
+        match &mut self.owner {
+            Owner::Several(several) => Some(several),
             _ => None,
         }
     }
@@ -197,45 +224,47 @@ impl SendBuf {
     /// A part of bytes that several sends share. A range that reaches outside is cut.
     pub fn shared(bytes: Rc<[u8]>, range: std::ops::Range<usize>) -> SendBuf {
         let end = range.end.min(bytes.len());
-        SendBuf { start: range.start.min(end), end, source: Source::Shared(bytes) }
+        let (start, len) = SendBuf::of(&bytes[range.start.min(end)..end]);
+        SendBuf { start, len, owner: Owner::Shared { _rc: bytes } }
     }
 
     /// The bytes still to be sent.
-    #[inline(always)]
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        let whole: &[u8] = match &self.source {
-            Source::Received(buf) => buf,
-            Source::Owned(bytes) => bytes,
-            Source::Shared(bytes) => bytes,
-            Source::SharedByThreads(bytes) => bytes,
-            Source::Static(bytes) => bytes,
+        if let Owner::Several(several) = &self.owner {
             // The first of them, and the others when it was sent.
-            Source::Several(several) => return several.first_slice(),
-        };
-        &whole[self.start..self.end]
+            return several.first_slice();
+        }
+        // SAFETY: the owner keeps the bytes in place, and nothing writes to them: those of a vector, which is
+        // not used otherwise, are on the heap, and a lease is as in a `RecvBuf`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// Number of bytes still to be sent.
     #[inline]
     pub fn len(&self) -> usize {
-        self.end - self.start
+        self.len
     }
 
     /// True if no bytes are left to send.
     pub fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.len == 0
     }
 
     /// True for received bytes in a buffer of the pool.
+    #[inline]
     pub(crate) fn is_pooled(&self) -> bool {
-        matches!(&self.source, Source::Received(RecvBuf { home: Home::Pool(..), .. }))
+        matches!(&self.owner, Owner::Received(lease) if lease.kind == Kind::Pool)
     }
 
     /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
-        self.start = (self.start + bytes).min(self.end);
-        if let Some(several) = self.as_several() {
-            several.advance(bytes);
+        let bytes = bytes.min(self.len);
+        self.len -= bytes;
+        match &mut self.owner {
+            Owner::Several(several) => several.advance(bytes),
+            // SAFETY: inside the bytes, or at their end.
+            _ => self.start = unsafe { self.start.add(bytes) },
         }
     }
 
@@ -255,43 +284,38 @@ impl fmt::Debug for SendBuf {
     }
 }
 
-impl SendBuf {
-    fn of(source: Source, len: usize) -> SendBuf {
-        SendBuf { source, start: 0, end: len }
-    }
-}
-
 impl From<RecvBuf> for SendBuf {
-    fn from(buf: RecvBuf) -> SendBuf {
-        let len = buf.len();
-        SendBuf::of(Source::Received(buf), len)
+    #[inline]
+    fn from(RecvBuf { start, lease }: RecvBuf) -> SendBuf {
+        SendBuf { start, len: lease.len as usize, owner: Owner::Received(lease) }
     }
 }
 
 impl From<Vec<u8>> for SendBuf {
     fn from(bytes: Vec<u8>) -> SendBuf {
-        let len = bytes.len();
-        SendBuf::of(Source::Owned(bytes), len)
+        let (start, len) = SendBuf::of(&bytes);
+        SendBuf { start, len, owner: Owner::Bytes { _vec: bytes } }
     }
 }
 
 impl From<Rc<[u8]>> for SendBuf {
     fn from(bytes: Rc<[u8]>) -> SendBuf {
-        let len = bytes.len();
-        SendBuf::of(Source::Shared(bytes), len)
+        let (start, len) = SendBuf::of(&bytes);
+        SendBuf { start, len, owner: Owner::Shared { _rc: bytes } }
     }
 }
 
 impl From<Arc<[u8]>> for SendBuf {
     fn from(bytes: Arc<[u8]>) -> SendBuf {
-        let len = bytes.len();
-        SendBuf::of(Source::SharedByThreads(bytes), len)
+        let (start, len) = SendBuf::of(&bytes);
+        SendBuf { start, len, owner: Owner::SharedByThreads { _arc: bytes } }
     }
 }
 
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> SendBuf {
-        SendBuf::of(Source::Static(bytes), bytes.len())
+        let (start, len) = SendBuf::of(bytes);
+        SendBuf { start, len, owner: Owner::Static }
     }
 }
 
@@ -323,15 +347,6 @@ mod tests {
         let id = pool.take()?;
         pool.with_writable(id, |memory| memory.fill(MaybeUninit::new(byte)));
         Some(RecvBuf::from_pool(pool, id, 0, pool.buffer_bytes()))
-    }
-
-    #[test]
-    fn detached_bytes_leave_the_pool() {
-        let pool = Rc::new(Pool::new(1, 64).unwrap());
-        let kept = filled(&pool, 7).unwrap().detach();
-        assert_eq!(pool.released(), 1);
-        let _other = filled(&pool, 8).unwrap();
-        assert_eq!(&*kept, &[7; 64]);
     }
 
     proptest! {

@@ -144,12 +144,14 @@ impl Pool {
         self.released.borrow().len()
     }
 
-    /// Adds the reader of a buffer that was filled.
-    pub(super) fn retain(&self, id: u16) {
-        let in_use = &self.in_use[usize::from(id)];
-        debug_assert!(!in_use.get(), "a buffer has one reader");
-        in_use.set(true);
+    /// Adds the reader of a buffer that was filled; returns its address.
+    #[inline]
+    pub(super) fn retain(&self, id: u16) -> *mut u8 {
+        let address = self.address(id);
+        let has_reader = self.in_use[usize::from(id)].replace(true);
+        debug_assert!(!has_reader, "a buffer has one reader");
         self.available.set(self.available.get() - 1);
+        address
     }
 
     /// Its reader has gone.

@@ -46,29 +46,3 @@ impl Lingering {
         self.queue.pop_front();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::slots::Slots;
-
-    #[test]
-    fn sockets_expire_in_order_after_the_limit() {
-        let mut slots = Slots::new();
-        let (first, second) = (slots.insert(()), slots.insert(()));
-        let mut expired = Lingering::new(Duration::ZERO);
-        expired.push(first);
-        expired.push(second);
-        assert_eq!([(); 3].map(|()| expired.pop_expired()), [Some(first), Some(second), None]);
-        const HOUR: Duration = Duration::from_secs(3600);
-        let mut lingering = Lingering::new(HOUR);
-        let before = sys::now();
-        lingering.push(first);
-        lingering.push(second);
-        assert_eq!(lingering.pop_expired(), None);
-        let (deadline, key) = lingering.front().expect("two wait");
-        assert!((before + HOUR..=sys::now() + HOUR).contains(&deadline) && key == first);
-        lingering.pop();
-        assert_eq!(lingering.front().map(|(_, key)| key), Some(second));
-    }
-}

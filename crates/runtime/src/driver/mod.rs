@@ -56,7 +56,7 @@ use self::datagrams::UdpSetup;
 use self::epoll::Epoll;
 use self::pieces::Piece;
 use self::sockets::{Entry, Sockets};
-use self::stream::{Stream, StreamRef};
+use self::stream::{Sending, Stream, StreamRef};
 use self::udp::Udp;
 use self::uring::Uring;
 use crate::buf::{RecvBuf, SendBuf};
@@ -177,15 +177,6 @@ impl Driver {
         stream
     }
 
-    /// The next received piece, if the kernel has it and it is to be fetched from there.
-    #[inline]
-    pub(crate) fn fetch(&mut self, stream: &StreamRef) -> Option<RecvBuf> {
-        match &mut self.engine {
-            Engine::Uring(_) => None,
-            Engine::Epoll(epoll) => stream.borrow_mut().try_receive(&epoll.shared),
-        }
-    }
-
     /// The next received piece; empty at the end of the stream. Waits if there is none.
     pub(crate) fn poll_recv(
         &mut self,
@@ -197,38 +188,40 @@ impl Driver {
         if let Some(piece) = stream.receiving.unread.pop() {
             return Poll::Ready(Ok(piece));
         }
-        if let Engine::Epoll(epoll) = &mut self.engine
-            && let Some(piece) = stream.try_receive(&epoll.shared)
-        {
-            return Poll::Ready(Ok(piece));
+        match &mut self.engine {
+            Engine::Uring(uring) => {
+                let polled = stream.receiving.poll_end(waiter);
+                if polled.is_pending() {
+                    uring.await_bytes(stream);
+                }
+                polled
+            }
+            Engine::Epoll(epoll) => match stream.try_receive(&epoll.shared) {
+                Some(piece) => Poll::Ready(Ok(piece)),
+                None => stream.receiving.poll_end(waiter),
+            },
         }
-        let polled = stream.receiving.poll_end(waiter);
-        if let Engine::Uring(uring) = &mut self.engine
-            && polled.is_pending()
-        {
-            uring.await_bytes(stream);
-        }
-        polled
     }
 
     /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
     pub(crate) fn poll_peek(
         &mut self,
-        key: Key,
+        stream: &StreamRef,
         waiter: &mut Waiter<'_>,
         into: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let stream = self.stream(key)?;
         let stream = &mut *stream.borrow_mut();
         stream.receiving.waiters.leave(waiter);
+        if let Engine::Epoll(epoll) = &mut self.engine {
+            while stream.receiving.unread.bytes < into.len()
+                && let Some(piece) = stream.try_receive(&epoll.shared)
+            {
+                stream.receiving.unread.push(piece.detach(), 0);
+            }
+        }
         let copied = stream.receiving.unread.copy_to(into);
         if copied > 0 {
             return Poll::Ready(Ok(copied));
-        }
-        if let Engine::Epoll(epoll) = &mut self.engine
-            && let Some(bytes) = stream.try_peek(into, &epoll.shared)
-        {
-            return Poll::Ready(Ok(bytes));
         }
         let polled = stream.receiving.poll_peek_end(waiter);
         if let Engine::Uring(uring) = &mut self.engine
@@ -254,59 +247,27 @@ impl Driver {
         }
     }
 
-    /// Ready when `try_send` would take a buffer.
-    pub(crate) fn poll_send_ready(
+    /// Polls the sending half for what has to wait until data is with the kernel.
+    pub(crate) fn poll_sending<T>(
         &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let stream = self.stream(key)?;
+        stream: &StreamRef,
+        ask: impl FnOnce(&mut Sending) -> T,
+    ) -> T {
         let stream = &mut *stream.borrow_mut();
-        let polled = stream.sending.poll_accept(waiter);
-        if polled.is_pending() {
-            self.engine.await_sent(stream);
-        }
-        polled
-    }
-
-    /// Ready once the kernel has everything that was queued, FIN included.
-    pub(crate) fn poll_flushed(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let stream = self.stream(key)?;
-        let stream = &mut *stream.borrow_mut();
-        let polled = stream.sending.poll_flushed(waiter);
+        self.engine.await_sent(stream);
+        let polled = ask(&mut stream.sending);
         self.engine.await_sent(stream);
         polled
     }
 
     /// Queues FIN behind what is queued.
     pub(crate) fn finish(&mut self, stream: &StreamRef) {
-        let stream = &mut *stream.borrow_mut();
-        stream.sending.finish();
-        self.engine.await_sent(stream);
-        stream.shut_down_if_due(self.counters());
-    }
-
-    /// Ready, with the sending half reserved for pieces of a file, once the kernel has all earlier data.
-    pub(crate) fn poll_begin_pieces(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let stream = self.stream(key)?;
-        self.send_held_back(&stream);
-        let stream = &mut *stream.borrow_mut();
-        let polled = stream.sending.poll_file(waiter);
-        self.engine.await_sent(stream);
-        polled
+        self.poll_sending(stream, Sending::finish);
+        stream.borrow_mut().shut_down_if_due(self.counters());
     }
 
     /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
-    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
-        let stream = self.stream(key)?;
+    pub(crate) fn send_piece(&mut self, stream: &StreamRef, piece: Piece<'_>) -> io::Result<usize> {
         let stream = &mut *stream.borrow_mut();
         let Some(socket) = &stream.socket else { return Err(closed()) };
         if let Some(error) = stream.sending.error() {
@@ -319,11 +280,10 @@ impl Driver {
     /// at the first call, which therefore always waits.
     pub(crate) fn poll_room(
         &mut self,
-        key: Key,
+        stream: &StreamRef,
         waiter: &mut Waiter<'_>,
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
-        let stream = self.stream(key)?;
         let stream = &mut *stream.borrow_mut();
         let awaited = stream.sending.awaits_room();
         let polled = stream.sending.poll_writable(waiter, asked);
@@ -337,17 +297,13 @@ impl Driver {
     }
 
     /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
-    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
-        if let Ok(stream) = self.stream(key) {
-            stream.borrow_mut().end_file(self.counters(), broken, wakes);
-        }
-    }
-
-    /// Sends the data of a stream that the engine holds back.
-    fn send_held_back(&mut self, stream: &StreamRef) {
-        if let Engine::Epoll(epoll) = &mut self.engine {
-            epoll.send_held_back(&mut self.sockets, stream);
-        }
+    pub(crate) fn end_pieces(
+        &mut self,
+        stream: &StreamRef,
+        broken: Option<i32>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        stream.borrow_mut().end_file(self.counters(), broken, wakes);
     }
 
     /// The ring, which reads files; `None` on epoll.
@@ -507,11 +463,14 @@ impl Driver {
             if discards {
                 stream.borrow_mut().sending.fail(libc::ECANCELED, wakes);
             }
-            self.send_held_back(&stream);
-            let stream = &mut *stream.borrow_mut();
-            stream.sending.close();
-            if !stream.sending.is_over() {
-                self.engine.await_sent(stream);
+            if let Engine::Epoll(epoll) = &mut self.engine {
+                epoll.send_held_back(&mut self.sockets, &stream);
+            }
+            let over = self.poll_sending(&stream, |sending| {
+                sending.close();
+                sending.is_over()
+            });
+            if !over {
                 return self.sockets.lingering.push(key);
             }
         } else if let Ok((udp, engine)) = self.udp(key) {
@@ -609,7 +568,8 @@ impl Driver {
     pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
         for key in self.sockets.entries.keys() {
             self.wake_waiters(key, wakes);
-            if let Some(stream) = self.sockets.stream(key) {
+            if let Ok(stream) = self.stream(key) {
+                self.poll_sending(&stream, |_| ());
                 stream.borrow().cut_off();
             }
         }
@@ -631,10 +591,10 @@ impl Drop for Driver {
 }
 
 impl Engine {
-    /// A task, FIN or a close waits until the data that is being sent is with the kernel.
-    fn await_sent(&mut self, stream: &Stream) {
+    /// A task, FIN or a close may wait until the data that is being sent is with the kernel.
+    fn await_sent(&mut self, stream: &mut Stream) {
         if let Engine::Uring(uring) = self {
-            uring.held_up |= stream.is_held_up();
+            uring.await_sent(stream);
         }
     }
 

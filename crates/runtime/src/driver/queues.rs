@@ -64,7 +64,7 @@ pub(crate) struct Unread {
     first: Option<RecvBuf>,
     /// Those behind it; empty without a first.
     more: Seldom<RecvBuf>,
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// The driver's turn in which the oldest piece arrived.
     oldest_turn: u32,
 }
@@ -142,9 +142,7 @@ impl Unread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::Pool;
     use proptest::prelude::*;
-    use std::rc::Rc;
 
     fn piece(byte: u8, bytes: usize) -> RecvBuf {
         RecvBuf::from(vec![byte; bytes])
@@ -184,50 +182,5 @@ mod tests {
             }
             prop_assert!(unread.pop().is_none() && unread.is_empty());
         }
-    }
-
-    #[test]
-    fn a_socket_is_full_at_its_bounds_after_its_reader_had_a_turn() {
-        let mut unread = Unread::default();
-        unread.push(piece(1, 128 * 1024 - 2), 7);
-        assert!(!unread.is_full(8));
-        unread.push(piece(2, 1), 8);
-        assert!(!unread.is_full(8));
-        unread.push(piece(2, 1), 8);
-        assert!(unread.is_full(8) && !unread.is_full(7), "of the turn of the oldest piece");
-        unread.pop().unwrap();
-        assert_eq!((unread.bytes, unread.is_full(9)), (2, false));
-        unread.pop().unwrap();
-        unread.pop().unwrap();
-        // One piece and 64 behind it, none of them large.
-        for count in 1..=65 {
-            assert!(!unread.is_full(10));
-            unread.push(piece(3, 1), if count == 1 { 9 } else { 10 });
-        }
-        assert!(unread.is_full(10) && !unread.is_full(9));
-    }
-
-    #[test]
-    fn detached_pieces_have_left_the_pool() {
-        let pool = Rc::new(Pool::new(4, 64).unwrap());
-        let mut unread = Unread::default();
-        for byte in [5, 6, 7] {
-            let id = pool.take().unwrap();
-            pool.with_writable(id, |memory| _ = memory[0].write(byte));
-            unread.push(RecvBuf::from_pool(&pool, id, 0, 1), 0);
-        }
-        assert_eq!((pool.in_use(), unread.detach(), pool.in_use()), (3, 3, 0));
-        let left = std::iter::from_fn(|| unread.pop()).map(|piece| piece[0]);
-        assert_eq!(left.collect::<Vec<u8>>(), [5, 6, 7]);
-    }
-
-    #[test]
-    fn an_empty_queue_is_only_a_pointer_again_after_it_was_cleared() {
-        let mut queue = Seldom::default();
-        queue.items().extend([1, 2]);
-        queue.map_all(|item| item * 10);
-        assert_eq!((queue.len(), queue.pop_front(), queue.is_empty()), (2, Some(10), false));
-        queue.clear();
-        assert!(queue.is_empty() && queue.0.is_none() && queue.pop_front().is_none());
     }
 }

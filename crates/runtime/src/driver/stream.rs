@@ -478,6 +478,3 @@ impl Sending {
         self.closing && !self.must_linger()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,8 +10,8 @@ pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, with_fd, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::stream::StreamRef;
-use crate::driver::{Driver, Side};
+use crate::driver::Side;
+use crate::driver::stream::{Sending, StreamRef};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
@@ -127,7 +127,7 @@ impl TcpStream {
             if !self.spend(cx) {
                 return Poll::Pending;
             }
-            peek.poll(cx, |driver, key, waiter| driver.poll_peek(key, waiter, into))
+            peek.poll(cx, |driver, _, waiter| driver.poll_peek(&self.stream, waiter, into))
         })
         .await
     }
@@ -212,7 +212,9 @@ impl TcpStream {
             return Poll::Pending;
         }
         let mut waiter = Waiter::new(cx, token);
-        let polled = self.worker.driver.borrow_mut().poll_send_ready(self.key, &mut waiter);
+        let mut driver = self.worker.driver.borrow_mut();
+        let polled = driver.poll_sending(&self.stream, |sending| sending.poll_accept(&mut waiter));
+        drop(driver);
         if matches!(polled, Poll::Ready(Ok(()))) {
             // Cloning a foreign waker has made room.
             cx.waker().wake_by_ref();
@@ -244,36 +246,17 @@ impl TcpStream {
                 }
             }
         }
-        self.wait_for_bytes(cx, token)
+        self.recv_slowly(cx, token)
     }
 
     /// The next received bytes are with the kernel, or this waits behind others, or the end has come.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
-    fn wait_for_bytes(
-        &self,
-        cx: &mut Context<'_>,
-        token: &mut WaitToken,
-    ) -> Poll<io::Result<RecvBuf>> {
+    fn recv_slowly(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         if !self.worker.executor.has_budget() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let nobody_waits = self.stream.borrow().receiving.waiters.is_empty();
-        if nobody_waits && let Some(chunk) = self.worker.driver.borrow_mut().fetch(&self.stream) {
-            *token = WaitToken::default();
-            self.worker.executor.charge(chunk.len());
-            return Poll::Ready(Ok(chunk));
-        }
-        self.poll_recv_slowly(cx, token)
-    }
-
-    #[inline(never)]
-    fn poll_recv_slowly(
-        &self,
-        cx: &Context<'_>,
-        token: &mut WaitToken,
-    ) -> Poll<io::Result<RecvBuf>> {
         let mut waiter = Waiter::new(cx, token);
         let polled = self.worker.driver.borrow_mut().poll_recv(&self.stream, &mut waiter);
         if let Poll::Ready(Ok(chunk)) = &polled {
@@ -290,7 +273,7 @@ impl TcpStream {
     /// # Errors
     /// As [`poll_send`](Self::poll_send).
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sending(cx, Driver::poll_send_ready)
+        self.poll_sending(cx, Sending::poll_accept)
     }
 
     /// Like [`flush`](Self::flush), for hand-written futures.
@@ -298,7 +281,7 @@ impl TcpStream {
     /// # Errors
     /// The error that broke the connection.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sending(cx, Driver::poll_flushed)
+        self.poll_sending(cx, Sending::poll_flushed)
     }
 
     /// Like [`shutdown`](Self::shutdown), for hand-written futures.
@@ -313,11 +296,13 @@ impl TcpStream {
     fn poll_sending<T>(
         &self,
         cx: &Context<'_>,
-        ask: impl FnOnce(&mut Driver, Key, &mut Waiter<'_>) -> Poll<T>,
+        ask: impl FnOnce(&mut Sending, &mut Waiter<'_>) -> Poll<T>,
     ) -> Poll<T> {
         let mut token = self.send_token.take();
         let mut waiter = Waiter::new(cx, &mut token);
-        let polled = ask(&mut self.worker.driver.borrow_mut(), self.key, &mut waiter);
+        let mut driver = self.worker.driver.borrow_mut();
+        let polled = driver.poll_sending(&self.stream, |sending| ask(sending, &mut waiter));
+        drop(driver);
         drop(waiter);
         self.send_token.set(token);
         polled
@@ -368,7 +353,9 @@ impl TcpStream {
         let mut flush = Operation::new(&self.worker, self.key, Side::Send);
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
-            flush.poll(cx, |driver, key, waiter| driver.poll_flushed(key, waiter))
+            flush.poll(cx, |driver, _, waiter| {
+                driver.poll_sending(&self.stream, |sending| sending.poll_flushed(waiter))
+            })
         })
         .await
     }

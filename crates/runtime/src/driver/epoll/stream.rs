@@ -113,30 +113,6 @@ impl Stream {
         }
     }
 
-    /// One recv(2) with MSG_PEEK; `None` when there is nothing, or the end was found.
-    pub(in crate::driver) fn try_peek(
-        &mut self,
-        into: &mut [u8],
-        shared: &Shared,
-    ) -> Option<usize> {
-        if self.epoll.drained || self.receiving.end.is_some() {
-            return None;
-        }
-        shared.counters.syscalls.add(1);
-        match sys::peek(self.open_fd(), into) {
-            Ok(bytes) if bytes > 0 => return Some(bytes),
-            // Nothing follows the end, so this takes nothing.
-            Ok(_) => drop(self.receive(shared)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                shared.counters.eagain.add(1);
-                self.epoll.drained = true;
-            }
-            // The socket reports an error once.
-            Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
-        }
-        None
-    }
-
     /// Sends or queues a buffer that was accepted; nothing of this stream is gathered.
     #[inline]
     pub(super) fn send(

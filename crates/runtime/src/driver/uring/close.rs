@@ -63,6 +63,7 @@ impl Uring {
             Some(Entry::Stream(stream)) => {
                 let stream = &mut *stream.borrow_mut();
                 stream.sending.close();
+                self.await_sent(stream);
                 let connecting = stream.uring.connecting.is_some().then_some(Op::Connect);
                 let cancels = [
                     stream.uring.receive.is_armed().then_some(Op::Receive),
@@ -96,14 +97,13 @@ impl Uring {
 
     /// Frees the slot of a closed socket after its last completion.
     pub(super) fn remove_if_done(&mut self, sockets: &mut Sockets, key: Key) {
-        let torn_down = self.torn_down;
         let done = match sockets.entries.get(key) {
-            Some(Entry::Stream(stream)) => stream.borrow().is_done(torn_down),
+            Some(Entry::Stream(stream)) => stream.borrow_mut().is_done(self),
             Some(Entry::Listener(listener)) => {
                 listener.uring.closing && listener.uring.expected == 0
             }
             Some(Entry::Udp(udp)) => udp.is_done(),
-            Some(Entry::Wake(wake)) => torn_down && !wake.armed,
+            Some(Entry::Wake(wake)) => self.torn_down && !wake.armed,
             None => false,
         };
         if done && let Some(Entry::Udp(udp)) = sockets.remove(key) {

@@ -7,9 +7,9 @@
 //! Sends are submitted with MSG_DONTWAIT and, where the kernel can, without a completion for
 //! success. Such a send is over when the enter that submitted it has returned: either it posted a
 //! completion because it was short or failed, or it was sent whole and its buffer is free. The
-//! order in `Uring::turn` follows from it: completions first, then `settle` treats every
-//! quick send that posted no error as done. Since a silent success wakes no task, the enter must
-//! not wait while anything waits for one.
+//! order in `Uring::turn` follows from it: completions first, then `settle` frees the buffer of every
+//! quick send that posted no error; its stream notices by its number. Since a silent success wakes
+//! no task, the enter must not wait while anything waits for one.
 
 mod close;
 mod connect;
@@ -40,6 +40,7 @@ use self::udp::{RecvOp, SendOp};
 use super::mmsg::SendBatch;
 use super::sockets::{Entry, Sockets};
 use super::stream::Stream;
+use crate::buf::SendBuf;
 use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
@@ -81,18 +82,22 @@ pub(crate) struct Uring {
     /// Arrivals of the last enters; those before `next_arrival` were handled.
     arrived: Vec<Completion>,
     next_arrival: usize,
-    /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
-    quick: Vec<(Key, u32)>,
-    /// The same for datagrams, by operation: a key whose operation is gone has posted an error.
+    /// The buffers of silent quick sends, to be freed after the enter that takes them.
+    quick: Vec<SendBuf>,
+    /// The number of the first of them: all before it are over.
+    first_quick: u64,
+    /// How many of them the kernel has accepted nothing of.
+    refused: u64,
+    /// Streams that something waits for until their quick send is over: then the next enter must not wait.
+    awaited: Vec<Key>,
+    /// The same as `quick` for datagrams, by operation: a key whose operation is gone has posted an error.
     quick_datagrams: Vec<Key>,
     quick_bytes: usize,
     /// Quick sends since the last enter, for `UringOptions::gather`.
     ungathered: u32,
-    /// Serial number of the last quick send.
-    serial: u32,
     /// Number of this turn.
     turn: u32,
-    /// A task waits for a quick send: the next enter must not wait.
+    /// A task waits for a datagram: the next enter must not wait.
     pub(super) held_up: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
@@ -132,10 +137,12 @@ impl Uring {
             arrived: Vec::new(),
             next_arrival: 0,
             quick: Vec::new(),
+            first_quick: 0,
+            refused: 0,
+            awaited: Vec::new(),
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
             ungathered: 0,
-            serial: 0,
             turn: 0,
             held_up: false,
             signalled: false,
@@ -176,6 +183,7 @@ impl Uring {
                 self.attend_to_buffers(sockets, wakes)?;
             }
             let hurry = self.held_up
+                || !self.awaited.is_empty()
                 || self.signalled
                 || !wakes.is_empty()
                 || (!calm && (self.has_arrivals() || self.groups.can_feed()))
@@ -271,7 +279,7 @@ impl Uring {
         self.quick_bytes = 0;
         self.ungathered = 0;
         self.reap(sockets, wakes)?;
-        self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
+        self.held_up = taken_datagrams < self.quick_datagrams.len();
         if taken > 0 {
             self.settle(sockets, taken, wakes);
         }
@@ -408,7 +416,7 @@ impl Uring {
         let Some(stream) = sockets.stream(key) else { return };
         let (closes, done) = {
             let stream = &mut *stream.borrow_mut();
-            (handle(self, stream), stream.is_done(self.torn_down))
+            (handle(self, stream), stream.is_done(self))
         };
         if closes {
             self.abandon(sockets, key);
@@ -446,7 +454,8 @@ impl Uring {
             if left.is_zero() {
                 break;
             }
-            let how = if self.held_up { Enter::Collect } else { Enter::Wait };
+            let hurry = self.held_up || !self.awaited.is_empty();
+            let how = if hurry { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
             if self.enter_and_settle(sockets, how, Some(wait), wakes).is_err() {
                 break;

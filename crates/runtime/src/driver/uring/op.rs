@@ -60,22 +60,3 @@ impl Op {
         code.checked_sub(1).and_then(|index| Op::ALL.get(index)).copied()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_operation_survives_packing_and_peers_cause_four_of_them() {
-        let key = Key::from_bits(0x12_3456_789a);
-        let arrivals = [Op::Receive, Op::Accept, Op::ReceiveDatagrams, Op::ReceiveDatagram];
-        for op in Op::ALL {
-            let user_data = op.tag(key);
-            assert_eq!((Op::of(user_data), Key::from_bits(user_data)), (Some(op), key));
-            assert_eq!(Op::is_arrival(user_data), arrivals.contains(&op), "{op:?}");
-        }
-        for nobody in [super::super::ring::NOBODY, key.to_bits()] {
-            assert!(!Op::is_arrival(nobody) && Op::of(nobody).is_none());
-        }
-    }
-}

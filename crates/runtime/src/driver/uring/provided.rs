@@ -315,14 +315,24 @@ impl Provided {
         self.ring.publish();
     }
 
-    /// The bytes that a completion with these flags delivered; `None` if it names no buffer.
-    /// `bytes` may be 0 (an end of stream that took a buffer): the buffer returns at once.
+    /// The buffer that a completion with these flags and so many bytes names, if it names one.
     #[inline]
-    pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
+    pub(super) fn filled(&mut self, flags: u32, bytes: usize) -> Option<u16> {
         let id = cqueue::buffer_select(flags)?;
         self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;
         self.fed = self.fed.saturating_sub(1);
         self.with_kernel -= 1;
-        Some(RecvBuf::from_pool(&self.pool, id, 0, bytes))
+        Some(id)
+    }
+
+    /// The bytes in a buffer that was filled; without any, it returns at once.
+    #[inline]
+    pub(super) fn reader(&self, id: u16, bytes: usize) -> RecvBuf {
+        RecvBuf::from_pool(&self.pool, id, 0, bytes)
+    }
+
+    /// The bytes that a completion with these flags delivered; `None` if it names no buffer.
+    pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
+        self.filled(flags, bytes).map(|id| self.reader(id, bytes))
     }
 }

@@ -7,7 +7,7 @@ use super::stream::Receive;
 use super::{Op, Uring};
 use crate::buf::RecvBuf;
 use crate::driver::sockets::Sockets;
-use crate::driver::stream::{End, Stream};
+use crate::driver::stream::{End, Stream, StreamRef};
 use crate::slots::Key;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -88,14 +88,24 @@ impl Uring {
         let Completion { result, flags, .. } = completion;
         // First, so that the buffer is accounted for regardless of the bytes. An end of stream usually
         // has no buffer, and must not return one then.
-        let piece = self.groups.streams.take(flags, result.max(0) as usize);
-        let Some(shared) = sockets.stream(key) else { return };
-        if result > 0 && cqueue::more(flags) {
-            return self.on_bytes(&mut shared.borrow_mut(), flags, piece, wakes);
-        }
-        let done = self.on_receive_ended(&mut shared.borrow_mut(), (result, flags), piece, wakes);
-        if done {
-            sockets.remove(key);
+        let buffer = self.groups.streams.filled(flags, result.max(0) as usize);
+        let shared = match sockets.stream(key) {
+            Some(shared) if result > 0 && cqueue::more(flags) => shared,
+            shared => {
+                let piece = buffer.map(|id| self.groups.streams.reader(id, result.max(0) as usize));
+                let ended = |it: &StreamRef| {
+                    self.on_receive_ended(&mut it.borrow_mut(), (result, flags), piece, wakes)
+                };
+                if shared.is_some_and(ended) {
+                    sockets.remove(key);
+                }
+                return;
+            }
+        };
+        let stream = &mut *shared.borrow_mut();
+        if let Some(id) = buffer {
+            let piece = self.groups.streams.reader(id, result as usize);
+            self.on_bytes(stream, flags, piece, wakes);
         }
     }
 
@@ -104,7 +114,7 @@ impl Uring {
         &mut self,
         stream: &mut Stream,
         flags: u32,
-        piece: Option<RecvBuf>,
+        piece: RecvBuf,
         wakes: &mut Vec<Waker>,
     ) {
         self.counters.received.add(1);
@@ -112,9 +122,7 @@ impl Uring {
         if cqueue::more(flags) && stream.uring.note_data() {
             self.watch(stream.key);
         }
-        if let Some(piece) = piece
-            && !stream.sending.is_closing()
-        {
+        if !stream.sending.is_closing() {
             self.deliver(stream, piece, wakes);
         }
     }
@@ -134,8 +142,13 @@ impl Uring {
             stream.uring.expected -= 1;
         }
         match result {
-            0 => stream.receiving.finish(stream.how_it_ended(), wakes),
-            bytes if bytes > 0 => self.on_bytes(stream, flags, piece, wakes),
+            0 => {
+                let end = stream.how_it_ended(self);
+                stream.receiving.finish(end, wakes);
+            }
+            bytes if bytes > 0 => {
+                piece.into_iter().for_each(|piece| self.on_bytes(stream, flags, piece, wakes));
+            }
             error if error == -libc::ENOBUFS => {
                 self.counters.enobufs.add(1);
                 if !stream.sending.is_closing()
@@ -154,7 +167,7 @@ impl Uring {
         if stream.receiving.unread.is_empty() && !stream.receiving.waiters.is_empty() {
             self.arm_receive(stream);
         }
-        stream.is_done(self.torn_down)
+        stream.is_done(self)
     }
 
     #[inline(always)]

@@ -22,21 +22,21 @@ use std::task::Waker;
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl Uring {
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     pub(in crate::driver) fn try_send(
         &mut self,
         stream: &mut Stream,
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Option<io::Result<()>> {
+        stream.settle(self.first_quick);
         match stream.sending.may_accept() {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        if let Some(buf) = buf.take()
-            && !buf.is_empty()
-        {
+        if let Some(buf) = buf.take_if(|buf| !buf.is_empty()) {
             stream.sending.accept(buf.len());
             match stream.uring.in_flight {
                 InFlight::None if more => return Some(self.send_ahead(stream, buf)),
@@ -44,6 +44,7 @@ impl Uring {
                 _ => self.send_later(stream, buf),
             }
         }
+        *buf = None;
         Some(Ok(()))
     }
 
@@ -55,36 +56,54 @@ impl Uring {
             InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
             _ => {
                 stream.sending.queue(buf);
-                self.held_up |= stream.is_held_up();
+                self.await_sent(stream);
             }
         }
     }
 
-    /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted
-    /// an error: then another send is in flight by now, or none.
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
-    pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
-        for at in 0..taken {
-            let (key, serial) = self.quick[at];
-            let Some(shared) = sockets.stream(key) else { continue };
-            let closes = {
-                let stream = &mut *shared.borrow_mut();
-                let Some(bytes) = stream.silent_send(serial) else { continue };
-                stream.uring.in_flight = InFlight::None;
-                stream.sending.sent(bytes);
-                self.counters.sent.add(1);
-                stream.sending.is_awaited() && self.advance(stream, wakes)
-            };
-            if closes {
-                self.abandon(sockets, key);
-            }
+    /// A task, FIN or a close may wait for the send in flight, for which the kernel posts no completion if
+    /// it succeeds: then the next enter does not wait, and continues with the stream.
+    pub(in crate::driver) fn await_sent(&mut self, stream: &mut Stream) {
+        stream.settle(self.first_quick);
+        if stream.sending.is_awaited()
+            && stream.uring.in_flight.is_silent()
+            && !std::mem::replace(&mut stream.uring.awaited, true)
+        {
+            self.awaited.push(stream.key);
         }
-        // `advance` may have queued new sends behind them.
+    }
+
+    /// The kernel has run the first `taken` quick sends, and those that posted no error have succeeded:
+    /// frees their buffers, and continues with the streams that wait for that. The others notice it
+    /// by the number of their send.
+    #[inline]
+    pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
+        self.first_quick += taken as u64;
+        self.counters.sent.add(taken as u64 - std::mem::take(&mut self.refused));
         if taken == self.quick.len() {
             self.quick.clear();
         } else {
             self.quick.drain(..taken);
+        }
+        if !self.awaited.is_empty() {
+            self.settle_awaited(sockets, wakes);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_awaited(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
+        for key in std::mem::take(&mut self.awaited) {
+            let Some(shared) = sockets.stream(key) else { continue };
+            let closes = {
+                let stream = &mut *shared.borrow_mut();
+                stream.uring.awaited = false;
+                // One whose send has failed may have made another.
+                self.await_sent(stream);
+                stream.uring.in_flight.is_none() && self.advance(stream, wakes)
+            };
+            if closes {
+                self.abandon(sockets, key);
+            }
         }
     }
 
@@ -107,30 +126,28 @@ impl Uring {
     }
 
     /// Submits a send that ends immediately, whether it was sent whole or not.
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
+    #[inline(always)]
     fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
         let Some(fd) = stream.fd() else { return };
         let bytes = buf.len();
         let (entry, is_cut) = entry_for(fd, &mut buf, libc::MSG_DONTWAIT);
+        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
+        self.quick_bytes += bytes;
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
-        let completes = is_cut || self.features.sqpoll_idle_ms > 0;
-        self.quick_bytes += bytes;
-        self.serial = self.serial.wrapping_add(1);
-        let serial = self.serial;
-        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
-        stream.uring.in_flight = InFlight::Quick { buf, completes, serial };
-        let entry = if completes {
+        let entry = if is_cut || self.features.sqpoll_idle_ms > 0 {
             stream.uring.expected += 1;
+            stream.uring.in_flight = InFlight::Completing(buf);
             entry
         } else {
-            self.quick.push((stream.key, serial));
-            self.held_up |= stream.sending.is_awaited();
+            let number = self.first_quick + self.quick.len() as u64;
+            stream.uring.in_flight = InFlight::Quick { number, bytes };
+            self.quick.push(buf);
+            self.await_sent(stream);
             entry.flags(Flags::SKIP_SUCCESS)
         };
-        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over; the message of
-        // several is in a box of the buffer.
+        // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
+        // as `in_flight` until the send is over; the message of several is in a box of the buffer.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
         if self.features.gather < GATHER_MAX {
             self.submit_gathered();
@@ -193,15 +210,23 @@ impl Uring {
         result: i32,
         wakes: &mut Vec<Waker>,
     ) -> bool {
-        let (mut buf, was_expected) = match std::mem::take(&mut stream.uring.in_flight) {
-            InFlight::Quick { buf, completes, .. } => (buf, completes),
-            InFlight::Waiting(buf) => (buf, true),
+        stream.settle(self.first_quick);
+        let mut buf = match std::mem::take(&mut stream.uring.in_flight) {
+            InFlight::Quick { number, .. } => {
+                let place = self.quick.get_mut((number - self.first_quick) as usize);
+                let Some(quick) = place else { return false };
+                self.refused += u64::from(result < 0);
+                std::mem::replace(quick, SendBuf::from(""))
+            }
+            InFlight::Completing(buf) | InFlight::Waiting(buf) => {
+                stream.uring.expected -= 1;
+                self.counters.sent.add(u64::from(result >= 0));
+                buf
+            }
             InFlight::None => return false,
         };
-        stream.uring.expected -= u32::from(was_expected);
         match result {
             bytes if bytes >= 0 => {
-                self.counters.sent.add(1);
                 stream.sending.sent(bytes as usize);
                 buf.advance(bytes as usize);
             }

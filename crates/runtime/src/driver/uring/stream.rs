@@ -1,5 +1,6 @@
 //! The state of a stream on io_uring, beside the common state.
 
+use super::Uring;
 use crate::buf::SendBuf;
 use crate::driver::stream::{End, Stream};
 use crate::sys;
@@ -10,9 +11,11 @@ use crate::sys::socket::SockAddr;
 pub(super) enum InFlight {
     #[default]
     None,
-    /// Submitted with MSG_DONTWAIT: it is over when the enter that submits it returns, and
-    /// `completes` says whether it then also posts a completion when it succeeds.
-    Quick { buf: SendBuf, completes: bool, serial: u32 },
+    /// Submitted with MSG_DONTWAIT: it is over when the enter that submits it has returned, and posts a
+    /// completion only if it was short or failed. The driver has its buffer, by this number.
+    Quick { number: u64, bytes: usize },
+    /// The same, with a completion in any case.
+    Completing(SendBuf),
     /// The kernel waits for the peer to make room; always posts a completion.
     Waiting(SendBuf),
 }
@@ -20,10 +23,11 @@ pub(super) enum InFlight {
 impl InFlight {
     /// True for a send that succeeds silently.
     #[inline]
-    fn is_silent(&self) -> bool {
-        matches!(self, InFlight::Quick { completes: false, .. })
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, InFlight::Quick { .. })
     }
 
+    #[inline]
     pub(super) fn is_none(&self) -> bool {
         matches!(self, InFlight::None)
     }
@@ -67,6 +71,8 @@ pub(crate) struct UringStream {
     /// Got data since the last check there.
     pub(super) heard: bool,
     pub(super) in_flight: InFlight,
+    /// The driver continues with this stream when the send in flight is over.
+    pub(super) awaited: bool,
     /// The address a pending connect reads from.
     pub(super) connecting: Option<Box<SockAddr>>,
 }
@@ -88,34 +94,28 @@ impl Stream {
     }
 
     /// The meaning of a receive of zero bytes.
-    pub(super) fn how_it_ended(&self) -> End {
+    pub(super) fn how_it_ended(&mut self, uring: &Uring) -> End {
+        self.settle(uring.first_quick);
         let sending = !self.uring.in_flight.is_none();
         let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
         self.sending.end_of_stream(sending, is_closed)
     }
 
-    /// True if the send in flight is the quick one of this number and succeeds silently: then its
-    /// bytes.
+    /// Notes that all quick sends before this number are over.
     #[inline]
-    pub(super) fn silent_send(&self, number: u32) -> Option<usize> {
-        match &self.uring.in_flight {
-            InFlight::Quick { buf, completes: false, serial } if *serial == number => {
-                Some(buf.len())
-            }
-            _ => None,
+    pub(super) fn settle(&mut self, first_quick: u64) {
+        if let InFlight::Quick { number, bytes } = self.uring.in_flight
+            && number < first_quick
+        {
+            self.uring.in_flight = InFlight::None;
+            self.sending.sent(bytes);
         }
     }
 
-    /// True if a task, FIN or a close waits for the send in flight, although the kernel may post no
-    /// completion for it: then the next enter must not wait.
-    #[inline]
-    pub(in crate::driver) fn is_held_up(&self) -> bool {
-        self.sending.is_awaited() && self.uring.in_flight.is_silent()
-    }
-
-    /// True when the kernel has nothing of a closed stream any more. `torn_down`: none is closed then.
-    pub(super) fn is_done(&self, torn_down: bool) -> bool {
-        let closed = self.socket.is_none() || torn_down;
+    /// True when the kernel has nothing of a closed stream any more; in a teardown none is closed.
+    pub(super) fn is_done(&mut self, uring: &Uring) -> bool {
+        self.settle(uring.first_quick);
+        let closed = self.socket.is_none() || uring.torn_down;
         // A silent quick send is over only when it was settled.
         let idle = self.uring.expected == 0 && !self.uring.in_flight.is_silent();
         self.sending.is_closing() && closed && idle

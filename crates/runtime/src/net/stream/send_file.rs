@@ -113,8 +113,12 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     async fn begin(stream: &'a TcpStream, len: u64) -> io::Result<Turn<'a>> {
         let mut begin = stream.sends();
-        poll_fn(|cx| begin.poll(cx, |driver, key, waiter| driver.poll_begin_pieces(key, waiter)))
-            .await?;
+        poll_fn(|cx| {
+            begin.poll(cx, |driver, _, waiter| {
+                driver.poll_sending(&stream.stream, |sending| sending.poll_file(waiter))
+            })
+        })
+        .await?;
         let errno = libc::ECANCELED;
         Ok(Turn { stream, len, sent: 0, file_ended: false, lost: false, errno })
     }
@@ -149,7 +153,7 @@ impl<'a> Turn<'a> {
     }
 
     fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
-        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, piece);
+        let sent = self.stream.worker.driver.borrow_mut().send_piece(&self.stream.stream, piece);
         let bytes = *sent.as_ref().unwrap_or(&0);
         self.sent += bytes as u64;
         self.stream.worker.executor.spend_bytes(bytes);
@@ -158,8 +162,11 @@ impl<'a> Turn<'a> {
 
     async fn room(&self) -> io::Result<()> {
         let (mut wait, mut asked) = (self.stream.sends(), false);
-        poll_fn(|cx| wait.poll(cx, |driver, key, waiter| driver.poll_room(key, waiter, &mut asked)))
-            .await
+        let stream = &self.stream.stream;
+        poll_fn(|cx| {
+            wait.poll(cx, |driver, _, waiter| driver.poll_room(stream, waiter, &mut asked))
+        })
+        .await
     }
 
     fn fail(&mut self, error: io::Error) -> io::Error {
@@ -180,7 +187,7 @@ impl Drop for Turn<'_> {
         let broken = (in_the_middle || self.lost).then_some(self.errno);
         let mut wakes = Vec::new();
         let stream = self.stream;
-        stream.worker.driver.borrow_mut().end_pieces(stream.key, broken, &mut wakes);
+        stream.worker.driver.borrow_mut().end_pieces(&stream.stream, broken, &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 }

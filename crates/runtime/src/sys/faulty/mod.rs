@@ -24,10 +24,6 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
     real::recv(socket, calls::part(socket, Way::In, into)?)
 }
 
-pub(crate) fn peek(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    real::peek(socket, calls::part(socket, Way::In, into)?)
-}
-
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more)
 }

@@ -61,14 +61,6 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
     })
 }
 
-/// Copies received bytes and leaves them in the socket; otherwise as [`recv`].
-pub(crate) fn peek(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel writes
-    // at most `len` bytes and keeps no reference after the call.
-    retry_eintr(|| unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), FLAGS) })
-}
-
 /// Sends as much as fits into the socket buffer, without blocking and without raising SIGPIPE. With
 /// `more`, the kernel keeps back a last segment that is not full, for at most 200 ms.
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {

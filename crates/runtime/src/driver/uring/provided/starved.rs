@@ -74,17 +74,4 @@ mod tests {
         }
         assert_eq!(served, [9_000, 1_000]);
     }
-
-    #[test]
-    fn one_that_keeps_coming_back_leaves_half_to_a_crowd() {
-        let mut starved = Starved::default();
-        (0..100).for_each(|number| starved.push(key(number), true));
-        starved.push(key(2000), false);
-        let mut bulk = Vec::new();
-        for _ in 0..200 {
-            let next = starved.pop().expect("a socket");
-            if next == key(2000) { starved.push(next, false) } else { bulk.push(next) }
-        }
-        assert_eq!(bulk, (0..100).map(key).collect::<Vec<_>>());
-    }
 }
