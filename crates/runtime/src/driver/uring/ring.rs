@@ -207,8 +207,8 @@ impl Ring {
         let fetches = flags & ring::ENTER_GETEVENTS != 0;
         let call = Call::of_enter(to_submit > 0, fetches, wait);
         let wait = Wait { completions, timeout: timeout.filter(|_| completions > 0) };
-        let enter = || self.uring.enter(to_submit, flags, wait);
-        match self.counters.calls.timed(call, enter) {
+        let uring = &mut self.uring;
+        match self.counters.calls.timed(call, || uring.enter(to_submit, flags, wait)) {
             Ok(_) => Ok(()),
             Err(error) => self.refused(error),
         }

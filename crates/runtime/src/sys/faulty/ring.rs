@@ -69,7 +69,7 @@ impl Uring {
         taken.into_iter()
     }
 
-    pub(crate) fn enter(&self, to_submit: u32, flags: u32, mut wait: Wait) -> io::Result<u32> {
+    pub(crate) fn enter(&mut self, to_submit: u32, flags: u32, mut wait: Wait) -> io::Result<u32> {
         if self.holds() && wait.timeout != Some(Duration::ZERO) {
             wait = Wait { completions: 0, timeout: None };
         }

@@ -4,11 +4,14 @@
 //! inside a borrowed `Submitter`; so `io_uring_enter` is called here. See io_uring_enter(2) and
 //! io_uring_register(2).
 
+use io_uring::IoUring;
+use io_uring::cqueue::{self, CompletionQueue};
 use io_uring::register::Restriction;
-use io_uring::squeue::Entry;
-use io_uring::{IoUring, cqueue};
+use io_uring::squeue::{Entry, SubmissionQueue};
 use std::io;
+use std::mem::transmute;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The kernel destroys a ring after its descriptor is closed or its process has ended, and only
@@ -100,9 +103,13 @@ pub(crate) struct Setup {
     pub(crate) sqpoll_idle_ms: u32,
 }
 
-/// A ring.
+/// A ring. What is pushed and taken is known to the kernel from the next enter on, or from the next look at
+/// the queues.
 pub(crate) struct Uring {
-    uring: IoUring,
+    // Both refer to the ring, which is dropped behind them.
+    submission: SubmissionQueue<'static>,
+    completion: CompletionQueue<'static>,
+    uring: Rc<IoUring>,
     fd: RingFd,
 }
 
@@ -119,10 +126,22 @@ impl Uring {
             0 => builder.setup_defer_taskrun(),
             idle_ms => builder.setup_sqpoll(idle_ms),
         };
-        let uring = charged(|| builder.build(setup.sq_entries))?;
+        let uring = Rc::new(charged(|| builder.build(setup.sq_entries))?);
         // A thread has 16 places for rings.
         let fd = register_ring_fd(borrow(&uring)).unwrap_or(RingFd::Plain(uring.as_raw_fd()));
-        Ok(Uring { uring, fd })
+        // SAFETY: they are the only queues of this ring, and refer to nothing but its memory, which does not
+        // move and is dropped after them.
+        let (submission, completion) = unsafe {
+            (
+                transmute::<SubmissionQueue<'_>, SubmissionQueue<'static>>(
+                    uring.submission_shared(),
+                ),
+                transmute::<CompletionQueue<'_>, CompletionQueue<'static>>(
+                    uring.completion_shared(),
+                ),
+            )
+        };
+        Ok(Uring { submission, completion, uring, fd })
     }
 
     /// Puts an entry into the submission queue; false if that is full.
@@ -132,43 +151,50 @@ impl Uring {
     /// last completion of the operation was taken.
     #[inline]
     pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
+        if self.submission.is_full() {
+            self.submission.sync();
+        }
         // SAFETY: the obligation is the caller's.
-        unsafe { self.uring.submission().push(entry).is_ok() }
+        unsafe { self.submission.push(entry).is_ok() }
     }
 
     /// Entries that the kernel has not taken.
     #[inline]
     pub(crate) fn queued(&mut self) -> usize {
-        self.uring.submission().len()
+        self.submission.sync();
+        self.submission.len()
     }
 
     /// True if the kernel's submission thread sleeps.
     #[inline]
     pub(crate) fn needs_wakeup(&mut self) -> bool {
-        self.uring.submission().need_wakeup()
+        self.submission.need_wakeup()
     }
 
     /// True if completions that found the queue full wait in the kernel.
     #[inline]
     pub(crate) fn overflowed(&mut self) -> bool {
-        self.uring.submission().cq_overflow()
+        self.submission.cq_overflow()
     }
 
     /// Completions that have not been taken.
     #[inline]
     pub(crate) fn arrived(&mut self) -> usize {
-        self.uring.completion().len()
+        self.completion.sync();
+        self.completion.len()
     }
 
     /// Takes the available completions.
     #[inline]
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
-        self.uring.completion()
+        self.completion.sync();
+        &mut self.completion
     }
 
     /// One `io_uring_enter`, see [`enter`].
     #[inline]
-    pub(crate) fn enter(&self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+    pub(crate) fn enter(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+        self.completion.sync();
         enter(self.fd, to_submit, flags, wait)
     }
 
