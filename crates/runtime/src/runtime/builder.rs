@@ -169,7 +169,7 @@ impl Builder {
         let registrations: Vec<Registration> = registrations
             .collect::<io::Result<_>>()
             .map_err(|error| RuntimeError::new("setting up the workers", Some(error)))?;
-        let inboxes = registrations.iter().map(|it| Arc::clone(it.inbox())).collect();
+        let inboxes = registrations.iter().map(|it| Arc::clone(&it.inbox)).collect();
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();
         let shared = Arc::new(Shared {

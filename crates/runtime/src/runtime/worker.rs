@@ -80,13 +80,13 @@ impl Worker {
                     RuntimeError::new(format!("setting up worker {index}"), Some(error))
                 })?;
                 let inboxes = runtime.shared.inboxes.lock();
-                inboxes.unwrap_or_else(PoisonError::into_inner)[index] = Arc::clone(new.inbox());
+                inboxes.unwrap_or_else(PoisonError::into_inner)[index] = Arc::clone(&new.inbox);
                 new
             }
         };
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
-            wake_fd: registration.inbox().eventfd().as_raw_fd(),
+            wake_fd: registration.inbox.eventfd.as_raw_fd(),
             confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
@@ -102,7 +102,7 @@ impl Worker {
         })?;
         Ok(Rc::new(Worker {
             executor: Executor::new(
-                registration.worker(),
+                registration.worker,
                 Arc::clone(&counters),
                 builder.stop_on_panic,
             ),
@@ -218,7 +218,7 @@ impl Worker {
 
     /// Drops all tasks, and those that other threads want to start.
     pub(super) fn abort_tasks(&self) {
-        self.registration.inbox().close();
+        self.registration.inbox.close();
         self.executor.abort_all();
     }
 
@@ -234,7 +234,7 @@ impl Worker {
         if let Some(deadline) = deadline {
             self.after_deadline(deadline, timeout, wakes);
         }
-        if self.registration.inbox().is_signalled() {
+        if self.registration.inbox.is_signalled() {
             self.take_inbox();
         }
         Ok(())
@@ -269,7 +269,7 @@ impl Worker {
 
     #[inline(never)]
     pub(super) fn take_inbox(&self) {
-        self.counters.wakes.add(self.executor.take_wakes(self.registration.inbox()));
+        self.counters.wakes.add(self.executor.take_wakes(&self.registration.inbox));
         if self.stage() == STOPPING {
             self.over.set(true);
         }

@@ -17,10 +17,8 @@ pub(crate) struct EventFd {
 }
 
 /// How a worker watches its eventfd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Watch {
-    /// ppoll(2), in tick mode: readable is readable.
-    Level,
     /// EPOLLET, and a multishot poll of io_uring: each signal is reported once, if it can still be
     /// read by then.
     Edge,
@@ -49,11 +47,16 @@ impl EventFd {
         self.count.swap(0, Ordering::Acquire);
     }
 
-    /// Takes a report if there is one.
-    pub(crate) fn is_reported(&self, watch: Watch) -> bool {
+    /// A turn of the driver: takes a report if there is one, or sleeps until there is.
+    pub(crate) fn turn(&self, watch: Watch, sleeps: bool) {
+        while !self.is_reported(watch) && sleeps {
+            self.sleeper.wait();
+        }
+    }
+
+    fn is_reported(&self, watch: Watch) -> bool {
         let readable = || self.count.load(Ordering::Acquire) > 0;
         match watch {
-            Watch::Level => readable(),
             Watch::Edge => self.edge.swap(false, Ordering::Acquire) && readable(),
             Watch::Rearmed => {
                 let reported = readable();
@@ -62,13 +65,6 @@ impl EventFd {
                 }
                 reported
             }
-        }
-    }
-
-    /// Sleeps until there is a report, and takes it.
-    pub(crate) fn wait(&self, watch: Watch) {
-        while !self.is_reported(watch) {
-            self.sleeper.wait();
         }
     }
 }

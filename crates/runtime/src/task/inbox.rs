@@ -7,7 +7,7 @@
 //! `signalled`, so a wake is seen by the current drain or signals the next one.
 
 use super::eventfd::EventFd;
-use super::remote::Starter;
+use super::join::Starter;
 use super::waker::TaskId;
 use crate::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
@@ -33,10 +33,12 @@ loom::lazy_static! {
 const STARTERS_MAX: usize = 1024;
 
 #[derive(Default)]
-struct Pending {
-    tasks: Vec<Key>,
-    overflowed: bool,
-    starters: Vec<Starter>,
+pub(super) struct Pending {
+    /// Tasks to wake; all of them if it overflowed.
+    pub(super) tasks: Vec<Key>,
+    pub(super) overflowed: bool,
+    /// Tasks to start.
+    pub(super) starters: Vec<Starter>,
     /// The worker starts no further tasks of others.
     closed: bool,
 }
@@ -45,15 +47,8 @@ struct Pending {
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
     signalled: AtomicBool,
-    eventfd: EventFd,
-}
-
-/// The result of [`Inbox::drain`].
-pub(crate) enum Drained {
-    /// Wake these tasks.
-    Tasks(Vec<Key>),
-    /// More than fit: wake every task.
-    All,
+    /// Becomes readable when something was pushed.
+    pub(crate) eventfd: EventFd,
 }
 
 impl Inbox {
@@ -113,36 +108,27 @@ impl Inbox {
         drop(starters);
     }
 
-    /// The descriptor that becomes readable when something was pushed.
-    pub(crate) fn eventfd(&self) -> &EventFd {
-        &self.eventfd
-    }
-
     /// True if wakes may be waiting; cheap, so it can be called before every wait.
     pub(crate) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Acquire)
     }
 
-    /// Takes all stored wakes, and the tasks to start.
-    pub(crate) fn drain(&self) -> (Drained, Vec<Starter>) {
+    /// Takes what is pending.
+    pub(super) fn drain(&self) -> Pending {
         self.eventfd.clear();
         // A swap and not a store: it also acquires what a signaller did before, which may be
         // something other than a push (the stage of the runtime), and is not ordered by a lock.
         self.signalled.swap(false, Ordering::AcqRel);
         let mut pending = self.lock();
-        let tasks = std::mem::take(&mut pending.tasks);
-        let starters = std::mem::take(&mut pending.starters);
-        match std::mem::take(&mut pending.overflowed) {
-            true => (Drained::All, starters),
-            false => (Drained::Tasks(tasks), starters),
-        }
+        let closed = pending.closed;
+        std::mem::replace(&mut *pending, Pending { closed, ..Pending::default() })
     }
 }
 
 /// Holds a worker's number; releases it when dropped.
 pub(crate) struct Registration {
-    worker: u16,
-    inbox: Arc<Inbox>,
+    pub(crate) worker: u16,
+    pub(crate) inbox: Arc<Inbox>,
 }
 
 impl Registration {
@@ -166,14 +152,6 @@ impl Registration {
         }
         inboxes[free] = Some(Arc::clone(&inbox));
         Ok(Registration { worker: free as u16, inbox })
-    }
-
-    pub(crate) fn worker(&self) -> u16 {
-        self.worker
-    }
-
-    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
-        &self.inbox
     }
 }
 

@@ -1,16 +1,15 @@
-//! The join handle that `spawn` returns.
+//! Starting tasks, and waiting for them, on their worker or from any thread.
 
 use super::{WaitToken, Waiter};
 use crate::runtime::{Worker, current, with_current};
 use crate::slots::Key;
 use pin_project_lite::pin_project;
 use std::any::Any;
-use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Why a task has no result.
@@ -95,20 +94,58 @@ impl std::error::Error for JoinError {}
 
 enum State<T> {
     Running(Option<Waker>),
-    Finished(T),
-    Panicked(Panic),
-    Gone,
+    Ended(Result<T, JoinError>),
+    Taken,
 }
 
-/// The task's end of a [`JoinHandle`]: dropped with the task, finished or not.
-struct Completion<T> {
-    state: Rc<RefCell<State<T>>>,
+/// How a task has ended, shared by the task and its handle.
+struct Outcome<T>(Arc<Mutex<State<T>>>);
+
+impl<T> Outcome<T> {
+    /// A task that runs, and its end of this, which is dropped with it, finished or not.
+    fn new() -> (Outcome<T>, Completion<T>) {
+        let state = Arc::new(Mutex::new(State::Running(None)));
+        (Outcome(Arc::clone(&state)), Completion(Outcome(state)))
+    }
+
+    /// A panic inside a critical section leaves no inconsistent state here.
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_finished(&self) -> bool {
+        !matches!(*self.lock(), State::Running(_))
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>> {
+        // Foreign wakers are cloned before the lock and dropped after it.
+        let mut nowhere = WaitToken::default();
+        let mut waiter = Waiter::new(cx, &mut nowhere);
+        let mut state = self.lock();
+        if let State::Running(waker) = &mut *state {
+            waiter.store(waker);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Ended(outcome) => Poll::Ready(outcome),
+            State::Running(_) | State::Taken => Poll::Ready(Err(JoinError::cancelled())),
+        }
+    }
 }
+
+struct Completion<T>(Outcome<T>);
 
 impl<T> Completion<T> {
-    fn settle(&self, outcome: State<T>) {
-        let previous = self.state.replace(outcome);
-        if let State::Running(Some(waker)) = previous {
+    /// The first call counts.
+    fn settle(&self, outcome: Result<T, JoinError>) {
+        let before = {
+            let mut state = self.0.lock();
+            if !matches!(*state, State::Running(_)) {
+                return;
+            }
+            std::mem::replace(&mut *state, State::Ended(outcome))
+        };
+        if let State::Running(Some(waker)) = before {
             waker.wake();
         }
     }
@@ -116,10 +153,7 @@ impl<T> Completion<T> {
 
 impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
-        let running = matches!(*self.state.borrow(), State::Running(_));
-        if running {
-            self.settle(State::Gone);
-        }
+        self.settle(Err(JoinError::cancelled()));
     }
 }
 
@@ -142,12 +176,14 @@ impl<F: Future> Future for Tracked<F> {
         match catch_unwind(AssertUnwindSafe(|| this.future.poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => {
-                this.completion.settle(State::Finished(output));
+                this.completion.settle(Ok(output));
                 Poll::Ready(())
             }
             Err(panic) => {
                 let panic = with_current(|worker| worker.executor.task_panicked(panic)).flatten();
-                panic.into_iter().for_each(|panic| this.completion.settle(State::Panicked(panic)));
+                if let Some(panic) = panic {
+                    this.completion.settle(Err(JoinError(Repr::Panic(Mutex::new(panic)))));
+                }
                 Poll::Ready(())
             }
         }
@@ -158,7 +194,7 @@ impl<F: Future> Future for Tracked<F> {
 ///
 /// It yields the task's result, or a [`JoinError`] if the task panicked or was aborted.
 pub struct JoinHandle<T> {
-    state: Rc<RefCell<State<T>>>,
+    outcome: Outcome<T>,
     worker: Weak<Worker>,
     key: Key,
 }
@@ -190,15 +226,21 @@ where
     JoinHandle::spawn(&current(), future)
 }
 
+fn start<F>(worker: &Worker, future: F, completion: Completion<F::Output>) -> Key
+where
+    F: Future + 'static,
+{
+    worker.executor.spawn(Box::pin(Tracked { future, completion }))
+}
+
 impl<T: 'static> JoinHandle<T> {
     pub(crate) fn spawn(
         worker: &Rc<Worker>,
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
-        let state = Rc::new(RefCell::new(State::Running(None)));
-        let completion = Completion { state: Rc::clone(&state) };
-        let key = worker.executor.spawn(Box::pin(Tracked { future, completion }));
-        JoinHandle { state, worker: Rc::downgrade(worker), key }
+        let (outcome, completion) = Outcome::new();
+        let key = start(worker, future, completion);
+        JoinHandle { outcome, worker: Rc::downgrade(worker), key }
     }
 }
 
@@ -213,13 +255,13 @@ impl<T> JoinHandle<T> {
 
     /// True once the task has finished or was aborted.
     pub fn is_finished(&self) -> bool {
-        !matches!(*self.state.borrow(), State::Running(_))
+        self.outcome.is_finished()
     }
 
     /// The payload of its panic, if it panicked.
     pub(crate) fn take_panic(&self) -> Option<Panic> {
-        match self.state.replace(State::Gone) {
-            State::Panicked(panic) => Some(panic),
+        match self.outcome.poll(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(error)) => error.try_into_panic().ok(),
             _ => None,
         }
     }
@@ -229,27 +271,62 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut nowhere = WaitToken::default();
-        let mut waiter = Waiter::new(cx, &mut nowhere);
-        let mut state = self.state.borrow_mut();
-        if let State::Running(waker) = &mut *state {
-            waiter.store(waker);
-            return Poll::Pending;
-        }
-        Poll::Ready(match std::mem::replace(&mut *state, State::Gone) {
-            State::Finished(output) => Ok(output),
-            State::Panicked(panic) => Err(JoinError(Repr::Panic(Mutex::new(panic)))),
-            State::Gone | State::Running(_) => Err(JoinError(Repr::Cancelled)),
-        })
+        self.outcome.poll(cx)
     }
 }
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        let waker = match &mut *self.state.borrow_mut() {
+        let waker = match &mut *self.outcome.lock() {
             State::Running(waker) => waker.take(),
             _ => None,
         };
         drop(waker);
     }
+}
+
+/// Waits, on any thread and in any runtime, for a task that
+/// [`Handle::spawn_on`](crate::Handle::spawn_on) started. Dropping it detaches the task.
+///
+/// It yields the task's result, or a [`JoinError`] if the task panicked or its runtime ended first.
+#[must_use = "dropping it detaches the task"]
+pub struct RemoteHandle<T>(Outcome<T>);
+
+impl<T> fmt::Debug for RemoteHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteHandle")
+            .field("finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> RemoteHandle<T> {
+    /// True once the task has finished.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl<T> Future for RemoteHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx)
+    }
+}
+
+/// Starts a task when its worker calls it.
+pub(crate) type Starter = Box<dyn FnOnce() + Send>;
+
+/// A task for another worker: how to start it there, and how to wait for it here.
+pub(crate) fn task_for<F, Fut>(task: F) -> (Starter, RemoteHandle<Fut::Output>)
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future + 'static,
+    Fut::Output: Send + 'static,
+{
+    let (outcome, completion) = Outcome::new();
+    // Called within the task, so that a panic ends only that.
+    let starter = move || _ = start(&current(), async move { task().await }, completion);
+    (Box::new(starter), RemoteHandle(outcome))
 }

@@ -92,19 +92,15 @@ impl<T: 'static> JoinSet<T> {
     /// future loses none.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         poll_fn(|cx| {
-            if self.tasks.is_empty() {
-                return Poll::Ready(None);
-            }
-            let number = self.ended.borrow().numbers.front().copied();
-            let Some(number) = number else {
+            let Some(number) = self.ended.borrow().numbers.front().copied() else {
+                if self.tasks.is_empty() {
+                    return Poll::Ready(None);
+                }
                 let before = self.ended.borrow_mut().waker.replace(cx.waker().clone());
                 drop(before);
                 return Poll::Pending;
             };
-            let Some(task) = self.tasks.get_mut(&number) else {
-                self.ended.borrow_mut().numbers.pop_front();
-                return Poll::Ready(None);
-            };
+            let Some(task) = self.tasks.get_mut(&number) else { return Poll::Ready(None) };
             Pin::new(task).poll(cx).map(|outcome| {
                 self.ended.borrow_mut().numbers.pop_front();
                 self.tasks.remove(&number);

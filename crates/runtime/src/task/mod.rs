@@ -11,7 +11,6 @@ mod inbox;
 mod join;
 mod join_set;
 mod named;
-mod remote;
 mod wait_queue;
 mod waker;
 
@@ -19,16 +18,14 @@ pub use crate::runtime::ShutdownRequested;
 #[cfg(all(test, loom))]
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
-pub use join::{JoinError, JoinHandle, spawn};
-pub(crate) use join::{OUTSIDE, Panic};
+pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
+pub(crate) use join::{OUTSIDE, Panic, task_for};
 pub use join_set::JoinSet;
 pub use named::{spawn_named, task_name};
-pub use remote::RemoteHandle;
-pub(crate) use remote::task_for;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter};
 pub(crate) use waker::{TaskId, task_of, waker};
 
-use self::inbox::Drained;
+use self::inbox::Pending;
 use crate::counters::Counters;
 use crate::slots::{Key, Slots};
 use crate::sys::waker::forget_all;
@@ -124,22 +121,16 @@ impl Executor {
         keys.into_iter().for_each(|key| self.wake(key));
     }
 
-    /// Takes the wakes of other threads, and starts their tasks; returns how many tasks were woken, if
-    /// counted.
+    /// Takes the wakes of other threads, and starts their tasks; returns how many wakes there were.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
-        let (wakes, starters) = inbox.drain();
+        let Pending { tasks, overflowed, starters, .. } = inbox.drain();
         starters.into_iter().for_each(|start| start());
-        match wakes {
-            Drained::Tasks(tasks) => {
-                let count = tasks.len() as u64;
-                tasks.into_iter().for_each(|task| self.wake(task));
-                count
-            }
-            Drained::All => {
-                self.wake_all();
-                0
-            }
+        if overflowed {
+            self.wake_all();
         }
+        let count = tasks.len() as u64;
+        tasks.into_iter().for_each(|task| self.wake(task));
+        count
     }
 
     /// Polls the tasks that the driver has woken, then those that tasks and other threads have woken by then,

@@ -40,7 +40,7 @@ impl Uring {
         }
         // A poll that is armed again reports a level. A signal that arrived after the inbox was
         // emptied (a waker first adds to the inbox and then signals) would end every further
-        // wait. Clearing it loses nothing: the worker checks the inbox before it waits.
+        // wait. Clearing it loses nothing: the worker checks the inbox after this.
         // SAFETY: the worker keeps its eventfd open longer than its driver.
         sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
         let eventfd = wake.eventfd;
