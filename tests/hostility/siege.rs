@@ -149,7 +149,7 @@ pub(crate) fn withstand(
             (now.connections, now.buffers, now.slots) == (0, 0, begin.slots)
                 && now.descriptors <= descriptors
         });
-        assert!(is_free, "{what} leaves something: {now:?}");
+        assert!(is_free, "{what} leaves something: {begin:?}, now {now:?}");
         now
     };
     attacked(&server, || attack(&server, 1));
