@@ -1,21 +1,13 @@
-//! A full disk: the access log delays no request and counts dropped lines; the lab ends with a
-//! partial bundle, and leaves no process running.
+//! A full disk: the lab ends with a partial bundle, and leaves no process running.
 
-use crate::clients::beside_another;
-use crate::support::http::{Site, ask_on, get};
-use crate::support::{Server, connect, run_to_its_end, wait_until};
+use crate::support::run;
 use nix::sched::{CloneFlags, unshare};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 use testing::{Test, tests};
 
-pub(crate) const TESTS: &[Test] = tests![
-    a_full_disk_under_the_access_log_delays_no_request,
-    a_full_disk_leaves_a_partial_bundle_that_verifies
-];
+pub(crate) const TESTS: &[Test] = tests![a_full_disk_leaves_a_partial_bundle_that_verifies];
 
 /// Runs `test` with a private file system of `kib` KiB, which is removed afterwards.
 fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
@@ -45,57 +37,6 @@ fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// Requests with lines of a kilobyte.
-fn logged_request() -> String {
-    get("/hello.txt", &format!("User-Agent: {}\r\n", "x".repeat(900)))
-}
-
-fn a_full_disk_under_the_access_log_delays_no_request() {
-    with_small_disk(256, |disk| {
-        let site = Site::usual();
-        let (log, filler) = (disk.join("access.log"), disk.join("filler"));
-        fs::write(&filler, vec![0; 128 << 10]).expect("room");
-        let log = log.to_str().expect("UTF-8");
-        // Lines that wait for a thread that is kept from the CPU are no leak.
-        let arguments = ["--access-log", log, "server.access-log-buffer = '262144'"];
-        let server = Server::http("auto", site.path(), &arguments);
-        let ask = |mut stream| move |_| ask_on(&mut stream, &logged_request()).status == 200;
-        let mut own = ask(connect(server.address()));
-        let mut requests = 0;
-        wait_until("the disk is full", || {
-            requests += u64::from(own(0));
-            server.stderr().contains("No space left")
-        });
-        let memory_bytes = server.memory_bytes();
-        let ((), others) = beside_another(ask(connect(server.address())), || {
-            for _ in 0..2000 {
-                requests += u64::from(own(0));
-            }
-        });
-        // With the one that it begins with.
-        requests += others + 1;
-        let grown = server.memory_bytes().saturating_sub(memory_bytes);
-        assert!(grown < 1 << 20, "{grown} bytes for lines that go nowhere");
-        fs::remove_file(&filler).expect("a file");
-        wait_until("there is room again", || {
-            std::thread::sleep(Duration::from_millis(10));
-            requests += u64::from(own(0));
-            server.stderr().contains("written again")
-        });
-        drop(own);
-        let ended = server.terminate();
-        let (written, dropped) = (ended.count("log_lines"), ended.count("log_dropped"));
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), requests));
-        assert_eq!(written + dropped, requests, "{}", ended.stderr);
-        let whole = fs::read_to_string(log).expect("text").lines().filter(is_whole).count();
-        assert_eq!(whole as u64, written);
-    });
-}
-
-fn is_whole(line: &&str) -> bool {
-    line.starts_with("127.0.0.1 ") && line.ends_with(" +")
-}
-
 /// Processes other than this one that share the file systems of this thread.
 fn processes_here() -> Vec<String> {
     let namespace = |pid: &Path| fs::read_link(pid.join("ns/mnt")).ok();
@@ -113,21 +54,17 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    run_to_its_end(command.arg("lab").args(arguments))
-}
-
 fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
     // Space for nothing; for the beginning; for some runs.
     for kib in [4, 32, 64] {
         with_small_disk(kib, |disk| {
             let out = disk.to_str().expect("UTF-8");
-            let run = ["run", "quick", "--protocol", "tcp", "--set", "bytes=128", "--no-prices"];
+            let quick =
+                ["lab", "run", "quick", "--protocol", "tcp", "--set", "bytes=128", "--no-prices"];
             // Many cells: on a busy machine an audit may end one at its first pair.
             let cells = ["--set", "connections=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"];
             let short = ["--pairs", "40", "--spares", "0", "--window", "0.05", "--warmup", "0.05"];
-            let (code, _, told) = lab(&[&run[..], &cells, &short, &["--out", out]].concat());
+            let (code, _, told) = run(&[&quick[..], &cells, &short, &["--out", out]].concat());
             assert_eq!(code, Some(1), "{kib} KiB: {told}");
             let reason = told.lines().last().expect("a reason");
             assert!(reason.contains("No space left") && reason.contains("free some"), "{told}");
@@ -142,7 +79,7 @@ fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
                 return;
             };
             let bundle = bundle.parent().expect("a directory").to_str().expect("UTF-8");
-            let (code, verified, told) = lab(&["verify", bundle]);
+            let (code, verified, told) = run(&["lab", "verify", bundle]);
             assert_eq!(code, Some(0), "{kib} KiB: {verified}{told}");
             // It says so if there was room to write that, and otherwise that there may have been none.
             let note = verified.lines().find(|it| it.starts_with("note: ")).expect("a note");

@@ -1,27 +1,29 @@
 //! What a process inherits does not change what the command does: blocked and ignored signals, limits of files,
-//! standard output that is non-blocking or closed.
+//! standard output and error that are non-blocking, full or closed.
 
 use crate::support::http::{Site, ask, get, talk_until_closed};
-use crate::support::{Server, Signal, wait_until};
+use crate::support::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use std::fs;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use std::fs::{self, File};
 use std::io::Read;
+use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    commands_end_on_signals_that_the_parent_blocked,
-    commands_end_on_sigterm_that_the_parent_ignored,
+    commands_end_on_signals_that_the_parent_blocked_or_ignored,
     the_lab_waits_for_its_children_though_sigchld_was_ignored,
     a_limit_of_file_sizes_costs_log_lines_and_no_server,
     a_result_is_printed_whole_to_a_non_blocking_pipe,
     a_log_is_written_whole_to_a_non_blocking_pipe,
-    a_result_for_a_closed_output_is_an_error,
+    a_server_goes_on_without_output,
+    an_unprintable_result_is_an_error_unless_the_reader_left,
 ];
-
-const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
 /// The command, started by env(1) with an option about signals. (The standard library's `Command` unblocks all.)
 fn by_env(option: &str) -> Command {
@@ -30,60 +32,49 @@ fn by_env(option: &str) -> Command {
         testing::needs("env of coreutils 8.31", option);
     }
     let mut command = Command::new("env");
-    command.args([option, TWINRING]);
+    command.args([option, env!("CARGO_BIN_EXE_twinring")]);
     command
 }
 
-fn serving(mut command: Command) -> Server {
-    command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
-    Server::spawn(command)
-}
-
-/// A JVM, .NET and Ruby block signals in their children: only SIGKILL ended a server.
-fn commands_end_on_signals_that_the_parent_blocked() {
-    for (signal, reason) in [(Signal::SIGTERM, "SIGTERM"), (Signal::SIGINT, "SIGINT")] {
-        let server = serving(by_env("--block-signal=HUP,INT,TERM"));
-        server.signal(signal);
-        let ended = server.wait();
-        assert_eq!((ended.code, &ended.last["reason"]), (Some(0), &reason.into()));
-    }
-    // Without a handler of its own.
-    let mut command = by_env("--block-signal=HUP,INT,TERM");
-    assert_ends_on_sigterm(command.args(["probe", "--measure"]));
-}
-
-fn commands_end_on_sigterm_that_the_parent_ignored() {
-    let server = serving(by_env("--ignore-signal=TERM"));
-    assert_eq!(server.terminate().code, Some(0));
-    assert_ends_on_sigterm(by_env("--ignore-signal=TERM").args(["probe", "--measure"]));
-}
-
-/// `probe --measure` takes seconds.
-fn assert_ends_on_sigterm(command: &mut Command) {
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    // Until the command is itself, and not env(1), which blocks and ignores the signal as well.
-    let name = format!("/proc/{}/comm", child.id());
-    wait_until("it runs", || {
-        fs::read_to_string(&name).is_ok_and(|name| name.starts_with("twinring"))
-    });
-    let mask = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let of = |field: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field));
-            u64::from_str_radix(line.unwrap_or("0").trim(), 16).expect("a mask")
-        };
-        (of("SigBlk:") | of("SigIgn:")) & 1 << 14
-    };
-    wait_until("SIGTERM arrives", || mask() == 0);
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");
+/// SIGTERM, and how the process ends.
+fn end(child: &mut Child) -> ExitStatus {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
     let mut status = None;
     wait_until("it ends", || {
         status = child.try_wait().expect("a child");
         status.is_some()
     });
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(status.and_then(|status| status.signal()), Some(Signal::SIGTERM as i32));
+    status.expect("an end")
+}
+
+/// A JVM, .NET and Ruby block signals in their children: only SIGKILL ended a server.
+fn commands_end_on_signals_that_the_parent_blocked_or_ignored() {
+    for (option, signal) in [
+        ("--block-signal=HUP,INT,TERM", Signal::SIGTERM),
+        ("--block-signal=HUP,INT,TERM", Signal::SIGINT),
+        ("--ignore-signal=TERM", Signal::SIGTERM),
+    ] {
+        let mut command = by_env(option);
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
+        let server = Server::spawn(command);
+        server.signal(signal);
+        let ended = server.wait();
+        assert_eq!((ended.code, &ended.last["reason"]), (Some(0), &signal.as_str().into()));
+        // Without a handler of its own; this takes seconds.
+        let mut command = by_env(option);
+        command.args(["probe", "--measure"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        // Until the command is itself, and not env(1), which blocks and ignores the signal as well.
+        wait_until("SIGTERM arrives", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id()));
+            let status = status.unwrap_or_default();
+            let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field));
+            let mask = |field| u64::from_str_radix(of(field).unwrap_or("0").trim(), 16).unwrap();
+            of("Name:").is_some_and(|name| name.trim() == "twinring")
+                && (mask("SigBlk:") | mask("SigIgn:")) & 1 << 14 == 0
+        });
+        assert_eq!(end(&mut child).signal(), Some(Signal::SIGTERM as i32));
+    }
 }
 
 /// With SIG_IGN there is no exit status to wait for (wait(2)): all runs were void, "unknown end".
@@ -93,8 +84,8 @@ fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
     command.args(["lab", "run", "quick", "--protocol", "tcp", "--set", "bytes=128"]);
     command.args(["--set", "connections=2"]);
     command.args(["--pairs", "1", "--window", "0.1", "--warmup", "0.05", "--no-prices", "--out"]);
-    let output = command.arg(out.path()).output().expect("it starts");
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let (_, stdout, stderr) = run_to_its_end(command.arg(out.path()));
+    let told = stdout + &stderr;
     assert!(!told.contains("unknown end") && told.contains("quick"), "{told}");
 }
 
@@ -102,11 +93,8 @@ fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
 fn a_limit_of_file_sizes_costs_log_lines_and_no_server() {
     let (site, logs) = (Site::usual(), Site::new());
     let log = logs.path().join("log");
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", TWINRING, "serve", "http", "--json"]);
-    command.args(["--listen", "127.0.0.1:0", "--engine", "epoll", "--root"]).arg(site.path());
-    command.arg("--access-log").arg(&log);
-    let server = Server::spawn(command);
+    let arguments = ["--access-log", log.to_str().expect("UTF-8")];
+    let server = Server::http_by(limited("-f 1"), "epoll", site.path(), &arguments);
     for _ in 0..100 {
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
@@ -138,57 +126,91 @@ fn read_slowly(mut reader: std::io::PipeReader) -> String {
 
 /// EAGAIN was taken for a failure: half of the result, and exit code 1.
 fn a_result_is_printed_whole_to_a_non_blocking_pipe() {
-    let arguments = ["lab", "show", "quick"];
-    let expected = Command::new(TWINRING).args(arguments).output().expect("it starts").stdout;
-    let arguments_of_help = ["load", "http", "--help"];
-    let help = Command::new(TWINRING).args(arguments_of_help).output().expect("it starts").stdout;
-    assert!(help.len() > 4096, "more than the pipe holds");
-    for (arguments, expected) in [(&arguments[..], expected), (&arguments_of_help, help)] {
+    for arguments in [["lab", "show", "quick"], ["load", "http", "--help"]] {
+        let (_, expected, _) = run(&arguments);
         let (reader, writer) = non_blocking_pipe();
-        let mut command = Command::new(TWINRING);
-        let mut child = command.args(arguments).stdout(writer).spawn().expect("it starts");
-        // The pipe ends when nobody else can write to it.
-        drop(command);
-        assert_eq!(read_slowly(reader).as_bytes(), expected, "{arguments:?}");
+        let mut child = twinring().args(arguments).stdout(writer).spawn().expect("it starts");
+        assert_eq!(read_slowly(reader), expected, "{arguments:?}");
         assert_eq!(child.wait().expect("a child").code(), Some(0));
     }
 }
 
 fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     let site = Site::usual();
-    let (reader, writer) = non_blocking_pipe();
-    let mut command = Command::new(TWINRING);
-    command.args(["serve", "http", "--listen", "127.0.0.8:0", "--access-log", "-"]);
-    command.arg("--root").arg(site.path()).stdout(writer).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
+    let (mut reader, writer) = non_blocking_pipe();
+    let mut command = twinring();
+    command.args(["serve", "http", "--listen", "127.0.0.8:0", "--access-log", "-", "--root"]);
+    let mut child = command.arg(site.path()).stdout(writer).spawn().expect("it starts");
+    // The pipe ends when nobody else can write to it.
     drop(command);
-    let mut reader = reader;
     let mut head = [0; 400];
     let length = reader.read(&mut head).expect("a pipe");
     let ready = String::from_utf8_lossy(&head[..length]).into_owned();
     let address = ready.split_once(" on ").and_then(|(_, rest)| rest.split([',', ';']).next());
-    let address: std::net::SocketAddr = address.expect("an address").parse().expect("an address");
+    let address = address.expect("an address").parse().expect("an address");
     let reading = std::thread::spawn(move || read_slowly(reader));
     // More than the pipe holds.
     let last = get("/hello.txt", "Connection: close\r\n");
     let requests = get("/hello.txt", "").repeat(300) + &last;
     let answers = talk_until_closed(address, requests.as_bytes());
     assert_eq!(String::from_utf8_lossy(&answers).matches("HTTP/1.1 200").count(), 301);
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, Signal::SIGTERM).expect("it runs");
-    assert_eq!(child.wait().expect("a child").code(), Some(0));
+    assert_eq!(end(&mut child).code(), Some(0));
     let log = reading.join().expect("no panic");
     assert_eq!(log.lines().filter(|line| line.starts_with("127.")).count(), 301, "{log}");
 }
 
-/// The standard library opens /dev/null in its place.
-fn a_result_for_a_closed_output_is_an_error() {
+fn full() -> Stdio {
+    Stdio::from(File::options().write(true).open("/dev/full").expect("/dev/full"))
+}
+
+/// A pipe whose reader has left.
+fn left() -> Stdio {
+    Stdio::from(std::io::pipe().expect("a pipe").1)
+}
+
+/// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk. For a closed output the
+/// standard library opens /dev/null in its place.
+fn an_unprintable_result_is_an_error_unless_the_reader_left() {
+    let server = Server::echo("epoll", &[]);
+    let target = server.address().to_string();
+    let load = ["load", "tcp", &target, "-n", "100", "--json", "-c", "10"];
+    for arguments in [&["probe"][..], &["probe", "--json"], &["lab", "list"], &load] {
+        let ends = |stdout: Stdio, code: i32, words: &str| {
+            let output = twinring().args(arguments).stdout(stdout).output().expect("it starts");
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+            assert!(told.contains(words) && !told.contains("panicked"), "{arguments:?}: {told}");
+        };
+        ends(full(), 1, "cannot write to standard output: No space left");
+        ends(left(), 0, "");
+        // No message can be printed then, which is no reason to panic.
+        let code = twinring().args(arguments).stdout(full()).stderr(full()).status();
+        assert_eq!(code.expect("it starts").code(), Some(1), "{arguments:?}");
+    }
     for (redirection, code) in [(">&-", 1), (">/dev/null", 0), ("<>/dev/null >&0 2>&0", 0)] {
-        let shell = format!("exec \"$@\" {redirection}");
-        let status = Command::new("sh")
-            .args(["-c", &shell, "sh", TWINRING, "lab", "list"])
-            .stderr(Stdio::null())
-            .status();
-        assert_eq!(status.expect("it starts").code(), Some(code), "{redirection}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec \"$@\" {redirection}"), "sh"]);
+        shell.args([env!("CARGO_BIN_EXE_twinring"), "lab", "list"]);
+        assert_eq!(run_to_its_end(&mut shell).0, Some(code), "{redirection}");
+    }
+}
+
+fn a_server_goes_on_without_output() {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    for (number, out) in [full as fn() -> Stdio, left].into_iter().enumerate() {
+        // An otherwise unused address of this machine: the output does not show which one it is.
+        let address = format!("127.{}.{low}.{}:7007", 100 + (high & 63), number + 1);
+        let mut command = twinring();
+        command.args(["serve", "echo", "--listen", &address, "--stats", "1", "--json"]);
+        let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
+        wait_until("it listens", || TcpStream::connect(&address).is_ok());
+        let peer = connect(address.parse().expect("an address"));
+        // Past the first line of statistics.
+        for number in 0..12 {
+            ping(&peer, &pattern(number, 1000));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(end(&mut child).code(), Some(0), "{number}");
+        assert_eq!(read_to_end(&peer).expect("an orderly end"), b"");
     }
 }

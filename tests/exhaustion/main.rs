@@ -5,23 +5,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod clients;
-mod descriptors;
+mod connections;
 mod disk;
 mod inherited;
-mod limits;
 mod locked_memory;
-mod memory;
-mod output;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
-        descriptors::TESTS,
-        descriptors::ENGINE_TESTS,
+        connections::TESTS,
+        connections::ENGINE_TESTS,
         disk::TESTS,
         inherited::TESTS,
         locked_memory::TESTS,
-        memory::ENGINE_TESTS,
-        output::TESTS,
     ])
 }

@@ -2,7 +2,6 @@
 
 use super::{Ended, PATIENCE, pattern};
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Instant;
 
 /// A client on a free port of the address family of `server`, connected: it receives only from the
 /// address to which it sends.
@@ -40,38 +39,6 @@ pub(crate) fn number_of(source: u64, datagram: &[u8]) -> u32 {
     let number = u32::from_be_bytes(*datagram.first_chunk().expect("a number"));
     assert!(datagram == numbered(source, number, datagram.len()), "{number} came back changed");
     number
-}
-
-/// Datagrams of a [`burst`], all of which, and twice at that, the buffer of a client holds.
-pub(crate) const BURST: u32 = 250;
-
-/// As [`client`], with room for twice a burst: 512 datagrams of less than 832 bytes with the
-/// kernel's bookkeeping, at the default net.core.rmem_max.
-pub(crate) fn roomy_client(server: SocketAddr) -> UdpSocket {
-    let client = client(server);
-    socket2::SockRef::from(&client).set_recv_buffer_size(212_992).expect("a socket");
-    client
-}
-
-/// Sends a burst of numbered datagrams, and returns when each left.
-pub(crate) fn burst(client: &UdpSocket) -> Vec<Instant> {
-    let send = |number| {
-        let left = Instant::now();
-        client.send(&numbered(1, number, 64)).expect("room");
-        left
-    };
-    (0..BURST).map(send).collect()
-}
-
-/// The numbers of all datagrams that have come; for when the server has ended.
-pub(crate) fn numbers(client: &UdpSocket) -> Vec<u32> {
-    client.set_nonblocking(true).expect("a socket");
-    let mut bytes = [0; 2000];
-    let received = std::iter::from_fn(|| {
-        let length = client.recv(&mut bytes).ok()?;
-        Some(number_of(1, &bytes[..length]))
-    });
-    received.collect()
 }
 
 /// Every datagram that arrived is accounted for. Returns how many were sent.

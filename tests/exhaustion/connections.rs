@@ -1,0 +1,312 @@
+//! More connections than descriptors or memory (by RLIMIT_AS): those that fit are served, the others wait in the
+//! backlog, and all are served when there is room again. What does not fit at the start is an error.
+
+use crate::support::datagrams::{client, reflected};
+use crate::support::http::{Site, ask_on, get};
+use crate::support::load::{Bounded, command, sound};
+use crate::support::tls::{self, Identity};
+use crate::support::*;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use testing::{Test, engine_tests, tests};
+
+pub(crate) const TESTS: &[Test] =
+    tests![too_few_descriptors_to_start_with_are_an_error, a_load_reports_missing_descriptors];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    connections_without_a_descriptor_wait,
+    connections_beyond_the_memory_wait,
+    pools_that_do_not_fit_are_errors_at_the_start,
+    a_reflector_of_many_sources_keeps_within_its_memory
+];
+
+const DESCRIPTORS: u64 = 48;
+
+/// The memory that a service must leave for its existing connections.
+const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Memory that a server may keep after clients like those before: free space inside the C library's heap.
+const TOLERANCE_BYTES: u64 = 4 << 20;
+
+/// Sets limits of a running server; false without CAP_SYS_RESOURCE, if the hard one is raised.
+fn limit(server: &Server, resource: Resource, current: Option<u64>, maximum: Option<u64>) -> bool {
+    prlimit(Pid::from_raw(server.pid() as i32), resource, Rlimit { current, maximum }).is_ok()
+}
+
+/// A server, and what its clients say first.
+struct Setup {
+    server: Server,
+    /// Where clients connect to, and another one that is there before them.
+    addresses: [SocketAddr; 2],
+    opening: Vec<u8>,
+    /// The beginning of the answer to that.
+    answer: &'static [u8],
+    _site: Site,
+}
+
+impl Setup {
+    fn new(kind: &str, command: Command, engine: &str) -> Setup {
+        let (site, identity) = (Site::usual(), Identity::new());
+        let server = match kind {
+            "echo" => Server::spawn(serving(command, kind, engine, &["--listen", "127.0.0.1:0"])),
+            _ => {
+                let arguments = identity.arguments();
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                Server::http_by(command, engine, site.path(), &arguments)
+            }
+        };
+        let (opening, answer) = match kind {
+            "echo" => (b"echo".to_vec(), &b"echo"[..]),
+            // 200 or, without a descriptor for the file, 503.
+            "http" => (get("/large.bin", "").into_bytes(), &b"HTTP/1.1 "[..]),
+            // Not even a whole record: a handshake that has begun.
+            _ => (vec![22, 3, 1, 2, 0, 1], &b""[..]),
+        };
+        let address = if kind == "https" { tls::encrypted(&server) } else { server.address() };
+        let addresses = [address, server.address()];
+        Setup { server, addresses, opening, answer, _site: site }
+    }
+
+    /// Clients that connect and send their request, and wait for the answer.
+    fn arrive(&self, count: usize) -> Vec<TcpStream> {
+        let arrive = |_| {
+            let mut stream = connect(self.addresses[0]);
+            stream.write_all(&self.opening).expect("room in a socket");
+            stream.set_nonblocking(true).expect("a socket");
+            stream
+        };
+        (0..count).map(arrive).collect()
+    }
+
+    /// Of these clients, those that still wait, and those that are served.
+    fn sort(&self, waiting: Vec<TcpStream>) -> (Vec<TcpStream>, Vec<TcpStream>) {
+        waiting.into_iter().partition(|stream| {
+            let mut bytes = vec![0; self.answer.len()];
+            match stream.peek(&mut bytes) {
+                Ok(length) => {
+                    assert!(length > 0 || bytes.is_empty(), "a connection was closed");
+                    assert_eq!(bytes[..length], self.answer[..length]);
+                    length < bytes.len()
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                    !bytes.is_empty()
+                }
+            }
+        })
+    }
+
+    /// While `test` runs, another client that was connected before asks every 2 ms, and is answered.
+    fn beside_another(&self, test: impl FnOnce()) {
+        let mut stream = connect(self.addresses[1]);
+        let is_echo = self.answer == b"echo";
+        beside_another(
+            |number| match is_echo {
+                true => ping(&stream, &pattern(number, 1000)),
+                false => {
+                    let status = ask_on(&mut stream, &get("/hello.txt", "")).status;
+                    assert!(number > 0 && status == 503 || status == 200, "{status}");
+                }
+            },
+            test,
+        );
+    }
+
+    /// Lets equal rounds of clients in until one leaves no more descriptors than the previous one, and little memory:
+    /// an allocator does not find the same holes twice, and a file may be open for a check, but a leak would occur
+    /// each time.
+    fn clients_leave_nothing(&self, count: usize) {
+        const ROUNDS_MAX: u32 = 5;
+        let open = SOCKETS_WITHOUT_CONNECTIONS - 1 + self.server.addresses().len();
+        let round = || {
+            self.server.wait_for_sockets(open);
+            let clients = self.arrive(count);
+            wait_until("all are let in", || self.server.sockets() >= open + count);
+            drop(clients);
+            self.server.wait_for_sockets(open);
+            (self.server.descriptors(), self.server.memory_bytes())
+        };
+        let mut before = round();
+        for _ in 1..ROUNDS_MAX {
+            let after = round();
+            if after.0 <= before.0 && after.1.saturating_sub(before.1) <= TOLERANCE_BYTES {
+                return;
+            }
+            before = after;
+        }
+        panic!("each of {ROUNDS_MAX} rounds left descriptors or memory");
+    }
+}
+
+fn beside_another(mut ask: impl FnMut(u64) + Send, test: impl FnOnce()) {
+    ask(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _at_the_end = AtTheEnd(&done);
+        scope.spawn(|| {
+            for number in (1..).take_while(|number| *number == 1 || !done.load(Relaxed)) {
+                ask(number);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        test();
+    });
+}
+
+fn connections_without_a_descriptor_wait(engine: &str) {
+    testing::needs_descriptors(500);
+    const CLIENTS: usize = 120;
+    for kind in ["echo", "http"] {
+        let setup = Setup::new(kind, limited(&format!("-n {DESCRIPTORS}")), engine);
+        let server = &setup.server;
+        let has_run_out = || server.descriptors() as u64 >= DESCRIPTORS - 2;
+        let mut is_raised = false;
+        setup.beside_another(|| {
+            let clients = setup.arrive(CLIENTS);
+            wait_until("it says so", || server.stderr().contains("ulimit -n"));
+            wait_until("it has taken what it can", has_run_out);
+            let (mut waiting, served) = setup.sort(clients);
+            assert!(!waiting.is_empty(), "descriptors were enough for all");
+            // Descriptors return because clients disconnect.
+            drop(served);
+            wait_until("all are served, some at a time", || {
+                waiting = setup.sort(std::mem::take(&mut waiting)).0;
+                waiting.is_empty()
+            });
+            // Descriptors return because the limit is raised: all clients are connected at once.
+            let mut waiting = setup.arrive(CLIENTS);
+            let mut all = Vec::new();
+            wait_until("it has run out again", has_run_out);
+            // Root of a container often lacks CAP_SYS_RESOURCE; the rest needs no privilege.
+            is_raised = limit(server, Resource::Nofile, Some(4096), Some(4096));
+            if is_raised {
+                wait_until("all are served", || {
+                    let (others, served) = setup.sort(std::mem::take(&mut waiting));
+                    waiting = others;
+                    all.extend(served);
+                    waiting.is_empty()
+                });
+            }
+        });
+        if is_raised {
+            setup.clients_leave_nothing(CLIENTS);
+        }
+        let ended = setup.server.end();
+        let stalls = ended.last["runtime_counters"]["accept_stalls"].as_u64().expect("a counter");
+        assert!(stalls > 0 && ended.stderr.matches("ulimit -n").count() == 1, "{}", ended.stderr);
+    }
+}
+
+fn connections_beyond_the_memory_wait(engine: &str) {
+    testing::needs_descriptors(5_000);
+    const CLIENTS: usize = 3000;
+    for kind in ["echo", "http", "https"] {
+        let setup = Setup::new(kind, twinring(), engine);
+        let server = &setup.server;
+        let before = server.sockets();
+        let all_are_let_in = || server.sockets() > before + CLIENTS;
+        setup.beside_another(|| {
+            let most = server.address_space_bytes() + RESERVE_BYTES + (256 << 10);
+            let maximum = getrlimit(Resource::As).maximum;
+            assert!(limit(server, Resource::As, Some(most), maximum));
+            let mut waiting = setup.arrive(CLIENTS);
+            let mut all = Vec::new();
+            wait_until("it says that memory runs short", || server.stderr().contains("memory"));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(server.sockets() > before + 1, "{engine} {kind}: nobody is let in");
+            assert!(!all_are_let_in(), "{engine} {kind}: memory was enough for all");
+            // With memory again, all are accepted.
+            assert!(limit(server, Resource::As, maximum, maximum));
+            wait_until("all are served", || {
+                let (others, served) = setup.sort(std::mem::take(&mut waiting));
+                waiting = others;
+                all.extend(served);
+                waiting.is_empty() && all_are_let_in()
+            });
+        });
+        setup.clients_leave_nothing(CLIENTS);
+        let ended = setup.server.end();
+        assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
+    }
+}
+
+fn too_few_descriptors_to_start_with_are_an_error() {
+    for service in ["echo", "udp"] {
+        for descriptors in [4, 8, 9, 10, 11, 12] {
+            let few = limited(&format!("-n {descriptors}"));
+            let mut command = serving(few, service, "auto", &["--listen", "127.0.0.1:0"]);
+            // If it does start, this ends it.
+            let (code, _, told) = run_to_its_end(command.arg("--sandbox-check"));
+            if told.contains("error while loading shared libraries") {
+                // The parent left a descriptor open to this process, and so to the server.
+                continue;
+            }
+            assert!(matches!(code, Some(0 | 1)), "{service}: {code:?} {told}");
+            let is_named = told.contains("ulimit -n") || told.contains("open files");
+            assert!(!told.contains("panicked") && (code == Some(0) || is_named), "{told}");
+        }
+    }
+}
+
+fn a_load_reports_missing_descriptors() {
+    let server = Server::echo("epoll", &[]);
+    let target = server.address().to_string();
+    let load = command("auto", "tcp", &target, "-c 100 -d 300ms --warmup 100ms");
+    let mut command = limited(&format!("-n {DESCRIPTORS}"));
+    command.args(load.get_args()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = sound(Bounded(Some(command.spawn().expect("it starts"))).output());
+    let errors = outcome.errors();
+    let said = outcome.result["first_error"].as_str().expect("a reason").to_owned();
+    assert!(said.contains("Too many open files"), "{said}");
+    assert!(matches!(&errors[..], [(kind, 1..100)] if kind == "connect"), "{errors:?}");
+}
+
+fn pools_that_do_not_fit_are_errors_at_the_start(engine: &str) {
+    let flag = if engine == "io_uring" { "--uring" } else { "--epoll" };
+    let pool = [flag, "buffer_count=32768,buffer_bytes=1048576"];
+    let datagrams = ["--buffers", "32768", "--max-datagram", "65535"];
+    for (service, pool) in [("echo", &pool[..]), ("udp", &datagrams[..])] {
+        // 1 GiB.
+        let listen = ["--listen", "127.0.0.1:0"];
+        let mut command = serving(limited("-v 1048576"), service, engine, &listen);
+        let (code, stdout, told) = run_to_its_end(command.args(pool));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{engine} {service}: {told}");
+        let last = told.lines().last().expect("a reason");
+        assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
+        assert!(last.contains("ulimit -v"), "{told}");
+    }
+}
+
+fn a_reflector_of_many_sources_keeps_within_its_memory(engine: &str) {
+    const SOURCES: u32 = 20_000;
+    let server = Server::udp(engine, &["--max-rate-per-source", "2000"]);
+    let own = client(server.address());
+    let most = server.address_space_bytes() + RESERVE_BYTES;
+    beside_another(
+        |number| reflected(&own, &pattern(number, 100)),
+        || {
+            assert!(limit(&server, Resource::As, Some(most), getrlimit(Resource::As).maximum));
+            for first in (0..SOURCES).step_by(250) {
+                let source = |number: u32| {
+                    let [_, high, middle, low] = (number + 1).to_be_bytes();
+                    let socket =
+                        UdpSocket::bind(SocketAddr::from(([127, high + 1, middle, low], 0)));
+                    let socket = socket.expect("an address of this machine");
+                    socket.connect(server.address()).expect("a route");
+                    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+                    socket.send(&pattern(1, 64)).expect("room");
+                    socket
+                };
+                let sources: Vec<UdpSocket> = (first..first + 250).map(source).collect();
+                for source in &sources {
+                    assert_eq!(source.recv(&mut [0; 100]).expect("an answer"), 64);
+                }
+            }
+        },
+    );
+    assert!(server.end().count("sent") > u64::from(SOURCES));
+}
