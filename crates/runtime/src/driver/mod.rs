@@ -285,7 +285,7 @@ impl Driver {
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
         let stream = &mut *stream.borrow_mut();
-        let awaited = stream.sending.awaits_room();
+        let awaited = stream.sending.awaits_room;
         let polled = stream.sending.poll_writable(waiter, asked);
         if let Engine::Uring(uring) = &mut self.engine
             && polled.is_pending()
@@ -467,7 +467,7 @@ impl Driver {
                 epoll.send_held_back(&mut self.sockets, &stream);
             }
             let over = self.poll_sending(&stream, |sending| {
-                sending.close();
+                sending.closing = true;
                 sending.is_over()
             });
             if !over {

@@ -216,14 +216,16 @@ pub(crate) struct Sending {
     queue: Seldom<SendBuf>,
     /// Bytes that were accepted and are not known to be with the kernel: those queued, and those of
     /// the engine's current send. Ignored once the half has failed.
-    unsent: usize,
+    pub(crate) unsent: usize,
     error: Option<i32>,
     fin: Fin,
     /// A file has the half to itself: it bypasses the queue, and all other sends wait.
     file: bool,
-    connecting: bool,
-    awaits_room: bool,
-    closing: bool,
+    pub(crate) connecting: bool,
+    /// A task waits until the socket accepts more.
+    pub(crate) awaits_room: bool,
+    /// The program has closed the socket.
+    pub(crate) closing: bool,
     pub(crate) waiters: WaitQueue,
 }
 
@@ -241,10 +243,6 @@ impl Sending {
         Poll::Ready(self.check())
     }
 
-    pub(crate) fn is_connecting(&self) -> bool {
-        self.connecting
-    }
-
     /// The connection attempt has succeeded, or failed with this errno.
     pub(crate) fn connected(&mut self, outcome: Result<(), i32>, wakes: &mut Vec<Waker>) {
         self.connecting = false;
@@ -254,7 +252,7 @@ impl Sending {
         self.waiters.wake(wakes);
     }
 
-    /// True if a buffer may be accepted, by [`accept`](Sending::accept).
+    /// True if a buffer may be accepted: sent or queued, and counted as unsent.
     #[inline]
     pub(crate) fn may_accept(&self) -> io::Result<bool> {
         self.check()?;
@@ -264,18 +262,11 @@ impl Sending {
     /// Ready when [`may_accept`](Sending::may_accept) is true.
     #[inline]
     pub(crate) fn poll_accept(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
-        self.check()?;
-        if self.has_room() {
+        if self.may_accept()? {
             return Poll::Ready(Ok(()));
         }
         self.waiters.add(waiter);
         Poll::Pending
-    }
-
-    /// Accepts a buffer of this many bytes, to be sent or queued.
-    #[inline]
-    pub(crate) fn accept(&mut self, bytes: usize) {
-        self.unsent += bytes;
     }
 
     /// Queues an accepted buffer behind others.
@@ -283,9 +274,11 @@ impl Sending {
         self.queue.items().push_back(buf);
     }
 
-    /// Puts back the part of the next buffer that the kernel did not accept.
+    /// Puts back the part of the next buffer that the kernel did not accept, unless the half has failed.
     pub(crate) fn put_back(&mut self, buf: SendBuf) {
-        self.queue.items().push_front(buf);
+        if !self.failed() {
+            self.queue.items().push_front(buf);
+        }
     }
 
     /// Moves queued data out of the receive pool; called when it will stay for a while.
@@ -301,7 +294,7 @@ impl Sending {
 
     /// True if the engine has a send in progress and nothing is queued.
     pub(crate) fn is_in_hand(&self) -> bool {
-        self.is_unsent() && self.queue.is_empty()
+        self.must_linger() && self.queue.is_empty()
     }
 
     /// The kernel has accepted this many bytes.
@@ -334,11 +327,6 @@ impl Sending {
     #[inline]
     fn has_room(&self) -> bool {
         !self.file && self.unsent < QUEUED_BYTES_MAX
-    }
-
-    /// True while the kernel has not accepted all bytes, and may still accept them.
-    pub(crate) fn is_unsent(&self) -> bool {
-        self.unsent > 0 && !self.failed()
     }
 
     /// True if anything waits for the end of the engine's current send.
@@ -405,10 +393,6 @@ impl Sending {
         Poll::Pending
     }
 
-    pub(crate) fn awaits_room(&self) -> bool {
-        self.awaits_room
-    }
-
     /// The socket accepts more, or is broken.
     pub(crate) fn writable(&mut self, wakes: &mut Vec<Waker>) {
         if std::mem::take(&mut self.awaits_room) {
@@ -456,16 +440,6 @@ impl Sending {
             return End::Error(told.unwrap_or(libc::ECONNRESET));
         }
         End::Stream
-    }
-
-    /// The program has closed the socket.
-    pub(crate) fn close(&mut self) {
-        self.closing = true;
-    }
-
-    #[inline]
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing
     }
 
     /// True while a close has to wait for unsent data.

@@ -1,7 +1,6 @@
 //! Names of hosts, and connecting to them.
 
 use super::TcpStream;
-use super::stream::Connect;
 use crate::runtime::current;
 use crate::sys::socket::Socket;
 use std::any::Any;
@@ -107,6 +106,6 @@ impl TcpStream {
     ) -> io::Result<TcpStream> {
         let socket = Socket::from(socket.into());
         socket.set_nonblocking(true)?;
-        Connect::socket(socket, &address.into()).await
+        TcpStream::connect_with(socket, &address.into()).await
     }
 }

@@ -5,7 +5,7 @@ mod futures;
 mod options;
 mod send_file;
 
-pub use futures::{Connect, Recv, Send, SendVectored};
+pub use futures::{Recv, Send, SendVectored};
 pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, with_fd, with_socket};
@@ -15,7 +15,7 @@ use crate::driver::stream::{Sending, StreamRef};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
-use crate::sys::socket::{SockAddr, SockRef};
+use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter};
 use std::cell::Cell;
 use std::fmt;
@@ -68,8 +68,38 @@ impl TcpStream {
 
     /// Like [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
-    pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
-        Connect::from(local, address)
+    ///
+    /// # Errors
+    /// Those of bind(2) and connect(2).
+    ///
+    /// # Panics
+    /// When polled outside a twinring runtime.
+    pub async fn connect_from(
+        local: Option<SocketAddr>,
+        address: SocketAddr,
+    ) -> io::Result<TcpStream> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(local) = local {
+            sys::bind_address_no_port(socket.as_raw_fd())?;
+            socket.bind(&local.into())?;
+        }
+        TcpStream::connect_with(socket, &address.into()).await
+    }
+
+    /// Connects this socket. Dropping the future abandons the attempt.
+    pub(super) async fn connect_with(socket: Socket, address: &SockAddr) -> io::Result<TcpStream> {
+        let worker = current();
+        let stream = worker.driver.borrow_mut().connect(OwnedFd::from(socket), address)?;
+        let connecting = TcpStream::new(worker, stream);
+        // It need not be returned: dropping the stream closes the socket.
+        let mut token = WaitToken::default();
+        poll_fn(|cx| {
+            let mut waiter = Waiter::new(cx, &mut token);
+            connecting.stream.borrow_mut().sending.poll_connected(&mut waiter)
+        })
+        .await?;
+        Ok(connecting)
     }
 
     /// Adds a connected socket of the standard library to the current worker.

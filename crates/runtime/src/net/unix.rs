@@ -2,7 +2,7 @@
 
 use super::listener::Acceptor;
 use super::split::{RecvHalf, SendHalf};
-use super::stream::{Connect, TcpStream};
+use super::stream::TcpStream;
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
 use std::fmt;
@@ -109,7 +109,7 @@ impl UnixStream {
         let address = SockAddr::unix(path)?;
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            match Connect::socket(socket, &address).await {
+            match TcpStream::connect_with(socket, &address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(FULL_BACKLOG_PAUSE).await;

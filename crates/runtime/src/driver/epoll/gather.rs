@@ -6,19 +6,12 @@
 //! ring gathers its sends by itself; here they are held back until the tasks of all reported events
 //! have run. With a single event there is nothing to wait for: its task's sends leave at once, so
 //! that a single connection loses no latency.
-//!
-//! The other CPU also finishes its work in the time between two sends. So their system calls follow
-//! one another directly: which sockets they concern is looked up before, and their results are
-//! recorded afterwards.
 
-use super::{Epoll, Shared};
+use super::Epoll;
 use crate::buf::SendBuf;
 use crate::driver::sockets::Sockets;
-use crate::driver::stream::Stream;
 use crate::slots::Key;
-use crate::sys;
-use std::os::fd::RawFd;
-use std::task::Waker;
+use std::ops::Range;
 
 /// Bytes that may wait. More would leave the cache before they are sent.
 const BYTES_MAX: usize = 128 * 1024;
@@ -27,35 +20,16 @@ const BYTES_MAX: usize = 128 * 1024;
 /// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
-/// Sends in one burst. One of which a part is left ends it, and then the sockets of those after it are
-/// looked up again.
-const BURST_MAX: usize = 64;
-
-/// Where the bytes of a send are.
-enum Bytes {
+enum Waiting {
     /// In this place of `Gather::copies`.
-    Copied { start: u32, end: u32 },
-    /// The next buffer in `Gather::owned`.
-    Owned,
-}
-
-impl Bytes {
-    /// The bytes, if they are among the copies.
-    fn of<'a>(&self, copies: &'a [u8]) -> Option<&'a [u8]> {
-        match self {
-            Bytes::Copied { start, end } => Some(&copies[*start as usize..*end as usize]),
-            Bytes::Owned => None,
-        }
-    }
+    Copied(Range<usize>),
+    Owned(SendBuf),
 }
 
 /// The sends of one worker that wait, in the order in which they were made.
 pub(super) struct Gather {
-    sends: Vec<(Key, Bytes)>,
+    sends: Vec<(Key, Waiting)>,
     copies: Vec<u8>,
-    owned: Vec<SendBuf>,
-    /// Empty between bursts; kept for its allocation.
-    fds: Vec<Option<RawFd>>,
     bytes: usize,
     sends_max: usize,
     /// The last wait reported more than one event.
@@ -64,15 +38,8 @@ pub(super) struct Gather {
 
 impl Gather {
     pub(super) fn new(sends_max: u32) -> Gather {
-        Gather {
-            sends: Vec::new(),
-            copies: Vec::new(),
-            owned: Vec::new(),
-            fds: Vec::new(),
-            bytes: 0,
-            sends_max: sends_max as usize,
-            several: false,
-        }
+        let (sends, copies, sends_max) = (Vec::new(), Vec::new(), sends_max as usize);
+        Gather { sends, copies, bytes: 0, sends_max, several: false }
     }
 
     /// Notes how many events a wait has reported.
@@ -81,6 +48,7 @@ impl Gather {
     }
 
     /// True if a send should wait.
+    #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.several && self.sends_max > 0
     }
@@ -92,24 +60,22 @@ impl Gather {
     }
 
     /// True if no further send fits.
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
     }
 
-    /// Takes the buffer out of `buf`.
-    pub(super) fn push(&mut self, key: Key, buf: &mut Option<SendBuf>) {
-        let Some(waiting) = buf else { return };
-        let bytes = waiting.len();
-        self.bytes += bytes;
-        if bytes <= COPIED_BYTES_MAX && waiting.is_pooled() {
-            let start = self.copies.len() as u32;
-            self.copies.extend_from_slice(waiting.as_slice());
-            self.sends.push((key, Bytes::Copied { start, end: start + bytes as u32 }));
-            *buf = None;
+    #[inline]
+    pub(super) fn push(&mut self, key: Key, buf: SendBuf) {
+        self.bytes += buf.len();
+        let waiting = if buf.len() <= COPIED_BYTES_MAX && buf.is_pooled() {
+            let start = self.copies.len();
+            self.copies.extend_from_slice(buf.as_slice());
+            Waiting::Copied(start..self.copies.len())
         } else {
-            self.owned.extend(buf.take());
-            self.sends.push((key, Bytes::Owned));
-        }
+            Waiting::Owned(buf)
+        };
+        self.sends.push((key, waiting));
     }
 }
 
@@ -117,81 +83,23 @@ impl Epoll {
     /// Sends all that waited. The wakers of that are kept in `woken`.
     #[inline(never)]
     pub(super) fn send_gathered(&mut self, sockets: &Sockets) {
-        let gather = &mut self.gather;
-        let mut sends = std::mem::take(&mut gather.sends);
-        let mut copies = std::mem::take(&mut gather.copies);
-        let mut owned = std::mem::take(&mut gather.owned);
-        let mut bufs = owned.drain(..);
-        let mut left = &*sends;
-        while let Some((key, bytes)) = left.first() {
-            let sent = match bytes {
-                Bytes::Copied { .. } => self.send_burst(sockets, left, &copies),
-                Bytes::Owned => {
-                    bufs.next().into_iter().for_each(|buf| self.send_owned(sockets, *key, buf));
-                    1
-                }
-            };
-            left = &left[sent..];
-        }
-        drop(bufs);
-        sends.clear();
-        copies.clear();
-        let gather = &mut self.gather;
-        (gather.sends, gather.copies, gather.owned, gather.bytes) = (sends, copies, owned, 0);
-    }
-
-    /// Makes the first of these sends, as far as they are copied, and queues what the kernel does not
-    /// accept. Ends after a send of which a part is left, because a later one may be on the same
-    /// stream. Returns how many it has made.
-    fn send_burst(&mut self, sockets: &Sockets, sends: &[(Key, Bytes)], copies: &[u8]) -> usize {
-        let mut fds = std::mem::take(&mut self.gather.fds);
-        let copied = |(_, bytes): &&(Key, Bytes)| matches!(bytes, Bytes::Copied { .. });
-        fds.extend(sends.iter().take(BURST_MAX).take_while(copied).map(|(key, _)| {
+        let (gather, shared, wakes) = (&mut self.gather, &self.shared, &mut self.woken);
+        for (key, waiting) in gather.sends.drain(..) {
             // Without a stream it was closed in between: it sent its data first, or was to be cut off.
-            sockets.stream(*key).and_then(|stream| stream.borrow().sends_at_once())
-        }));
-        let mut done = 0;
-        // The result of the last one, if it failed or a part is left.
-        let mut partial = None;
-        for (fd, (_, bytes)) in fds.iter().zip(sends) {
-            done += 1;
-            let (Some(fd), Some(bytes)) = (fd, bytes.of(copies)) else { continue };
-            let sent = sys::send(*fd, bytes, false);
-            if !matches!(sent, Ok(sent) if sent == bytes.len()) {
-                partial = Some(sent);
-                break;
+            let Some(stream) = sockets.stream(key) else { continue };
+            let stream = &mut *stream.borrow_mut();
+            match waiting {
+                Waiting::Copied(at) => stream.send_copied(&gather.copies[at], shared, wakes),
+                Waiting::Owned(buf) => {
+                    let _told_by_the_next = stream.send(buf, false, shared, wakes);
+                }
+            }
+            if stream.sending.is_awaited() {
+                stream.shut_down_if_due(&shared.counters);
+                stream.sending.wake_if_room(wakes);
             }
         }
-        for (at, (fd, (key, bytes))) in fds.drain(..).zip(sends).take(done).enumerate() {
-            let Some(bytes) = bytes.of(copies) else { continue };
-            let sent = match partial.take_if(|_| at + 1 == done) {
-                Some(sent) => Some(sent),
-                None => fd.map(|_| Ok(bytes.len())),
-            };
-            self.with_stream(sockets, *key, |stream, shared, woken| {
-                stream.gathered_sent(bytes, sent, shared, woken);
-            });
-        }
-        self.gather.fds = fds;
-        done
-    }
-
-    fn send_owned(&mut self, sockets: &Sockets, key: Key, buf: SendBuf) {
-        self.with_stream(sockets, key, |stream, shared, woken| {
-            stream.send_gathered_buf(buf, shared, woken);
-        });
-    }
-
-    /// Does something to a stream, unless it was closed in between.
-    #[inline]
-    fn with_stream(
-        &mut self,
-        sockets: &Sockets,
-        key: Key,
-        what: impl FnOnce(&mut Stream, &Shared, &mut Vec<Waker>),
-    ) {
-        if let Some(stream) = sockets.stream(key) {
-            what(&mut stream.borrow_mut(), &self.shared, &mut self.woken);
-        }
+        gather.copies.clear();
+        gather.bytes = 0;
     }
 }

@@ -158,7 +158,7 @@ impl Epoll {
                 let registered = stream.register(&self.epoll);
                 registered.is_err_and(|error| {
                     stream.fail(errno(&error), wakes);
-                    stream.sending.is_closing()
+                    stream.sending.closing
                 })
             };
             if closes {
@@ -215,46 +215,31 @@ impl Epoll {
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Option<io::Result<()>> {
-        let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        {
-            let stream = &mut *shared.borrow_mut();
-            match stream.sending.may_accept() {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => return Some(Err(error)),
-            }
-            if bytes == 0 {
-                *buf = None;
-                return Some(Ok(()));
-            }
-            // Data behind a queue waits for the peer, and data with `more` does not wait.
-            if self.gather.is_on() && !stream.sending.is_queued() && !more {
-                stream.sending.accept(bytes);
-                self.gather.push(stream.key, buf);
-            } else if self.gather.is_empty()
-                && let Some(buf) = buf.take()
-            {
-                return Some(self.send_now(stream, buf, more));
-            }
+        let mut stream = shared.borrow_mut();
+        match stream.sending.may_accept() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
         }
-        match buf.take() {
-            None if self.gather.is_full() => self.send_gathered(sockets),
-            None => {}
-            Some(buf) => {
-                // Behind what is held back of the stream.
-                self.send_held_back(sockets, shared);
-                return Some(self.send_now(&mut shared.borrow_mut(), buf, more));
-            }
+        // Data behind a queue waits for the peer, and data with `more` does not wait.
+        let waits = self.gather.is_on() && !stream.sending.is_queued() && !more;
+        if !waits && stream.sending.is_in_hand() {
+            // Behind what is held back of the stream.
+            drop(stream);
+            self.send_gathered(sockets);
+            return self.try_send(sockets, shared, buf, more);
+        }
+        let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) else { return Some(Ok(())) };
+        stream.sending.unsent += buf.len();
+        if !waits {
+            return Some(stream.send(buf, more, &self.shared, &mut self.woken));
+        }
+        self.gather.push(stream.key, buf);
+        drop(stream);
+        if self.gather.is_full() {
+            self.send_gathered(sockets);
         }
         Some(Ok(()))
-    }
-
-    /// Sends a buffer by a system call or the queue.
-    #[unsafe(link_section = ".text.hot")]
-    fn send_now(&mut self, stream: &mut Stream, buf: SendBuf, more: bool) -> io::Result<()> {
-        stream.sending.check()?;
-        stream.sending.accept(buf.len());
-        stream.send(buf, more, &self.shared, &mut self.woken)
     }
 
     /// Sends the data of a stream that waits for the end of the round.

@@ -113,8 +113,9 @@ impl Stream {
         }
     }
 
-    /// Sends or queues a buffer that was accepted; nothing of this stream is gathered.
-    #[inline]
+    /// Sends or queues a buffer that was accepted; nothing of this stream is gathered. An error is that
+    /// which has ended the half.
+    #[unsafe(link_section = ".text.hot")]
     pub(super) fn send(
         &mut self,
         mut buf: SendBuf,
@@ -122,10 +123,12 @@ impl Stream {
         shared: &Shared,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        if !self.sending.is_queued() {
+        if !self.sending.is_queued() && !self.sending.failed() {
             self.send_part(&mut buf, more, shared, wakes);
         }
-        self.sending.check()?;
+        if let Some(error) = self.sending.error() {
+            return Err(error);
+        }
         if !buf.is_empty() {
             // It will wait for the peer: keep it out of the pool meanwhile.
             self.sending.queue(buf.detach());
@@ -133,73 +136,17 @@ impl Stream {
         Ok(())
     }
 
-    /// Its descriptor, if gathered data need not wait for other data, and the half has not failed.
-    #[inline]
-    pub(super) fn sends_at_once(&self) -> Option<RawFd> {
-        if self.sending.failed() || self.sending.is_queued() { None } else { self.fd() }
-    }
-
-    /// Records the result of the system call that sent gathered data (`None`: there was none), and
-    /// queues what the kernel did not accept; a failure is kept in the state.
-    #[inline]
-    pub(super) fn gathered_sent(
-        &mut self,
-        bytes: &[u8],
-        result: Option<io::Result<usize>>,
-        shared: &Shared,
-        wakes: &mut Vec<Waker>,
-    ) {
-        if self.sending.failed() {
+    /// The same for bytes of which what is left is copied.
+    pub(super) fn send_copied(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
+        if self.sending.is_queued() || self.sending.failed() {
+            let _told_by_the_next = self.send(bytes.to_vec().into(), false, shared, wakes);
             return;
         }
-        let sent = result.map_or(0, |result| self.on_sent(result, bytes.len(), shared, wakes));
+        let sent = sys::send(self.open_fd(), bytes, false);
+        let sent = self.on_sent(sent, bytes.len(), shared, wakes);
         if sent < bytes.len() && !self.sending.failed() {
             self.sending.queue(SendBuf::from(bytes[sent..].to_vec()));
         }
-        self.after_gathered(shared, wakes);
-    }
-
-    /// Sends gathered data in a buffer of its own, and queues what the kernel does not accept.
-    pub(super) fn send_gathered_buf(
-        &mut self,
-        mut buf: SendBuf,
-        shared: &Shared,
-        wakes: &mut Vec<Waker>,
-    ) {
-        if self.sending.failed() {
-            return;
-        }
-        if !self.sending.is_queued() {
-            self.send_part(&mut buf, false, shared, wakes);
-        }
-        if !buf.is_empty() && !self.sending.failed() {
-            self.sending.queue(buf.detach());
-        }
-        self.after_gathered(shared, wakes);
-    }
-
-    #[inline]
-    fn after_gathered(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
-        if self.sending.is_awaited() {
-            self.shut_down_if_due(&shared.counters);
-            self.sending.wake_if_room(wakes);
-        }
-    }
-
-    /// Sends as much of a queued buffer as the kernel accepts, and puts the rest back; false if
-    /// there is a rest.
-    pub(super) fn send_queued(
-        &mut self,
-        mut buf: SendBuf,
-        shared: &Shared,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
-        self.send_part(&mut buf, false, shared, wakes);
-        let whole = buf.is_empty();
-        if !whole && !self.sending.failed() {
-            self.sending.put_back(buf);
-        }
-        whole
     }
 
     /// Sends as much of a buffer as the kernel accepts, and leaves the rest in it.
@@ -272,9 +219,10 @@ impl Stream {
         loop {
             self.sending.wake_if_room(wakes);
             match self.sending.next() {
-                Next::Send(buf) => {
-                    if !self.send_queued(buf, shared, wakes) {
-                        return;
+                Next::Send(mut buf) => {
+                    self.send_part(&mut buf, false, shared, wakes);
+                    if !buf.is_empty() {
+                        return self.sending.put_back(buf);
                     }
                 }
                 Next::ShutDown => self.shut_down(&shared.counters),
@@ -303,7 +251,7 @@ impl Epoll {
     ) -> bool {
         // A quick peer may have answered and finished in the event that reports the connection.
         stream.epoll.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
-        if stream.sending.is_connecting() {
+        if stream.sending.connecting {
             stream.on_connected(&self.shared, wakes);
             return stream.sending.is_over();
         }

@@ -62,7 +62,7 @@ impl Uring {
             }
             Some(Entry::Stream(stream)) => {
                 let stream = &mut *stream.borrow_mut();
-                stream.sending.close();
+                stream.sending.closing = true;
                 self.await_sent(stream);
                 let connecting = stream.uring.connecting.is_some().then_some(Op::Connect);
                 let cancels = [
@@ -71,7 +71,7 @@ impl Uring {
                         InFlight::Waiting(_) => Some(Op::Send),
                         _ => connecting,
                     },
-                    stream.sending.awaits_room().then_some(Op::Writable),
+                    stream.sending.awaits_room.then_some(Op::Writable),
                 ];
                 for op in cancels.into_iter().flatten() {
                     stream.uring.expected += 1;

@@ -80,7 +80,7 @@ impl Uring {
 
     /// Ends a receive that may have lost an event; it starts again if a task waits for it.
     pub(super) fn restart_receive(&mut self, stream: &mut Stream) {
-        if self.features.multishot && !stream.sending.is_closing() {
+        if self.features.multishot && !stream.sending.closing {
             self.pause(stream);
         }
     }

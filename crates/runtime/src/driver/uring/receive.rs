@@ -122,7 +122,7 @@ impl Uring {
         if cqueue::more(flags) && stream.uring.note_data() {
             self.watch(stream.key);
         }
-        if !stream.sending.is_closing() {
+        if !stream.sending.closing {
             self.deliver(stream, piece, wakes);
         }
     }
@@ -151,7 +151,7 @@ impl Uring {
             }
             error if error == -libc::ENOBUFS => {
                 self.counters.enobufs.add(1);
-                if !stream.sending.is_closing()
+                if !stream.sending.closing
                     && !stream.receiving.waiters.is_empty()
                     && stream.uring.receive == Receive::Idle
                 {

@@ -37,7 +37,7 @@ impl Uring {
             Err(error) => return Some(Err(error)),
         }
         if let Some(buf) = buf.take_if(|buf| !buf.is_empty()) {
-            stream.sending.accept(buf.len());
+            stream.sending.unsent += buf.len();
             match stream.uring.in_flight {
                 InFlight::None if more => return Some(self.send_ahead(stream, buf)),
                 InFlight::None => self.send_quick(stream, buf),

@@ -90,7 +90,7 @@ impl Stream {
     /// True unless a receive is with the kernel, waits for a buffer, or is not wanted.
     pub(super) fn may_receive(&self) -> bool {
         let idle = self.uring.receive == Receive::Idle;
-        idle && !self.sending.is_closing() && self.receiving.end.is_none()
+        idle && !self.sending.closing && self.receiving.end.is_none()
     }
 
     /// The meaning of a receive of zero bytes.
@@ -118,6 +118,6 @@ impl Stream {
         let closed = self.socket.is_none() || uring.torn_down;
         // A silent quick send is over only when it was settled.
         let idle = self.uring.expected == 0 && !self.uring.in_flight.is_silent();
-        self.sending.is_closing() && closed && idle
+        self.sending.closing && closed && idle
     }
 }
