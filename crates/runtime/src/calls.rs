@@ -9,7 +9,7 @@ use crate::sys;
 use serde::Serialize;
 
 /// Kinds of calls. An `io_uring_enter` is classified by its task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Call {
     EnterSubmit,
     EnterWait,
@@ -23,31 +23,18 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Call; 9] = [
-        Call::EnterSubmit,
-        Call::EnterWait,
-        Call::EnterSubmitAndWait,
-        Call::EnterCollect,
-        Call::EpollWait,
-        Call::Recvmmsg,
-        Call::Recvmsg,
-        Call::Sendmmsg,
-        Call::Sendmsg,
+    /// In the order of the kinds.
+    const NAMES: [&str; 9] = [
+        "io_uring_enter (submit)",
+        "io_uring_enter (wait)",
+        "io_uring_enter (submit and wait)",
+        "io_uring_enter (collect)",
+        "epoll_pwait2",
+        "recvmmsg",
+        "recvmsg",
+        "sendmmsg",
+        "sendmsg",
     ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Call::EnterSubmit => "io_uring_enter (submit)",
-            Call::EnterWait => "io_uring_enter (wait)",
-            Call::EnterSubmitAndWait => "io_uring_enter (submit and wait)",
-            Call::EnterCollect => "io_uring_enter (collect)",
-            Call::EpollWait => "epoll_pwait2",
-            Call::Recvmmsg => "recvmmsg",
-            Call::Recvmsg => "recvmsg",
-            Call::Sendmmsg => "sendmmsg",
-            Call::Sendmsg => "sendmsg",
-        }
-    }
 
     /// The kind of an enter that submits, fetches completions, and waits for them. An enter that
     /// fetches without waiting counts as a fetch, regardless of what it submits.
@@ -73,7 +60,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     on: bool,
-    entries: [Entry; Call::ALL.len()],
+    entries: [Entry; Call::NAMES.len()],
 }
 
 impl Calls {
@@ -111,13 +98,13 @@ impl Calls {
 
     /// The kinds that occurred.
     pub(crate) fn table(&self) -> Vec<CallTime> {
-        let of = |call: Call| {
-            let entry = &self.entries[call as usize];
+        let of = |(call, entry): (&'static str, &Entry)| {
             let (count, time_ns, max_ns) =
                 (entry.count.get(), entry.time_ns.get(), entry.max_ns.get());
-            CallTime { call: call.name(), count, time_ns, max_ns }
+            CallTime { call, count, time_ns, max_ns }
         };
-        Call::ALL.into_iter().map(of).filter(|time| time.count > 0).collect()
+        let kinds = Call::NAMES.into_iter().zip(&self.entries);
+        kinds.map(of).filter(|time| time.count > 0).collect()
     }
 }
 

@@ -20,8 +20,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub use builder::Builder;
-pub use worker::{ShutdownRequested, call_times, restart_call_times, shutdown_requested, submit};
 pub(crate) use worker::{Worker, current, is_serving, with_current};
+pub use worker::{call_times, restart_call_times, shutdown_requested, submit};
 
 /// Why a runtime could not be built or had to stop.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
-use crate::task::{WaitToken, Waiter};
+use crate::task::wait;
 use crate::time::sleep;
 use crate::{Either, race};
 use std::cell::Cell;
@@ -352,16 +352,7 @@ impl Acceptor {
 
     async fn wait_for_a_close(&self) {
         self.worker.counters.accept_stalls.add(1);
-        let mut descriptor = DescriptorWait { worker: &self.worker, token: WaitToken::default() };
-        let descriptor_closed = poll_fn(|cx| {
-            if descriptor.token.may_wait() {
-                return Poll::Ready(());
-            }
-            let mut waiter = Waiter::new(cx, &mut descriptor.token);
-            self.worker.descriptor_waiters.borrow_mut().add(&mut waiter);
-            Poll::Pending
-        });
-        match race(descriptor_closed, sleep(STALL)).await {
+        match race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await {
             Either::Left(()) | Either::Right(()) => {}
         }
     }
@@ -370,19 +361,6 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         close(&self.worker, self.key, false);
-    }
-}
-
-/// Waits until a descriptor of this worker is closed, until it is dropped.
-struct DescriptorWait<'a> {
-    worker: &'a Worker,
-    token: WaitToken,
-}
-
-impl Drop for DescriptorWait<'_> {
-    fn drop(&mut self) {
-        let waker = self.worker.descriptor_waiters.borrow_mut().remove(&mut self.token);
-        drop(waker);
     }
 }
 

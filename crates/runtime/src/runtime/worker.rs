@@ -11,10 +11,9 @@ use crate::event::Event;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
-use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, WaitToken, Waiter};
+use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, wait};
 use crate::time::{Timers, sleep_until};
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -368,46 +367,9 @@ pub fn restart_call_times() {
 ///
 /// # Panics
 /// When polled outside a twinring runtime.
-pub fn shutdown_requested() -> ShutdownRequested {
-    ShutdownRequested { worker: None, token: WaitToken::default() }
-}
-
-/// The future of [`shutdown_requested`].
-pub struct ShutdownRequested {
-    /// Of the first poll.
-    worker: Option<Rc<Worker>>,
-    token: WaitToken,
-}
-
-impl fmt::Debug for ShutdownRequested {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShutdownRequested").finish_non_exhaustive()
-    }
-}
-
-impl Future for ShutdownRequested {
-    type Output = ();
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<()> {
-        let ShutdownRequested { worker, token } = &mut *self;
-        let worker = worker.get_or_insert_with(current);
-        if worker.stage() >= DRAINING {
-            return std::task::Poll::Ready(());
-        }
-        let mut waiter = Waiter::new(cx, token);
-        worker.shutdown_waiters.borrow_mut().add(&mut waiter);
-        std::task::Poll::Pending
-    }
-}
-
-impl Drop for ShutdownRequested {
-    fn drop(&mut self) {
-        if let Some(worker) = &self.worker {
-            let waker = worker.shutdown_waiters.borrow_mut().remove(&mut self.token);
-            drop(waker);
-        }
+pub async fn shutdown_requested() {
+    let worker = current();
+    while worker.stage() < DRAINING {
+        wait(&worker.shutdown_waiters).await;
     }
 }

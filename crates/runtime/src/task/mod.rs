@@ -10,19 +10,16 @@ mod eventfd;
 mod inbox;
 mod join;
 mod join_set;
-mod named;
 mod wait_queue;
 mod waker;
 
-pub use crate::runtime::ShutdownRequested;
 #[cfg(all(test, loom))]
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
 pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
 pub(crate) use join::{OUTSIDE, Panic, task_for};
 pub use join_set::JoinSet;
-pub use named::{spawn_named, task_name};
-pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter};
+pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
 pub(crate) use waker::{TaskId, task_of, waker};
 
 use self::inbox::Pending;

@@ -5,8 +5,10 @@
 //! the waker before, and keeps the replaced one until afterwards.
 
 use super::waker::{copy, task_of, waker};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::task::{Context, Waker};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
 
 /// The place of a future in a [`WaitQueue`]. The future stores it, and uses it to leave the queue
 /// when it is dropped: another future of the same task may stay.
@@ -71,12 +73,10 @@ impl WaitQueue {
     /// Adds a future, or renews the waker of one that already waits.
     #[inline]
     pub(crate) fn add(&mut self, waiter: &mut Waiter<'_>) {
+        let waker = waiter.waker();
         if self.first.is_none() {
-            // Without waiters every number is free.
-            self.last_token = self.last_token.wrapping_add(1).max(1);
-            (self.first, self.first_token) = (Some(waiter.waker()), self.last_token);
-            waiter.token.0 = self.last_token;
-        } else if let Some(replaced) = self.add_to_others(waiter.waker(), waiter.token) {
+            self.add_first(waker, waiter.token);
+        } else if let Some(replaced) = self.add_to_others(waker, waiter.token) {
             waiter.replaced = Some(replaced);
         }
     }
@@ -86,41 +86,55 @@ impl WaitQueue {
     pub(crate) fn add_task(&mut self, cx: &Context<'_>, token: &mut WaitToken) -> bool {
         let Some(task) = task_of(cx.waker()) else { return false };
         debug_assert!(self.is_empty(), "there is no waiter");
-        self.last_token = self.last_token.wrapping_add(1).max(1);
-        (self.first, self.first_token) = (Some(waker(task)), self.last_token);
-        token.0 = self.last_token;
+        self.add_first(waker(task), token);
         true
+    }
+
+    #[inline]
+    fn add_first(&mut self, waker: Waker, token: &mut WaitToken) {
+        // Without waiters every number is free.
+        self.last_token = self.last_token.wrapping_add(1).max(1);
+        (self.first, self.first_token) = (Some(waker), self.last_token);
+        token.0 = self.last_token;
     }
 
     /// Returns the waker that was replaced. Does not take the whole waiter, so that most polls need not
     /// have it in memory.
     #[cold]
     fn add_to_others(&mut self, waker: Waker, token: &mut WaitToken) -> Option<Waker> {
-        if let Some(place) = self.place(token.0) {
-            return Some(std::mem::replace(place, waker));
+        if token.0 == self.first_token {
+            return self.first.replace(waker);
         }
-        token.0 = self.next_token();
-        self.others.get_or_insert_default().insert(token.0, waker)
+        let others = self.others.get_or_insert_default();
+        if !others.contains_key(&token.0) {
+            token.0 = loop {
+                self.last_token = self.last_token.wrapping_add(1).max(1);
+                let taken = self.last_token == self.first_token;
+                if !taken && !others.contains_key(&self.last_token) {
+                    break self.last_token;
+                }
+            };
+        }
+        others.insert(token.0, waker)
     }
 
     /// For a future that may not have to wait any more: dropping it then costs nothing.
     #[inline]
     pub(crate) fn leave(&mut self, waiter: &mut Waiter<'_>) {
-        if self.first.is_none() {
-            *waiter.token = WaitToken::default();
-        } else if waiter.token.may_wait()
-            && let Some(left) = self.remove(waiter.token)
-        {
+        if let Some(left) = self.remove(waiter.token) {
             waiter.replaced = Some(left);
         }
     }
 
     /// Removes a future. Drop the returned waker when nothing is borrowed.
+    #[inline]
     pub(crate) fn remove(&mut self, token: &mut WaitToken) -> Option<Waker> {
         let token = std::mem::take(token).0;
-        if self.first.is_none() || token == 0 {
-            return None;
-        }
+        if self.first.is_none() || token == 0 { None } else { self.remove_present(token) }
+    }
+
+    #[cold]
+    fn remove_present(&mut self, token: u32) -> Option<Waker> {
         if self.first_token != token {
             return self.others.as_mut()?.remove(&token);
         }
@@ -153,23 +167,27 @@ impl WaitQueue {
     fn wake_others(&mut self, wakes: &mut Vec<Waker>) {
         wakes.extend(self.others.take().into_iter().flat_map(|others| others.into_values()));
     }
+}
 
-    fn place(&mut self, token: u32) -> Option<&mut Waker> {
-        match &mut self.first {
-            Some(first) if token == self.first_token => Some(first),
-            _ => self.others.as_mut()?.get_mut(&token),
+/// Waits until a queue that belongs to no socket is woken, or a little less long.
+pub(crate) async fn wait(queue: &RefCell<WaitQueue>) {
+    struct Place<'a>(&'a RefCell<WaitQueue>, WaitToken);
+    impl Drop for Place<'_> {
+        fn drop(&mut self) {
+            let waker = self.0.borrow_mut().remove(&mut self.1);
+            drop(waker);
         }
     }
-
-    /// An unused number. It is not 0.
-    fn next_token(&mut self) -> u32 {
-        loop {
-            self.last_token = self.last_token.wrapping_add(1).max(1);
-            if self.place(self.last_token).is_none() {
-                return self.last_token;
-            }
+    let mut place = Place(queue, WaitToken::default());
+    poll_fn(|cx| {
+        if place.1.may_wait() {
+            return Poll::Ready(());
         }
-    }
+        let mut waiter = Waiter::new(cx, &mut place.1);
+        queue.borrow_mut().add(&mut waiter);
+        Poll::Pending
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -206,39 +224,24 @@ mod tests {
         wakes.len()
     }
 
+    /// Those that are added twice wait once, one that leaves affects no other, and a number that is taken is
+    /// passed over.
     #[test]
-    fn a_waker_added_twice_waits_once() {
-        let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, true));
-        (0..3).for_each(|_| tasks.iter_mut().for_each(|task| add(&mut queue, task)));
-        assert_eq!(woken(&mut queue), 3);
-        assert_eq!(woken(&mut queue), 0);
-    }
-
-    #[test]
-    fn removing_a_waiter_affects_no_other() {
-        for own in [true, false] {
-            for leaves in 0..3 {
-                let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, own));
-                tasks.iter_mut().for_each(|task| add(&mut queue, task));
-                assert!(queue.remove(&mut tasks[leaves].1).is_some());
-                assert!(queue.remove(&mut tasks[leaves].1).is_none());
-                assert_eq!(woken(&mut queue), 2, "own: {own}, leaves: {leaves}");
-                // Tokens of woken futures match no entry.
-                let mut newer = (Waker::noop().clone(), WaitToken::default());
-                add(&mut queue, &mut newer);
-                assert!(tasks.iter_mut().all(|(_, token)| queue.remove(token).is_none()));
-                assert_eq!(woken(&mut queue), 1);
-            }
+    fn each_future_has_one_place() {
+        for (own, leaves) in [(true, 0), (true, 1), (true, 2), (false, 0), (false, 1), (false, 2)] {
+            let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, own));
+            (0..3).for_each(|_| tasks.iter_mut().for_each(|task| add(&mut queue, task)));
+            queue.last_token = u32::MAX;
+            let mut newer = (Waker::noop().clone(), WaitToken::default());
+            add(&mut queue, &mut newer);
+            assert_eq!(newer.1.0, 4);
+            assert!(queue.remove(&mut tasks[leaves].1).is_some());
+            assert!(queue.remove(&mut tasks[leaves].1).is_none());
+            assert_eq!((woken(&mut queue), woken(&mut queue)), (3, 0), "{own}, {leaves}");
+            // Tokens of woken futures match no entry.
+            add(&mut queue, &mut newer);
+            assert!(tasks.iter_mut().all(|(_, token)| queue.remove(token).is_none()));
+            assert_eq!(woken(&mut queue), 1);
         }
-    }
-
-    #[test]
-    fn a_number_that_is_taken_is_passed_over() {
-        let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, true));
-        tasks.iter_mut().for_each(|task| add(&mut queue, task));
-        queue.last_token = u32::MAX;
-        let mut newer = (Waker::noop().clone(), WaitToken::default());
-        add(&mut queue, &mut newer);
-        assert_eq!((newer.1.0, woken(&mut queue)), (4, 4));
     }
 }

@@ -16,7 +16,6 @@ pub(crate) const RULES: &[Rule] = rules![
     a_panic_ends_its_task_alone,
     a_panic_comes_out_of_the_runtime,
     the_main_future_borrows_from_its_caller,
-    a_name_holds_while_its_task_is_polled_or_dropped,
     a_runtime_inside_a_runtime_is_refused,
 ];
 
@@ -290,41 +289,4 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
         async move { &request[..number] }
     });
     assert_eq!(outputs.expect("the engine works"), [Some(""), Some("l")]);
-}
-
-fn a_name_holds_while_its_task_is_polled_or_dropped(configuration: Configuration) {
-    use std::cell::RefCell;
-    use std::rc::Rc;
-    use twinring::task::{spawn_named, task_name};
-    type Seen = Rc<RefCell<Vec<Option<&'static str>>>>;
-    struct Watch(Seen);
-    impl Drop for Watch {
-        fn drop(&mut self) {
-            self.0.borrow_mut().push(task_name());
-        }
-    }
-    run_on(configuration.builder().stop_on_panic(false), |_| async {
-        let seen = Seen::default();
-        let named = |name| {
-            let watch = Watch(Rc::clone(&seen));
-            spawn_named(name, async move {
-                watch.0.borrow_mut().push(task_name());
-                yield_now().await;
-                watch.0.borrow_mut().push(task_name());
-                // A task inside of it has no name, or its own.
-                let inner = spawn(async { task_name() }).await.expect("no panic");
-                watch.0.borrow_mut().push(inner);
-                name
-            })
-        };
-        assert_eq!(named("one").await.expect("no panic"), "one");
-        assert_eq!(seen.take(), [Some("one"), Some("one"), None, Some("one")]);
-        let aborted = named("other");
-        yield_now().await;
-        aborted.abort();
-        assert_eq!(seen.take(), [Some("other"), Some("other")]);
-        let failed = spawn_named("third", async { panic!("on purpose") }).await;
-        assert!(failed.expect_err("a panic").is_panic());
-        assert_eq!(task_name(), None, "it ends with the panic");
-    });
 }
