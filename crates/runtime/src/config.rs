@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// The requested engine.
@@ -24,7 +25,7 @@ impl FromStr for EngineChoice {
             "auto" => Ok(EngineChoice::Auto),
             "io_uring" => Ok(EngineChoice::IoUring),
             "epoll" => Ok(EngineChoice::Epoll),
-            other => Err(OptionError::new("engine", other, "auto, io_uring or epoll")),
+            other => Err(expected("engine", other, "auto, io_uring or epoll")),
         }
     }
 }
@@ -54,12 +55,6 @@ pub struct OptionError {
     key: String,
     value: String,
     expected: String,
-}
-
-impl OptionError {
-    fn new(key: &str, value: &str, expected: &str) -> OptionError {
-        OptionError { key: key.into(), value: value.into(), expected: expected.into() }
-    }
 }
 
 impl fmt::Display for OptionError {
@@ -96,32 +91,14 @@ const CQ_ENTRIES: u32 = 8192;
 /// queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
-/// Parses `key=value,...`: `set` takes each pair, and returns what it expects if the value is wrong.
-fn parse_pairs(
-    text: &str,
-    known: &str,
-    mut set: impl FnMut(&str, &str) -> Option<Result<(), &'static str>>,
-) -> Result<(), OptionError> {
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (key, value) = part.split_once('=').unwrap_or((part, "on"));
-        match set(key, value) {
-            Some(Ok(())) => {}
-            Some(Err(expected)) => return Err(OptionError::new(key, value, expected)),
-            None => return Err(OptionError::new(key, value, &format!("one of: {known}"))),
-        }
-    }
-    Ok(())
+fn expected(key: &str, value: &str, expected: impl Into<String>) -> OptionError {
+    OptionError { key: key.into(), value: value.into(), expected: expected.into() }
 }
 
-/// Stores a parsed value.
-fn store<T>(
-    place: &mut Option<T>,
-    parsed: Option<T>,
-    expected: &'static str,
-) -> Option<Result<(), &'static str>> {
-    let wrong = parsed.is_none();
-    *place = parsed;
-    Some(if wrong { Err(expected) } else { Ok(()) })
+/// The options of `key=value,...`; a key alone is switched on.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, "on")))
 }
 
 fn switch(text: &str) -> Option<bool> {
@@ -132,24 +109,37 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-fn number_between(text: &str, low: u32, high: u32) -> Option<u32> {
-    text.parse().ok().filter(|number| (low..=high).contains(number))
-}
-
-fn power_of_two(text: &str, low: u32, high: u32) -> Option<u32> {
-    number_between(text, low, high).filter(|number| number.is_power_of_two())
-}
-
-fn gather(text: &str) -> Option<u32> {
-    match switch(text) {
-        Some(true) => Some(GATHER_MAX),
-        Some(false) => Some(0),
-        None => number_between(text, 1, GATHER_MAX),
+fn number(key: &str, value: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, OptionError> {
+    match value.parse() {
+        Ok(number) if range.contains(&number) => Ok(Some(number)),
+        _ => Err(expected(key, value, format!("{} to {}", range.start(), range.end()))),
     }
 }
 
-const GATHER: &str = "on, off or 1 to 512 sends";
-const BUFFER_BYTES: &str = "64 to 1048576";
+fn power_of_two(
+    key: &str,
+    value: &str,
+    range: RangeInclusive<u32>,
+) -> Result<Option<u32>, OptionError> {
+    match value.parse::<u32>() {
+        Ok(number) if range.contains(&number) && number.is_power_of_two() => Ok(Some(number)),
+        _ => {
+            let range = format!("a power of two from {} to {}", range.start(), range.end());
+            Err(expected(key, value, range))
+        }
+    }
+}
+
+fn gather(key: &str, value: &str) -> Result<Option<u32>, OptionError> {
+    match switch(value) {
+        Some(true) => Ok(Some(GATHER_MAX)),
+        Some(false) => Ok(Some(0)),
+        None => number(key, value, 1..=GATHER_MAX)
+            .map_err(|_| expected(key, value, "on, off or 1 to 512 sends")),
+    }
+}
+
+const BUFFER_BYTES: RangeInclusive<u32> = 64..=1 << 20;
 
 /// Options of io_uring; `None` is the default. Parses from `key=value,...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,34 +167,26 @@ impl FromStr for UringOptions {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<UringOptions, OptionError> {
-        const KNOWN: &str = "multishot, buffer_bytes, buffer_count, sqpoll_idle_ms, gather, \
-                             sq_entries, cq_entries";
         let mut options = UringOptions::default();
-        parse_pairs(text, KNOWN, |key, value| match key {
-            "multishot" => store(&mut options.multishot, switch(value), "on or off"),
-            "buffer_bytes" => {
-                let bytes = number_between(value, 64, 1 << 20);
-                store(&mut options.buffer_bytes, bytes, BUFFER_BYTES)
+        for (key, value) in pairs(text) {
+            match key {
+                "multishot" => {
+                    let on = switch(value).ok_or_else(|| expected(key, value, "on or off"))?;
+                    options.multishot = Some(on);
+                }
+                "buffer_bytes" => options.buffer_bytes = number(key, value, BUFFER_BYTES)?,
+                "buffer_count" => options.buffer_count = power_of_two(key, value, 4..=1 << 15)?,
+                "sqpoll_idle_ms" => options.sqpoll_idle_ms = number(key, value, 0..=10_000)?,
+                "gather" => options.gather = gather(key, value)?,
+                "sq_entries" => options.sq_entries = power_of_two(key, value, 8..=1 << 15)?,
+                "cq_entries" => options.cq_entries = power_of_two(key, value, 16..=1 << 16)?,
+                _ => {
+                    let known = "one of: multishot, buffer_bytes, buffer_count, sqpoll_idle_ms, \
+                                 gather, sq_entries, cq_entries";
+                    return Err(expected(key, value, known));
+                }
             }
-            "buffer_count" => {
-                let count = power_of_two(value, 4, 1 << 15);
-                store(&mut options.buffer_count, count, "a power of two from 4 to 32768")
-            }
-            "sqpoll_idle_ms" => {
-                let idle = number_between(value, 0, 10_000);
-                store(&mut options.sqpoll_idle_ms, idle, "0 (off) to 10000")
-            }
-            "gather" => store(&mut options.gather, gather(value), GATHER),
-            "sq_entries" => {
-                let entries = power_of_two(value, 8, 1 << 15);
-                store(&mut options.sq_entries, entries, "a power of two from 8 to 32768")
-            }
-            "cq_entries" => {
-                let entries = power_of_two(value, 16, 1 << 16);
-                store(&mut options.cq_entries, entries, "a power of two from 16 to 65536")
-            }
-            _ => None,
-        })?;
+        }
         Ok(options)
     }
 }
@@ -233,7 +215,8 @@ pub struct UringFeatures {
 impl UringOptions {
     /// Fills in the defaults. A small completion queue limits the submission queue, too.
     pub(crate) fn resolve(&self, no_iowait: bool) -> UringFeatures {
-        let (sq_entries, cq_entries) = self.queue_entries();
+        let limit = self.cq_entries.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES));
+        let sq_entries = self.sq_entries.unwrap_or(limit);
         UringFeatures {
             multishot: self.multishot.unwrap_or(true),
             buffer_bytes: self.buffer_bytes.unwrap_or(RECV_BUFFER_BYTES) as usize,
@@ -241,15 +224,9 @@ impl UringOptions {
             sqpoll_idle_ms: self.sqpoll_idle_ms.unwrap_or(0),
             gather: self.gather.unwrap_or(GATHER_MAX),
             sq_entries,
-            cq_entries,
+            cq_entries: self.cq_entries.unwrap_or(CQ_ENTRIES).max(sq_entries),
             no_iowait,
         }
-    }
-
-    fn queue_entries(&self) -> (u32, u32) {
-        let limit = self.cq_entries.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES));
-        let sq = self.sq_entries.unwrap_or(limit);
-        (sq, self.cq_entries.unwrap_or(CQ_ENTRIES).max(sq))
     }
 }
 
@@ -269,18 +246,17 @@ impl FromStr for EpollOptions {
 
     fn from_str(text: &str) -> Result<EpollOptions, OptionError> {
         let mut options = EpollOptions::default();
-        parse_pairs(text, "buffer_bytes, buffer_count, gather", |key, value| match key {
-            "buffer_bytes" => {
-                let bytes = number_between(value, 64, 1 << 20);
-                store(&mut options.buffer_bytes, bytes, BUFFER_BYTES)
+        for (key, value) in pairs(text) {
+            match key {
+                "buffer_bytes" => options.buffer_bytes = number(key, value, BUFFER_BYTES)?,
+                "buffer_count" => options.buffer_count = number(key, value, 4..=1 << 15)?,
+                "gather" => options.gather = gather(key, value)?,
+                _ => {
+                    let known = "one of: buffer_bytes, buffer_count, gather";
+                    return Err(expected(key, value, known));
+                }
             }
-            "buffer_count" => {
-                let count = number_between(value, 4, 1 << 15);
-                store(&mut options.buffer_count, count, "4 to 32768")
-            }
-            "gather" => store(&mut options.gather, gather(value), GATHER),
-            _ => None,
-        })?;
+        }
         Ok(options)
     }
 }

@@ -4,7 +4,7 @@
 use crate::support::*;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use twinring::{TcpStream, spawn};
+use twinring::TcpStream;
 
 pub(crate) const RULES: &[Rule] =
     rules![a_peer_that_does_not_read_blocks_its_sender, an_unread_stream_stops_its_peer,];
@@ -20,19 +20,15 @@ const KERNEL_BYTES_MAX: usize = 256 * 1024;
 fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
     configuration.run(async {
         for chunk in [100, 5_000, 100_000] {
-            let (stream, mut deaf) = narrow_pair().await;
+            let (stream, deaf) = narrow_pair().await;
             let bound = QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + chunk;
             let sent = fill(&stream, 1, chunk, |sent| assert!(sent < bound, "{sent} queued")).await;
             assert!(sent + chunk > QUEUED_BYTES_MAX, "held up after {sent} already");
             // Other connections are served meanwhile.
-            let (other, mut peer) = pair().await;
-            spawn(echo(other));
-            on_thread(move || ping(&mut peer, &pattern(2, 0..10_000))).await;
-            let reader = on_thread(move || read_to_end(&mut deaf).expect("no reset"));
+            another_is_served().await;
+            let reader = reading(deaf);
             stream.shutdown().await.expect("finished");
-            let received = reader.await;
-            assert_eq!(received.len(), sent);
-            assert_pattern(1, 0, &received);
+            assert_whole(1, sent, &reader.await);
         }
     });
 }
@@ -80,12 +76,9 @@ fn an_unread_stream_stops_its_peer(configuration: Configuration) {
             assert!(written < bound, "{written} bytes taken that the peer does not read");
             settle().await;
         }
-        let (other, mut pinging) = pair().await;
-        spawn(echo(other));
-        on_thread(move || ping(&mut pinging, &pattern(4, 0..10_000))).await;
+        another_is_served().await;
         finish(&peer);
         let received = recv_to_end(&stream).await.expect("no reset");
-        assert_eq!(received.len(), written);
-        assert_pattern(3, 0, &received);
+        assert_whole(3, written, &received);
     });
 }

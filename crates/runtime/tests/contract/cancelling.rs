@@ -38,18 +38,16 @@ fn each_pending_operation_ends_once_with_ecanceled(configuration: Configuration)
         // The stream works on, in both directions.
         peer.write_all(b"still here").expect("room");
         assert_eq!(recv_exactly(&stream, 10).await, b"still here");
-        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reader = reading(peer);
         stream.shutdown().await.expect("finished");
-        let received = reader.await;
-        assert_eq!(received.len(), sent, "a cancelled send was sent, or a queued one was not");
-        assert_pattern(4, 0, &received);
+        assert_whole(4, sent, &reader.await);
     });
 }
 
 fn cancelling_again_and_again_keeps_both_directions_whole(configuration: Configuration) {
     const TOTAL: usize = 1_000_000;
     configuration.run(async {
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         let mut writing = peer.try_clone().expect("a descriptor");
         let writer = on_thread(move || {
@@ -58,7 +56,7 @@ fn cancelling_again_and_again_keeps_both_directions_whole(configuration: Configu
             }
             finish(&writing);
         });
-        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reader = reading(peer);
         let (own, cancelled) = (Rc::clone(&stream), Rc::clone(&stream));
         let canceller = spawn(async move {
             loop {
@@ -91,9 +89,7 @@ fn cancelling_again_and_again_keeps_both_directions_whole(configuration: Configu
         sending.await.expect("no panic");
         canceller.abort();
         stream.shutdown().await.expect("finished");
-        let sent = reader.await;
-        assert_eq!(sent.len(), TOTAL);
-        assert_pattern(6, 0, &sent);
+        assert_whole(6, TOTAL, &reader.await);
     });
 }
 

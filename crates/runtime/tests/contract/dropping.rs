@@ -17,7 +17,7 @@ pub(crate) const RULES: &[Rule] = rules![
 
 fn a_dropped_send_sends_nothing_and_later_ones_do(configuration: Configuration) {
     configuration.run(async {
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let sent = 1_000_000;
         stream.send(pattern(1, 0..sent)).await.expect("one buffer of any size is taken");
         for _ in 0..5 {
@@ -30,14 +30,12 @@ fn a_dropped_send_sends_nothing_and_later_ones_do(configuration: Configuration) 
             assert_eq!(returned, [&b"not"[..], b"", b"sent"]);
             yield_now().await;
         }
-        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reader = reading(peer);
         let mut send = stream.send_vectored([pattern(1, sent..sent + 100)]);
         (&mut send).await.expect("sent");
         assert!(send.into_buffers().is_none(), "they were queued");
         stream.shutdown().await.expect("finished");
-        let received = reader.await;
-        assert_eq!(received.len(), sent + 100);
-        assert_pattern(1, 0, &received);
+        assert_whole(1, sent + 100, &reader.await);
     });
 }
 
@@ -127,9 +125,7 @@ fn aborted_tasks_drop_streams_with_everything_pending(configuration: Configurati
             drop((stream, peer));
         }
         // Operations pending there must not affect this runtime.
-        let (stream, mut peer) = pair().await;
-        spawn(echo(stream));
-        on_thread(move || ping(&mut peer, &pattern(9, 0..100_000))).await;
+        another_is_served().await;
     });
 }
 
@@ -175,9 +171,7 @@ fn streams_survive_operations_dropped_at_random(configuration: Configuration) {
             }
             stream.shutdown().await.expect("finished");
             writing.await;
-            let echoed = reader.await;
-            assert_eq!(echoed.len(), sent);
-            assert_pattern(seed + 100, 0, &echoed);
+            assert_whole(seed + 100, sent, &reader.await);
         }
     });
 }

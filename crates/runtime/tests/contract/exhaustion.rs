@@ -32,9 +32,7 @@ fn a_task_that_keeps_every_buffer_starves_no_other(configuration: Configuration)
         for (stream, _) in &holders {
             held.push(stream.recv().await.expect("bytes"));
         }
-        let (stream, mut peer) = pair().await;
-        spawn(echo(stream));
-        on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
+        another_is_served().await;
         for (seed, chunk) in held.iter().enumerate() {
             assert_pattern(seed as u64, 0, chunk);
         }
@@ -52,9 +50,7 @@ fn unread_streams_starve_no_other(configuration: Configuration) {
             unread.push((stream, peer));
         }
         settle().await;
-        let (stream, mut peer) = pair().await;
-        spawn(echo(stream));
-        on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
+        another_is_served().await;
         let (stream, _) = &unread[2];
         assert!(stream.recv().await.expect("bytes").iter().all(|byte| *byte == 9));
     });

@@ -176,7 +176,7 @@ fn a_connection_is_copied_to_another(configuration: Configuration) {
 
 fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
     configuration.run(async {
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let mut queued = 0;
         for round in 0.. {
             // A task that sends much has to let others have their turn.
@@ -192,12 +192,10 @@ fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
         }
         let flushed = poll_once(std::future::poll_fn(|cx| stream.poll_flush(cx))).await;
         assert!(flushed.is_none(), "the peer does not read");
-        let theirs = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let theirs = reading(peer);
         std::future::poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
         std::future::poll_fn(|cx| stream.poll_shutdown(cx)).await.expect("all is sent");
-        let received = theirs.await;
-        assert_eq!(received.len(), queued);
-        assert_pattern(5, 0, &received);
+        assert_whole(5, queued, &theirs.await);
         let late = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
         assert_eq!(errno(&late.expect("no wait")), libc::EPIPE);
     });

@@ -107,7 +107,7 @@ fn sends_of_several_tasks_stay_whole(configuration: Configuration) {
     const PARTS: usize = 70;
     const PART: usize = 130;
     configuration.run(async {
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         let tasks: Vec<_> = (0..5u8)
             .map(|task| {
@@ -121,7 +121,7 @@ fn sends_of_several_tasks_stay_whole(configuration: Configuration) {
                 })
             })
             .collect();
-        let reader = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reader = reading(peer);
         for task in tasks {
             task.await.expect("every sender ends");
         }
@@ -140,7 +140,7 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
     const TOTAL: usize = 600_000;
     configuration.run(async {
         let (from, mut writer) = pair().await;
-        let (to, mut reader) = narrow_pair().await;
+        let (to, reader) = narrow_pair().await;
         let forwarding = spawn(async move {
             for most in (1..4).cycle() {
                 let mut chunks = vec![from.recv().await.expect("no reset")];
@@ -163,14 +163,11 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
         let writing = on_thread(move || {
             std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("it reads");
         });
-        let (other, mut peer) = pair().await;
-        spawn(echo(other));
-        on_thread(move || (0..10).for_each(|seed| ping(&mut peer, &pattern(seed, 0..2000)))).await;
-        let received = on_thread(move || read_to_end(&mut reader).expect("no reset")).await;
+        another_is_served().await;
+        let received = reading(reader).await;
         writing.await;
         forwarding.await.expect("no panic").expect("sent");
-        assert_eq!(received.len(), TOTAL);
-        assert_pattern(6, 0, &received);
+        assert_whole(6, TOTAL, &received);
     });
 }
 
@@ -180,12 +177,12 @@ fn one_call_sends_all_buffers(configuration: Configuration) {
         return;
     }
     configuration.run_with_handle(|handle| async move {
-        let (stream, mut peer) = pair().await;
+        let (stream, peer) = pair().await;
         let before = handle.counters().sent;
         stream.send_vectored((0..60u8).map(|part| vec![part; 20])).await.expect("sent");
         stream.shutdown().await.expect("finished");
         assert_eq!(handle.counters().sent - before, 1);
-        let received = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        let received = reading(peer).await;
         let expected: Vec<u8> = (0..60u8).flat_map(|part| [part; 20]).collect();
         assert_eq!(received, expected);
     });

@@ -69,8 +69,7 @@ fn bytes_followed_at_once_by_the_end_arrive(configuration: Configuration) {
             peer.write_all(&pattern(round, 0..bytes)).expect("room");
             drop(peer);
             let received = recv_to_end(&stream).await.expect("no reset");
-            assert_eq!(received.len(), bytes);
-            assert_pattern(round, 0, &received);
+            assert_whole(round, bytes, &received);
         }
         let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
         let address = listener.local_addr().expect("bound");

@@ -317,6 +317,12 @@ pub(crate) fn assert_pattern(seed: u64, position: usize, bytes: &[u8]) {
     }
 }
 
+/// Checks that `bytes` are the first `count` of stream `seed`.
+pub(crate) fn assert_whole(seed: u64, count: usize, bytes: &[u8]) {
+    assert_eq!(bytes.len(), count);
+    assert_pattern(seed, 0, bytes);
+}
+
 /// A small generator of repeatable randomness (xorshift64*).
 pub(crate) struct Random(u64);
 
@@ -388,6 +394,18 @@ pub(crate) fn ping(peer: &mut Peer, bytes: &[u8]) {
 pub(crate) fn read_to_end(peer: &mut Peer) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     peer.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+/// Reads to the end of the stream on a thread.
+pub(crate) fn reading(mut peer: Peer) -> Outcome<Vec<u8>> {
+    on_thread(move || read_to_end(&mut peer).expect("no reset"))
+}
+
+/// Some echoes on a connection of their own.
+pub(crate) async fn another_is_served() {
+    let (stream, mut peer) = pair().await;
+    twinring::spawn(echo(stream));
+    on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..2_000)))).await;
 }
 
 /// Ends the peer's sending half.

@@ -58,9 +58,7 @@ fn everything_pending_is_closed(configuration: Configuration) {
         drop(peers);
         // The thread ran one worker; a second one finds everything in order.
         configuration.run(async {
-            let (stream, mut peer) = pair().await;
-            spawn(echo(stream));
-            on_thread(move || ping(&mut peer, &pattern(3, 0..10_000))).await;
+            another_is_served().await;
         });
         assert_eq!(open_descriptors(), before);
     });

@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 use twinring::{
-    Either, Engine, TcpListener, net::ListenOptions, race, shutdown_requested, sleep, spawn,
-    spawn_blocking,
+    Either, Engine, Runtime, TcpListener, net::ListenOptions, race, shutdown_requested, sleep,
+    spawn, spawn_blocking,
 };
 
 pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
-    engines_run_side_by_side,
     a_worker_that_panics_stops_the_others,
     stop_ends_every_worker,
     tasks_start_on_the_worker_they_are_sent_to,
@@ -24,18 +23,29 @@ pub(crate) const RULES: &[Rule] = rules![
 const WORKERS: usize = 2;
 
 fn every_worker_gets_connections_and_drains(configuration: Configuration) {
-    let bound = ListenOptions::default().bind(loopback(), WORKERS).expect("a free port");
+    served_by(configuration.builder().workers(WORKERS).build().expect("tried before"));
+    // The even workers run the chosen engine, the odd ones epoll, in one runtime.
+    let builder = configuration.builder().side_by_side(true).workers(4);
+    let runtime = builder.build().expect("tried before");
+    let of_each: Vec<Engine> = (0..4).map(|worker| runtime.features_of(worker).engine()).collect();
+    let chosen = runtime.features().engine();
+    assert_eq!(of_each, [chosen, Engine::Epoll, chosen, Engine::Epoll]);
+    served_by(runtime);
+}
+
+fn served_by(runtime: Runtime) {
+    const PEERS: usize = 80;
+    let workers = runtime.workers();
+    let bound = ListenOptions::default().bind(loopback(), workers).expect("a free port");
     let address = bound[0].local_addr();
-    let occupied = ListenOptions::default().bind(address, WORKERS).expect_err("the port is taken");
+    let occupied = ListenOptions::default().bind(address, workers).expect_err("the port is taken");
     assert_eq!(occupied.kind(), std::io::ErrorKind::AddrInUse);
     let bound = Mutex::new(bound);
-    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
     let handle = runtime.handle();
     let peers = std::thread::spawn(move || {
-        // Distributed by a hash of the addresses: it is next to impossible that one of two gets
-        // none of 40.
+        // Distributed by a hash of the addresses: it is next to impossible that a worker gets none.
         let connect = |_| Peer::connect(address).expect("a connection");
-        let mut peers: Vec<Peer> = (0..40).map(connect).collect();
+        let mut peers: Vec<Peer> = (0..PEERS).map(connect).collect();
         for (seed, peer) in peers.iter_mut().enumerate() {
             ping(peer, &pattern(seed as u64, 0..100));
         }
@@ -47,28 +57,24 @@ fn every_worker_gets_connections_and_drains(configuration: Configuration) {
             assert!(read_to_end(peer).expect("no reset").is_empty());
         }
     });
-    let accepted = runtime
-        .run(|_| {
-            let bound = bound.lock().expect("no panic").pop().expect("one each");
-            async move {
-                let listener = TcpListener::from_bound(bound).expect("a listener");
-                let mut connections = Vec::new();
-                while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await
-                {
-                    connections.push(spawn(echo(stream.expect("a connection"))));
-                }
-                shutdown_requested().await;
-                let accepted = connections.len();
-                for connection in connections {
-                    connection.await.expect("not aborted").expect("echoed to the end");
-                }
-                accepted
+    let accepted = runtime.run(|_| {
+        let bound = bound.lock().expect("no panic").pop().expect("one each");
+        async move {
+            let listener = TcpListener::from_bound(bound).expect("a listener");
+            let mut connections = Vec::new();
+            while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await {
+                connections.push(spawn(echo(stream.expect("a connection"))));
             }
-        })
-        .expect("the engine works");
+            let accepted = connections.len();
+            for connection in connections {
+                connection.await.expect("not aborted").expect("echoed to the end");
+            }
+            accepted
+        }
+    });
     peers.join().expect("every peer was served");
-    let accepted: Vec<usize> = accepted.into_iter().map(|count| count.expect("finished")).collect();
-    assert_eq!(accepted.iter().sum::<usize>(), 40);
+    let accepted: Vec<usize> = accepted.expect("the engines work").into_iter().flatten().collect();
+    assert_eq!((accepted.len(), accepted.iter().sum::<usize>()), (workers, PEERS));
     assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
 }
 
@@ -116,40 +122,6 @@ fn stop_ends_every_worker(configuration: Configuration) {
     let runtime = configuration.builder().build().expect("tried before");
     runtime.handle().shutdown();
     runtime.block_on(shutdown_requested()).expect("it finished by itself");
-}
-
-/// The even workers run the chosen engine, the odd ones epoll, in one runtime.
-fn engines_run_side_by_side(configuration: Configuration) {
-    let bound = ListenOptions::default().bind(loopback(), 4).expect("a free port");
-    let address = bound[0].local_addr();
-    let bound = Mutex::new(bound);
-    let builder = configuration.builder().side_by_side(true).workers(4);
-    let runtime = builder.build().expect("tried before");
-    let of_each: Vec<Engine> = (0..4).map(|worker| runtime.features_of(worker).engine()).collect();
-    let chosen = runtime.features().engine();
-    assert_eq!(of_each, [chosen, Engine::Epoll, chosen, Engine::Epoll]);
-    let handle = runtime.handle();
-    let peers = std::thread::spawn(move || {
-        for seed in 0..40 {
-            ping(&mut Peer::connect(address).expect("a connection"), &pattern(seed, 0..100));
-        }
-        handle.shutdown();
-    });
-    let served = runtime.run(|_| {
-        let bound = bound.lock().expect("no panic").pop().expect("one each");
-        async move {
-            let listener = TcpListener::from_bound(bound).expect("a listener");
-            let mut count = 0;
-            while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await {
-                spawn(echo(stream.expect("a connection")));
-                count += 1;
-            }
-            count
-        }
-    });
-    peers.join().expect("every peer was served");
-    let served: Vec<i32> = served.expect("the engines work").into_iter().flatten().collect();
-    assert_eq!((served.len(), served.iter().sum::<i32>()), (4, 40), "{served:?}");
 }
 
 fn a_runtime_for_several_workers_runs_no_single_future(configuration: Configuration) {
@@ -263,21 +235,17 @@ fn a_runtime_runs_several_futures_one_after_the_other(configuration: Configurati
 fn tasks_of_other_threads_end_with_the_runtime(configuration: Configuration) {
     let runtime = configuration.builder().build().expect("tried before");
     let handle = runtime.handle();
-    let (running, waiting) = runtime
-        .block_on(async move {
-            let running = handle.spawn_on(0, std::future::pending::<()>).expect("room");
-            settle().await;
-            assert!(!running.is_finished());
-            (running, handle.spawn_on(0, || async {}).expect("room"))
-        })
-        .expect("the engine works");
-    assert!(running.is_finished() && waiting.is_finished());
-    let again = configuration.builder().build().expect("tried before");
-    again
-        .block_on(async move {
-            // Handles can be awaited in any runtime.
-            assert!(running.await.expect_err("dropped").is_cancelled());
-            assert!(waiting.await.expect_err("never started").is_cancelled());
-        })
-        .expect("the engine works");
+    let tasks = runtime.block_on(async move {
+        let running = handle.spawn_on(0, std::future::pending::<()>).expect("room");
+        settle().await;
+        assert!(!running.is_finished());
+        [running, handle.spawn_on(0, std::future::pending::<()>).expect("room")]
+    });
+    // Handles can be awaited in any runtime.
+    configuration.run(async move {
+        for task in tasks.expect("the engine works") {
+            assert!(task.is_finished());
+            assert!(task.await.expect_err("dropped, or never started").is_cancelled());
+        }
+    });
 }

@@ -95,7 +95,7 @@ fn a_cancelled_or_dropped_file_breaks_the_stream_in_its_middle(configuration: Co
 fn cancelled_or_dropped_before_its_first_byte_it_has_done_nothing(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(1, BYTES).await);
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         stream.send(pattern(2, 0..200_000)).await.expect("an open stream");
         let never = stream.send_file(&file, 0, BYTES as u64);
@@ -106,7 +106,7 @@ fn cancelled_or_dropped_before_its_first_byte_it_has_done_nothing(configuration:
         settle().await;
         stream.cancel();
         assert_eq!(errno(&sending.await.expect("not aborted")), libc::ECANCELED);
-        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reading = reading(peer);
         stream.send_file(&file, 5, 10).await.expect("an open stream");
         stream.shutdown().await.expect("an open stream");
         let read = reading.await;

@@ -50,8 +50,8 @@ fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
         for round in 0..3 {
             tree.chill("file");
             let before = handle.counters();
-            let (stream, mut reader) = pair().await;
-            let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+            let (stream, reader) = pair().await;
+            let reading = reading(reader);
             let own = Rc::clone(&file);
             let sending = spawn(async move { stream.send_file(&own, 0, BYTES as u64).await });
             // Other connections are served meanwhile.
@@ -83,8 +83,8 @@ fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
             let file = tree.file(1, BYTES).await;
             assert_eq!(file.read_at(0, BYTES).await.expect("a file").len(), BYTES);
             let before = handle.counters();
-            let (stream, mut reader) = pair().await;
-            let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+            let (stream, reader) = pair().await;
+            let reading = reading(reader);
             stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
             // Beyond the end, which is different from bytes that are missing in memory.
             assert_eq!(file.read_at(0, BYTES + 10).await.expect("a file").len(), BYTES);
@@ -108,8 +108,8 @@ fn recently_sent_pages_are_not_checked_again(configuration: Configuration) {
             testing::needs("a disk", "the build is not on a disk that can be asked");
         }
         let file = tree.file(1, 1000).await;
-        let (stream, mut reader) = pair().await;
-        let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+        let (stream, reader) = pair().await;
+        let reading = reading(reader);
         let before = handle.counters();
         for _ in 0..SENDS {
             stream.send_file(&file, 0, 1000).await.expect("an open stream");

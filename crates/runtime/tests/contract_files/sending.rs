@@ -21,8 +21,8 @@ fn files_of_all_sizes_arrive(configuration: Configuration) {
         for bytes in [0, 1, 4095, 4096, 65_537, 262_144, 262_145, 1_000_001] {
             let file = tree.file(1, bytes).await;
             for at in [0, 1, 70_000] {
-                let (stream, mut peer) = pair().await;
-                let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+                let (stream, peer) = pair().await;
+                let reading = reading(peer);
                 stream.send_corked("header").await.expect("an open stream");
                 let len = bytes.saturating_sub(at);
                 let sent = stream.send_file(&file, at as u64, len as u64).await;
@@ -63,8 +63,8 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(4, 60_000).await;
         for narrow in [false, true] {
-            let (stream, mut peer) = if narrow { narrow_pair().await } else { pair().await };
-            let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+            let (stream, peer) = if narrow { narrow_pair().await } else { pair().await };
+            let reading = reading(peer);
             let mut expected = Vec::new();
             for round in 0..ROUNDS {
                 let (at, len) = (round * 977, 6000 * (round % 5));
@@ -93,8 +93,8 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
 fn a_file_that_ends_early_is_reported_and_what_is_none_is_refused(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(6, 100_000).await;
-        let (stream, mut peer) = pair().await;
-        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let (stream, peer) = pair().await;
+        let reading = reading(peer);
         for (at, len, expected) in
             [(0, 100_001, 100_000), (99_999, 1 << 40, 1), (100_000, 1, 0), (1 << 40, 5, 0)]
         {
@@ -122,7 +122,7 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
         tree.write("file", &pattern(7, 0..BYTES));
         let file = tree.open("file").await;
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         let sender = Rc::clone(&stream);
         let sending = spawn(async move {
@@ -134,7 +134,7 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
         assert!(!sending.is_finished(), "nobody reads");
         let shortened = std::fs::File::options().write(true).open(tree.path("file"));
         shortened.and_then(|file| file.set_len(200_000)).expect("a file");
-        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        let read = reading(peer).await;
         let sent = sending.await.expect("not aborted");
         assert_eq!(read.len() as u64, sent);
         assert!((1..=200_000).contains(&sent), "{sent}");
@@ -151,11 +151,11 @@ fn a_header_alone_arrives(configuration: Configuration) {
         // Nothing follows: the kernel keeps it for a moment only.
         let mut bytes = [0; 3];
         let bytes = on_thread(move || peer.read_exact(&mut bytes).map(|()| (bytes, peer))).await;
-        let (bytes, mut peer) = bytes.expect("no reset");
+        let (bytes, peer) = bytes.expect("no reset");
         assert_eq!(&bytes, b"one");
         // More than the buffers hold, so that a part of it has to wait in line.
         stream.send_corked(pattern(8, 0..8_000_000)).await.expect("an open stream");
-        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reading = reading(peer);
         stream.send_corked("two").await.expect("an open stream");
         stream.shutdown().await.expect("an open stream");
         let read = reading.await;

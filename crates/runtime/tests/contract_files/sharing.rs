@@ -21,7 +21,7 @@ const BYTES: usize = 300_000;
 fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
         let file = tree.file(1, BYTES).await;
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
         let sender = Rc::clone(&stream);
         let sending = spawn(async move { sender.send_file(&file, 0, BYTES as u64).await });
@@ -35,7 +35,7 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
         settle().await;
         assert!(!behind.is_finished(), "the file is still under way");
         assert!(poll_once(stream.flush()).await.is_none());
-        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        let read = reading(peer).await;
         assert_eq!(sending.await.expect("not aborted").expect("an open stream"), BYTES as u64);
         behind.await.expect("not aborted").expect("an open stream");
         assert_eq!(read.len(), BYTES + 6);
@@ -46,9 +46,9 @@ fn sends_and_fin_wait_behind_a_file(configuration: Configuration) {
 
 fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
     on_all_grounds(configuration, |tree, _| async move {
-        let (stream, mut peer) = narrow_pair().await;
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
-        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        let reading = reading(peer);
         let mut sending = Vec::new();
         for seed in 0..5 {
             let (sender, file) = (Rc::clone(&stream), tree.file(seed, 100_000).await);

@@ -3,9 +3,9 @@
 use super::operations::{Cqe, Layer, Sqe};
 use super::real;
 use io_uring::cqueue;
-use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 pub(crate) use super::real::ring::*;
@@ -42,18 +42,6 @@ impl Uring {
         unsafe { self.ring.push(&entry) }
     }
 
-    pub(crate) fn queued(&mut self) -> usize {
-        self.ring.queued()
-    }
-
-    pub(crate) fn needs_wakeup(&mut self) -> bool {
-        self.ring.needs_wakeup()
-    }
-
-    pub(crate) fn overflowed(&mut self) -> bool {
-        self.ring.overflowed()
-    }
-
     pub(crate) fn arrived(&mut self) -> usize {
         self.ring.arrived().max(usize::from(self.holds()))
     }
@@ -76,25 +64,23 @@ impl Uring {
         self.ring.enter(to_submit, flags, wait)
     }
 
-    pub(crate) fn restrict(&self, list: &mut [Restriction]) -> io::Result<()> {
-        self.ring.restrict(list)
-    }
-
-    /// # Safety
-    /// As for the real one.
-    pub(crate) unsafe fn register_buffers(
-        &self,
-        start: u64,
-        count: u16,
-        group: u16,
-    ) -> io::Result<()> {
-        // SAFETY: the obligation is the caller's.
-        unsafe { self.ring.register_buffers(start, count, group) }
-    }
-
     /// True if completions are held back, so that no wait must be for others.
     fn holds(&self) -> bool {
         self.faults.as_ref().is_some_and(Layer::holds)
+    }
+}
+
+impl Deref for Uring {
+    type Target = real::ring::Uring;
+
+    fn deref(&self) -> &Self::Target {
+        &self.ring
+    }
+}
+
+impl DerefMut for Uring {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.ring
     }
 }
 
