@@ -95,27 +95,16 @@ pub enum Rule {
     Buffers,
 }
 
-impl Rule {
-    /// All rules, in the order in which they are checked.
-    pub const ALL: [Rule; 6] = [
-        Rule::ReceivedBytes,
-        Rule::AcceptedConnections,
-        Rule::SentBytes,
-        Rule::Descriptors,
-        Rule::Close,
-        Rule::Buffers,
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
             Rule::ReceivedBytes => "received bytes",
             Rule::AcceptedConnections => "accepted connections",
             Rule::SentBytes => "sent bytes",
             Rule::Descriptors => "descriptors",
             Rule::Close => "close",
             Rule::Buffers => "buffers",
-        }
+        })
     }
 }
 
@@ -134,7 +123,7 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.holds { "holds" } else { "broken" };
-        write!(f, "{:20} {verdict:6} {}", self.rule.name(), self.seen)
+        write!(f, "{:20} {verdict:6} {}", self.rule, self.seen)
     }
 }
 
@@ -147,18 +136,17 @@ impl fmt::Display for Finding {
 /// When the machine refuses what a rule needs (a socket, a thread), or an operation fails that was
 /// not dropped.
 pub fn check<S: Subject>(subject: &S) -> Vec<Finding> {
-    Rule::ALL
-        .into_iter()
-        .map(|rule| {
-            let (holds, seen) = match rule {
-                Rule::ReceivedBytes => rules::received_bytes(subject),
-                Rule::AcceptedConnections => rules::accepted_connections(subject),
-                Rule::SentBytes => rules::sent_bytes(subject),
-                Rule::Descriptors => rules::descriptors(subject),
-                Rule::Close => rules::close(subject),
-                Rule::Buffers => rules::buffers(subject),
-            };
-            Finding { rule, holds, seen }
-        })
-        .collect()
+    let rules: [(Rule, fn(&S) -> (bool, String)); 6] = [
+        (Rule::ReceivedBytes, rules::received_bytes),
+        (Rule::AcceptedConnections, rules::accepted_connections),
+        (Rule::SentBytes, rules::sent_bytes),
+        (Rule::Descriptors, rules::descriptors),
+        (Rule::Close, rules::close),
+        (Rule::Buffers, rules::buffers),
+    ];
+    let check = |(rule, check): (Rule, fn(&S) -> (bool, String))| {
+        let (holds, seen) = check(subject);
+        Finding { rule, holds, seen }
+    };
+    rules.into_iter().map(check).collect()
 }

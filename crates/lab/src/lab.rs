@@ -187,7 +187,7 @@ fn look_around(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> Result<PriceRe
     }
     let before = BackgroundLoad::take()?;
     // It uses both CPUs, so it comes before the lab leaves them.
-    let prices = prices::measure(&options.binary, cpus, stop);
+    let prices = prices::measure(options, cpus, stop);
     let others = before.until(&BackgroundLoad::take()?);
     if noise::is_too_busy(others.cpu_s, others.cpus, others.span_s) {
         let share = others.cpu_s / others.span_s * 100.0;

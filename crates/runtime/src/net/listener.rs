@@ -4,13 +4,13 @@ use super::names::bind_first;
 use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
 use crate::driver::Side;
 use crate::event::Event;
+use crate::race;
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
 use crate::task::wait;
 use crate::time::sleep;
-use crate::{Either, race};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
@@ -23,6 +23,21 @@ use std::time::Duration;
 
 /// Connections in a row that cannot be accepted for a reason of their own, before accepting pauses.
 const BROKEN_MAX: u32 = 16;
+
+/// Errors of the connection, not of the listener: accept(2) passes pending network errors on.
+const BROKEN: [i32; 11] = [
+    libc::ECONNABORTED,
+    libc::EPROTO,
+    libc::ENETDOWN,
+    libc::ENOPROTOOPT,
+    libc::EHOSTDOWN,
+    libc::ENONET,
+    libc::EHOSTUNREACH,
+    libc::ENETUNREACH,
+    libc::EPERM,
+    libc::EINTR,
+    libc::EAGAIN,
+];
 
 /// How long accepting pauses when the process is out of descriptors or memory. A descriptor closed
 /// by this worker ends the pause early; one closed elsewhere is noticed after this time.
@@ -101,9 +116,11 @@ impl ListenOptions {
             ));
         }
         socket.set_tcp_nodelay(self.nodelay)?;
-        let first = BoundListener { socket, address };
-        let others = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
-        Ok(others.into_iter().chain([first]).collect())
+        let mut sockets = vec![socket];
+        for _ in 1..workers {
+            sockets.push(sockets[0].try_clone()?);
+        }
+        Ok(sockets.into_iter().map(|socket| BoundListener { socket, address }).collect())
     }
 
     fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
@@ -130,14 +147,6 @@ impl BoundListener {
     /// The address it is bound to, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
-    }
-
-    /// A second descriptor of the same socket.
-    ///
-    /// # Errors
-    /// When descriptors have run out.
-    pub fn try_clone(&self) -> io::Result<BoundListener> {
-        Ok(BoundListener { socket: self.socket.try_clone()?, address: self.address })
     }
 }
 
@@ -249,17 +258,6 @@ impl TcpListener {
     pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
         with_fd(&self.acceptor.worker, self.acceptor.key, f)
     }
-
-    /// The sizes of receive and send buffer that the kernel gave the listener, which accepted
-    /// connections inherit.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
-    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
-        with_socket(&self.acceptor.worker, self.acceptor.key, |socket| {
-            Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
-        })
-    }
 }
 
 impl Acceptor {
@@ -287,7 +285,7 @@ impl Acceptor {
     pub(super) async fn accept(&self) -> io::Result<TcpStream> {
         loop {
             if !self.has_memory() {
-                self.wait_for_memory("less than 16 MiB of memory is left").await;
+                self.wait_for_memory(&"less than 16 MiB of memory is left").await;
                 continue;
             }
             let mut accept = Operation::new(&self.worker, self.key, Side::Receive);
@@ -304,21 +302,20 @@ impl Acceptor {
                     let stream = self.worker.driver.borrow_mut().add_stream(socket, self.unix);
                     return Ok(TcpStream::new(Rc::clone(&self.worker), stream));
                 }
-                Err(error) if is_out_of_descriptors(&error) => {
-                    self.wait_for_descriptors(&error.to_string()).await;
-                }
-                Err(error) if is_exhaustion(&error) => {
-                    self.wait_for_memory(&error.to_string()).await;
-                }
-                Err(error) if is_broken_connection(&error) => {
-                    // A filter or a firewall may refuse every connection.
-                    self.broken.set(self.broken.get() + 1);
-                    if self.broken.get() >= BROKEN_MAX {
-                        self.broken.set(0);
-                        self.wait_for_descriptors(&error.to_string()).await;
+                Err(error) => match error.raw_os_error().unwrap_or(0) {
+                    libc::EMFILE | libc::ENFILE => self.wait_for_descriptors(&error).await,
+                    // The machine or its memory is too short for another socket.
+                    libc::ENOBUFS | libc::ENOMEM => self.wait_for_memory(&error).await,
+                    errno if BROKEN.contains(&errno) => {
+                        // A filter or a firewall may refuse every connection.
+                        self.broken.set(self.broken.get() + 1);
+                        if self.broken.get() >= BROKEN_MAX {
+                            self.broken.set(0);
+                            self.wait_for_descriptors(&error).await;
+                        }
                     }
-                }
-                Err(error) => return Err(error),
+                    _ => return Err(error),
+                },
             }
         }
     }
@@ -336,25 +333,23 @@ impl Acceptor {
         fits
     }
 
-    async fn wait_for_memory(&self, reason: &str) {
+    async fn wait_for_memory(&self, reason: &dyn fmt::Display) {
         if !self.told_of_memory.replace(true) {
-            self.worker.notice(Event::MemoryShort(reason.to_owned()));
+            self.worker.notice(Event::MemoryShort(reason.to_string()));
         }
         self.wait_for_a_close().await;
     }
 
-    async fn wait_for_descriptors(&self, reason: &str) {
+    async fn wait_for_descriptors(&self, reason: &dyn fmt::Display) {
         if !self.told_of_descriptors.replace(true) {
-            self.worker.notice(Event::AcceptStalled(reason.to_owned()));
+            self.worker.notice(Event::AcceptStalled(reason.to_string()));
         }
         self.wait_for_a_close().await;
     }
 
     async fn wait_for_a_close(&self) {
         self.worker.counters.accept_stalls.add(1);
-        match race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await {
-            Either::Left(()) | Either::Right(()) => {}
-        }
+        let _either = race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await;
     }
 }
 
@@ -362,33 +357,4 @@ impl Drop for Acceptor {
     fn drop(&mut self) {
         close(&self.worker, self.key, false);
     }
-}
-
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
-/// The process, the machine or its memory is too short for another socket.
-fn is_exhaustion(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().unwrap_or(0);
-    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&errno)
-}
-
-/// Errors of the connection, not of the listener: accept(2) passes pending network errors on.
-fn is_broken_connection(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().unwrap_or(0);
-    [
-        libc::ECONNABORTED,
-        libc::EPROTO,
-        libc::ENETDOWN,
-        libc::ENOPROTOOPT,
-        libc::EHOSTDOWN,
-        libc::ENONET,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-        libc::EPERM,
-        libc::EINTR,
-        libc::EAGAIN,
-    ]
-    .contains(&errno)
 }

@@ -92,15 +92,14 @@ impl UdpOptions {
     /// names it.
     pub fn bind(&self, address: SocketAddr) -> io::Result<BoundUdp> {
         self.check()?;
-        let in_context = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot bind UDP {address}: {error}"))
-        };
         let socket = patiently(|| {
             let socket = self.socket(address)?;
             socket.bind(&address.into())?;
             Ok(socket)
         });
-        self.bound(socket.map_err(in_context)?, None).map_err(in_context)
+        socket.and_then(|socket| self.bound(socket, None)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot bind UDP {address}: {error}"))
+        })
     }
 
     /// One socket for each of `workers`, all bound to `address`; the kernel distributes datagrams
@@ -131,18 +130,17 @@ impl UdpOptions {
     /// As [`bind`](Self::bind), or when there is no route to the peer.
     pub fn connect(&self, local: Option<SocketAddr>, peer: SocketAddr) -> io::Result<BoundUdp> {
         self.check()?;
-        let in_context = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot connect UDP to {peer}: {error}"))
-        };
-        let connect = || {
+        let socket = patiently(|| {
             let socket = self.socket(peer)?;
             if let Some(local) = local {
                 socket.bind(&local.into())?;
             }
             socket.connect(&peer.into())?;
             Ok(socket)
-        };
-        self.bound(patiently(connect).map_err(in_context)?, Some(peer)).map_err(in_context)
+        });
+        socket.and_then(|socket| self.bound(socket, Some(peer))).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot connect UDP to {peer}: {error}"))
+        })
     }
 
     /// A socket of the standard library, which is bound, and perhaps connected. `reuse_port` has no
@@ -216,15 +214,15 @@ impl UdpOptions {
         }
         // The privileged option exceeds the limit of the system; without the right, the plain
         // option gets as much as the limit allows.
-        if let Some(bytes) = self.recv_buffer_bytes {
-            let bytes = bytes.min(i32::MAX as u32 / 2);
-            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes as i32)
-                .or_else(|_| socket.set_recv_buffer_size(bytes as usize))?;
-        }
-        if let Some(bytes) = self.send_buffer_bytes {
-            let bytes = bytes.min(i32::MAX as u32 / 2);
-            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes as i32)
-                .or_else(|_| socket.set_send_buffer_size(bytes as usize))?;
+        for (bytes, privileged, plain) in [
+            (self.recv_buffer_bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            (self.send_buffer_bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        ] {
+            if let Some(bytes) = bytes {
+                let bytes = bytes.min(i32::MAX as u32 / 2) as i32;
+                set_option(fd, libc::SOL_SOCKET, privileged, bytes)
+                    .or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, bytes))?;
+            }
         }
         Ok(())
     }

@@ -54,8 +54,6 @@ fn both_ends_agree_on_their_addresses(configuration: Configuration) {
         stream.set_nodelay(false).expect("an option");
         assert!(stream.set_recv_buffer_bytes(10_000).expect("an option") >= 10_000);
         assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
-        let (receive, send) = listener.buffer_sizes().expect("an option");
-        assert!(receive > 0 && send > 0);
     });
 }
 

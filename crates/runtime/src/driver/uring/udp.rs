@@ -87,24 +87,18 @@ pub(crate) struct UringUdp {
 
 impl Default for UringUdp {
     fn default() -> UringUdp {
-        UringUdp::new(Memory::Group(0), empty_header(), RECEIVED_MAX)
-    }
-}
-
-impl UringUdp {
-    fn new(memory: Memory, template: libc::msghdr, received_max: usize) -> UringUdp {
         UringUdp {
             expected: 0,
             abandoned: false,
-            memory,
-            template: Box::new(template),
+            memory: Memory::Group(0),
+            template: Box::new(empty_header()),
             singles: Vec::new(),
             armed: 0,
             again: false,
             starved: false,
             paused: false,
             received: VecDeque::new(),
-            received_max,
+            received_max: RECEIVED_MAX,
             oldest_turn: 0,
             receive_error: None,
             sending: None,
@@ -163,14 +157,14 @@ impl Uring {
             let bytes = header_bytes + setup.buffer_bytes;
             Memory::Group(self.groups.for_datagrams(&self.ring, setup.buffer_count, bytes)?)
         };
-        let mut template = empty_header();
+        let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
         let received_max = (usize::from(setup.buffer_count) / 2)
             .min(RECEIVED_MAX)
             .min(RECEIVED_BYTES_MAX / setup.buffer_bytes)
             .max(1);
-        let uring = UringUdp::new(memory, template, received_max);
+        let uring = UringUdp { memory, template, received_max, ..UringUdp::default() };
         let udp = Udp::new(socket, setup, uring, EpollUdp::default());
         Ok(sockets.entries.insert(Entry::Udp(udp)))
     }

@@ -39,30 +39,21 @@ extern "C" fn ignore(_: libc::c_int) {}
 
 impl Kick {
     /// # Errors
-    /// `ResourceBusy` if the process uses the signal, otherwise the errors of sigaction(2).
+    /// `ResourceBusy` if the process uses the signal, otherwise the errors of signal(2).
     pub(crate) fn new() -> io::Result<Kick> {
         // Real-time signals are queued, so each send takes the same path through the kernel. The
         // last one is the least likely to be in use.
-        let kick = Kick { signal: libc::SIGRTMAX() };
-        if kick.action(None)? != libc::SIG_DFL {
-            return Err(io::ErrorKind::ResourceBusy.into());
+        let signal = libc::SIGRTMAX();
+        // SAFETY: the handler takes a number and accesses no state.
+        match unsafe { libc::signal(signal, ignore as *const () as libc::sighandler_t) } {
+            libc::SIG_DFL => Ok(Kick { signal }),
+            libc::SIG_ERR => Err(io::Error::last_os_error()),
+            before => {
+                // SAFETY: it was the handler before.
+                unsafe { libc::signal(signal, before) };
+                Err(io::ErrorKind::ResourceBusy.into())
+            }
         }
-        kick.action(Some(ignore as *const () as libc::sighandler_t))?;
-        Ok(kick)
-    }
-
-    /// The handler; replaces it if `new` is given.
-    fn action(&self, new: Option<libc::sighandler_t>) -> io::Result<libc::sighandler_t> {
-        // SAFETY: an all-zero sigaction is a valid value: default action, empty mask, no flags.
-        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-        let mut action = before;
-        action.sa_flags = libc::SA_RESTART;
-        action.sa_sigaction = new.unwrap_or(libc::SIG_DFL);
-        let action = new.map_or(std::ptr::null(), |_| &raw const action);
-        // SAFETY: `action` is null or live; the handler takes a number and accesses no state, or is
-        // the previous one.
-        retry_eintr(|| unsafe { libc::sigaction(self.signal, action, &raw mut before) } as isize)?;
-        Ok(before.sa_sigaction)
     }
 
     /// Whether the signal interrupts the calling thread, or stays pending until [`Kick::take`].
@@ -108,6 +99,7 @@ impl Drop for Kick {
     fn drop(&mut self) {
         // Pending signals of a thread end with it, and all threads that were sent one have ended:
         // the default action, which ends the process, cannot occur.
-        let _it_was_there_before = self.action(Some(libc::SIG_DFL));
+        // SAFETY: no handler is named.
+        unsafe { libc::signal(self.signal, libc::SIG_DFL) };
     }
 }

@@ -1,0 +1,147 @@
+//! What a machine charges for a system call, a notification, a wake-up and a copied byte.
+//!
+//! `lab run` has the server's own program measure the prices before the first run ([`measure`]). The report multiplies
+//! differences in counts by them.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cpus::{CpuList, Cpus};
+use crate::json;
+use crate::namespace::Place;
+use crate::options::RunOptions;
+use crate::process::{self, Event, Role};
+use crate::stop::Stop;
+
+/// How long a program may measure; ours takes 5 seconds at most.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often it is checked whether the user wants to stop.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a program that has closed its output may take to end.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The prices of the machine, or why there are none.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PriceRecord {
+    /// The prices, by name: nanoseconds of CPU time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub list: BTreeMap<String, Price>,
+    /// Why none was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+}
+
+/// One price, or why it could not be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum Price {
+    /// It was measured.
+    Measured {
+        /// The median.
+        median: f64,
+        /// Lower end of its interval at 95 %.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// It was not.
+    Unavailable {
+        /// Why.
+        unavailable: String,
+    },
+}
+
+/// The prices that a bundle keeps, with what each is the price of.
+pub(crate) const PRICES: [(&str, &str); 4] = [
+    ("syscall_ns", "a system call that does nothing"),
+    ("notification_busy_ns", "notifying a busy CPU, both sides"),
+    ("wakeup_ns", "waking a thread"),
+    ("copy_ns_per_kb", "copying 1 KB to or from the kernel"),
+];
+
+/// No price is higher: a bundle may come from anywhere.
+const PRICE_NS_MAX: f64 = 1e9;
+
+impl PriceRecord {
+    pub(crate) fn none(why: impl Into<String>) -> PriceRecord {
+        PriceRecord { unavailable: Some(why.into()), ..PriceRecord::default() }
+    }
+
+    /// The median of a price, if it was measured.
+    pub fn median(&self, name: &str) -> Option<f64> {
+        let Price::Measured { median, .. } = self.list.get(name)? else { return None };
+        Some(*median).filter(|it| (0.0..=PRICE_NS_MAX).contains(it))
+    }
+}
+
+/// Runs `BINARY probe --measure --json --cpus A,B`. A program that cannot measure prices, as older ones
+/// cannot, takes nothing else from an experiment: the record says why there are none.
+pub(crate) fn measure(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> PriceRecord {
+    let (server, client) = (cpus.server.first(), cpus.client.first());
+    let Ok(both) = CpuList::new(vec![server, client]) else {
+        return PriceRecord::none("server and load generator share one CPU");
+    };
+    let binary = options.binary.to_string_lossy();
+    let pair = format!("{server},{client}");
+    let command = [&*binary, "probe", "--measure", "--json", "--cpus", &pair].map(str::to_owned);
+    let (sender, events) = channel();
+    let started =
+        process::start(&options.helper, &Place::Here, &both, &command, Role::Client, sender);
+    let mut program = match started {
+        Ok(program) => program,
+        Err(error) => return PriceRecord::none(error.to_string()),
+    };
+    let (deadline, mut found) = (Instant::now() + PATIENCE, None);
+    loop {
+        match events.recv_timeout(TICK) {
+            Ok(Event::Line(_, line)) => found = found.or_else(|| read(&line)),
+            Err(RecvTimeoutError::Timeout)
+                if stop.signal().is_none() && Instant::now() < deadline => {}
+            Ok(Event::Closed(_) | Event::Stop) | Err(_) => break,
+        }
+    }
+    let exit = program.finish(END_PATIENCE, false);
+    found.filter(|_| exit.is_clean()).unwrap_or_else(|| {
+        PriceRecord::none(format!(
+            "`probe --measure` of the measured program, which may be of a version without it, prints no prices \
+             ({exit})"
+        ))
+    })
+}
+
+/// Those prices that a bundle keeps, of a line of `probe --measure --json`.
+fn read(line: &str) -> Option<PriceRecord> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let prices = line.get("prices")?;
+    let price = |(name, _): &(&str, &str)| {
+        let price: Price = json::from_value(prices.get(name)?).ok()?;
+        Some(((*name).to_owned(), price))
+    };
+    Some(PriceRecord { list: PRICES.iter().filter_map(price).collect(), unavailable: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_that_are_known_are_kept() {
+        let line = "{\"event\":\"probe\",\"prices\":{\"syscall_ns\":{\"median\":80.5,\"low\":79,\"high\":82},\
+                    \"other\":1,\"copy_ns_per_kb\":{\"unavailable\":\"no time\"},\"wakeup_ns\":7}}";
+        let found = read(line).expect("a line of a probe");
+        assert_eq!(
+            (found.median("syscall_ns"), found.median("copy_ns_per_kb")),
+            (Some(80.5), None)
+        );
+        assert_eq!((found.list.len(), &found.unavailable), (2, &None));
+        let text = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<PriceRecord>(&text).unwrap(), found);
+        assert!(["nonsense", "{\"event\":\"probe\"}"].into_iter().all(|it| read(it).is_none()));
+    }
+}
