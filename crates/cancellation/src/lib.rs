@@ -136,17 +136,13 @@ impl fmt::Display for Finding {
 /// When the machine refuses what a rule needs (a socket, a thread), or an operation fails that was
 /// not dropped.
 pub fn check<S: Subject>(subject: &S) -> Vec<Finding> {
-    let rules: [(Rule, fn(&S) -> (bool, String)); 6] = [
-        (Rule::ReceivedBytes, rules::received_bytes),
-        (Rule::AcceptedConnections, rules::accepted_connections),
-        (Rule::SentBytes, rules::sent_bytes),
-        (Rule::Descriptors, rules::descriptors),
-        (Rule::Close, rules::close),
-        (Rule::Buffers, rules::buffers),
-    ];
-    let check = |(rule, check): (Rule, fn(&S) -> (bool, String))| {
-        let (holds, seen) = check(subject);
-        Finding { rule, holds, seen }
-    };
-    rules.into_iter().map(check).collect()
+    let of = |rule, (holds, seen)| Finding { rule, holds, seen };
+    vec![
+        of(Rule::ReceivedBytes, rules::received_bytes(subject)),
+        of(Rule::AcceptedConnections, rules::accepted_connections(subject)),
+        of(Rule::SentBytes, rules::sent_bytes(subject)),
+        of(Rule::Descriptors, rules::descriptors(subject)),
+        of(Rule::Close, rules::close(subject)),
+        of(Rule::Buffers, rules::buffers(subject)),
+    ]
 }
