@@ -27,7 +27,7 @@ const BLOCKS_MAX: usize = 8;
 const BYTES_MAX: usize = 32 << 20;
 
 /// Fills memory that was released.
-pub(crate) fn poison(memory: &mut [u8]) {
+pub(super) fn poison(memory: &mut [u8]) {
     memory.fill(POISON);
 }
 
@@ -60,13 +60,6 @@ pub(crate) enum Quarantined {
 }
 
 impl Quarantined {
-    fn poison(&mut self) {
-        if let Quarantined::Heap(bytes) = self {
-            bytes.clear();
-            bytes.resize(bytes.capacity(), POISON);
-        }
-    }
-
     fn len(&self) -> usize {
         match self {
             Quarantined::Pages(pages, _) => pages.len(),
@@ -89,35 +82,17 @@ impl Quarantined {
     }
 }
 
-/// The quarantined memory of a thread. The rest is verified when the thread ends.
-#[derive(Default)]
-struct Quarantine {
-    blocks: VecDeque<Quarantined>,
-    bytes: usize,
-}
-
-impl Quarantine {
-    fn pop(&mut self) -> Option<Quarantined> {
-        let oldest = self.blocks.pop_front()?;
-        self.bytes -= oldest.len();
-        Some(oldest)
-    }
-
-    fn is_full(&self) -> bool {
-        self.blocks.len() > BLOCKS_MAX || self.bytes > BYTES_MAX
-    }
-}
+/// The quarantined memory of a thread, the oldest first. The rest is verified when the thread ends.
+struct Quarantine(VecDeque<Quarantined>);
 
 impl Drop for Quarantine {
     fn drop(&mut self) {
-        while let Some(oldest) = self.pop() {
-            oldest.check();
-        }
+        self.0.drain(..).for_each(Quarantined::check);
     }
 }
 
 thread_local! {
-    static QUARANTINE: RefCell<Quarantine> = RefCell::default();
+    static QUARANTINE: RefCell<Quarantine> = const { RefCell::new(Quarantine(VecDeque::new())) };
 }
 
 /// Keeps freed memory, poisoned, for a while: a late write by the kernel would otherwise hit the
@@ -126,21 +101,24 @@ thread_local! {
 /// # Panics
 /// If older memory, which is freed to make space, was written to.
 pub(crate) fn add(mut memory: Quarantined) {
-    memory.poison();
+    if let Quarantined::Heap(bytes) = &mut memory {
+        bytes.clear();
+        bytes.resize(bytes.capacity(), POISON);
+    }
     // A thread that is ending has no quarantine any more.
-    let _freed_at_once = QUARANTINE.try_with(|quarantine| {
-        let mut full = {
-            let mut quarantine = quarantine.borrow_mut();
-            quarantine.bytes += memory.len();
-            quarantine.blocks.push_back(memory);
-            quarantine.is_full()
-        };
-        while full {
-            let oldest = quarantine.borrow_mut().pop();
-            oldest.into_iter().for_each(Quarantined::check);
-            full = quarantine.borrow().is_full();
-        }
-    });
+    let _freed_at_once = QUARANTINE
+        .try_with(|quarantine| {
+            let mut freed = Vec::new();
+            let blocks = &mut quarantine.borrow_mut().0;
+            blocks.push_back(memory);
+            while blocks.len() > BLOCKS_MAX
+                || blocks.iter().map(Quarantined::len).sum::<usize>() > BYTES_MAX
+            {
+                freed.extend(blocks.pop_front());
+            }
+            freed
+        })
+        .map(|freed| freed.into_iter().for_each(Quarantined::check));
 }
 
 /// Verifies and frees all quarantined memory of this thread.
@@ -149,9 +127,7 @@ pub(crate) fn add(mut memory: Quarantined) {
 /// If some of it was written to.
 #[cfg(test)]
 pub(crate) fn verify() {
-    while let Some(oldest) = QUARANTINE.with_borrow_mut(Quarantine::pop) {
-        oldest.check();
-    }
+    drop(QUARANTINE.replace(Quarantine(VecDeque::new())));
 }
 
 /// Each test breaks the rule on purpose, by a pointer that it kept, like a kernel that was not
@@ -223,8 +199,8 @@ mod tests {
         add(Quarantined::Heap(vec![1; BYTES_MAX + 1]));
         add(Quarantined::Heap(Vec::new()));
         QUARANTINE.with_borrow(|quarantine| {
-            assert!(quarantine.blocks.len() <= BLOCKS_MAX);
-            assert!(quarantine.bytes <= BYTES_MAX);
+            assert!(quarantine.0.len() <= BLOCKS_MAX);
+            assert!(quarantine.0.iter().map(Quarantined::len).sum::<usize>() <= BYTES_MAX);
         });
         verify();
     }

@@ -40,9 +40,7 @@ pub(crate) mod datagrams;
 mod epoll;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
-mod linger;
 mod mmsg;
-pub(crate) mod pieces;
 mod queues;
 mod sockets;
 pub(crate) mod stream;
@@ -54,7 +52,6 @@ pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
 use self::common::closed;
 use self::datagrams::UdpSetup;
 use self::epoll::Epoll;
-use self::pieces::Piece;
 use self::sockets::{Entry, Sockets};
 use self::stream::{Sending, Stream, StreamRef};
 use self::udp::Udp;
@@ -64,6 +61,7 @@ use crate::config::Features;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::slots::Key;
+use crate::sys;
 use crate::sys::socket::SockAddr;
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::cell::RefCell;
@@ -266,16 +264,6 @@ impl Driver {
         stream.borrow_mut().shut_down_if_due(self.counters());
     }
 
-    /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
-    pub(crate) fn send_piece(&mut self, stream: &StreamRef, piece: Piece<'_>) -> io::Result<usize> {
-        let stream = &mut *stream.borrow_mut();
-        let Some(socket) = &stream.socket else { return Err(closed()) };
-        if let Some(error) = stream.sending.error() {
-            return Err(error);
-        }
-        piece.send(socket, &mut stream.nonblocking, self.counters())
-    }
-
     /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
     /// at the first call, which therefore always waits.
     pub(crate) fn poll_room(
@@ -294,16 +282,6 @@ impl Driver {
             uring.await_room(stream)?;
         }
         polled.map(Ok)
-    }
-
-    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
-    pub(crate) fn end_pieces(
-        &mut self,
-        stream: &StreamRef,
-        broken: Option<i32>,
-        wakes: &mut Vec<Waker>,
-    ) {
-        stream.borrow_mut().end_file(self.counters(), broken, wakes);
     }
 
     /// The ring, which reads files; `None` on epoll.
@@ -471,13 +449,13 @@ impl Driver {
                 sending.is_over()
             });
             if !over {
-                return self.sockets.lingering.push(key);
+                return self.sockets.linger(key);
             }
         } else if let Ok((udp, engine)) = self.udp(key) {
             udp.outbox.closing = true;
             if udp.must_linger() {
                 let _gone_with_the_socket = engine.await_datagrams_sent(key, udp);
-                return self.sockets.lingering.push(key);
+                return self.sockets.linger(key);
             }
         }
         match &mut self.engine {
@@ -517,7 +495,11 @@ impl Driver {
 
     /// Closes the sockets that have lingered long enough.
     pub(crate) fn expire_lingering(&mut self) {
-        while let Some(key) = self.sockets.lingering.pop_expired() {
+        let now = sys::now();
+        while let Some((deadline, key)) = self.sockets.lingering.front().copied()
+            && deadline <= now
+        {
+            self.sockets.lingering.pop_front();
             if !self.sockets.is_open(key) {
                 continue;
             }
@@ -540,13 +522,14 @@ impl Driver {
 
     #[cold]
     fn next_linger(&mut self) -> Option<Instant> {
-        loop {
-            let (deadline, key) = self.sockets.lingering.front()?;
-            if self.sockets.is_open(key) {
+        let sockets = &mut self.sockets;
+        while let Some((deadline, key)) = sockets.lingering.front().copied() {
+            if sockets.is_open(key) {
                 return Some(deadline);
             }
-            self.sockets.lingering.pop();
+            sockets.lingering.pop_front();
         }
+        None
     }
 
     /// True while closed streams still send.

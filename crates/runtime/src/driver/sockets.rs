@@ -1,13 +1,14 @@
 //! The sockets of one worker, by key.
 
-use super::linger::Lingering;
 use super::stream::StreamRef;
 use super::udp::Udp;
 use super::uring::{UringListener, WakeWatch};
 use crate::slots::{Key, Slots};
+use crate::sys;
 use crate::task::WaitQueue;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A listening socket.
 pub(crate) struct Listener {
@@ -40,14 +41,21 @@ pub(crate) enum Entry {
 /// The sockets registered with a driver.
 pub(crate) struct Sockets {
     pub(crate) entries: Slots<Entry>,
-    pub(crate) lingering: Lingering,
+    /// Those that the program has closed while bytes for the peer were queued, each with its deadline: all
+    /// may linger equally long, so the queue is in order.
+    pub(crate) lingering: VecDeque<(Instant, Key)>,
+    linger: Duration,
     /// Counts the times that the engine looked for events.
     pub(crate) round: u64,
 }
 
 impl Sockets {
     pub(crate) fn new(linger: Duration) -> Sockets {
-        Sockets { entries: Slots::new(), lingering: Lingering::new(linger), round: 0 }
+        Sockets { entries: Slots::new(), lingering: VecDeque::new(), linger, round: 0 }
+    }
+
+    pub(crate) fn linger(&mut self, key: Key) {
+        self.lingering.push_back((sys::now() + self.linger, key));
     }
 
     /// The stream of a key.

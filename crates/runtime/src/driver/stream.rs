@@ -15,7 +15,7 @@ use crate::sys;
 use crate::task::{WaitQueue, Waiter};
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -30,8 +30,6 @@ pub(crate) struct Stream {
     pub(crate) key: Key,
     /// Empty once the close was submitted.
     pub(crate) socket: Option<OwnedFd>,
-    /// O_NONBLOCK is set, see `driver::pieces`.
-    pub(crate) nonblocking: bool,
     pub(crate) receiving: Receiving,
     pub(crate) sending: Sending,
     /// What one engine has to remember; that of the other is not used.
@@ -46,7 +44,6 @@ impl Stream {
         Stream {
             key: Key::from_bits(0),
             socket: Some(socket),
-            nonblocking: true,
             receiving: Receiving::default(),
             sending,
             uring: UringStream::default(),
@@ -109,6 +106,34 @@ impl Stream {
         self.sending.fail(libc::EBADF, &mut Vec::new());
     }
 
+    /// Sends as much of a piece of a file as the socket accepts now; EAGAIN if it accepts nothing. This
+    /// bypasses the queue.
+    pub(crate) fn send_piece(
+        &mut self,
+        piece: Piece<'_>,
+        counters: &Counters,
+    ) -> io::Result<usize> {
+        let Some(socket) = &self.socket else { return Err(closed()) };
+        if let Some(error) = self.sending.error() {
+            return Err(error);
+        }
+        counters.syscalls.add(1);
+        let sent = match piece {
+            Piece::File { file, offset, len } => {
+                let sent = sys::file::send_file(socket.as_fd(), file, offset, len);
+                counters.sendfiles.add(u64::from(sent.is_ok()));
+                sent
+            }
+            Piece::Bytes { bytes, more } => sys::send(socket.as_raw_fd(), bytes, more),
+        };
+        match &sent {
+            Ok(_) => counters.sent.add(1),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => counters.eagain.add(1),
+            Err(_) => {}
+        }
+        sent
+    }
+
     /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
     pub(crate) fn end_file(
         &mut self,
@@ -123,6 +148,14 @@ impl Stream {
         self.sending.end_file(wakes);
         self.shut_down_if_due(counters);
     }
+}
+
+/// The next piece of a file to send.
+pub(crate) enum Piece<'a> {
+    /// `len` bytes from `offset`, which are in the page cache.
+    File { file: BorrowedFd<'a>, offset: u64, len: usize },
+    /// Bytes, with `more` to follow.
+    Bytes { bytes: &'a [u8], more: bool },
 }
 
 /// How the receiving half ended.

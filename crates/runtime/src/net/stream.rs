@@ -78,7 +78,11 @@ impl TcpStream {
         local: Option<SocketAddr>,
         address: SocketAddr,
     ) -> io::Result<TcpStream> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM.nonblocking(),
+            Some(Protocol::TCP),
+        )?;
         socket.set_tcp_nodelay(true)?;
         if let Some(local) = local {
             sys::bind_address_no_port(socket.as_raw_fd())?;
@@ -87,7 +91,7 @@ impl TcpStream {
         TcpStream::connect_with(socket, &address.into()).await
     }
 
-    /// Connects this socket. Dropping the future abandons the attempt.
+    /// Connects this socket, which is not blocking. Dropping the future abandons the attempt.
     pub(super) async fn connect_with(socket: Socket, address: &SockAddr) -> io::Result<TcpStream> {
         let worker = current();
         let stream = worker.driver.borrow_mut().connect(OwnedFd::from(socket), address)?;

@@ -108,7 +108,7 @@ impl UnixStream {
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let address = SockAddr::unix(path)?;
         loop {
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
             match TcpStream::connect_with(socket, &address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

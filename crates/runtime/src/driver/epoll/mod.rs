@@ -134,7 +134,6 @@ impl Epoll {
 
     pub(crate) fn connect(&mut self, stream: &mut Stream, address: &SockAddr) -> io::Result<()> {
         let Some(socket) = &stream.socket else { return Ok(()) };
-        set_nonblocking(socket)?;
         match SockRef::from(socket).connect(address) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}

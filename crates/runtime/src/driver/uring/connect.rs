@@ -10,7 +10,6 @@ use std::task::Waker;
 impl Uring {
     pub(in crate::driver) fn connect(&mut self, stream: &mut Stream, address: &SockAddr) {
         let Some(fd) = stream.fd().map(Fd) else { return };
-        stream.nonblocking = false;
         stream.uring.expected = 1;
         // The kernel reads the address when the entry is submitted, so it lives in the socket.
         let address = stream.uring.connecting.insert(Box::new(address.clone()));

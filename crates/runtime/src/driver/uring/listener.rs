@@ -13,7 +13,8 @@ use std::task::Waker;
 /// Accepted connections a listener may hold before its multishot accept is cancelled.
 const ACCEPTED_MAX: usize = 1024;
 
-/// Non-blocking for the sake of files, see `driver::pieces`.
+/// Non-blocking for the sake of sendfile(2), as all sockets are. Operations of the ring wait nevertheless:
+/// it considers the flags of each receive and send instead.
 const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// What io_uring has to remember of a listener.

@@ -1,7 +1,7 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::pieces::Piece;
+use crate::driver::stream::Piece;
 use crate::driver::{Side, errno};
 use crate::fs::File;
 use crate::net::{Operation, with_socket};
@@ -153,10 +153,11 @@ impl<'a> Turn<'a> {
     }
 
     fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
-        let sent = self.stream.worker.driver.borrow_mut().send_piece(&self.stream.stream, piece);
+        let TcpStream { worker, stream, .. } = self.stream;
+        let sent = stream.borrow_mut().send_piece(piece, &worker.counters);
         let bytes = *sent.as_ref().unwrap_or(&0);
         self.sent += bytes as u64;
-        self.stream.worker.executor.spend_bytes(bytes);
+        worker.executor.spend_bytes(bytes);
         sent
     }
 
@@ -186,8 +187,8 @@ impl Drop for Turn<'_> {
         let in_the_middle = self.sent > 0 && self.sent < self.len && !self.file_ended;
         let broken = (in_the_middle || self.lost).then_some(self.errno);
         let mut wakes = Vec::new();
-        let stream = self.stream;
-        stream.worker.driver.borrow_mut().end_pieces(&stream.stream, broken, &mut wakes);
+        let TcpStream { worker, stream, .. } = self.stream;
+        stream.borrow_mut().end_file(&worker.counters, broken, &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 }
