@@ -3,7 +3,7 @@
 #[cfg(debug_assertions)]
 use super::quarantine::{self, Quarantined};
 use crate::sys::Mapping;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -22,8 +22,9 @@ pub(crate) struct Pool {
     buffer_bytes: usize,
     /// Buffers with a reader.
     in_use: Box<[Cell<bool>]>,
-    /// Released buffers, most recent last.
-    released: RefCell<Vec<u16>>,
+    /// Released buffers, most recent last: the first so many of these.
+    released: Box<[Cell<u16>]>,
+    released_count: Cell<usize>,
     /// Buffers without readers: those on the list and those that the kernel may fill.
     available: Cell<usize>,
     #[cfg(debug_assertions)]
@@ -58,7 +59,8 @@ impl Pool {
             memory: ManuallyDrop::new(memory),
             buffer_bytes,
             in_use: (0..count).map(|_| Cell::new(false)).collect(),
-            released: RefCell::new((0..count).rev().collect()),
+            released: (0..count).rev().map(Cell::new).collect(),
+            released_count: Cell::new(usize::from(count)),
             available: Cell::new(usize::from(count)),
             #[cfg(debug_assertions)]
             written: (0..count).map(|_| Written::default()).collect(),
@@ -100,7 +102,7 @@ impl Pool {
     /// Takes the buffer that was released last, which is still in the cache, to fill it at once.
     /// Debug builds take the one that was released first, which was in quarantine for longest.
     pub(crate) fn take(&self) -> Option<u16> {
-        self.take_released(&mut self.released.borrow_mut())
+        self.take_released()
     }
 
     /// Buffers that are kept from the kernel while readers release the others: one more than make
@@ -115,20 +117,17 @@ impl Pool {
     /// buffers are short. That must be less than [`is_low`](Pool::is_low) keeps in circulation.
     pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
-        let mut released = self.released.borrow_mut();
-        if released.len() <= kept_back.max(reserve) {
-            return None;
-        }
-        self.take_released(&mut released)
+        if self.released() <= kept_back.max(reserve) { None } else { self.take_released() }
     }
 
     #[inline]
-    fn take_released(&self, released: &mut Vec<u16>) -> Option<u16> {
-        let id = match cfg!(debug_assertions) {
-            true if released.is_empty() => return None,
-            true => released.remove(0),
-            false => released.pop()?,
-        };
+    fn take_released(&self) -> Option<u16> {
+        let left = self.released().checked_sub(1)?;
+        self.released_count.set(left);
+        if cfg!(debug_assertions) {
+            (0..left).for_each(|at| self.released[at].swap(&self.released[at + 1]));
+        }
+        let id = self.released[left].get();
         self.check_released(id);
         Some(id)
     }
@@ -140,8 +139,9 @@ impl Pool {
     }
 
     /// Number of released buffers.
+    #[inline]
     pub(crate) fn released(&self) -> usize {
-        self.released.borrow().len()
+        self.released_count.get()
     }
 
     /// Adds the reader of a buffer that was filled; returns its address.
@@ -170,10 +170,13 @@ impl Pool {
         self.put_back(id);
     }
 
+    #[inline]
     fn put_back(&self, id: u16) {
         #[cfg(debug_assertions)]
         self.poison(id);
-        self.released.borrow_mut().push(id);
+        let count = self.released();
+        self.released[count].set(id);
+        self.released_count.set(count + 1);
     }
 
     /// The whole buffer, writable, for a receive by system call.
@@ -220,7 +223,8 @@ impl Pool {
     #[cfg(debug_assertions)]
     fn poison_all(&self) -> Vec<Range<usize>> {
         if !std::thread::panicking() {
-            self.released.borrow().iter().for_each(|id| self.check_poison(*id));
+            let released = &self.released[..self.released()];
+            released.iter().for_each(|id| self.check_poison(id.get()));
         }
         let poison = |id: usize| {
             self.note_filled(id as u16, self.buffer_bytes.min(quarantine::START_BYTES));

@@ -88,7 +88,7 @@ pub(crate) struct Uring {
     first_quick: u64,
     /// How many of them the kernel has accepted nothing of.
     refused: u64,
-    /// Streams that something waits for until their quick send is over: then the next enter must not wait.
+    /// Streams that something waits for until their quick send is over.
     awaited: Vec<Key>,
     /// The same as `quick` for datagrams, by operation: a key whose operation is gone has posted an error.
     quick_datagrams: Vec<Key>,
@@ -97,7 +97,7 @@ pub(crate) struct Uring {
     ungathered: u32,
     /// Number of this turn.
     turn: u32,
-    /// A task waits for a datagram: the next enter must not wait.
+    /// Something waits for a quick send: the next enter must not wait.
     pub(super) held_up: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
@@ -183,7 +183,6 @@ impl Uring {
                 self.attend_to_buffers(sockets, wakes)?;
             }
             let hurry = self.held_up
-                || !self.awaited.is_empty()
                 || self.signalled
                 || !wakes.is_empty()
                 || (!calm && (self.has_arrivals() || self.groups.can_feed()))
@@ -260,7 +259,8 @@ impl Uring {
         self.enter_and_settle(sockets, Enter::Submit, None, wakes)
     }
 
-    #[inline(always)]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     fn enter_and_settle(
         &mut self,
         sockets: &mut Sockets,
@@ -283,6 +283,7 @@ impl Uring {
         if taken > 0 {
             self.settle(sockets, taken, wakes);
         }
+        self.held_up |= !self.awaited.is_empty();
         if taken_datagrams > 0 {
             self.settle_datagrams(sockets, taken_datagrams, wakes);
         }
@@ -292,8 +293,7 @@ impl Uring {
     /// Takes completions until none is left in the ring or behind it. Arrivals are kept for
     /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
     /// over before its connection's next request is.
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
+    #[inline(always)]
     fn reap(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
             let mut taken = 0;
@@ -454,8 +454,7 @@ impl Uring {
             if left.is_zero() {
                 break;
             }
-            let hurry = self.held_up || !self.awaited.is_empty();
-            let how = if hurry { Enter::Collect } else { Enter::Wait };
+            let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
             if self.enter_and_settle(sockets, how, Some(wait), wakes).is_err() {
                 break;

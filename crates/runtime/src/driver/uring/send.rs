@@ -10,6 +10,7 @@ use crate::driver::common::{closed, errno};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::{Next, Stream};
 use crate::sys;
+use crate::sys::ring::send_entry;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
@@ -63,13 +64,20 @@ impl Uring {
 
     /// A task, FIN or a close may wait for the send in flight, for which the kernel posts no completion if
     /// it succeeds: then the next enter does not wait, and continues with the stream.
+    #[inline(always)]
     pub(in crate::driver) fn await_sent(&mut self, stream: &mut Stream) {
         stream.settle(self.first_quick);
-        if stream.sending.is_awaited()
-            && stream.uring.in_flight.is_silent()
-            && !std::mem::replace(&mut stream.uring.awaited, true)
+        if stream.sending.is_awaited() {
+            self.note_awaited(stream);
+        }
+    }
+
+    #[cold]
+    fn note_awaited(&mut self, stream: &mut Stream) {
+        if stream.uring.in_flight.is_silent() && !std::mem::replace(&mut stream.uring.awaited, true)
         {
             self.awaited.push(stream.key);
+            self.held_up = true;
         }
     }
 
@@ -130,22 +138,22 @@ impl Uring {
     fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
         let Some(fd) = stream.fd() else { return };
         let bytes = buf.len();
-        let (entry, is_cut) = entry_for(fd, &mut buf, libc::MSG_DONTWAIT);
-        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
-        self.quick_bytes += bytes;
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
-        let entry = if is_cut || self.features.sqpoll_idle_ms > 0 {
+        let silent = if self.ring.sqpoll { Flags::empty() } else { Flags::SKIP_SUCCESS };
+        let (mut entry, is_cut) = entry_for(fd, &mut buf, libc::MSG_DONTWAIT, silent);
+        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
+        self.quick_bytes += bytes;
+        if is_cut || self.ring.sqpoll {
+            entry = entry.clear_flags();
             stream.uring.expected += 1;
             stream.uring.in_flight = InFlight::Completing(buf);
-            entry
         } else {
             let number = self.first_quick + self.quick.len() as u64;
             stream.uring.in_flight = InFlight::Quick { number, bytes };
             self.quick.push(buf);
             self.await_sent(stream);
-            entry.flags(Flags::SKIP_SUCCESS)
-        };
+        }
         // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
         // as `in_flight` until the send is over; the message of several is in a box of the buffer.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
@@ -172,7 +180,7 @@ impl Uring {
         self.counters.short_sends.add(1);
         let Some(fd) = stream.fd() else { return };
         let mut buf = buf.detach();
-        let (entry, _is_cut) = entry_for(fd, &mut buf, 0);
+        let (entry, _is_cut) = entry_for(fd, &mut buf, 0, Flags::empty());
         stream.uring.in_flight = InFlight::Waiting(buf);
         stream.uring.expected += 1;
         // SAFETY: as for a quick send.
@@ -262,15 +270,14 @@ impl Uring {
 /// The operation that sends a buffer, or the first part of one that is too long for one operation: then
 /// true.
 #[inline(always)]
-fn entry_for(fd: RawFd, buf: &mut SendBuf, wait_flag: i32) -> (Entry, bool) {
+fn entry_for(fd: RawFd, buf: &mut SendBuf, wait_flag: i32, flags: Flags) -> (Entry, bool) {
     // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
+    let message_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag) as u32;
     if let Some(several) = buf.as_several() {
-        let entry = opcode::SendMsg::new(Fd(fd), several.message()).flags(flags as u32).build();
-        return (entry, several.is_cut());
+        let entry = opcode::SendMsg::new(Fd(fd), several.message()).flags(message_flags).build();
+        return (entry.flags(flags), several.is_cut());
     }
     let bytes = buf.as_slice();
-    let len = bytes.len().min(SEND_BYTES_MAX) as u32;
-    let entry = opcode::Send::new(Fd(fd), bytes.as_ptr(), len).flags(flags).build();
-    (entry, bytes.len() > SEND_BYTES_MAX)
+    let cut = &bytes[..bytes.len().min(SEND_BYTES_MAX)];
+    (send_entry(fd, cut, message_flags, flags.bits()), bytes.len() > SEND_BYTES_MAX)
 }
