@@ -36,9 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Runtime, net::ListenOptions};
-use twinring_services::http::{
-    AccessLog, HttpService, HttpSettings, Tls, TlsError, TlsSettings, expired,
-};
+use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsSettings, expired};
 use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
@@ -93,7 +91,7 @@ impl Configuration {
     ///
     /// # Errors
     /// When certificate or key cannot be used.
-    fn tls(&self) -> Result<Option<Tls>, TlsError> {
+    fn tls(&self) -> Result<Option<Tls>, String> {
         let settings = self.tls_settings();
         match settings.default.is_some() || !settings.hosts.is_empty() {
             true => Tls::new(&settings).map(Some),
@@ -145,7 +143,7 @@ impl Prepared {
     fn new(configuration: &Configuration, problems: &mut Vec<String>) -> Option<Prepared> {
         let server = &configuration.server;
         let settings = server.keys.settings(sites(&configuration.sites, problems));
-        let tls = configuration.tls().map_err(|error| problems.push(error.to_string())).ok();
+        let tls = configuration.tls().map_err(|error| problems.push(error)).ok();
         let identity = server.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = server.engine.runtime().linger(Duration::ZERO).on_event(print_once());
@@ -238,9 +236,9 @@ fn run(
         None => service,
     };
     let service = service.on_error(|line| notices::tell(format!("twinring: {line}")));
-    let observer = service.observer(engine_name(runtime.features(), live.is_some()));
-    let counters = observer.clone();
-    let mut subject = Subject::new("http", service.addresses(), move || counters.counters());
+    let engine = engine_name(runtime.features(), live.is_some());
+    let observer = service.observer(engine, service.metrics());
+    let mut subject = Subject::new("http", service.addresses(), service.counters());
     if let encrypted @ [_, ..] = &service.addresses()[plain..] {
         let list: Vec<String> = encrypted.iter().map(SocketAddr::to_string).collect();
         let text = format!("TLS on {}", list.join(", "));

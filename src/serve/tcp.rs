@@ -24,7 +24,8 @@ use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Handle, net::ListenOptions};
 use twinring_input::quantity::Count;
-use twinring_services::{Limits, TcpService, discard, echo, raise_descriptor_limit};
+use twinring_services::http::plain_metrics;
+use twinring_services::{Limits, TcpService, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -66,11 +67,10 @@ pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 pub(super) fn serve_discard(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    serve("discard", discard::bind, args)
+    serve("discard", echo::bind_discard, args)
 }
 
-/// The `bind` of a service. Each has one beside its function for a connection, so that the tasks of
-/// connections are compiled there, for speed; this crate is compiled for size.
+/// The `bind` of a service.
 type Bind = fn(&[SocketAddr], &ListenOptions, Limits, usize, Handle) -> io::Result<TcpService>;
 
 /// Runs a TCP service until a signal ends it.
@@ -112,7 +112,7 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
     let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
     become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
     let engine = engine_name(runtime.features(), live.is_some());
-    let observer = service.plain_observer(name, engine, service.counters());
+    let observer = service.observer(engine, plain_metrics(name, service.counters()));
     let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
     let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use table::Table;
 use twinring::confine::Uses;
 use twinring::net::Granted;
+use twinring_services::http::plain_metrics;
 use twinring_services::udp::{UdpService, UdpSettings};
 
 /// Additional content of the ready line.
@@ -68,7 +69,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
     become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
     let engine = engine_name(runtime.features(), live.is_some());
-    let observer = service.plain_observer("udp", engine, service.counters());
+    let observer = service.observer(engine, plain_metrics("udp", service.counters()));
     let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
     let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {

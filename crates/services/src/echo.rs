@@ -1,11 +1,13 @@
-//! Echo over TCP: every byte is sent back to its sender, in order.
+//! Echo (RFC 862) and discard (RFC 863) over TCP.
+//!
+//! They are bound here, so that the tasks of connections are compiled here, for speed; the command is compiled for size.
 
 use crate::{Connection, Limits, TcpService};
 use std::io;
 use std::net::SocketAddr;
 use twinring::{Handle, net::ListenOptions};
 
-/// The service, bound: see [`TcpService::bind`].
+/// The echo, bound: see [`TcpService::bind`].
 ///
 /// # Errors
 /// When an address cannot be bound; the message names it.
@@ -17,6 +19,20 @@ pub fn bind(
     handle: Handle,
 ) -> io::Result<TcpService> {
     TcpService::bind(echo, addresses, options, limits, workers, handle)
+}
+
+/// The same for [`discard`].
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_discard(
+    addresses: &[SocketAddr],
+    options: &ListenOptions,
+    limits: Limits,
+    workers: usize,
+    handle: Handle,
+) -> io::Result<TcpService> {
+    TcpService::bind(discard, addresses, options, limits, workers, handle)
 }
 
 /// Serves one connection until the peer sends FIN: then all data is sent back, followed by FIN.
@@ -31,5 +47,15 @@ pub async fn echo(connection: &Connection) -> io::Result<()> {
         }
         connection.send(chunk).await?;
     }
+    connection.shutdown().await
+}
+
+/// Reads every byte until the peer sends FIN, which is answered by FIN: a peer that sees it knows that all its bytes
+/// were read.
+///
+/// # Errors
+/// As [`echo`].
+pub async fn discard(connection: &Connection) -> io::Result<()> {
+    while !connection.recv().await?.is_empty() {}
     connection.shutdown().await
 }

@@ -8,7 +8,7 @@
 //! targets into file names, `resource` reads files, `conditional` and `range` decide on requests for less than a whole
 //! file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls` encrypts.
 //!
-//! For the operator, `hosts` selects the site, and `admin` reports health and metrics (`observer`, `metrics`).
+//! For the operator, `hosts` selects the site, and `admin` reports health and metrics (`metrics`).
 
 mod access_log;
 mod admin;
@@ -16,13 +16,11 @@ mod answer;
 mod auth;
 pub mod body;
 mod cache;
-mod compressed;
 mod compression;
 pub mod conditional;
 mod connection;
 mod counters;
 pub mod date;
-mod durations;
 pub mod encoding;
 mod exchange;
 mod forwarders;
@@ -37,7 +35,6 @@ mod index;
 mod loads;
 mod metrics;
 mod mime;
-mod observer;
 mod open_file;
 mod options;
 pub mod path;
@@ -63,9 +60,8 @@ pub use counters::HttpCounters;
 pub use forwarders::{ForwardedField, Forwarders, Networks};
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
-pub use metrics::{Exposition, PlainObserver};
+pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;
-pub use observer::Observer;
 pub use options::{
     CacheLimits, Http2Limits, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX,
     SendStrategy, Timeouts,
@@ -76,5 +72,5 @@ pub use rules::{
     Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,
 };
 pub use service::HttpService;
-pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate, expired};
+pub use tls::{CertificateFiles, MinVersion, Tls, TlsSettings, TlsUpdate, expired};
 pub use worker::Http;

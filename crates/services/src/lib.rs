@@ -5,21 +5,16 @@
 //! async function over one [`Connection`] and run it with [`TcpService`]. [`http::HttpService`] has
 //! more phases of a connection, and [`udp::UdpService`] answers datagrams.
 
-mod connection;
-mod descriptors;
-pub mod discard;
 pub mod echo;
 pub mod http;
+mod process;
 mod rate;
 mod server;
-mod signals;
 mod tcp;
 pub mod udp;
 
-pub use connection::Connection;
-pub use descriptors::raise_descriptor_limit;
+pub use process::{raise_descriptor_limit, take_no_signals};
 pub use server::{
     AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage, Work,
 };
-pub use signals::take_no_signals;
-pub use tcp::{Limits, Tcp, TcpService};
+pub use tcp::{Connection, Limits, Tcp, TcpService};

@@ -1,44 +1,65 @@
 //! The parts that all services share: sockets bound for every worker, the moment at which all
 //! workers are ready, and for services over TCP admission, timeouts and the drain at shutdown.
 
-mod accept;
-mod activity;
-mod allow_list;
+mod admission;
 mod connections;
-mod counters;
-mod drain;
-mod limits;
-mod meter;
-mod stage;
+mod meters;
+mod tasks;
 
-pub use allow_list::AllowList;
-pub use counters::ServiceCounters;
-pub use meter::{Meters, Reading, Work};
-pub use stage::Stage;
+pub use admission::AllowList;
+pub use meters::{Meters, Reading, ServiceCounters, Work};
 
-pub(crate) use accept::{end_vital, spawn_vital};
-pub(crate) use allow_list::is_one_host;
+pub(crate) use admission::{AddressPermit, ConnectionLimiter, Refused, is_one_host, network_of};
 pub(crate) use connections::{Connections, Ending, Limit, Open, Tracked, Tracking};
-pub(crate) use counters::{Count, WorkerCounters};
-pub(crate) use drain::DRAIN_SWEEP;
-pub(crate) use limits::{AddressPermit, ConnectionLimiter, Refused, network_of};
-pub(crate) use meter::Metering;
-pub(crate) use stage::SharedStage;
+pub(crate) use meters::{Count, Metering, WorkerCounters};
+pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
-use accept::{Acceptors, accept};
-use drain::{drain, watch};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tasks::{Acceptors, accept, drain, watch};
 use twinring::{
     Handle, TcpListener, TcpStream,
     net::{BoundListener, ListenOptions},
 };
+
+/// The stage of a service. It only advances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Some workers do not accept yet.
+    Starting,
+    /// All workers accept.
+    Ready,
+    /// At least one worker was asked to finish.
+    Draining,
+}
+
+/// What the workers of a service share with other threads.
+#[derive(Debug, Default)]
+pub(crate) struct SharedStage(AtomicU8);
+
+impl SharedStage {
+    fn ready(&self) {
+        self.0.fetch_max(Stage::Ready as u8, Ordering::AcqRel);
+    }
+
+    pub(crate) fn begin_drain(&self) {
+        self.0.fetch_max(Stage::Draining as u8, Ordering::AcqRel);
+    }
+
+    pub(crate) fn get(&self) -> Stage {
+        match self.0.load(Ordering::Acquire) {
+            0 => Stage::Starting,
+            1 => Stage::Ready,
+            _ => Stage::Draining,
+        }
+    }
+}
 
 /// A service, bound and ready to run on the workers of a runtime.
 pub struct Server<S: Service> {
@@ -65,9 +86,6 @@ pub trait Service: Sized {
     type Socket;
 
     /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
-    ///
-    /// # Errors
-    /// When a socket fails.
     fn run(server: &Server<Self>, worker: usize, sockets: Vec<Self::Socket>) -> Running<'_>;
 }
 
@@ -213,9 +231,6 @@ type PhaseOf<S> = <<S as WorkerService>::Connection as Tracked>::Phase;
 
 impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
     /// Binds further addresses.
-    ///
-    /// # Errors
-    /// When an address cannot be bound; the message names it.
     pub(crate) fn listen(
         &mut self,
         addresses: &[SocketAddr],
@@ -231,9 +246,6 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
     }
 
     /// Runs a worker's part of a service over TCP.
-    ///
-    /// # Errors
-    /// When a listening socket fails.
     pub(crate) async fn serve<W: WorkerService<Listener = T>>(
         &self,
         listeners: Vec<Listener<T>>,

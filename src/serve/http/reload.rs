@@ -90,7 +90,7 @@ impl Running {
             Some(tls) => tls.load(&configuration.tls_settings()).map(Some),
             None => Ok(None),
         };
-        let certificates = certificates.map_err(|error| problems.push(error.to_string()));
+        let certificates = certificates.map_err(|error| problems.push(error));
         match certificates {
             Ok(certificates) if problems.is_empty() => {
                 Ok((configuration.server.keys.settings(sites), certificates))

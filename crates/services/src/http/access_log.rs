@@ -1,59 +1,37 @@
-//! The access log: one line for each request, answered or not; and the lines about errors.
+//! The access log: one line for each request, answered or not.
 //!
-//! A worker never waits for a log. It appends lines to a buffer of its own; one thread (`writer`) takes the buffers
-//! of all workers when one is full or a tenth of a second after the first line. When the disk is too slow, and a
-//! buffer has reached its bound, further lines are dropped and counted, and the thread reports it. `line` formats.
+//! A worker never waits for the log. It appends lines to a queue; one thread writes them when there is a batch or a
+//! tenth of a second after the first line. When the disk is too slow, and the queue has reached its bound, further lines
+//! are dropped and counted, and the thread reports it. `line` formats.
 
-pub(super) mod fuzzing;
 mod line;
-mod writer;
 
-pub(super) use line::{Client, LogLine, Outcome};
+pub(super) use line::{Client, Ended, LogLine, Outcome, error_line};
+pub use line::{LogFormat, Logged, log_line};
 
-use super::Status;
-use super::answer::Call;
-use super::date::Clock;
-use super::response::Reason;
+use crate::process::take_no_signals;
 use crate::server::Count;
-use crate::signals::take_no_signals;
+use memchr::memchr_iter;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt;
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use writer::{Sink, Writer};
+use std::time::{Duration, Instant};
 
-/// Bytes of a buffer that the thread takes without waiting for more.
+/// Bytes that the thread writes without waiting for more.
 const BATCH_BYTES: usize = 64 * 1024;
 
-/// The format of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// The format that is called so, followed by the seconds that the request took and `+`, `-`
-    /// or `X`: the connection stays, ends, or ended before the answer was handed over whole.
-    #[default]
-    Combined,
-    /// The same behind the name of the requested host.
-    VhostCombined,
-    /// A JSON object.
-    Json,
-}
+/// How long a line waits for others before it is written.
+const BATCH_AGE: Duration = Duration::from_millis(100);
 
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LogFormat, String> {
-        match text {
-            "combined" => Ok(LogFormat::Combined),
-            "vhost-combined" => Ok(LogFormat::VhostCombined),
-            "json" => Ok(LogFormat::Json),
-            _ => Err("expected combined, vhost-combined or json".to_owned()),
-        }
-    }
-}
+/// The shortest time between two complaints of the same kind.
+const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The destination of the lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +48,15 @@ impl LogTarget {
     /// # Errors
     /// Why a log could not be written there; `NotFound` if the file would have to be created.
     pub fn open_existing(path: &Path) -> io::Result<File> {
-        writer::open(path, &mut File::options())
+        open(path, &mut File::options())
+    }
+
+    fn open(&self) -> io::Result<File> {
+        match self {
+            // A copy of the descriptor, without a buffer in between, so that it is known how much was written.
+            LogTarget::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+            LogTarget::File(path) => open(path, File::options().create(true).mode(0o640)),
+        }
     }
 }
 
@@ -83,6 +69,17 @@ impl fmt::Display for LogTarget {
     }
 }
 
+/// Opens a file, a character device or a pipe to be appended to.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // A FIFO without a reader is refused (ENXIO) instead of blocking.
+    let file = options.append(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if file.metadata()?.file_type().is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
+    }
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file)
+}
+
 /// How a log is kept.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
@@ -90,77 +87,45 @@ pub struct LogSettings {
     pub target: LogTarget,
     /// The format.
     pub format: LogFormat,
-    /// Memory, in bytes for each worker, for lines that are not written yet; rounded up to 64 KiB.
-    /// Lines beyond it are dropped.
+    /// Memory, in bytes for each worker, for lines that are not written yet; at least 64 KiB. Lines beyond it are
+    /// dropped.
     pub buffer_bytes: usize,
 }
 
-/// Lines of a log so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LogCounts {
-    pub(super) written: u64,
-    /// Not written: the buffer was full, or the file could not be written.
-    pub(super) dropped: u64,
-}
-
-/// Lines of a worker that are not written yet.
+/// Lines that are not written yet, and what else the thread has to do.
 #[derive(Debug, Default)]
-struct Buffer {
+struct Queue {
     bytes: Vec<u8>,
     lines: u64,
-    /// Bytes that the thread has taken, and is writing.
+    /// Bytes that the thread is writing.
     taken: usize,
-}
-
-/// What the thread waits for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
-    /// There are lines.
-    lines: bool,
-    /// A buffer holds a batch.
-    soon: bool,
+    /// Lines that found no room.
+    no_room: u64,
     reopen: bool,
     end: bool,
+    has_ended: bool,
 }
 
-/// State shared by the workers and the writing thread.
 #[derive(Debug)]
 struct Shared {
     settings: LogSettings,
-    buffers: Vec<Mutex<Buffer>>,
-    wanted: Mutex<Wanted>,
-    has_work: Condvar,
+    bytes_max: usize,
+    queue: Mutex<Queue>,
+    changed: Condvar,
     written: Count,
     /// Lines that were lost because writing failed.
     failed: Count,
-    /// Lines that found no room, of each worker.
-    no_room: Vec<Count>,
 }
 
 impl Shared {
-    fn no_room(&self) -> u64 {
-        self.no_room.iter().map(Count::get).sum()
-    }
-
-    fn want(&self, change: impl FnOnce(&mut Wanted)) {
-        change(&mut lock(&self.wanted));
-        self.has_work.notify_one();
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An open log and the thread that writes it. Clones are of the same log.
-#[derive(Clone)]
-pub struct AccessLog {
-    shared: Arc<Shared>,
-    ended: Arc<Mutex<Receiver<()>>>,
-}
-
-impl fmt::Debug for AccessLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = &self.shared.settings;
-        f.debug_struct("AccessLog").field("settings", settings).finish_non_exhaustive()
-    }
-}
+#[derive(Clone, Debug)]
+pub struct AccessLog(Arc<Shared>);
 
 impl AccessLog {
     /// Opens the log for `workers` workers and starts its thread. `notice` is called, on that
@@ -174,107 +139,231 @@ impl AccessLog {
         workers: usize,
         notice: impl Fn(&str) + Send + 'static,
     ) -> io::Result<AccessLog> {
-        let sink = Sink::open(&settings.target)?;
-        let buffer_bytes = settings.buffer_bytes.next_multiple_of(BATCH_BYTES).max(BATCH_BYTES);
+        let file = settings.target.open()?;
         let shared = Arc::new(Shared {
-            settings: LogSettings { buffer_bytes, ..settings },
-            buffers: (0..workers).map(|_| Mutex::default()).collect(),
-            wanted: Mutex::default(),
-            has_work: Condvar::new(),
+            bytes_max: settings.buffer_bytes.max(BATCH_BYTES).saturating_mul(workers),
+            settings,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
             written: Count::default(),
             failed: Count::default(),
-            no_room: (0..workers).map(|_| Count::default()).collect(),
         });
-        let writer = Writer::new(sink, Arc::clone(&shared), notice);
-        let (end, ended) = sync_channel(1);
+        let mut writer = Writer {
+            file,
+            shared: Arc::clone(&shared),
+            notice,
+            torn: false,
+            failing: None,
+            told: false,
+            complained: [None; 2],
+            no_room_told: 0,
+        };
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
             take_no_signals();
             writer.run();
-            drop(end);
         })?;
-        Ok(AccessLog { shared, ended: Arc::new(Mutex::new(ended)) })
+        Ok(AccessLog(shared))
     }
 
     /// Reopens the file, after it was renamed, before the next line is written. If that fails, the
     /// old file stays open. Standard output is not affected.
     pub fn reopen(&self) {
-        self.shared.want(|wanted| wanted.reopen = true);
+        self.0.queue().reopen = true;
+        self.0.changed.notify_all();
     }
 
     /// The destination.
     pub fn target(&self) -> &LogTarget {
-        &self.shared.settings.target
+        &self.0.settings.target
     }
 
     /// Waits, after all workers have ended, until all lines are written; false if that takes longer
     /// than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
-        self.shared.want(|wanted| wanted.end = true);
-        lock(&self.ended).recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
+        let mut queue = self.0.queue();
+        queue.end = true;
+        self.0.changed.notify_all();
+        let waited = self.0.changed.wait_timeout_while(queue, limit, |queue| !queue.has_ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_ended
     }
 
-    pub(super) fn counts(&self) -> LogCounts {
-        LogCounts {
-            written: self.shared.written.get(),
-            dropped: self.shared.failed.get() + self.shared.no_room(),
-        }
+    /// Lines that were written, and lines that were not: the queue was full, or the file could not be written.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.0.written.get(), self.0.failed.get() + self.0.queue().no_room)
     }
 
-    /// The end of a worker.
-    pub(super) fn of_worker(&self, worker: usize) -> WorkerLog {
-        WorkerLog { shared: Arc::clone(&self.shared), worker }
+    pub(super) fn format(&self) -> LogFormat {
+        self.0.settings.format
     }
-}
 
-/// The end of a log at which a worker adds lines.
-#[derive(Debug)]
-pub(super) struct WorkerLog {
-    shared: Arc<Shared>,
-    worker: usize,
-}
-
-impl WorkerLog {
     /// Adds a line, its LF included.
-    fn add(&self, write: impl FnOnce(&mut Vec<u8>)) {
-        let mut buffer = lock(&self.shared.buffers[self.worker]);
-        if buffer.bytes.len() + buffer.taken >= self.shared.settings.buffer_bytes {
-            return self.shared.no_room[self.worker].add(1);
+    fn add(&self, line: &[u8]) {
+        let mut queue = self.0.queue();
+        if queue.bytes.len() + queue.taken >= self.0.bytes_max {
+            queue.no_room += 1;
+            return;
         }
-        let before = buffer.bytes.len();
-        write(&mut buffer.bytes);
-        buffer.lines += 1;
-        let after = buffer.bytes.len();
-        drop(buffer);
-        let soon = before < BATCH_BYTES && after >= BATCH_BYTES;
-        if before == 0 || soon {
-            self.shared.want(|wanted| {
-                wanted.lines = true;
-                wanted.soon |= soon;
-            });
+        let before = queue.bytes.len();
+        queue.bytes.extend_from_slice(line);
+        queue.lines += 1;
+        let is_batch = before < BATCH_BYTES && queue.bytes.len() >= BATCH_BYTES;
+        drop(queue);
+        if before == 0 || is_batch {
+            self.0.changed.notify_all();
         }
     }
+}
 
-    fn format(&self) -> LogFormat {
-        self.shared.settings.format
+/// The thread that writes the log.
+struct Writer<N> {
+    file: File,
+    shared: Arc<Shared>,
+    notice: N,
+    /// The last write ended within a line.
+    torn: bool,
+    /// Lines lost since writing began to fail; `None` while it works.
+    failing: Option<u64>,
+    /// The current failure was reported.
+    told: bool,
+    /// When each kind of failure was last reported.
+    complained: [Option<Instant>; 2],
+    /// Dropped lines that were reported.
+    no_room_told: u64,
+}
+
+/// Kinds of complaints.
+const FAILING: usize = 0;
+const NO_ROOM: usize = 1;
+
+impl<N: Fn(&str)> Writer<N> {
+    /// Writes lines until the log ends.
+    fn run(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut spare = Vec::new();
+        loop {
+            let mut queue = wait(&shared);
+            let bytes = std::mem::replace(&mut queue.bytes, std::mem::take(&mut spare));
+            let lines = std::mem::take(&mut queue.lines);
+            queue.taken = bytes.len();
+            let (reopen, end, no_room) =
+                (std::mem::take(&mut queue.reopen), queue.end, queue.no_room);
+            drop(queue);
+            if reopen {
+                self.reopen();
+            }
+            if lines > 0 {
+                self.write_lines(&bytes, lines);
+            }
+            // Dropping is never silent, but the thread that has time reports it.
+            if no_room > self.no_room_told && self.may_complain(NO_ROOM) {
+                let lines = no_room - std::mem::replace(&mut self.no_room_told, no_room);
+                self.tell(&format!(
+                    "writing falls behind; {lines} lines were dropped (a larger access-log-buffer bridges longer \
+                     pauses of the disk)"
+                ));
+            }
+            spare = bytes;
+            spare.clear();
+            let mut queue = shared.queue();
+            queue.taken = 0;
+            if end {
+                queue.has_ended = true;
+                return shared.changed.notify_all();
+            }
+        }
+    }
+
+    fn tell(&self, what: &str) {
+        (self.notice)(&format!("access log {}: {what}", self.shared.settings.target));
+    }
+
+    fn reopen(&mut self) {
+        match self.shared.settings.target.open() {
+            Ok(file) => (self.file, self.torn) = (file, false),
+            Err(error) => {
+                self.tell(&format!("cannot be reopened: {error}; the old file stays open"))
+            }
+        }
+    }
+
+    fn write_lines(&mut self, bytes: &[u8], lines: u64) {
+        if self.torn
+            && let (_, Err(error)) = self.write(b"\n")
+        {
+            return self.fail(&error, lines);
+        }
+        self.torn = false;
+        let (length, outcome) = self.write(bytes);
+        match outcome {
+            Ok(()) => {
+                self.told = false;
+                self.shared.written.add(lines);
+                if let Some(lost) = self.failing.take() {
+                    self.tell(&format!("written again; {lost} lines were lost"));
+                }
+            }
+            Err(error) => {
+                let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
+                self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
+                self.shared.written.add(whole);
+                self.fail(&error, lines - whole);
+            }
+        }
+    }
+
+    /// Writes until all is written or an error occurs; returns how much was written before.
+    fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        // The command's own output must not come between two halves of a line.
+        let is_stdout = self.shared.settings.target == LogTarget::Stdout;
+        let _stdout = is_stdout.then(|| io::stdout().lock());
+        let mut written = 0;
+        while written < bytes.len() {
+            match (&self.file).write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Standard output may be shared with a program that made it non-blocking: node, bun, ssh.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let writable = PollFd::new(self.file.as_fd(), PollFlags::POLLOUT);
+                    match poll(&mut [writable], PollTimeout::NONE) {
+                        Ok(_) | Err(Errno::EINTR) => {}
+                        Err(error) => return (written, Err(error.into())),
+                    }
+                }
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    fn fail(&mut self, error: &io::Error, lost: u64) {
+        self.shared.failed.add(lost);
+        *self.failing.get_or_insert(0) += lost;
+        // A failure that begins too soon after another one is reported later, if it continues.
+        if !self.told && self.may_complain(FAILING) {
+            self.told = true;
+            self.tell(&format!(
+                "{error}; lines are dropped, and counted, until it can be written again"
+            ));
+        }
+    }
+
+    fn may_complain(&mut self, kind: usize) -> bool {
+        let due = self.complained[kind].is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD);
+        if due {
+            self.complained[kind] = Some(Instant::now());
+        }
+        due
     }
 }
 
-/// Takes lines that say why an answer is no success.
-#[derive(Clone)]
-pub(super) struct ErrorLog(pub(super) Arc<dyn Fn(String) + Send + Sync>);
-
-impl fmt::Debug for ErrorLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ErrorLog")
-    }
-}
-
-impl ErrorLog {
-    pub(super) fn add(&self, clock: &Clock, status: Status, reason: Reason, call: &Call<'_, '_>) {
-        (self.0)(line::error_line(clock, status, reason, call));
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits until there is something to do; a moment longer for few lines, which others may join.
+fn wait(shared: &Shared) -> MutexGuard<'_, Queue> {
+    let is_idle = |queue: &mut Queue| queue.bytes.is_empty() && !queue.reopen && !queue.end;
+    let waited = shared.changed.wait_while(shared.queue(), is_idle);
+    let queue = waited.unwrap_or_else(PoisonError::into_inner);
+    let may_wait =
+        |queue: &mut Queue| queue.bytes.len() < BATCH_BYTES && !queue.reopen && !queue.end;
+    let waited = shared.changed.wait_timeout_while(queue, BATCH_AGE, may_wait);
+    waited.unwrap_or_else(PoisonError::into_inner).0
 }

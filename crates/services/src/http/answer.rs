@@ -2,6 +2,7 @@
 //! the rest goes on from there ([`Call::resume`]).
 
 use super::Status;
+use super::access_log::error_line;
 use super::auth::{Access, Auth, Busy, Credentials, Users, access};
 use super::compression::preferred;
 use super::forwarders::Transport;
@@ -77,9 +78,6 @@ impl<'w, 'r> Call<'w, 'r> {
 
     /// The answer, if it can be built without waiting: it is a redirect, a request for a password, or a file that
     /// is in memory, or open and unchanged.
-    ///
-    /// # Errors
-    /// What it must wait for.
     pub(super) fn begin(&self) -> Result<Response, Wait> {
         let Some(site) = self.site() else {
             return Ok(self.refuse(Status::MISDIRECTED_REQUEST));
@@ -366,7 +364,7 @@ impl<'w, 'r> Call<'w, 'r> {
             response.body = Body::Empty;
         }
         if let (Some(reason), Some(errors)) = (response.reason, &self.worker.errors) {
-            errors.add(&self.worker.clock, response.status, reason, self);
+            errors(error_line(&self.worker.clock, response.status, reason, self));
         }
     }
 

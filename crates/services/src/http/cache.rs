@@ -23,7 +23,6 @@ struct Entry {
     wanted: Cell<bool>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Cache {
     bytes_max: usize,
@@ -162,7 +161,6 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn resource(bytes: usize) -> Rc<Resource> {
         Rc::new(Resource::of_size(bytes))
@@ -206,41 +204,5 @@ mod tests {
         assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (1, 2));
         assert!(cache.forget_all_files() && !cache.forget_all_files());
         assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (0, 1));
-    }
-
-    proptest! {
-        /// It stays within its bounds, counts its content, and returns the latest entry of a path.
-        #[test]
-        fn it_keeps_its_bounds(steps in proptest::collection::vec((0u8..4, 0u8..40, 0usize..900), 1..200)) {
-            let cache = Cache::new(8 * 1024, 0, 2);
-            let mut last: HashMap<(usize, [u8; 1]), Rc<Resource>> = HashMap::new();
-            for (what, path, size) in steps {
-                let (site, path) = (usize::from(path % 2), [path / 2]);
-                match what {
-                    0 => {
-                        cache.remove(site, &path);
-                        last.remove(&(site, path));
-                    }
-                    1 => {
-                        if let (Some(found), Some(expected)) = (cache.get(site, &path), last.get(&(site, path))) {
-                            prop_assert!(Rc::ptr_eq(&found, expected));
-                        }
-                    }
-                    _ => {
-                        let resource = resource(size);
-                        cache.insert(site, &path, &resource);
-                        last.insert((site, path), resource);
-                    }
-                }
-                let entries = cache.entries.borrow();
-                prop_assert!(entries.bytes <= 8 * 1024);
-                let kept = || entries.by_site.iter().flat_map(HashMap::values);
-                prop_assert_eq!(entries.bytes, kept().map(|entry| entry.bytes).sum::<usize>());
-                prop_assert_eq!(entries.circle.len(), kept().count());
-                for (site, path) in &entries.circle {
-                    prop_assert!(last.contains_key(&(*site, [path[0]])));
-                }
-            }
-        }
     }
 }

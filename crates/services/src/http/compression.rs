@@ -4,20 +4,87 @@
 //! Nobody waits for it: until it is there, clients get the best form that is. So a compressor adds
 //! no latency, and no request is held in memory for it.
 
-use super::compressed::{Compressed, Stage};
 use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
 use super::generation::Generation;
+use super::mime::is_compressible;
 use super::request::{Name, Request};
 use super::resource::Resource;
 use super::variant::Variant;
 use super::worker::Worker;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use std::cell::{Cell, OnceCell};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use twinring::fs::Metadata;
 use twinring::{spawn, spawn_blocking};
+
+/// Files of these sizes are compressed, in bytes: below, a head weighs more than what is saved; above,
+/// a compressor takes a second or more, and its input and output are in memory.
+const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
+
+/// A coding of a file that can be made.
+#[derive(Debug)]
+pub(super) struct Compressed {
+    pub(super) coding: Coding,
+    stage: Cell<Stage>,
+    variant: OnceCell<Rc<Variant>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Untried,
+    Running,
+    /// It is there; or it is not used, for this version of the file: it would be larger than the
+    /// file or than the cache allows, or the compressor failed.
+    Done,
+}
+
+impl Compressed {
+    /// Those of a file, in the order of preference, besides the precompressed ones.
+    pub(super) fn of(
+        codings: &[Coding],
+        file: &Metadata,
+        content_type: &str,
+        is_there: impl Fn(Coding) -> bool,
+    ) -> Vec<Compressed> {
+        let mut all: Vec<Compressed> = Vec::new();
+        if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
+            return all;
+        }
+        for coding in codings.iter().copied() {
+            if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
+                let (stage, variant) = (Cell::new(Stage::Untried), OnceCell::new());
+                all.push(Compressed { coding, stage, variant });
+            }
+        }
+        all
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    pub(super) fn set_stage(&self, stage: Stage) {
+        self.stage.set(stage);
+    }
+
+    /// It was made; the first one is kept.
+    pub(super) fn made(&self, variant: Variant) {
+        let _first = self.variant.set(Rc::new(variant));
+    }
+
+    pub(super) fn variant(&self) -> Option<&Rc<Variant>> {
+        self.variant.get()
+    }
+
+    pub(super) fn may_be_used(&self) -> bool {
+        self.stage.get() != Stage::Done || self.variant.get().is_some()
+    }
+}
 
 /// Compressions at a time, of the whole process: the workers need the CPUs. There is no queue: a
 /// request that finds this many under way leaves its file to a later one.
@@ -246,14 +313,5 @@ mod tests {
         ended.unwrap();
         assert_eq!(counters.compressions.get(), 3);
         assert_eq!(counters.compression_failures.get(), 2);
-    }
-
-    #[test]
-    fn no_more_than_two_compressions_are_under_way() {
-        let _alone = PERMITS.lock();
-        let permits = (Permit::take().unwrap(), Permit::take().unwrap());
-        assert!(Permit::take().is_none() && Permit::take().is_none());
-        drop(permits);
-        assert!(Permit::take().is_some());
     }
 }

@@ -125,9 +125,6 @@ impl Connection {
 
     /// Reads the header of the PROXY protocol, by which a proxy names the client. `count` counts the
     /// connection for the client, or refuses it.
-    ///
-    /// # Errors
-    /// When there is none, it takes too long, the peer leaves, or the client has too many.
     pub(super) async fn read_proxy_header(
         &self,
         proxied: &Proxied,
@@ -183,9 +180,6 @@ impl Connection {
     }
 
     /// The next received bytes, awaited in a phase; empty at the end of the stream.
-    ///
-    /// # Errors
-    /// When the connection broke or must end.
     pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
         if let Some(tls) = &self.tls {
             return Box::pin(self.recv_secure(tls, phase)).await;
@@ -202,9 +196,6 @@ impl Connection {
     }
 
     /// Sends bytes; waits while too much is queued for a peer that does not read.
-    ///
-    /// # Errors
-    /// As for [`recv`](Connection::recv).
     pub(super) async fn send(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();
         if let Some(tls) = &self.tls {
@@ -219,9 +210,6 @@ impl Connection {
     }
 
     /// Returns when the kernel has all bytes of earlier sends.
-    ///
-    /// # Errors
-    /// As for [`recv`](Connection::recv).
     pub(super) async fn flush(&self) -> io::Result<()> {
         self.enter(Phase::Sending);
         self.stream().flush().await?;
@@ -245,9 +233,6 @@ impl Connection {
     }
 
     /// Sends a part of a file; less than requested only if the file ends before.
-    ///
-    /// # Errors
-    /// As for [`recv`](Connection::recv), and when the file cannot be read.
     pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.enter(Phase::Sending);
         let before = self.stream().sent_of_files();
@@ -262,9 +247,6 @@ impl Connection {
     }
 
     /// As [`send`](Connection::send), for bytes that were read from a file.
-    ///
-    /// # Errors
-    /// As for [`recv`](Connection::recv).
     pub(super) async fn send_read(&self, bytes: Vec<u8>) -> io::Result<()> {
         let length = bytes.len() as u64;
         self.send(bytes).await?;
@@ -352,9 +334,6 @@ impl Connection {
     /// Closes the connection in order: sends queued data and FIN, then reads until the peer's FIN.
     /// Closing with unread data, or before late data arrives, would send a reset, which can
     /// overtake the answer (RFC 9112 section 9.6).
-    ///
-    /// # Errors
-    /// When the connection broke or must end.
     pub(super) async fn shutdown(&self) -> io::Result<()> {
         if let Some(tls) = &self.tls {
             return self.shutdown_tls(tls).await;
@@ -400,9 +379,6 @@ impl Connection {
     /// further request, so the socket can be closed as soon as the kernel has the answer: without a
     /// separate FIN, and without waiting for that of the client. Data that arrived nevertheless is
     /// read.
-    ///
-    /// # Errors
-    /// As for [`shutdown`](Connection::shutdown).
     pub(super) async fn close_as_requested(&self) -> io::Result<()> {
         if self.tls.is_some() {
             return self.shutdown().await;

@@ -1,8 +1,11 @@
 //! The counters of the HTTP service. As for every service, each worker writes its own.
 
 use super::Status;
+use super::hosts::Sites;
 use crate::server::{Count, Work};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The counters of the service, each with the metric that shows it and its label there; none for those that metrics
@@ -186,5 +189,112 @@ impl HttpCounters {
         workers.for_each(|worker| sum.add(worker));
         sum.open = sum.accepted.saturating_sub(sum.closed);
         sum
+    }
+}
+
+/// Upper bounds of the buckets of durations, in microseconds; a last bucket has the rest.
+pub(super) const BOUNDS_US: [u64; 14] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 10_000_000,
+];
+
+/// Classes of status that answers have.
+const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+/// Hosts that are told apart, since the start. Requests for further ones count for the default site.
+const HOSTS_MAX: usize = 100;
+
+/// The label of the site for hosts without one of their own.
+const DEFAULT_HOST: &str = "*";
+
+/// The label of requests for which there is no site, and of invalid ones.
+const NO_HOST: &str = "";
+
+/// Durations of requests: from the end of the head to when the answer was handed over for sending.
+#[derive(Debug, Default)]
+pub(super) struct Durations<T> {
+    /// Each without those of the buckets before it.
+    pub(super) buckets: [T; BOUNDS_US.len() + 1],
+    pub(super) sum_us: T,
+}
+
+/// The durations of one host on one worker, by class of the status.
+#[derive(Debug, Default)]
+pub(super) struct HostDurations([Durations<Count>; CLASSES.len()]);
+
+impl HostDurations {
+    pub(super) fn observe(&self, status: Status, duration: Duration) {
+        let class = &self.0[usize::from(status.as_u16() / 100).clamp(2, 5) - 2];
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        // Nearly all are in the first buckets.
+        let bucket = BOUNDS_US.iter().position(|bound| us <= *bound).unwrap_or(BOUNDS_US.len());
+        class.buckets[bucket].add(1);
+        class.sum_us.add(us);
+    }
+}
+
+/// The durations of one worker, by host. The worker writes them; others read them.
+#[derive(Debug, Default)]
+pub(super) struct WorkerDurations(Mutex<BTreeMap<String, Arc<HostDurations>>>);
+
+impl WorkerDurations {
+    /// Those of each site, by its number, and behind them those of requests without a site.
+    pub(super) fn of_sites(&self, sites: &Sites) -> Vec<Arc<HostDurations>> {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut find = |label: String| {
+            let has_room = hosts.len() < HOSTS_MAX || hosts.contains_key(&label);
+            let label = if has_room { label } else { DEFAULT_HOST.to_owned() };
+            Arc::clone(hosts.entry(label).or_default())
+        };
+        let none = find(NO_HOST.to_owned());
+        let names = (0..sites.count()).map(|number| sites.name(number));
+        let of_sites = names.map(|name| find(name.unwrap_or_else(|| DEFAULT_HOST.to_owned())));
+        of_sites.chain([none]).collect()
+    }
+
+    /// The sums of those hosts and classes that had requests.
+    pub(super) fn sum(
+        workers: &[Arc<WorkerDurations>],
+    ) -> BTreeMap<(String, &'static str), Durations<u64>> {
+        let mut sums: BTreeMap<_, Durations<u64>> = BTreeMap::new();
+        for worker in workers {
+            let hosts = worker.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for (host, durations) in hosts {
+                for (class, counted) in CLASSES.into_iter().zip(&durations.0) {
+                    let buckets = counted.buckets.each_ref().map(Count::get);
+                    if buckets.iter().any(|count| *count > 0) {
+                        let sum = sums.entry((host.clone(), class)).or_default();
+                        sum.buckets.iter_mut().zip(buckets).for_each(|(sum, count)| *sum += count);
+                        sum.sum_us += counted.sum_us.get();
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::hosts::Site;
+
+    /// Each reload may bring other hosts.
+    #[test]
+    fn durations_are_in_their_buckets_and_hosts_have_a_bound() {
+        let worker = Arc::new(WorkerDurations::default());
+        for number in 0..2 * HOSTS_MAX {
+            let mut sites = Sites::new(None);
+            let name = format!("h{number}.org").parse().unwrap();
+            sites.add(&[name], Site::without_files()).unwrap();
+            for us in [0, 100, 101, 10_000_001] {
+                worker.of_sites(&sites)[0].observe(Status::OK, Duration::from_micros(us));
+            }
+        }
+        let sums = WorkerDurations::sum(&[worker]);
+        assert!(sums.len() <= HOSTS_MAX + 1, "{}", sums.len());
+        let Durations { buckets, sum_us } = &sums[&("h0.org".to_owned(), "2xx")];
+        assert_eq!((buckets[0], buckets[1], buckets[14], *sum_us), (2, 1, 1, 10_000_202));
+        assert!(sums[&(DEFAULT_HOST.to_owned(), "2xx")].buckets[1] >= HOSTS_MAX as u64);
     }
 }

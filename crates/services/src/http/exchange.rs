@@ -2,9 +2,9 @@
 //! record is dropped, whatever the reason.
 
 use super::Status;
-use super::access_log::{Client, LogLine, Outcome};
+use super::access_log::{Client, Ended, LogLine, Outcome};
 use super::answer::Call;
-use super::durations::HostDurations;
+use super::counters::HostDurations;
 use super::forwarders::Transport;
 use super::response::Response;
 use super::worker::Worker;
@@ -18,11 +18,9 @@ use std::time::Instant;
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// See the module. It is empty as long as nobody reads log or metrics.
-#[derive(Debug)]
 #[must_use = "dropping it ends the exchange"]
 pub(super) struct Exchange(Option<Box<Record>>);
 
-#[derive(Debug)]
 struct Record {
     worker: Rc<Worker>,
     began: Instant,
@@ -52,7 +50,7 @@ impl Exchange {
         let log = worker.log.as_ref();
         let line = log.map(|log| {
             let client = Client { address: call.client(), port: port(call, *transport) };
-            LogLine::begin(log, &worker.clock, client, &line(), Some(call.request))
+            LogLine::begin(log.format(), &worker.clock, client, &line(), Some(call.request))
         });
         let durations = generation.durations(call.site).cloned();
         Exchange::new(worker, line, durations, began)
@@ -73,7 +71,7 @@ impl Exchange {
             port: transport.peer.map_or(0, |peer| peer.port()),
         };
         let log = worker.log.as_ref();
-        let line = log.map(|log| LogLine::begin(log, &worker.clock, client, line, None));
+        let line = log.map(|log| LogLine::begin(log.format(), &worker.clock, client, line, None));
         let durations = worker.generation().durations(None).cloned();
         Exchange::new(worker, line, durations, began)
     }
@@ -152,9 +150,16 @@ impl Drop for Record {
             (_, _, true) => Outcome::Stays,
             (_, _, false) => Outcome::Ends,
         };
-        let status = self.status.map_or(CLIENT_CLOSED_REQUEST, |status| status.as_u16());
         let bytes = self.sent.min(self.bytes);
-        line.end(log, status, bytes, bytes.saturating_sub(self.head_bytes), duration, outcome);
+        let ended = Ended {
+            status: self.status.map_or(CLIENT_CLOSED_REQUEST, |status| status.as_u16()),
+            bytes,
+            body_bytes: bytes.saturating_sub(self.head_bytes),
+            worker: worker.number,
+            duration,
+            outcome,
+        };
+        line.end(log, &ended);
     }
 }
 

@@ -6,10 +6,10 @@
 //! answered by a mix of both.
 
 use super::cache::Cache;
-use super::durations::{HostDurations, WorkerDurations};
+use super::counters::{HostDurations, WorkerDurations};
 use super::loads::Loads;
 use super::options::HttpSettings;
-use crate::descriptors::descriptor_limit;
+use crate::process::descriptor_limit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 

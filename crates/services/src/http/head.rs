@@ -145,23 +145,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_its_announced_length() {
-        let clock = Clock::new();
-        for status in [Status::NOT_FOUND, Status::METHOD_NOT_ALLOWED, Status::SERVICE_UNAVAILABLE] {
-            let mut response = Response::message(status);
-            let (text, head_end) = render(&response, &clock, Persistence::Closes);
-            let text = String::from_utf8(text.as_slice().to_vec()).unwrap();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert_eq!(head_end, head.len() + 4);
-            assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())), "{text}");
-            assert!(head.contains("\r\nConnection: close"), "{text}");
-            response.body = Body::Empty;
-            let (head_only, _) = render(&response, &clock, Persistence::Closes);
-            assert_eq!(head_only.as_slice(), &text.as_bytes()[..head_end]);
-        }
-    }
-
-    #[test]
     fn a_ready_answer_gets_the_present_date() {
         let clock = Clock::new();
         let ready = Ready::new([].iter(), 2, b"ab", &clock);

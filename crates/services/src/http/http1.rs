@@ -111,7 +111,7 @@ struct Slow<'w> {
 }
 
 /// Answers that are sent together.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Collected {
     bytes: Vec<u8>,
     exchanges: Vec<Exchange>,
@@ -130,9 +130,6 @@ impl Collected {
 
 /// Serves one connection until either side ends it, or the client begins with the preface of HTTP/2:
 /// then the bytes so far are returned.
-///
-/// # Errors
-/// When the connection broke or must end.
 pub(super) async fn serve_connection(
     worker: &Rc<Worker>,
     connection: &Connection,

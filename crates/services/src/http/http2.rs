@@ -58,9 +58,6 @@ const PENDING_RESETS_MAX: usize = 20;
 const LOCAL_RESETS_MAX: usize = 1024;
 
 /// Serves a connection that begins with `first`, until either side ends it.
-///
-/// # Errors
-/// When the connection broke or must end.
 pub(super) async fn serve(
     worker: &Rc<Worker>,
     connection: &Connection,

@@ -3,9 +3,9 @@
 //! Counters are per worker; durations are summed over the workers, by host.
 
 use super::admin::Pages;
-use super::counters::Shown;
-use super::durations::{self, BOUNDS_US, Summed};
-use super::observer::Observer;
+use super::counters::{BOUNDS_US, Durations, Shown, WorkerCounters, WorkerDurations};
+use super::service::HttpService;
+use super::worker::Http;
 use crate::server::{Server, Service, SharedStage, Stage};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
@@ -62,33 +62,98 @@ impl Exposition {
     }
 }
 
-/// Renders all current metrics.
-pub(super) fn render(observer: &Observer) -> String {
-    let mut text = Exposition::default();
-    append_build(&mut text, &observer.engine);
-    let ready = u8::from(observer.is_ready());
-    text.single("twinring_http_ready", "1 while new connections are wanted.", "gauge", ready);
-    append_counters(&mut text, observer);
-    if let Some(log) = &observer.log {
-        let (name, lines) = ("twinring_http_access_log_lines_total", log.counts());
-        text.family(name, "Lines of the access log, by outcome.", "counter");
-        text.sample(name, &["result=\"written\""], lines.written);
-        text.sample(name, &["result=\"dropped\""], lines.dropped);
-    }
-    let (name, [done, refused]) = ("twinring_http_reloads_total", observer.settings.reloads());
-    text.family(name, "Reloads of the configuration, by outcome.", "counter");
-    text.sample(name, &["result=\"done\""], done);
-    text.sample(name, &["result=\"refused\""], refused);
-    if !observer.durations.is_empty() {
-        append_durations(&mut text, observer);
-    }
-    append_runtime(&mut text, &observer.handle);
-    append_process(&mut text, observer.started);
-    text.0
+/// Shows the metrics and the stage of a service, and outlives it.
+#[derive(Clone)]
+pub struct Observer {
+    append: Arc<dyn Fn(&mut Exposition) + Send + Sync>,
+    engine: String,
+    handle: Handle,
+    stage: Arc<SharedStage>,
+    started: SystemTime,
 }
 
-fn append_counters(text: &mut Exposition, observer: &Observer) {
-    let workers: Vec<Vec<Shown>> = observer.workers.iter().map(|worker| worker.metrics()).collect();
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observer").field("stage", &self.stage.get()).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Shows the metrics that `append` adds, and those of the runtime and the process; `engine` is that of the service.
+    pub fn observer(
+        &self,
+        engine: impl Display,
+        append: impl Fn(&mut Exposition) + Send + Sync + 'static,
+    ) -> Observer {
+        Observer {
+            append: Arc::new(append),
+            engine: engine.to_string(),
+            handle: self.handle().clone(),
+            stage: Arc::clone(&self.stage),
+            started: SystemTime::now(),
+        }
+    }
+}
+
+impl Pages for Observer {
+    fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = Exposition::default();
+        text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
+        let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+        let engine = format!("engine=\"{}\"", self.engine);
+        text.sample("twinring_build_info", &[&version, &engine], 1);
+        (self.append)(&mut text);
+        append_runtime(&mut text, &self.handle);
+        append_process(&mut text, self.started);
+        text.0
+    }
+}
+
+impl HttpService {
+    /// Adds the metrics of the service.
+    pub fn metrics(&self) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
+        let Http { counters, durations, log, settings, .. } = &self.service;
+        let (counters, durations, log) = (counters.clone(), durations.clone(), log.clone());
+        let (settings, stage) = (settings.clone(), Arc::clone(&self.stage));
+        move |text| {
+            let ready = u8::from(stage.get() == Stage::Ready);
+            let help = "1 while new connections are wanted.";
+            text.single("twinring_http_ready", help, "gauge", ready);
+            append_counters(text, &counters);
+            let mut outcomes = |name, help, labels: [&str; 2], values: [u64; 2]| {
+                text.family(name, help, "counter");
+                for (label, value) in labels.iter().zip(values) {
+                    text.sample(name, &[&format!("result=\"{label}\"")], value);
+                }
+            };
+            if let Some(log) = &log {
+                let (written, dropped) = log.counts();
+                outcomes(
+                    "twinring_http_access_log_lines_total",
+                    "Lines of the access log, by outcome.",
+                    ["written", "dropped"],
+                    [written, dropped],
+                );
+            }
+            outcomes(
+                "twinring_http_reloads_total",
+                "Reloads of the configuration, by outcome.",
+                ["done", "refused"],
+                settings.reloads(),
+            );
+            if !durations.is_empty() {
+                append_durations(text, &durations);
+            }
+        }
+    }
+}
+
+fn append_counters(text: &mut Exposition, workers: &[Arc<WorkerCounters>]) {
+    let workers: Vec<Vec<Shown>> = workers.iter().map(|worker| worker.metrics()).collect();
     let Some(first) = workers.first() else { return };
     for metric in first.chunk_by(|one, next| one.metric == next.metric) {
         let Shown { metric, help, .. } = &metric[0];
@@ -106,75 +171,34 @@ fn append_counters(text: &mut Exposition, observer: &Observer) {
     }
 }
 
-fn append_durations(text: &mut Exposition, observer: &Observer) {
+fn append_durations(text: &mut Exposition, workers: &[Arc<WorkerDurations>]) {
     const NAME: &str = "twinring_http_request_duration_seconds";
     let help = "From the end of a request's head to when its answer was handed over for sending.";
     text.family(NAME, help, "histogram");
-    let (bucket, in_sum, count) =
-        (format!("{NAME}_bucket"), format!("{NAME}_sum"), format!("{NAME}_count"));
-    for Summed { host, class, buckets, sum_us } in
-        durations::sum(observer.durations.iter().map(|worker| &**worker))
-    {
+    for ((host, class), Durations { buckets, sum_us }) in WorkerDurations::sum(workers) {
         let (host, class) = (format!("host=\"{host}\""), format!("class=\"{class}\""));
         let mut below = 0;
         for (number, in_bucket) in buckets.into_iter().enumerate() {
             below += in_bucket;
             let bound = BOUNDS_US.get(number).map(|us| (*us as f64 / 1e6).to_string());
             let bound = format!("le=\"{}\"", bound.as_deref().unwrap_or("+Inf"));
-            text.sample(&bucket, &[&host, &class, &bound], below);
+            text.sample(&format!("{NAME}_bucket"), &[&host, &class, &bound], below);
         }
-        text.sample(&in_sum, &[&host, &class], sum_us as f64 / 1e6);
-        text.sample(&count, &[&host, &class], below);
+        text.sample(&format!("{NAME}_sum"), &[&host, &class], sum_us as f64 / 1e6);
+        text.sample(&format!("{NAME}_count"), &[&host, &class], below);
     }
 }
 
-/// Shows the metrics of a service that has no others than its counters.
-pub struct PlainObserver<C> {
-    name: &'static str,
-    counters: Box<dyn Fn() -> C + Send + Sync>,
-    engine: String,
-    handle: Handle,
-    stage: Arc<SharedStage>,
-    started: SystemTime,
-}
-
-impl<C> std::fmt::Debug for PlainObserver<C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PlainObserver").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl<S: Service> Server<S> {
-    /// Shows the metrics of the service, under its name; `engine` is its engine.
-    pub fn plain_observer<C: Serialize + 'static>(
-        &self,
-        name: &'static str,
-        engine: impl Display,
-        counters: impl Fn() -> C + Send + Sync + 'static,
-    ) -> PlainObserver<C> {
-        PlainObserver {
-            name,
-            counters: Box::new(counters),
-            engine: engine.to_string(),
-            handle: self.handle().clone(),
-            stage: Arc::clone(&self.stage),
-            started: SystemTime::now(),
-        }
-    }
-}
-
-impl<C: Serialize + 'static> Pages for PlainObserver<C> {
-    fn stage(&self) -> Stage {
-        self.stage.get()
-    }
-
-    fn metrics(&self) -> String {
-        let mut text = Exposition::default();
-        append_build(&mut text, &self.engine);
+/// Adds the counters of a service that has no other metrics, under its name.
+pub fn plain_metrics<C: Serialize>(
+    service: &'static str,
+    counters: impl Fn() -> C + Send + Sync + 'static,
+) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
+    move |text| {
         // Numbers serialise without fail.
-        let counters = serde_json::to_value((self.counters)()).unwrap_or_default();
+        let counters = serde_json::to_value(counters()).unwrap_or_default();
         for (name, value) in counters.as_object().into_iter().flatten() {
-            let (prefix, service) = (format!("twinring_{}_{name}", self.name), self.name);
+            let prefix = format!("twinring_{service}_{name}");
             let what = format!("{name} of the service {service}, over all workers.");
             match value {
                 // These go up and down.
@@ -195,16 +219,7 @@ impl<C: Serialize + 'static> Pages for PlainObserver<C> {
                 _ => {}
             }
         }
-        append_runtime(&mut text, &self.handle);
-        append_process(&mut text, self.started);
-        text.0
     }
-}
-
-fn append_build(text: &mut Exposition, engine: &str) {
-    text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
-    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-    text.sample("twinring_build_info", &[&version, &format!("engine=\"{engine}\"")], 1);
 }
 
 /// Counters of the runtime, under the names that the statistics of the command use.

@@ -26,7 +26,6 @@ pub(super) enum Change {
     Other,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) file: File,

@@ -1,7 +1,7 @@
 //! The resource of a path: a file, found beneath the root, and its precompressed variants.
 
 use super::Status;
-use super::compressed::Compressed;
+use super::compression::Compressed;
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;

@@ -58,7 +58,6 @@ pub(super) struct FileParts {
     pub(super) end: Vec<u8>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: Status,

@@ -52,10 +52,6 @@ const CHUNK_BYTES: u64 = 64 * 1024;
 const TAIL_BYTES: u64 = 1024;
 
 /// Sends an answer, and records it.
-///
-/// # Errors
-/// When the connection broke or must end; or when the file was changed, and the connection will be
-/// reset.
 pub(super) async fn send_response(
     connection: &Connection,
     worker: &Worker,

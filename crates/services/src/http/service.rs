@@ -1,13 +1,13 @@
 //! The service on all workers: how a worker handles a connection, and the time limits.
 
 use super::Status;
-use super::access_log::{AccessLog, ErrorLog};
+use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
+use super::counters::HttpCounters;
 use super::exchange::Exchange;
 use super::generation::LiveSettings;
 use super::http1::{refusal, serve_connection};
 use super::http2;
-use super::observer::Observer;
 use super::options::HttpSettings;
 use super::response::Response;
 use super::tls::Tls;
@@ -16,12 +16,11 @@ use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
     Running, Server, Service, Tracking, WorkerService,
 };
-use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use twinring::{
     Handle, RecvBuf, SendBuf, TcpStream,
     net::{BoundListener, ListenOptions},
@@ -117,7 +116,7 @@ impl HttpService {
     /// Calls `tell` with a line for each answer that says that something could not be had: why it is a 403, 500 or
     /// 503, or a 404 because of a symbolic link. It is called by the workers, and must not block.
     pub fn on_error(mut self, tell: impl Fn(String) + Send + Sync + 'static) -> HttpService {
-        self.service.errors = Some(ErrorLog(Arc::new(tell)));
+        self.service.errors = Some(Arc::new(tell));
         self
     }
 
@@ -133,19 +132,13 @@ impl HttpService {
         self.service.settings.clone()
     }
 
-    /// A reader of the counters that outlives the service and works on any thread. `engine` is the
-    /// engine of the service.
-    pub fn observer(&self, engine: impl Display) -> Observer {
-        let Http { counters, log, durations, .. } = &self.service;
-        Observer {
-            workers: counters.clone(),
-            durations: durations.clone(),
-            log: log.clone(),
-            handle: self.handle().clone(),
-            engine: engine.to_string(),
-            stage: Arc::clone(&self.stage),
-            started: SystemTime::now(),
-            settings: self.settings(),
+    /// A reader of the counters that outlives the service and works on any thread.
+    pub fn counters(&self) -> impl Fn() -> HttpCounters + Send + Sync + 'static {
+        let (workers, log) = (self.service.counters.clone(), self.service.log.clone());
+        move || {
+            let mut sum = HttpCounters::sum(workers.iter().map(|worker| &**worker));
+            (sum.log_lines, sum.log_dropped) = log.as_ref().map_or((0, 0), AccessLog::counts);
+            sum
         }
     }
 }

@@ -1,21 +1,18 @@
-//! TLS 1.2 and 1.3: the state that the connections of a service share. `certificates` has the
-//! certificates, `encryption` the state of one connection; transport is the task of `connection`.
+//! TLS 1.2 and 1.3: the certificates of a service, and the state of one connection; transport is the task of
+//! `connection`.
 
-mod certificates;
-mod encryption;
-
-pub use certificates::{TlsError, expired};
-
-pub(super) use encryption::Encryption;
-
-use super::hosts::HostName;
-use certificates::Certificates;
+use super::hosts::{HostMap, HostName};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::ProducesTickets;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, ServerConnection};
+use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, SupportedProtocolVersion};
+use rustls::{HandshakeKind, ServerConfig};
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::path::PathBuf;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -31,15 +28,6 @@ pub enum MinVersion {
     Tls12,
     /// TLS 1.3.
     Tls13,
-}
-
-impl MinVersion {
-    fn versions(self) -> Vec<&'static SupportedProtocolVersion> {
-        match self {
-            MinVersion::Tls12 => vec![&TLS13, &TLS12],
-            MinVersion::Tls13 => vec![&TLS13],
-        }
-    }
 }
 
 impl FromStr for MinVersion {
@@ -105,7 +93,7 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read or has no usable content, or when the key does not match the
     /// certificate; the message names the file.
-    pub fn new(settings: &TlsSettings) -> Result<Tls, TlsError> {
+    pub fn new(settings: &TlsSettings) -> Result<Tls, String> {
         let ticketer = aws_lc_rs::Ticketer::new().map_err(not_set_up)?;
         let TlsUpdate(config) = configure(settings, &ticketer)?;
         Ok(Tls(Arc::new(Shared { ticketer, current: RwLock::new(config) })))
@@ -116,7 +104,7 @@ impl Tls {
     ///
     /// # Errors
     /// As [`new`](Tls::new).
-    pub fn load(&self, settings: &TlsSettings) -> Result<TlsUpdate, TlsError> {
+    pub fn load(&self, settings: &TlsSettings) -> Result<TlsUpdate, String> {
         configure(settings, &self.0.ticketer)
     }
 
@@ -135,11 +123,16 @@ impl Tls {
 fn configure(
     settings: &TlsSettings,
     ticketer: &Arc<dyn ProducesTickets>,
-) -> Result<TlsUpdate, TlsError> {
-    let provider = Arc::new(provider());
+) -> Result<TlsUpdate, String> {
+    // The default of rustls: it uses CPU features (vector AES), and builds with a C compiler only.
+    let provider = Arc::new(aws_lc_rs::default_provider());
     let certificates = Certificates::read(settings, &provider)?;
+    let versions: &[_] = match settings.min_version {
+        MinVersion::Tls12 => &[&TLS13, &TLS12],
+        MinVersion::Tls13 => &[&TLS13],
+    };
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&settings.min_version.versions())
+        .with_protocol_versions(versions)
         .map_err(not_set_up)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificates));
@@ -149,12 +142,231 @@ fn configure(
     Ok(TlsUpdate(Arc::new(config)))
 }
 
-fn not_set_up(error: rustls::Error) -> TlsError {
-    TlsError::new(format!("cannot set up TLS: {error}"))
+fn not_set_up(error: rustls::Error) -> String {
+    format!("cannot set up TLS: {error}")
 }
 
-/// The cryptographic implementation. aws-lc-rs is the default of rustls, uses CPU features (vector
-/// AES), and builds with a C compiler only.
-fn provider() -> CryptoProvider {
-    aws_lc_rs::default_provider()
+/// The longest file that is read. Chains have a few kilobytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Selects a certificate by the name that the client expects (SNI, RFC 6066).
+#[derive(Default)]
+struct Certificates {
+    /// For clients that send no name, or one without a certificate of its own.
+    default: Option<Arc<CertifiedKey>>,
+    by_host: HostMap<Arc<CertifiedKey>>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    fn read(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
+        let load =
+            |files: &CertificateFiles| load(&files.certificate, &files.key, provider).map(Arc::new);
+        let default = settings.default.as_ref().map(load).transpose()?;
+        let mut certificates = Certificates { default, ..Certificates::default() };
+        for (names, files) in &settings.hosts {
+            let certificate = load(files)?;
+            for name in names {
+                if !certificates.by_host.add(name, Arc::clone(&certificate)) {
+                    return Err(format!("{name} has two certificates"));
+                }
+            }
+        }
+        Ok(certificates)
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let own = hello.server_name().and_then(|name| self.by_host.find(name.as_bytes()));
+        own.or(self.default.as_ref()).map(Arc::clone)
+    }
+}
+
+/// Why clients refuse a certificate because of its dates; `--check` passed one that had expired.
+pub fn expired(certificate: &Path) -> Option<String> {
+    let text = twinring_input::read(certificate, FILE_BYTES_MAX).ok()?;
+    let first = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
+    let first = webpki::EndEntityCert::try_from(&first).ok()?;
+    // Without any issuer to trust, only the dates decide whether the reason is another one.
+    let outcome = first.verify_for_usage(
+        &[],
+        &[],
+        &[],
+        UnixTime::now(),
+        webpki::KeyUsage::server_auth(),
+        None,
+        None,
+    );
+    let why = match outcome.err()? {
+        webpki::Error::CertExpired { .. } => "has expired",
+        webpki::Error::CertNotValidYet { .. } => "is not valid yet",
+        _ => return None,
+    };
+    Some(format!("the certificate in {} {why}", certificate.display()))
+}
+
+fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
+    let wrong = |what: &str, path: &Path, why: &str| {
+        format!("cannot use the {what} in {}: {why}", path.display())
+    };
+    let bad_pem = |error: pem::Error| match error {
+        pem::Error::NoItemsFound => "the file has none in PEM format".to_owned(),
+        error => error.to_string(),
+    };
+    let read = |what: &str, path: &Path| {
+        twinring_input::read(path, FILE_BYTES_MAX)
+            .map_err(|error| wrong(what, path, &error.to_string()))
+    };
+    let text = read("certificate", certificate)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| wrong("certificate", certificate, &bad_pem(error)))?;
+    if chain.is_empty() {
+        return Err(wrong("certificate", certificate, "the file has none in PEM format"));
+    }
+    let text = read("private key", key)?;
+    let private = PrivateKeyDer::from_pem_slice(&text);
+    let private = private.map_err(|error| wrong("private key", key, &bad_pem(error)))?;
+    CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let why = format!("it is not that of the certificate in {}", certificate.display());
+            wrong("private key", key, &why)
+        }
+        rustls::Error::InvalidCertificate(why) => {
+            let why = match format!("{why:?}") {
+                why if why.contains("UnsupportedCertVersion") => {
+                    "it is of an old version of X.509; make one with extensions, of version 3"
+                        .to_owned()
+                }
+                why => why,
+            };
+            wrong("certificate", certificate, &why)
+        }
+        error => wrong("private key", key, &error.to_string()),
+    })
+}
+
+/// The server's end of one TLS connection, without its socket: converts between bytes of the network and plain text
+/// of the peer. It holds at most one incomplete record (18 KiB; a handshake, 64 KiB), and
+/// outgoing data until it is taken.
+pub(super) struct Encryption {
+    connection: RefCell<ServerConnection>,
+    /// Decrypted data that was not taken yet.
+    opened: RefCell<Vec<u8>>,
+    /// The peer will send no more.
+    ended: Cell<bool>,
+    /// The peer did not send TLS, and gets an alert.
+    failed: Cell<bool>,
+}
+
+impl fmt::Debug for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encryption").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl Encryption {
+    fn new(config: Arc<ServerConfig>) -> Result<Encryption, rustls::Error> {
+        let mut connection = ServerConnection::new(config)?;
+        // Input is taken out at once, so its bound is that of the caller.
+        connection.set_buffer_limit(None);
+        Ok(Encryption {
+            connection: RefCell::new(connection),
+            opened: RefCell::default(),
+            ended: Cell::new(false),
+            failed: Cell::new(false),
+        })
+    }
+
+    /// True until both ends have agreed on keys.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.connection.borrow().is_handshaking()
+    }
+
+    /// True if an earlier session was resumed.
+    pub(super) fn was_resumed(&self) -> bool {
+        self.connection.borrow().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// True if both ends agreed on HTTP/2.
+    pub(super) fn speaks_http2(&self) -> bool {
+        self.connection.borrow().alpn_protocol() == Some(HTTP_2)
+    }
+
+    /// Records the end of the network stream; true if the peer announced it (close_notify), so that
+    /// a third party did not cut the connection.
+    pub(super) fn end(&self) -> bool {
+        self.ended.replace(true)
+    }
+
+    /// True once the peer will send no more data.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Processes bytes of the network. After that there may be plain text in
+    /// [`opened`](Encryption::opened), and, also after an error, data to
+    /// [`take`](Encryption::take).
+    pub(super) fn open(&self, bytes: &[u8]) -> Result<(), rustls::Error> {
+        let opened = self.try_open(bytes);
+        self.failed.set(self.failed.get() || opened.is_err());
+        opened
+    }
+
+    fn try_open(&self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
+        let mut connection = self.connection.borrow_mut();
+        let mut opened = self.opened.borrow_mut();
+        while !bytes.is_empty() && !self.ended.get() {
+            // Fails only with full buffers, and those are emptied below.
+            let read = connection.read_tls(&mut bytes);
+            let read = read.map_err(|error| rustls::Error::General(error.to_string()))?;
+            let state = connection.process_new_packets()?;
+            self.ended.set(state.peer_has_closed());
+            let mut reader = connection.reader();
+            while let Ok(plain) = reader.fill_buf()
+                && !plain.is_empty()
+            {
+                opened.extend_from_slice(plain);
+                let length = plain.len();
+                reader.consume(length);
+            }
+            if read == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the decrypted data.
+    pub(super) fn opened(&self) -> Vec<u8> {
+        self.opened.take()
+    }
+
+    /// Encrypts bytes for the peer, for the next [`take`](Encryption::take).
+    pub(super) fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        self.connection.borrow_mut().writer().write_all(bytes)
+    }
+
+    /// Announces the end of the data, unless an error must be reported or the handshake is
+    /// incomplete.
+    pub(super) fn put_end(&self) {
+        if !self.failed.get() && !self.is_handshaking() {
+            self.connection.borrow_mut().send_close_notify();
+        }
+    }
+
+    /// Takes the data that must be sent over the network now.
+    pub(super) fn take(&self) -> io::Result<Vec<u8>> {
+        let mut connection = self.connection.borrow_mut();
+        let mut bytes = Vec::new();
+        while connection.wants_write() {
+            connection.write_tls(&mut bytes)?;
+        }
+        Ok(bytes)
+    }
 }

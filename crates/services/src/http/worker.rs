@@ -1,11 +1,10 @@
 //! The state that the connections of a worker share: settings, cache, clock, counters; and the
 //! lookup of a path.
 
-use super::access_log::{AccessLog, ErrorLog, WorkerLog};
+use super::access_log::AccessLog;
 use super::connection::Connection;
-use super::counters::WorkerCounters;
+use super::counters::{WorkerCounters, WorkerDurations};
 use super::date::Clock;
-use super::durations::WorkerDurations;
 use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
 use super::loads::Outcome;
@@ -20,6 +19,9 @@ use twinring::spawn;
 /// An unused open file is closed after this time, or at most twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
+/// Takes lines that say why an answer is no success.
+type TellError = Arc<dyn Fn(String) + Send + Sync>;
+
 /// What all workers of a service share; see [`HttpService`](crate::http::HttpService).
 pub struct Http {
     pub(super) settings: LiveSettings,
@@ -27,25 +29,24 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
-    pub(super) errors: Option<ErrorLog>,
+    pub(super) errors: Option<TellError>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
 }
 
-/// See the module.
-#[derive(Debug)]
 pub(super) struct Worker {
     live: LiveSettings,
     current: RefCell<Rc<Generation>>,
+    pub(super) number: usize,
     workers: usize,
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
-    pub(super) log: Option<WorkerLog>,
+    pub(super) log: Option<AccessLog>,
     /// Reasons of answers that are no success.
-    pub(super) errors: Option<ErrorLog>,
+    pub(super) errors: Option<TellError>,
     /// Durations are measured, and these are the ones of this worker.
     pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
@@ -63,13 +64,14 @@ impl Worker {
         Worker {
             live: http.settings.clone(),
             current: RefCell::new(Rc::new(generation)),
+            number,
             workers,
             listings: Listings::default(),
             clock: Clock::new(),
             counters: Arc::clone(&http.counters[number]),
             limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
-            log: http.log.as_ref().map(|log| log.of_worker(number)),
+            log: http.log.clone(),
             errors: http.errors.clone(),
             durations,
             draining: Cell::new(false),

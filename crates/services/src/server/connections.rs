@@ -10,8 +10,7 @@
 //! A sweep returns how many of the next ones can be skipped without activity, so a server with idle
 //! connections sleeps, too.
 
-use super::activity::Activity;
-use super::limits::Permit;
+use super::admission::Permit;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -20,7 +19,7 @@ use std::io;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use twinring::net::Recv;
 use twinring::{Either, RecvBuf, TcpStream, race};
@@ -299,5 +298,40 @@ impl<C: Tracked> Drop for Open<C> {
         let connection = self.connections.open.borrow_mut().try_remove(self.key);
         drop(connection);
         self.connection.closed();
+    }
+}
+
+/// Set by many tasks, awaited by one.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    happened: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Activity {
+    /// Records activity. Called for each request; it costs one load until the next check.
+    pub(crate) fn note(&self) {
+        if !self.happened.replace(true)
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Discards the activity so far.
+    pub(crate) fn forget(&self) {
+        self.happened.set(false);
+    }
+
+    /// Waits until something has happened since [`forget`](Activity::forget).
+    pub(crate) async fn wait(&self) {
+        poll_fn(|cx| {
+            if self.happened.get() {
+                return Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 }

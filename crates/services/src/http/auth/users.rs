@@ -130,9 +130,6 @@ impl Users {
     }
 
     /// Verifies credentials without blocking the worker.
-    ///
-    /// # Errors
-    /// When too many verifications are under way.
     pub(in crate::http) async fn verify(
         auth: Arc<Auth>,
         credentials: Credentials,

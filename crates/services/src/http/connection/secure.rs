@@ -16,9 +16,6 @@ const HANDSHAKE_RECORD: u8 = 22;
 impl Connection {
     /// Performs the handshake, before the first request. `in_the_open` is the answer to a client
     /// that speaks HTTP without TLS.
-    ///
-    /// # Errors
-    /// When the handshake fails, takes too long, or the peer leaves.
     pub(in super::super) async fn shake_hands(
         &self,
         tls: &Encryption,

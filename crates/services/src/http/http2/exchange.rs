@@ -32,7 +32,6 @@ const PROGRESS_BYTES_MIN: usize = 1024;
 const RESETS_MAX: u64 = 200;
 
 /// What the streams of a connection share.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
     open: Cell<usize>,

@@ -10,7 +10,7 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// See the module.
+/// The frames of a client, as far as they have arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames {
     header: [u8; HEADER_BYTES],

@@ -18,7 +18,6 @@ const GATHERED_BYTES_MAX: usize = 16 * 1024;
 /// Bytes in records of TLS that leave together.
 const ENCRYPTED_BYTES_MAX: usize = 64 * 1024;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Wire<'c> {
     connection: &'c Connection,

@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 1024, target_bytes: 256 };
 
@@ -206,26 +205,4 @@ fn repeated_fields_have_no_value() {
         assert_eq!(head.value(Name::IfMatch), Some(&b"c"[..]));
         assert!(!head.has(Name::IfNoneMatch));
     });
-}
-
-proptest! {
-    /// Any mutation of a request, cut anywhere, has the outcome of the whole.
-    #[test]
-    fn cutting_never_matters(
-        noise in proptest::collection::vec((0usize..80, prop::sample::select(b"\r\n \0:\tx,".to_vec())), 0..4),
-        step in 1usize..20,
-    ) {
-        let mut text =
-            b"GET /index.html HTTP/1.1\r\nHost: example.org\r\nContent-Length: 5\r\n\r\nhello".to_vec();
-        for (at, byte) in noise {
-            let at = at.min(text.len());
-            text.insert(at, byte);
-        }
-        prop_assert_eq!(outcome(&text, step), outcome(&text, text.len()));
-    }
-
-    #[test]
-    fn no_input_causes_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _outcome = outcome(&bytes, 7);
-    }
 }

@@ -1,6 +1,7 @@
-//! The limit on open descriptors.
+//! What a service asks of its process: descriptors, and threads that handle no signals.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
 use std::io;
 
 /// Raises the soft limit of open descriptors (RLIMIT_NOFILE) to the hard one and returns it.
@@ -21,4 +22,12 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 /// The soft limit of open descriptors; unlimited if it cannot be read.
 pub(crate) fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Blocks the signals of a service on the calling thread. The kernel may deliver a signal to any
+/// thread that does not block it; a thread that waits for a dead filesystem would never handle it.
+pub fn take_no_signals() {
+    let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
+    // Cannot fail with a valid set; without the block the thread works as before.
+    let _blocked = SigSet::from_iter(signals).thread_block();
 }
