@@ -1,6 +1,5 @@
-//! What was answered arrives, also behind a shutdown, at slow clients and over slow links: as from nginx.
+//! What was answered arrives, also behind a shutdown, at slow clients and over slow links.
 
-use crate::http_nginx::nginx;
 use crate::support::http::Site;
 use crate::support::namespace::in_a_namespace;
 use crate::support::tls::{Identity, encrypted, serve};
@@ -8,9 +7,8 @@ use crate::support::{pattern, wait_until};
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 use std::process::Command;
-use testing::{Test, engine_tests, tests};
+use testing::{Test, engine_tests};
 
-pub(crate) const TESTS: &[Test] = tests![by_nginx];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![by_us];
 
 const BYTES: usize = 2_000_000;
@@ -66,37 +64,15 @@ fn slowly(test: impl Fn(Option<&str>) + Sync) {
     });
 }
 
-fn site() -> Site {
-    let site = Site::usual();
-    site.write("large.bin", &pattern(1, BYTES));
-    site
-}
-
 /// They were cut on HTTP/2: the client's next WINDOW_UPDATE drew a reset, which discards what was not sent yet.
 fn by_us(engine: &str) {
     slowly(|rate| {
-        let (site, identity) = (site(), Identity::new());
+        let (site, identity) = (Site::usual(), Identity::new());
+        site.write("large.bin", &pattern(1, BYTES));
         let server = serve(engine, site.path(), &identity, &["server.drain-timeout = '50s'"]);
         let clear = server.address();
         fetch([clear, clear, encrypted(&server)], rate, || server.signal(Signal::SIGTERM));
         let ended = server.wait();
         assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
-    });
-}
-
-fn by_nginx() {
-    testing::needs_program("nginx");
-    slowly(|rate| {
-        let (site, identity, etc) = (site(), Identity::new(), Site::new());
-        let text = format!(
-            "server {{ listen 8080 default_server; listen 127.0.0.1:8081 http2; \
-             listen 127.0.0.1:8082 ssl http2; root {}; ssl_certificate {}; ssl_certificate_key {}; }}",
-            site.path().display(),
-            identity.certificate().display(),
-            identity.key().display()
-        );
-        let server = nginx(&text, etc.path());
-        let other = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        fetch([server.1, other(8081), other(8082)], rate, || server.signal(Signal::SIGQUIT));
     });
 }

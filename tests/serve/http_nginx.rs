@@ -2,7 +2,7 @@
 
 use crate::support::http::*;
 use crate::support::*;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,8 +12,7 @@ use testing::{Test, tests};
 pub(crate) const TESTS: &[Test] = tests![
     the_site_of_the_documentation_is_answered_as_by_nginx,
     a_client_beyond_its_rate_gets_429,
-    transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed,
-    errors_have_their_pages_and_types_their_charset
+    transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed
 ];
 
 const PAGE: &str = include_str!("../../docs/from-nginx.md");
@@ -46,24 +45,18 @@ fn site() -> Site {
 }
 
 /// Ended when dropped.
-pub(crate) struct Nginx(Child, pub(crate) SocketAddr);
-
-impl Nginx {
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.0.id().try_into().expect("a pid"));
-        kill(pid, signal).expect("it was not waited for");
-    }
-}
+struct Nginx(Child, SocketAddr);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        self.signal(Signal::SIGTERM);
+        let pid = Pid::from_raw(self.0.id() as i32);
+        kill(pid, Signal::SIGTERM).expect("it was not waited for");
         // Fails only when it has ended.
         let _ended = self.0.wait();
     }
 }
 
-pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
+fn nginx(text: &str, directory: &Path) -> Nginx {
     testing::needs_program("nginx");
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("bound");
@@ -107,12 +100,10 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
         here(block("toml")).replace("\":8080\"", "\"127.0.0.1:0\"").as_bytes(),
     );
     let ours = Server::configured("auto", &ours);
-    let (mut compared, mut differences) = (0, Vec::new());
+    let mut differences = Vec::new();
     for method in ["GET", "HEAD"] {
         for target in [
             "/",
-            "/index.html",
-            "/about",
             "/about?q=1",
             "/about.html",
             "/plain.txt",
@@ -126,19 +117,14 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
             "/downloads/a.zip",
             "/assets/app.js",
             "/assets/none.js",
-            "/old",
             "/old?a=b",
-            "/moved/a.zip",
             "/moved/a.zip?x",
             "/moved/",
             "/private/secret.html",
-            "/private/",
             "/office/plan.html",
-            "/office/none",
             "/both",
             "/both/",
             "/%61bout",
-            "/./about",
             "/x/../about",
             "//about",
         ] {
@@ -147,10 +133,11 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
             );
             let ask = |address| {
                 let bytes = talk_until_closed(address, request.as_bytes());
+                // Some have no length.
                 let end = memchr::memmem::find(&bytes, b"\r\n\r\n").expect("a head") + 4;
-                let head = String::from_utf8(bytes[..end].to_vec()).expect("text");
-                let status = head[9..12].parse().expect("a status");
-                Response { status, head, body: bytes[end..].to_vec() }
+                let mut answer = read_response(&mut &bytes[..end], true);
+                answer.body = bytes[end..].to_vec();
+                answer
             };
             let (expected, found) = (ask(theirs.1), ask(ours.address()));
             let is_listing = target == "/downloads/";
@@ -182,11 +169,9 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
                 };
                 compare("type", kind(&expected), kind(&found));
             }
-            compared += 1;
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    println!("{compared} answers are those of nginx");
 }
 
 fn a_client_beyond_its_rate_gets_429() {
@@ -229,43 +214,5 @@ fn transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed
         let answer = read_response(&mut client, false);
         assert_eq!(answer.status, status);
         assert_eq!(answer.field("strict-transport-security"), Some("max-age=60"), "{target}");
-    }
-}
-
-fn errors_have_their_pages_and_types_their_charset() {
-    let site = site();
-    site.write("notes.md", b"# Notes");
-    let rules = "default.rule = [{ headers.X-A = 'b', error-pages = { 403 = 'plain.txt', 404 = '404.html' } }, \
-                 { match = '/office/**', allow = '192.0.2.1' }, { match = '/app/**', fallback = 'index.html', \
-                 cache-control = 'no-store', headers.X-A = 'c' }]";
-    let keys = [
-        "default.types.md = 'text/markdown'",
-        "default.charset = 'iso-8859-1'",
-        "default.clean-urls = true",
-    ];
-    let server = Server::http("auto", site.path(), &[&keys[..], &[rules]].concat());
-    use Is::*;
-    let (a, charset) = (Field("x-a", "b"), Field("content-type", "text/html; charset=iso-8859-1"));
-    let app = [Text("home"), Field("x-a", "c"), Field("cache-control", "no-store"), charset];
-    // Twice, so that the second answers come from the cache.
-    for _ in 0..2 {
-        check_both(
-            &server,
-            &[
-                (
-                    get("/notes.md", ""),
-                    200,
-                    &[Field("content-type", "text/markdown; charset=iso-8859-1")],
-                ),
-                (get("/office/plan.html", ""), 403, &[Text("text"), a]),
-                (get("/none", ""), 404, &[Text("nothing here"), a, charset]),
-                (get("/both", ""), 200, &[Text("page"), a, Without("cache-control")]),
-                (get("/index.html", ""), 200, &[Text("home"), a, Without("cache-control")]),
-                // Rules match what was asked for, not the file behind it.
-                (get("/app/deep", ""), 200, &app),
-                (get("/app/deep", "Range: bytes=0-1\r\n"), 206, &[Text("ho"), Field("x-a", "c")]),
-                (get("/app/deep", "If-Match: \"x\"\r\n"), 412, &[Field("x-a", "c")]),
-            ],
-        );
     }
 }

@@ -147,55 +147,34 @@ fn limits_per_address_count_the_clients_of_a_proxy() {
 
 fn fields_are_believed_from_trusted_proxies_only() {
     let both = "X-Forwarded-For: 198.51.100.1\r\nx-forwarded-for: 192.0.2.7, 127.0.0.2\r\n";
+    let rfc_7239 = "Forwarded: for=\"[2001:db8::7]:1\"\r\n";
     for (trusted, field, lines, expected) in [
-        ("127.0.0.1", "x-forwarded-for", "X-Forwarded-For: 192.0.2.7\r\n", "192.0.2.7"),
         ("127.0.0.0/8", "x-forwarded-for", both, "192.0.2.7"),
-        ("127.0.0.1", "x-forwarded-for", "X-Forwarded-For: 192.0.2.7, x\"\r\n", "127.0.0.1"),
-        ("127.0.0.1", "x-forwarded-for", "Forwarded: for=192.0.2.7\r\n", "127.0.0.1"),
-        ("127.0.0.1", "forwarded", "Forwarded: for=\"[2001:db8::7]:1\"\r\n", "2001:db8::7"),
-        ("127.0.0.1", "forwarded", "X-Forwarded-For: 192.0.2.7\r\n", "127.0.0.1"),
-        ("192.0.2.0/24", "x-forwarded-for", "X-Forwarded-For: 192.0.2.7\r\n", "127.0.0.1"),
+        ("127.0.0.1", "forwarded", rfc_7239, "2001:db8::7"),
+        ("127.0.0.1", "x-forwarded-for", rfc_7239, "127.0.0.1"),
+        ("192.0.2.0/24", "x-forwarded-for", both, "127.0.0.1"),
     ] {
-        let logging =
-            Logging::new(&[&set("forwarded-from", trusted), &set("forwarded-field", field)]);
-        let mut stream = connect(logging.server.address());
-        assert_eq!(ask_on(&mut stream, &get("/hello.txt", lines)).status, 200);
+        let keys = [set("forwarded-from", trusted), set("forwarded-field", field)];
+        let logging = Logging::new(&keys.each_ref().map(String::as_str));
         // Each request has its own.
-        assert_eq!(ask_on(&mut stream, &get("/none", "")).status, 404);
-        drop(stream);
-        let (clients, _) = logging.end("requests");
-        assert_eq!(clients, [expected, "127.0.0.1"], "{trusted} {field}");
+        let requests = get("/hello.txt", lines) + &get("/none", "");
+        assert_eq!(statuses(&logging.server, &requests), [200, 404]);
+        assert_eq!(logging.end("requests").0, [expected, "127.0.0.1"], "{trusted} {field}");
     }
 }
 
 /// Behind a proxy that ends TLS, all requests were redirected to https, for ever.
 fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
     let site = Site::usual();
-    for (trusted, field, rows) in [
+    let proto = |proto| format!("X-Forwarded-Proto: {proto}\r\n");
+    for (trusted, rows) in [
         (
             "127.0.0.1",
-            "x-forwarded-for",
-            &[
-                ("X-Forwarded-Proto: https\r\n", 200),
-                ("x-forwarded-proto: HTTPS, http\r\n", 200),
-                ("X-Forwarded-Proto: http\r\n", 301),
-                ("Forwarded: for=192.0.2.7;proto=https\r\n", 301),
-                ("", 301),
-            ][..],
+            &[(proto("HTTPS, http"), 200), (proto("http"), 301), (String::new(), 301)][..],
         ),
-        (
-            "127.0.0.1",
-            "forwarded",
-            &[
-                ("Forwarded: for=192.0.2.7;Proto=\"https\"\r\n", 200),
-                ("Forwarded: for=192.0.2.7;proto=http\r\n", 301),
-                ("X-Forwarded-Proto: https\r\n", 301),
-            ],
-        ),
-        ("192.0.2.0/24", "x-forwarded-for", &[("X-Forwarded-Proto: https\r\n", 301)]),
+        ("192.0.2.0/24", &[(proto("https"), 301)]),
     ] {
-        let (from, field) = (set("forwarded-from", trusted), set("forwarded-field", field));
-        let options = ["default.redirect-to-https = true", &from, &field];
+        let options = ["default.redirect-to-https = true", &set("forwarded-from", trusted)];
         let server = Server::http(ENGINE, site.path(), &options);
         let rows = rows.iter().map(|(lines, status)| (get("/hello.txt", lines), *status, &[][..]));
         check_both(&server, &rows.collect::<Vec<Row<'_>>>());

@@ -14,8 +14,6 @@ pub(crate) const TESTS: &[Test] = tests![
     without_a_default_unknown_hosts_are_misdirected,
     paths_and_hosts_are_redirected_before_files_are_looked_for,
     http_is_redirected_to_https_and_https_is_not,
-    a_server_may_only_redirect_and_a_reload_replaces_the_rules,
-    redirects_that_are_wrong_are_found,
     protected_directories_need_a_password_by_every_path_and_method,
     concurrent_verifications_of_passwords_have_a_bound,
     a_reload_replaces_users_and_forgets_the_verified,
@@ -61,14 +59,10 @@ fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
     // Twice, so that the second answers come from the cache.
     for _ in 0..2 {
         for (host, expected) in [
-            ("a.example.org", "exact"),
             ("A.Example.ORG:8080", "exact"),
-            ("a.example.org.", "exact"),
             ("[::1]:80", "exact"),
-            ("b.example.org", "wild"),
             ("c.b.example.org", "wild"),
             ("example.org", "default"),
-            ("127.0.0.1", "default"),
         ] {
             let large = expected.repeat(30_000);
             let own = if expected == "exact" { exact } else { Without("x-exact") };
@@ -153,26 +147,20 @@ fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
     check_both(
         &server,
         &[
-            (of_host("x", "/hello.txt"), 301, &to("/moved.txt")),
             (of_host("x", "/%68ello.txt?q=1&r"), 301, &to("/moved.txt?q=1&r")),
-            (of_host("x", "/old/"), 302, &to("/new/")),
             (
                 of_host("x", "/old/a%20b/%0d%0aSet-Cookie:x?%0d%0a"),
                 302,
                 &to("/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a"),
             ),
             (of_host("x", "/old//evil.example/%2e%2e"), 302, &to("/new/")),
-            (of_host("x", "/old/here.txt"), 307, &to("https://example.org:8443/there?a=b")),
             (of_host("x", "/old/here.txt?c"), 307, &to("https://example.org:8443/there?a=b&c")),
-            (of_host("x", "/all/of/it"), 308, &to("http://other.example/")),
             (of_host("WWW.example.org:80", "/a/b?c"), 308, &to("https://example.org/a/b?c")),
             // Inherited.
             (of_host("example.org", "/hello.txt"), 301, &to("/moved.txt")),
             // Not of a rule.
             (of_host("x", "/old"), 404, &[Without("location")]),
             (of_host("x", "/index.html"), 200, &[Without("location")]),
-            (of_host("x", "/old/%2fx"), 404, &[Without("location")]),
-            (of_host("x", "/old/../.."), 400, &[Without("location")]),
             (
                 of_host("x", "/all/"),
                 308,
@@ -180,11 +168,6 @@ fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
             ),
             (of_host("x", "/old/x").replacen("GET", "HEAD", 1), 302, &to("/new/x")),
             (of_host("x", "/old/x").replacen("GET", "OPTIONS", 1), 204, &[]),
-            (
-                "GET /old/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab".to_owned(),
-                302,
-                &to("/new/x"),
-            ),
         ],
     );
     // Many at once, between files.
@@ -223,45 +206,10 @@ fn http_is_redirected_to_https_and_https_is_not() {
         client.write_all(get(target, "").as_bytes()).expect("the server reads");
         assert_eq!(read_response(&mut client, false).status, status);
     }
-    let server =
-        serve(ENGINE, site.path(), &identity, &["default.redirect-to-https = 'b.example:8443'"]);
+    // A server may only redirect.
+    let text = "[server]\nlisten = '127.0.0.1:0'\n[[site]]\nredirect-to-https = 'b.example:8443'\n";
+    let server = Configured::new(Site::new(), text).serve(ENGINE);
     check_both(&server, &[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
-}
-
-fn a_server_may_only_redirect_and_a_reload_replaces_the_rules() {
-    let text = |rules: &str| format!("[server]\nlisten = \"127.0.0.1:0\"\n[[site]]\n{rules}\n");
-    let configured = Configured::new(Site::new(), &text("redirect-to-https = true"));
-    let server = configured.serve(ENGINE);
-    let before: &[Is<'_>] = &[Field("location", "https://a/x")];
-    check_both(&server, &[(of_host("a", "/x"), 301, before)]);
-    configured.write(&text("rule = [{ match = \"/a\", redirect = \"//b\" }]"));
-    reload(&server, "is not a redirect target");
-    check_both(&server, &[(of_host("a", "/x"), 301, before)]);
-    let rule = "rule = [{ match = \"/x\", redirect = \"/y\", status = 302 }]";
-    configured.write(&text(&format!("redirect-to-https = false\n{rule}")));
-    reload(&server, RELOADED);
-    check_both(
-        &server,
-        &[
-            (of_host("a", "/x"), 302, &[Field("location", "/y")]),
-            (of_host("a", "/z"), 404, &[Without("location")]),
-        ],
-    );
-}
-
-fn redirects_that_are_wrong_are_found() {
-    let rule = |keys: &str| format!("[[site]]\nroot = \"ROOT\"\nrule = [{keys}]\n");
-    let many: Vec<String> =
-        (0..2001).map(|n| format!("{{ match = \"/{n}\", redirect = \"/x\" }}")).collect();
-    check_refuses(&[
-        (&rule("{ redirect = '//evil.example/' }"), ":3: redirect: `//evil.example/`"),
-        (&rule("{ redirect = \"/b\\r\\nX: y\" }"), "is not a redirect target"),
-        (&rule("{ redirect = '/b', status = 303 }"), "`303` is not a redirect status"),
-        (&rule("{ match = '/a', status = 302 }"), "status needs redirect in the same rule"),
-        (&rule("{ match = '*.html', redirect = '/b/**' }"), "if all patterns end so"),
-        (&rule(&many.join(", ")), "2001 rules are more than 2000"),
-        ("[[site]]\nredirect-to-https = \"a/b\"\n", ":2: redirect-to-https: `a/b` is neither"),
-    ]);
 }
 
 /// `ann` with the password `secret`, and `bob` with `other`.
@@ -316,23 +264,18 @@ fn protected_directories_need_a_password_by_every_path_and_method() {
         row("/private/", WRONG, 401),
         row("/private/", NOBODY, 401),
         row("/private/", "Authorization: Bearer YW5uOnNlY3JldA==\r\n", 401),
-        row("/private/", "Authorization: Basic !\r\n", 401),
         row("/private/", ANN, 200),
-        row("/private/", BOB, 200),
         row("/private/none", "", 401),
         row("/private/none", ANN, 404),
         row("/private/deep/large.bin", WRONG, 401),
         row("/private/deep/large.bin", ANN, 200),
         row("/private/deep/large.bin", "Range: bytes=0-9\r\n", 401),
-        row("/private/deep/", "", 401),
         row("/private/deep", "", 401),
         row("/private/other/x.txt", ANN, 401),
         row("/private/other/x.txt", BOB, 200),
         // Other ways to write the path.
         row("/%70rivate/", "", 401),
-        row("/./private/index.html", "", 401),
-        row("/x/../private/index.html", "", 401),
-        row("/private/index.html?x", "", 401),
+        row("/x/../private/index.html?x", "", 401),
     ];
     // Again, so that later ones are answered from the cache.
     (0..2).for_each(|_| check_both(&server, &rows));
@@ -402,15 +345,9 @@ fn no_password_is_asked_for_without_tls_if_https_is_required() {
 fn files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown() {
     for (text, users, words) in [
         ("auth = 'ETC/none'", USERS, "twinring.toml:3: cannot read the users of auth, "),
-        ("auth = 'ETC'", USERS, "not a regular file"),
         ("auth = 'ETC/users'", "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1: its hash"),
-        ("auth = 'ETC/users'", "ann\n", "line 1: expected USER:HASH"),
         ("match = '/private', auth = 'ETC/users'", USERS, "only directories can be protected"),
-        ("match = '*.html', allow = '::1'", USERS, "only directories can be protected"),
-        ("match = 'private/**', auth = 'ETC/users'", USERS, "all paths begin with a slash"),
-        ("auth = 'ETC/users', realm = 'a\"b'", USERS, "is not a realm"),
         ("realm = 'a'", USERS, "realm needs auth in the same rule"),
-        ("allow = '10.0.0.1/8'", USERS, "did you mean 10.0.0.0/8?"),
     ] {
         let configured = protected(&format!("[[site]]\nroot = \"ROOT\"\nrule = [{{ {text} }}]\n"));
         configured.etc.write("users", users.as_bytes());

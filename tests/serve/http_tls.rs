@@ -9,7 +9,6 @@ use rustls::version::{TLS12, TLS13};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 
@@ -18,13 +17,12 @@ pub(crate) const TESTS: &[Test] = tests![
     sessions_are_resumed,
     invalid_handshakes_are_refused,
     records_cut_anywhere_are_put_together,
-    certificates_are_replaced_under_load
+    connections_outlive_their_certificate
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     answers_are_the_same_with_tls_and_without,
     an_end_differs_from_a_cut,
     a_drain_sends_close_notify,
-    a_slow_reader_is_bounded_and_loses_nothing
 ];
 
 const ENGINE: &str = "auto";
@@ -170,104 +168,41 @@ fn invalid_handshakes_are_refused() {
 fn records_cut_anywhere_are_put_together() {
     let (_site, identity, server) = usual(ENGINE, &[]);
     let config = Arc::new(identity.trust(&VERSIONS));
-    for step in [1, 7, 100] {
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        let request = get("/hello.txt", "").repeat(3);
-        client.conn.writer().write_all(request.as_bytes()).expect("room");
-        client.conn.send_close_notify();
-        let mut records = Vec::new();
-        while client.conn.wants_write() {
-            client.conn.write_tls(&mut records).expect("memory");
-        }
-        for chunk in records.chunks(step) {
-            client.sock.write_all(chunk).expect("the server reads");
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        let mut answers = Vec::new();
-        client.read_to_end(&mut answers).expect("an orderly end");
-        let lengths: Vec<usize> = responses(&answers).iter().map(|it| it.body.len()).collect();
-        assert_eq!(lengths, [36; 3]);
+    let mut client = secure(encrypted(&server), &config).expect("a handshake");
+    client.conn.writer().write_all(get("/hello.txt", "").repeat(3).as_bytes()).expect("room");
+    client.conn.send_close_notify();
+    let mut records = Vec::new();
+    while client.conn.wants_write() {
+        client.conn.write_tls(&mut records).expect("memory");
     }
+    for byte in records.chunks(1) {
+        client.sock.write_all(byte).expect("the server reads");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).expect("an orderly end");
+    let lengths: Vec<usize> = responses(&answers).iter().map(|it| it.body.len()).collect();
+    assert_eq!(lengths, [36; 3]);
 }
 
-fn a_slow_reader_is_bounded_and_loses_nothing(engine: &str) {
-    const BYTES: usize = 30_000_000;
-    const READERS: usize = 8;
-    let (site, identity, server) = usual(engine, &["server.send-timeout = '30s'"]);
-    let content = pattern(5, BYTES);
-    site.write("huge.bin", &content);
-    let config = Arc::new(identity.trust(&VERSIONS));
-    let before = server.memory_bytes();
-    let mut readers: Vec<Client> = (0..READERS)
-        .map(|_| {
-            let mut client = secure(encrypted(&server), &config).expect("a handshake");
-            client.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
-            client
-        })
-        .collect();
-    std::thread::sleep(Duration::from_millis(500));
-    let grown = server.memory_bytes().saturating_sub(before);
-    assert!(grown < READERS as u64 * (1 << 20) + (8 << 20), "{grown} bytes for {READERS}");
-    // Other clients are served meanwhile.
-    let small = talk_secure(encrypted(&server), &config, get("/hello.txt", "").as_bytes());
-    assert_eq!(responses(&small.expect("an orderly end"))[0].body.len(), 36);
-    let mut first = std::io::BufReader::new(readers.remove(0));
-    drop(readers);
-    let answer = read_response(&mut first, false);
-    assert_eq!(answer.status, 200);
-    assert_same(&answer.body, &content);
-}
-
-fn certificates_are_replaced_under_load() {
+/// (How a reload replaces certificates is in `http_reload`.)
+fn connections_outlive_their_certificate() {
     let (_site, identity, server) = usual(ENGINE, &["--workers", "2"]);
     let address = encrypted(&server);
     let old = Arc::new(identity.trust(&VERSIONS));
     let mut stays = secure(address, &old).expect("a handshake");
-    let done = AtomicBool::new(false);
-    let told = |text: &str| wait_until(text, || server.stderr().contains(text));
-    std::thread::scope(|scope| {
-        let at_the_end = AtTheEnd(&done);
-        let clients: Vec<Client> =
-            (0..3).map(|_| secure(address, &old).expect("a handshake")).collect();
-        let load: Vec<_> = clients
-            .into_iter()
-            .map(|mut client| {
-                let done = &done;
-                scope.spawn(move || {
-                    let mut served = 0;
-                    while !done.load(Ordering::Relaxed) {
-                        client.write_all(get("/large.bin", "").as_bytes()).expect("no reset");
-                        assert_eq!(read_response(&mut client, false).body.len(), 700_001);
-                        served += 1;
-                    }
-                    served
-                })
-            })
-            .collect();
-        // One that is of no use, and one whose key is another's.
-        let kept = std::fs::read(identity.certificate()).expect("a file");
-        std::fs::write(identity.certificate(), "nonsense").expect("a file");
-        server.signal(Signal::SIGHUP);
-        told("the file has none in PEM format");
-        std::fs::write(identity.certificate(), &kept).expect("a file");
-        let other = Identity::new();
-        std::fs::copy(other.key(), identity.key()).expect("a file");
-        server.signal(Signal::SIGHUP);
-        told("it is not that of the certificate");
-        secure(address, &old).expect("the certificate in use");
-        identity.renew();
-        server.signal(Signal::SIGHUP);
-        told("sites, certificates were reloaded");
-        let new = Arc::new(identity.trust(&VERSIONS));
-        secure(address, &new).expect("the new certificate");
-        secure(address, &old).expect_err("the old one is not shown any more");
-        drop(at_the_end);
-        let served = load.into_iter().map(|client| client.join().expect("served"));
-        assert!(served.sum::<usize>() > 0);
-    });
+    // One whose key is another's.
+    let other = Identity::new();
+    std::fs::copy(other.key(), identity.key()).expect("a file");
+    reload(&server, "it is not that of the certificate");
+    secure(address, &old).expect("the certificate in use");
+    identity.renew();
+    reload(&server, "sites, certificates were reloaded");
+    secure(address, &Arc::new(identity.trust(&VERSIONS))).expect("the new certificate");
+    secure(address, &old).expect_err("the old one is not shown any more");
     stays.write_all(get("/hello.txt", "").as_bytes()).expect("no reset");
     assert_eq!(read_response(&mut stays, false).status, 200);
-    server.end();
+    server.terminate();
 }
 
 fn a_drain_sends_close_notify(engine: &str) {

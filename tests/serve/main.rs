@@ -12,7 +12,6 @@ mod families;
 mod http2;
 mod http_activation;
 mod http_answers;
-mod http_browser;
 mod http_compression;
 mod http_config;
 mod http_connections;
@@ -49,12 +48,10 @@ fn main() -> std::process::ExitCode {
         http_activation::TESTS,
         http_activation::ENGINE_TESTS,
         http_answers::TESTS,
-        http_browser::TESTS,
         http_compression::TESTS,
         http_config::TESTS,
         http_connections::TESTS,
         http_connections::ENGINE_TESTS,
-        http_delivery::TESTS,
         http_delivery::ENGINE_TESTS,
         http_files::TESTS,
         http_files::ENGINE_TESTS,

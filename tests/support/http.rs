@@ -98,14 +98,6 @@ impl Configured {
     }
 }
 
-/// Each of these texts is a configuration that `--check` refuses, with these words.
-pub(crate) fn check_refuses(cases: &[(&str, &str)]) {
-    for (text, words) in cases {
-        let (code, _, told) = Configured::new(Site::usual(), text).check(&[]);
-        assert!(code != Some(0) && told.contains(words), "{text}: {code:?} {told}");
-    }
-}
-
 /// Sends SIGHUP, and waits until the server has said these words once more.
 pub(crate) fn reload(server: &Server, words: &str) {
     let count = || server.stderr().matches(words).count();
