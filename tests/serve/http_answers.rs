@@ -143,7 +143,7 @@ fn conditions_and_ranges_select_what_is_sent() {
                 true => (request, 200, &is[..1]),
                 false => (request, 206, &is),
             };
-            check_both(&server, &[row.clone()]);
+            check_both(&server, std::slice::from_ref(&row));
             assert_same(&ask(&server, &row.0).body, &content[part]);
         }
         let outside = get(target, &format!("Range: bytes={length}-\r\n"));
