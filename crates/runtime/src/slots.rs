@@ -1,39 +1,55 @@
 //! A slab whose keys carry a generation, so that a late completion or waker for an entry that is
 //! gone finds nothing instead of finding its successor.
 
-/// Names one entry of a [`Slots`]: index and generation.
+/// Names one entry of a [`Slots`]: index and generation, and above them the mark of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    index: u32,
-    generation: u32,
-}
+pub(crate) struct Key(u64);
 
 impl Key {
-    /// Bits of an index inside [`to_bits`](Key::to_bits): 268 million entries at once.
+    /// Bits of an index: 268 million entries at once.
     const INDEX_BITS: u32 = 28;
     /// Bits of a generation. An entry has to be reused 16 million times before an old key could
     /// be mistaken for a new one; completions arrive within one or two uses.
     const GENERATION_BITS: u32 = 24;
-    /// Bits that [`to_bits`](Key::to_bits) uses; those above are free for the caller.
+    /// Bits of both; those above are a mark, or free for the caller if the table has none.
     pub(crate) const BITS: u32 = Key::INDEX_BITS + Key::GENERATION_BITS;
 
-    /// Packs the key into the low [`Key::BITS`] bits.
-    pub(crate) fn to_bits(self) -> u64 {
-        u64::from(self.index) | u64::from(self.generation) << Key::INDEX_BITS
+    fn new(index: usize, tag: u64) -> Key {
+        Key(index as u64 | tag << Key::INDEX_BITS)
     }
 
-    /// The inverse of [`to_bits`](Key::to_bits); ignores the bits above.
+    fn index(self) -> usize {
+        (self.0 & ((1 << Key::INDEX_BITS) - 1)) as usize
+    }
+
+    /// Generation and mark.
+    fn tag(self) -> u64 {
+        self.0 >> Key::INDEX_BITS
+    }
+
+    /// The mark of the table.
+    pub(crate) fn mark(self) -> usize {
+        (self.0 >> Key::BITS) as usize
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// A key of a table without a mark; ignores the bits above.
     pub(crate) fn from_bits(bits: u64) -> Key {
-        Key {
-            index: (bits & ((1 << Key::INDEX_BITS) - 1)) as u32,
-            generation: ((bits >> Key::INDEX_BITS) & ((1 << Key::GENERATION_BITS) - 1)) as u32,
-        }
+        Key(bits & ((1 << Key::BITS) - 1))
+    }
+
+    /// The inverse of [`to_bits`](Key::to_bits).
+    pub(crate) fn from_all_bits(bits: u64) -> Key {
+        Key(bits)
     }
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    generation: u32,
+    tag: u64,
     value: Option<T>,
 }
 
@@ -44,6 +60,7 @@ pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
     live: usize,
+    mark: u16,
 }
 
 impl<T> Default for Slots<T> {
@@ -54,7 +71,12 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     pub(crate) fn new() -> Slots<T> {
-        Slots { entries: Vec::new(), free: Vec::new(), live: 0 }
+        Slots::with_mark(0)
+    }
+
+    /// A table whose keys no other table has, if its mark is its own.
+    pub(crate) fn with_mark(mark: u16) -> Slots<T> {
+        Slots { entries: Vec::new(), free: Vec::new(), live: 0, mark }
     }
 
     /// Number of live entries.
@@ -79,37 +101,39 @@ impl<T> Slots<T> {
             let entry = &mut self.entries[index as usize];
             debug_assert!(entry.value.is_none(), "a free slot holds nothing");
             entry.value = Some(value);
-            return Key { index, generation: entry.generation };
+            return Key::new(index as usize, entry.tag);
         }
-        let index = self.entries.len() as u32;
+        let index = self.entries.len();
         assert!(index < 1 << Key::INDEX_BITS, "slot table is full");
-        self.entries.push(Entry { generation: 0, value: Some(value) });
-        Key { index, generation: 0 }
+        let tag = u64::from(self.mark) << Key::GENERATION_BITS;
+        self.entries.push(Entry { tag, value: Some(value) });
+        Key::new(index, tag)
     }
 
     /// The entry, if it is still the one that `key` was made for.
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        let entry = self.entries.get(key.index as usize)?;
-        if entry.generation == key.generation { entry.value.as_ref() } else { None }
+        let entry = self.entries.get(key.index())?;
+        if entry.tag == key.tag() { entry.value.as_ref() } else { None }
     }
 
     /// The entry, mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let entry = self.entries.get_mut(key.index as usize)?;
-        if entry.generation == key.generation { entry.value.as_mut() } else { None }
+        let entry = self.entries.get_mut(key.index())?;
+        if entry.tag == key.tag() { entry.value.as_mut() } else { None }
     }
 
     /// Takes the entry out; its key, and every copy of it, names nothing from now on.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        let entry = self.entries.get_mut(key.index as usize)?;
-        if entry.generation != key.generation {
+        let entry = self.entries.get_mut(key.index())?;
+        if entry.tag != key.tag() {
             return None;
         }
         let value = entry.value.take()?;
-        entry.generation = (entry.generation + 1) & ((1 << Key::GENERATION_BITS) - 1);
-        self.free.push(key.index);
+        let generations = (1 << Key::GENERATION_BITS) - 1;
+        entry.tag = entry.tag & !generations | (entry.tag + 1) & generations;
+        self.free.push(key.index() as u32);
         self.live -= 1;
         Some(value)
     }
@@ -117,8 +141,7 @@ impl<T> Slots<T> {
     /// Keys of all live entries, in index order.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
-        live.map(|(index, entry)| Key { index: index as u32, generation: entry.generation })
-            .collect()
+        live.map(|(index, entry)| Key::new(index, entry.tag)).collect()
     }
 }
 
@@ -129,9 +152,16 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_key_survives_packing() {
-        let key = Key { index: (1 << Key::INDEX_BITS) - 1, generation: 7 };
-        assert_eq!(Key::from_bits(key.to_bits() | 0xff << Key::BITS), key);
+    fn a_key_is_used_up_after_its_generations_and_keeps_its_mark() {
+        let mut slots = Slots::with_mark(0xfff);
+        let first = slots.insert(1);
+        assert_eq!((first.mark(), first.index(), slots.remove(first)), (0xfff, 0, Some(1)));
+        slots.entries[0].tag |= (1 << Key::GENERATION_BITS) - 1;
+        let last = slots.insert(2);
+        assert_eq!(Key::from_all_bits(last.to_bits()), last);
+        assert_eq!((last.mark(), slots.remove(last), slots.insert(3)), (0xfff, Some(2), first));
+        let plain = Slots::new().insert(4);
+        assert_eq!(Key::from_bits(plain.to_bits() | 0xff << Key::BITS), plain);
     }
 
     proptest! {

@@ -11,9 +11,8 @@
 
 use super::{DRAINING, RUNNING, STOPPING, Shared};
 use crate::blocking;
-use crate::slots::Key;
 use crate::sync::{AtomicU8, Mutex};
-use crate::task::{Executor, Registration, TaskId, Watch, waker};
+use crate::task::{Executor, Registration, Watch, waker};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use std::cell::Cell;
@@ -70,7 +69,7 @@ impl Machine {
             finished.set(finished.get() + 1);
             Poll::Ready(())
         })));
-        waker(TaskId { worker: self.registration.worker, key })
+        waker(key)
     }
 
     /// Like `Worker::run_main` and `Worker::turn`, with the eventfd as the only event.
@@ -200,7 +199,7 @@ fn a_stale_waker_wakes_no_task() {
 fn a_waker_of_a_worker_that_is_gone_does_no_harm() {
     check(|gone| {
         let number = gone.registration.worker;
-        let stale = waker(TaskId { worker: number, key: Key::from_bits(0) });
+        let stale = gone.spawn(&[]);
         let late = thread::spawn(move || stale.wake());
         let watch = gone.watch;
         drop(gone);

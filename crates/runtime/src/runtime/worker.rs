@@ -47,7 +47,7 @@ pub(crate) fn is_serving() -> bool {
 
 /// The state of one worker thread.
 pub(crate) struct Worker {
-    pub(super) registration: Registration,
+    pub(crate) registration: Registration,
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
     pub(crate) driver: RefCell<Driver>,

@@ -8,7 +8,6 @@
 
 use super::eventfd::EventFd;
 use super::join::Starter;
-use super::waker::TaskId;
 use crate::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
 use std::io;
@@ -127,7 +126,7 @@ impl Inbox {
 
 /// Holds a worker's number; releases it when dropped.
 pub(crate) struct Registration {
-    pub(crate) worker: u16,
+    pub(crate) worker: usize,
     pub(crate) inbox: Arc<Inbox>,
 }
 
@@ -151,22 +150,22 @@ impl Registration {
             inboxes.push(None);
         }
         inboxes[free] = Some(Arc::clone(&inbox));
-        Ok(Registration { worker: free as u16, inbox })
+        Ok(Registration { worker: free, inbox })
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut inboxes = INBOXES.write().unwrap_or_else(PoisonError::into_inner);
-        inboxes[usize::from(self.worker)] = None;
+        inboxes[self.worker] = None;
     }
 }
 
 /// Wakes a task of another worker. An unused number wakes no task; one that was reassigned to a
 /// newer worker wakes at most one task there unnecessarily.
-pub(super) fn wake_remote(task: TaskId) {
+pub(super) fn wake_remote(task: Key) {
     let inboxes = INBOXES.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Some(inbox)) = inboxes.get(usize::from(task.worker)) {
-        inbox.push(task.key);
+    if let Some(Some(inbox)) = inboxes.get(task.mark()) {
+        inbox.push(task);
     }
 }

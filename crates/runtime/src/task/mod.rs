@@ -20,7 +20,7 @@ pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
 pub(crate) use join::{OUTSIDE, Panic, task_for};
 pub use join_set::JoinSet;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
-pub(crate) use waker::{TaskId, task_of, waker};
+pub(crate) use waker::{task_of, waker};
 
 use self::inbox::Pending;
 use crate::counters::Counters;
@@ -43,7 +43,6 @@ struct Task {
     queued: bool,
 }
 
-#[derive(Default)]
 struct Tasks {
     slots: Slots<Task>,
     /// Tasks that a task or another thread woke; those of the present round are in front.
@@ -54,13 +53,14 @@ struct Tasks {
 
 /// Runs the tasks of one worker. All of its state belongs to one thread.
 pub(crate) struct Executor {
-    worker: u16,
     counters: Arc<Counters>,
     /// A panic of a task is passed on, which ends the worker.
     stop_on_panic: bool,
     tasks: RefCell<Tasks>,
     /// No task is in `ready` or `yielded`.
     idle: Cell<bool>,
+    /// Tasks that had yielded before this round.
+    yielded: Cell<usize>,
     /// What is left of [`OPERATIONS_PER_POLL`] to the task that is being polled.
     budget: Cell<i64>,
 }
@@ -78,13 +78,15 @@ const OPERATIONS_PER_POLL: i64 = 32;
 const OPERATION_BYTES: usize = 8 * 1024;
 
 impl Executor {
-    pub(crate) fn new(worker: u16, counters: Arc<Counters>, stop_on_panic: bool) -> Executor {
+    /// The number of the worker is part of the names of its tasks.
+    pub(crate) fn new(worker: usize, counters: Arc<Counters>, stop_on_panic: bool) -> Executor {
+        let slots = Slots::with_mark(worker as u16);
         Executor {
-            worker,
             counters,
             stop_on_panic,
-            tasks: RefCell::default(),
+            tasks: RefCell::new(Tasks { slots, ready: Vec::new(), yielded: VecDeque::new() }),
             idle: Cell::new(true),
+            yielded: Cell::new(0),
             budget: Cell::new(OPERATIONS_PER_POLL),
         }
     }
@@ -136,49 +138,53 @@ impl Executor {
     /// task is ready: the worker may sleep, and the eventfd ends that when another thread wakes a task.
     #[inline(always)]
     pub(crate) fn run(&self, woken: &mut Vec<Waker>) -> bool {
-        let yielded = if self.idle.get() { 0 } else { self.tasks.borrow().yielded.len() };
         for waker in &mut *woken {
-            match task_of(waker) {
-                Some(task) if task.worker == self.worker => self.poll(task.key, waker, false),
-                _ => wake_foreign(waker),
+            let found = task_of(waker).is_some_and(|task| self.poll(task, waker, false));
+            if !found {
+                wake_foreign(waker);
             }
         }
         // What is left are numbers, which need not be dropped.
         forget_all(woken);
         if !self.idle.get() {
-            self.run_ready(yielded);
+            self.run_ready();
         }
         self.idle.get()
     }
 
     #[inline(never)]
-    fn run_ready(&self, yielded: usize) {
+    fn run_ready(&self) {
         let ready = self.tasks.borrow().ready.len();
         for at in 0..ready {
             self.poll_queued(|tasks| tasks.ready.get(at).copied());
         }
         drop(self.tasks.borrow_mut().ready.drain(..ready));
-        for _ in 0..yielded.min(YIELDED_PER_ROUND) {
+        for _ in 0..self.yielded.get().min(YIELDED_PER_ROUND) {
             self.poll_queued(|tasks| tasks.yielded.pop_front());
         }
         let tasks = self.tasks.borrow();
+        self.yielded.set(tasks.yielded.len());
         self.idle.set(tasks.ready.is_empty() && tasks.yielded.is_empty());
     }
 
     fn poll_queued(&self, next: impl FnOnce(&mut Tasks) -> Option<Key>) {
         let key = next(&mut self.tasks.borrow_mut());
-        key.into_iter().for_each(|key| self.poll(key, &self.waker(key), true));
+        key.into_iter().for_each(|key| _ = self.poll(key, &waker(key), true));
     }
 
-    /// Polls a task, if it has not ended and `queued` says whether it is queued: what is queued has its turn then.
+    /// Polls a task if `queued` says whether it is queued: what is queued has its turn then. False if it is no
+    /// task here, or has ended.
     #[inline(always)]
-    fn poll(&self, key: Key, waker: &Waker, queued: bool) {
+    fn poll(&self, key: Key, waker: &Waker, queued: bool) -> bool {
         let mut tasks = self.tasks.borrow_mut();
-        let Some(task) = tasks.slots.get_mut(key).filter(|task| task.queued == queued) else {
-            return;
-        };
-        task.queued = false;
-        let Some(mut future) = task.future.take() else { return };
+        let Some(task) = tasks.slots.get_mut(key) else { return false };
+        if task.queued != queued {
+            return true;
+        }
+        if queued {
+            task.queued = false;
+        }
+        let Some(mut future) = task.future.take() else { return true };
         drop(tasks);
         self.budget.set(OPERATIONS_PER_POLL);
         let polled = future.as_mut().poll(&mut Context::from_waker(waker));
@@ -187,13 +193,10 @@ impl Executor {
         {
             debug_assert!(task.future.is_none(), "its future is here");
             std::mem::forget(task.future.replace(future));
-            return;
+            return true;
         }
         self.end_task(key, future);
-    }
-
-    fn waker(&self, key: Key) -> Waker {
-        waker(TaskId { worker: self.worker, key })
+        true
     }
 
     /// The task is over, or was aborted while it ran.
@@ -275,7 +278,7 @@ impl Executor {
     }
 }
 
-/// Calls a waker that is not of a task here, and leaves one that need not be dropped. A panic of such foreign
+/// Calls a waker that is not of a task here, or of one that has ended, and leaves one that need not be dropped. A panic of such foreign
 /// code ends the worker.
 #[cold]
 fn wake_foreign(waker: &mut Waker) {
