@@ -7,14 +7,14 @@
 
 use crate::sys;
 use crate::sys::Mapping;
-use crate::task::{WaitQueue, WaitToken, Waiter};
-use std::any::Any;
+use crate::task::{JoinError, Outcome, WaitQueue, WaitToken, Waiter};
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ const SPAWNED_THREADS_MAX: usize = 64;
 const THREAD_BYTES: usize = 4 << 20;
 /// Jobs that wait for a thread; further ones wait in their tasks.
 const QUEUE_MAX: usize = 256;
-type Work = Box<dyn FnOnce() + Send>;
+
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads of one runtime.
 pub(crate) struct Pool {
@@ -86,26 +87,55 @@ impl Pool {
         Pool { name, threads_max, state, work, ended }
     }
 
-    /// A job that is queued when it is polled first.
-    pub(crate) fn run<T: Send + 'static>(
+    /// Runs work, which is queued when this is polled first. If it is dropped, work that has begun continues.
+    ///
+    /// # Errors
+    /// If the runtime has ended or no thread can be started.
+    pub(crate) fn run<T, W>(
         self: &Arc<Pool>,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Job<T> {
-        let outcome = Arc::new(Mutex::new(Outcome::Waiting(None)));
-        let theirs = Arc::clone(&outcome);
-        let work = move || {
-            // Its future was dropped before it began.
-            if Arc::strong_count(&theirs) == 1 {
-                return;
+        work: W,
+    ) -> impl Future<Output = io::Result<T>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        let (pool, (work, outcome)) = (Arc::clone(self), job(work));
+        async move {
+            pool.queue(&mut Some(work)).await?;
+            match poll_fn(|cx| outcome.poll(cx)).await.map_err(JoinError::try_into_panic) {
+                Ok(output) => Ok(output),
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                Err(Err(_never_ran)) => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
             }
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            let before = std::mem::replace(&mut *lock(&theirs), Outcome::Done(Some(done)));
-            if let Outcome::Waiting(Some(waker)) = before {
-                waker.wake();
+        }
+    }
+
+    /// Queues the work; waits while the queue is full.
+    ///
+    /// # Errors
+    /// As [`run`](Pool::run); the work is left.
+    pub(crate) async fn queue(self: &Arc<Pool>, work: &mut Option<Work>) -> io::Result<()> {
+        let mut place = Place { pool: self, token: WaitToken::default() };
+        poll_fn(|cx| {
+            let mut waiter = Waiter::new(cx, &mut place.token);
+            let mut state = self.lock();
+            if state.closed {
+                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
             }
-        };
-        let (work, token): (Work, _) = (Box::new(work), WaitToken::default());
-        Job { pool: Arc::clone(self), work: Some(work), token, outcome }
+            if state.is_full() {
+                state.waiters.add(&mut waiter);
+                return Poll::Pending;
+            }
+            if !self.has_thread(&mut state) {
+                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
+            }
+            state.waiters.leave(&mut waiter);
+            state.queue.extend(work.take());
+            drop(state);
+            self.work.notify_one();
+            Poll::Ready(Ok(()))
+        })
+        .await
     }
 
     /// Queues work without a future; returns it if the queue is full.
@@ -152,8 +182,9 @@ impl Pool {
         stuck
     }
 
+    /// A panic inside a critical section leaves no inconsistent state here.
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a thread if no thread is free for one more job; false without any thread.
@@ -195,96 +226,33 @@ impl Pool {
     }
 }
 
-/// A panic inside a critical section leaves no inconsistent state here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-enum Outcome<T> {
-    Waiting(Option<Waker>),
-    /// Empty after the result was taken.
-    Done(Option<Result<T, Box<dyn Any + Send>>>),
-}
-
-/// The future of [`Pool::run`]. Dropping it discards the result; a running job continues.
-pub(crate) struct Job<T> {
-    pool: Arc<Pool>,
-    /// Until it was queued.
-    work: Option<Work>,
+/// A place among those who wait for room in the queue.
+struct Place<'a> {
+    pool: &'a Pool,
     token: WaitToken,
-    outcome: Arc<Mutex<Outcome<T>>>,
 }
 
-impl<T> fmt::Debug for Job<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("queued", &self.work.is_none()).finish_non_exhaustive()
-    }
-}
-
-impl<T> Job<T> {
-    /// Queues the work, or waits if the queue is full.
-    fn hand_over(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        let mut waiter = Waiter::new(cx, &mut self.token);
-        let mut state = self.pool.lock();
-        if state.closed {
-            return Err(io::Error::from_raw_os_error(libc::ECANCELED));
-        }
-        if state.is_full() {
-            state.waiters.add(&mut waiter);
-            return Ok(());
-        }
-        if !self.pool.has_thread(&mut state) {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        state.waiters.leave(&mut waiter);
-        state.queue.extend(self.work.take());
-        drop(state);
-        self.pool.work.notify_one();
-        Ok(())
-    }
-}
-
-impl<T> Future for Job<T> {
-    /// An error if the runtime has ended or no thread can be started.
-    type Output = io::Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let job = &mut *self;
-        let mut nowhere = WaitToken::default();
-        let mut waiter = Waiter::new(cx, &mut nowhere);
-        let mut outcome = lock(&job.outcome);
-        if let Outcome::Waiting(waker) = &mut *outcome {
-            // Before it is queued, so that it finds the waker.
-            waiter.store(waker);
-        }
-        if job.work.is_some() {
-            drop(outcome);
-            return match job.hand_over(cx) {
-                Ok(()) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error)),
-            };
-        }
-        match &mut *outcome {
-            Outcome::Waiting(_) => Poll::Pending,
-            Outcome::Done(done) => match done.take() {
-                Some(Ok(output)) => Poll::Ready(Ok(output)),
-                Some(Err(panic)) => std::panic::resume_unwind(panic),
-                None => Poll::Ready(Err(io::Error::other("a finished job was polled again"))),
-            },
-        }
-    }
-}
-
-impl<T> Drop for Job<T> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let waits = if self.token.may_wait() {
-            self.pool.lock().waiters.remove(&mut self.token)
-        } else {
-            None
-        };
-        let unwanted = std::mem::replace(&mut *lock(&self.outcome), Outcome::Waiting(None));
-        drop((waits, unwanted));
+        if self.token.may_wait() {
+            let waker = self.pool.lock().waiters.remove(&mut self.token);
+            drop(waker);
+        }
     }
+}
+
+/// Work for a thread, and how it ends. It does not begin if nobody waits for it then.
+pub(crate) fn job<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> (Work, Outcome<T>) {
+    let (outcome, completion) = Outcome::new();
+    let work = move || {
+        if completion.is_awaited() {
+            let done = catch_unwind(AssertUnwindSafe(work));
+            completion.settle(done.map_err(JoinError::panicked));
+        }
+    };
+    (Box::new(work), outcome)
 }
 
 #[cfg(test)]
@@ -292,14 +260,14 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
-    use std::task::Wake;
+    use std::task::{Context, Wake};
 
     /// A job that reports that it has begun, and then blocks as on a dead server.
     fn stuck(begun: &mpsc::Sender<()>, gate: &Arc<Mutex<mpsc::Receiver<()>>>) -> Work {
         let (begun, gate) = (begun.clone(), Arc::clone(gate));
         Box::new(move || {
             begun.send(()).unwrap_or_default();
-            lock(&gate).recv().unwrap_or_default();
+            gate.lock().unwrap().recv().unwrap_or_default();
         })
     }
 

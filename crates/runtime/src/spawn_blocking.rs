@@ -1,8 +1,11 @@
 //! Blocking work of the program.
 
+use crate::blocking::job;
 use crate::runtime::current;
 use crate::task::JoinHandle;
 use crate::time::sleep;
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long work waits until another thread is tried, if not even one can be started.
@@ -33,15 +36,20 @@ pub fn spawn_blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandl
 where
     T: Send + 'static,
 {
-    let worker = current();
-    let mut job = worker.spawned().run(work);
+    let (worker, (work, outcome)) = (current(), job(work));
+    let pool = Arc::clone(worker.spawned());
     JoinHandle::spawn(&worker, async move {
-        loop {
-            // The pool outlives the tasks: an error says that there is no memory for any thread.
-            match (&mut job).await {
-                Ok(output) => return output,
-                Err(_no_thread) => sleep(NO_THREAD_PAUSE).await,
-            }
+        let mut work = Some(work);
+        // The pool outlives the tasks: an error says that there is no memory for any thread.
+        while pool.queue(&mut work).await.is_err() {
+            sleep(NO_THREAD_PAUSE).await;
+        }
+        match poll_fn(|cx| outcome.poll(cx)).await {
+            Ok(output) => output,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_the_runtime_ends) => std::future::pending().await,
+            },
         }
     })
 }

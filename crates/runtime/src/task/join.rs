@@ -29,6 +29,10 @@ impl JoinError {
         JoinError(Repr::Cancelled)
     }
 
+    pub(crate) fn panicked(payload: Panic) -> JoinError {
+        JoinError(Repr::Panic(Mutex::new(payload)))
+    }
+
     /// True if the task was aborted, or its runtime ended first.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.0, Repr::Cancelled)
@@ -98,30 +102,32 @@ enum State<T> {
     Taken,
 }
 
-/// How a task has ended, shared by the task and its handle.
-struct Outcome<T>(Arc<Mutex<State<T>>>);
+type Shared<T> = Arc<Mutex<State<T>>>;
+
+/// A panic inside a critical section leaves no inconsistent state here.
+fn lock<T>(state: &Shared<T>) -> MutexGuard<'_, State<T>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a task, or blocking work, has ended: the side that waits.
+pub(crate) struct Outcome<T>(Shared<T>);
 
 impl<T> Outcome<T> {
     /// A task that runs, and its end of this, which is dropped with it, finished or not.
-    fn new() -> (Outcome<T>, Completion<T>) {
+    pub(crate) fn new() -> (Outcome<T>, Completion<T>) {
         let state = Arc::new(Mutex::new(State::Running(None)));
-        (Outcome(Arc::clone(&state)), Completion(Outcome(state)))
-    }
-
-    /// A panic inside a critical section leaves no inconsistent state here.
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        (Outcome(Arc::clone(&state)), Completion(state))
     }
 
     fn is_finished(&self) -> bool {
-        !matches!(*self.lock(), State::Running(_))
+        !matches!(*lock(&self.0), State::Running(_))
     }
 
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>> {
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>> {
         // Foreign wakers are cloned before the lock and dropped after it.
         let mut nowhere = WaitToken::default();
         let mut waiter = Waiter::new(cx, &mut nowhere);
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if let State::Running(waker) = &mut *state {
             waiter.store(waker);
             return Poll::Pending;
@@ -133,13 +139,29 @@ impl<T> Outcome<T> {
     }
 }
 
-struct Completion<T>(Outcome<T>);
+impl<T> Drop for Outcome<T> {
+    fn drop(&mut self) {
+        let waker = match &mut *lock(&self.0) {
+            State::Running(waker) => waker.take(),
+            _ => None,
+        };
+        drop(waker);
+    }
+}
+
+/// The side of the task, or of the work.
+pub(crate) struct Completion<T>(Shared<T>);
 
 impl<T> Completion<T> {
+    /// False if nobody waits any more.
+    pub(crate) fn is_awaited(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The first call counts.
-    fn settle(&self, outcome: Result<T, JoinError>) {
+    pub(crate) fn settle(&self, outcome: Result<T, JoinError>) {
         let before = {
-            let mut state = self.0.lock();
+            let mut state = lock(&self.0);
             if !matches!(*state, State::Running(_)) {
                 return;
             }
@@ -182,7 +204,7 @@ impl<F: Future> Future for Tracked<F> {
             Err(panic) => {
                 let panic = with_current(|worker| worker.executor.task_panicked(panic)).flatten();
                 if let Some(panic) = panic {
-                    this.completion.settle(Err(JoinError(Repr::Panic(Mutex::new(panic)))));
+                    this.completion.settle(Err(JoinError::panicked(panic)));
                 }
                 Poll::Ready(())
             }
@@ -272,16 +294,6 @@ impl<T> Future for JoinHandle<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.outcome.poll(cx)
-    }
-}
-
-impl<T> Drop for JoinHandle<T> {
-    fn drop(&mut self) {
-        let waker = match &mut *self.outcome.lock() {
-            State::Running(waker) => waker.take(),
-            _ => None,
-        };
-        drop(waker);
     }
 }
 

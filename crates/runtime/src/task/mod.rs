@@ -17,7 +17,7 @@ mod waker;
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
 pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
-pub(crate) use join::{OUTSIDE, Panic, task_for};
+pub(crate) use join::{OUTSIDE, Outcome, Panic, task_for};
 pub use join_set::JoinSet;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
 pub(crate) use waker::{task_of, waker};

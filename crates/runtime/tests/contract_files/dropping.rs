@@ -30,7 +30,7 @@ fn dropped_opens_close_what_they_open(configuration: Configuration) {
                     async move { root.open_file(Path::new("version"), Symlinks::Refuse).await }
                 });
                 match number % 4 {
-                    0 => assert!(poll_once(proc_version(&root)).await.is_none()),
+                    0 => drop(poll_once(proc_version(&root)).await),
                     1 => yield_now().await,
                     2 => settle().await,
                     _ => {}
@@ -55,8 +55,8 @@ fn dropped_reads_leave_nothing_behind(configuration: Configuration) {
             drop(tree.file(1, 100_000).await.read_at(0, 10).await.expect("a file"));
             for number in 0..500 {
                 let file = tree.open("pattern-1-100000").await;
-                assert!(poll_once(file.read_at(0, 100_000)).await.is_none());
-                assert!(poll_once(file.metadata()).await.is_none());
+                drop(poll_once(file.read_at(0, 100_000)).await);
+                drop(poll_once(file.metadata()).await);
                 if number % 2 == 0 {
                     yield_now().await;
                 }
