@@ -9,10 +9,8 @@
 mod pool;
 #[cfg(debug_assertions)]
 pub(crate) mod quarantine;
-mod several;
 
 pub(crate) use pool::Pool;
-pub(crate) use several::{SLICES_MAX, Several};
 
 use std::fmt;
 use std::ops::Deref;
@@ -176,18 +174,10 @@ pub struct SendBuf {
 /// What keeps the bytes of a [`SendBuf`] in place and unchanged.
 enum Owner {
     Received(Lease),
-    Bytes {
-        _vec: Vec<u8>,
-    },
-    Shared {
-        _rc: Rc<[u8]>,
-    },
-    SharedByThreads {
-        _arc: Arc<[u8]>,
-    },
+    Bytes { _vec: Vec<u8> },
+    Shared { _rc: Rc<[u8]> },
+    SharedByThreads { _arc: Arc<[u8]> },
     Static,
-    /// Of a vectored send, which has the bytes. Users of the library see only the parts.
-    Several(Box<Several>),
 }
 
 const _: () = assert!(size_of::<Option<RecvBuf>>() == 24 && size_of::<Option<SendBuf>>() == 40);
@@ -197,28 +187,14 @@ impl SendBuf {
         (NonNull::from(bytes).cast(), bytes.len())
     }
 
-    /// One buffer that consists of `parts`, in order.
-    pub(crate) fn several(parts: Vec<SendBuf>) -> SendBuf {
-        let len = parts.iter().map(SendBuf::len).sum();
-        let owner = Owner::Several(Box::new(Several::new(parts)));
-        SendBuf { start: NonNull::dangling(), len, owner }
-    }
-
-    /// The parts of which it was made.
-    pub(crate) fn into_parts(self) -> Vec<SendBuf> {
-        match self.owner {
-            Owner::Several(several) => several.into_parts(),
-            _ => vec![self],
-        }
-    }
-
-    /// The parts, if it was made of parts.
-    #[inline]
-    pub(crate) fn as_several(&mut self) -> Option<&mut Several> {
-        match &mut self.owner {
-            Owner::Several(several) => Some(several),
-            _ => None,
-        }
+    /// One buffer with the bytes of all, in order.
+    pub(crate) fn joined(bufs: impl IntoIterator<Item = SendBuf>) -> SendBuf {
+        let mut bufs = bufs.into_iter();
+        let Some(first) = bufs.next() else { return SendBuf::from("") };
+        let Some(second) = bufs.next() else { return first };
+        let mut bytes = [first.as_slice(), second.as_slice()].concat();
+        bufs.for_each(|buf| bytes.extend_from_slice(buf.as_slice()));
+        SendBuf::from(bytes)
     }
 
     /// A part of bytes that several sends share. A range that reaches outside is cut.
@@ -231,10 +207,6 @@ impl SendBuf {
     /// The bytes still to be sent.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        if let Owner::Several(several) = &self.owner {
-            // The first of them, and the others when it was sent.
-            return several.first_slice();
-        }
         // SAFETY: the owner keeps the bytes in place, and nothing writes to them: those of a vector, which is
         // not used otherwise, are on the heap, and a lease is as in a `RecvBuf`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -261,19 +233,12 @@ impl SendBuf {
     pub(crate) fn advance(&mut self, bytes: usize) {
         let bytes = bytes.min(self.len);
         self.len -= bytes;
-        match &mut self.owner {
-            Owner::Several(several) => several.advance(bytes),
-            // SAFETY: inside the bytes, or at their end.
-            _ => self.start = unsafe { self.start.add(bytes) },
-        }
+        // SAFETY: inside the bytes, or at their end.
+        self.start = unsafe { self.start.add(bytes) };
     }
 
     /// Moves waiting bytes out of the pool.
-    pub(crate) fn detach(mut self) -> SendBuf {
-        if let Some(several) = self.as_several() {
-            several.detach();
-            return self;
-        }
+    pub(crate) fn detach(self) -> SendBuf {
         if self.is_pooled() { SendBuf::from(self.as_slice().to_vec()) } else { self }
     }
 }

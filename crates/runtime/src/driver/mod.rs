@@ -201,35 +201,6 @@ impl Driver {
         }
     }
 
-    /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
-    pub(crate) fn poll_peek(
-        &mut self,
-        stream: &StreamRef,
-        waiter: &mut Waiter<'_>,
-        into: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        let stream = &mut *stream.borrow_mut();
-        stream.receiving.waiters.leave(waiter);
-        if let Engine::Epoll(epoll) = &mut self.engine {
-            while stream.receiving.unread.bytes < into.len()
-                && let Some(piece) = stream.try_receive(&epoll.shared)
-            {
-                stream.receiving.unread.push(piece.detach(), 0);
-            }
-        }
-        let copied = stream.receiving.unread.copy_to(into);
-        if copied > 0 {
-            return Poll::Ready(Ok(copied));
-        }
-        let polled = stream.receiving.poll_peek_end(waiter);
-        if let Engine::Uring(uring) = &mut self.engine
-            && polled.is_pending()
-        {
-            uring.await_bytes(stream);
-        }
-        polled.map(|end| end.map(|()| 0))
-    }
-
     /// Takes `buf` if the stream's queue has room; `None` if it has none. `more`: further data follows
     /// immediately.
     #[inline]

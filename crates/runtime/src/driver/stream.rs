@@ -211,14 +211,6 @@ impl Receiving {
             Some(End::Gone) => Poll::Ready(Err(closed())),
         }
     }
-
-    /// The same for a peek, which leaves the error to the next receive.
-    pub(crate) fn poll_peek_end(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
-        let end = self.end;
-        let polled = self.poll_end(waiter);
-        self.end = end;
-        polled.map(|end| end.map(drop))
-    }
 }
 
 /// Whether and how the sending half is being closed.

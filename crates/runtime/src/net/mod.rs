@@ -14,7 +14,7 @@ pub use copy::copy;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
 pub use split::{RecvHalf, SendHalf};
-pub use stream::{Keepalive, Recv, Send, SendVectored, TcpStream};
+pub use stream::{Keepalive, Recv, Send, TcpStream};
 pub use udp::UdpSocket;
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
 pub use unix::{UnixListener, UnixStream};

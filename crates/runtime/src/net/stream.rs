@@ -5,7 +5,7 @@ mod futures;
 mod options;
 mod send_file;
 
-pub use futures::{Recv, Send, SendVectored};
+pub use futures::{Recv, Send};
 pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, with_fd, with_socket};
@@ -142,28 +142,6 @@ impl TcpStream {
         let polled = self.recv_or_wait(cx, &mut token);
         self.recv_token.set(token);
         polled
-    }
-
-    /// Copies the next received bytes into `into` and leaves them to be received: at least one, and 0
-    /// only at the end of the stream or if `into` is empty. It waits for the first byte, not until
-    /// `into` is full: called again, it returns the same bytes, and more if more has arrived.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv), which still returns the error that broke the connection.
-    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        let cancels = self.cancels.get();
-        let mut peek = Operation::new(&self.worker, self.key, Side::Receive);
-        poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
-            if !self.spend(cx) {
-                return Poll::Pending;
-            }
-            peek.poll(cx, |driver, _, waiter| driver.poll_peek(&self.stream, waiter, into))
-        })
-        .await
     }
 
     /// Sends `buf`; returns once it is queued: all of it or, if the future is dropped before,
@@ -353,10 +331,8 @@ impl TcpStream {
         Send::new(self, buf.into(), true)
     }
 
-    /// Sends several buffers in order, as [`send`](Self::send) would send one with all their bytes, and
-    /// without copying them together: one system call for up to 64. Returns once they are queued: all of
-    /// them or, if the future is dropped before, none. Other sends come before or behind them, never in
-    /// between.
+    /// Sends several buffers in order, as [`send`](Self::send) sends one with all their bytes: they are
+    /// copied into one. To copy no large body, [`send_corked`](Self::send_corked) what comes before it.
     ///
     /// ```no_run
     /// # async fn example(stream: twinring::TcpStream, body: std::rc::Rc<[u8]>) -> std::io::Result<()> {
@@ -370,12 +346,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_vectored<B: Into<SendBuf>>(
-        &self,
-        bufs: impl IntoIterator<Item = B>,
-    ) -> SendVectored<'_> {
-        let bufs = bufs.into_iter().map(Into::into).collect();
-        SendVectored(Send::new(self, SendBuf::several(bufs), false))
+    pub fn send_vectored<B: Into<SendBuf>>(&self, bufs: impl IntoIterator<Item = B>) -> Send<'_> {
+        Send::new(self, SendBuf::joined(bufs.into_iter().map(Into::into)), false)
     }
 
     /// Returns when the kernel has all sent data.

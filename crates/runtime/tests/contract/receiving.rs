@@ -15,7 +15,6 @@ pub(crate) const RULES: &[Rule] = rules![
     a_send_that_fails_ends_the_receive,
     a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
-    peeking_takes_nothing,
     what_was_put_back_comes_first,
     exact_reads_and_lines_lose_nothing_when_dropped,
     an_exact_read_behind_the_end_gives_its_bytes_back,
@@ -224,43 +223,6 @@ fn several_receivers_share_one_stream(configuration: Configuration) {
     });
 }
 
-fn peeking_takes_nothing(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let mut into = [0; 300];
-        assert!(poll_once(stream.peek(&mut into)).await.is_none());
-        assert_eq!(stream.peek(&mut []).await.expect("nothing to wait for"), 0);
-        const TOTAL: usize = 1000;
-        let writer = on_thread(move || {
-            peer.write_all(&pattern(3, 0..TOTAL)).expect("room");
-            peer
-        });
-        let mut received = 0;
-        while received < TOTAL {
-            for room in [1, 7, into.len()] {
-                let peeked = stream.peek(&mut into[..room]).await.expect("no reset");
-                assert!((1..=room).contains(&peeked), "{peeked} of {room}");
-                assert_pattern(3, received, &into[..peeked]);
-            }
-            let chunk = stream.recv().await.expect("no reset");
-            assert_pattern(3, received, &chunk);
-            received += chunk.len();
-        }
-        finish(&writer.await);
-        for _ in 0..2 {
-            assert_eq!(stream.peek(&mut into).await.expect("the end"), 0);
-        }
-        assert!(stream.recv().await.expect("the end").is_empty());
-        let (stream, peer) = pair().await;
-        reset(peer);
-        for _ in 0..2 {
-            assert_eq!(errno(&stream.peek(&mut into).await), libc::ECONNRESET);
-        }
-        assert_eq!(errno(&stream.recv().await), libc::ECONNRESET);
-        assert_eq!(stream.peek(&mut into).await.expect("then the end"), 0);
-    });
-}
-
 fn what_was_put_back_comes_first(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
@@ -282,8 +244,6 @@ fn what_was_put_back_comes_first(configuration: Configuration) {
         })
         .await;
         let mut into = [0; 7];
-        assert_eq!(stream.peek(&mut into).await.expect("no reset"), 7);
-        assert_pattern(8, 0, &into);
         let mut received = 0;
         loop {
             let bytes = stream.recv_into(&mut into).await.expect("no reset");

@@ -1,12 +1,12 @@
 //! One connected (or connecting) TCP socket on epoll.
 
 use super::{Epoll, Shared};
-use crate::buf::{RecvBuf, SLICES_MAX, SendBuf};
+use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::common::{errno, socket_error};
 use crate::driver::stream::{End, Next, Stream};
 use crate::sys;
 use crate::sys::poll::Epoll as EpollSet;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::RawFd;
 use std::task::Waker;
 
@@ -159,29 +159,10 @@ impl Stream {
         shared: &Shared,
         wakes: &mut Vec<Waker>,
     ) {
-        if buf.as_several().is_some() {
-            return self.send_several(buf, shared, wakes);
-        }
         let bytes = buf.as_slice();
         let sent = sys::send(self.open_fd(), bytes, more);
         let sent = self.on_sent(sent, bytes.len(), shared, wakes);
         buf.advance(sent);
-    }
-
-    #[inline(never)]
-    fn send_several(&mut self, buf: &mut SendBuf, shared: &Shared, wakes: &mut Vec<Waker>) {
-        while let Some(several) = buf.as_several() {
-            let mut memory = [IoSlice::new(&[]); SLICES_MAX];
-            let slices = several.slices(&mut memory);
-            let bytes = slices.iter().map(|slice| slice.len()).sum();
-            let sent = sys::send_slices(self.open_fd(), slices);
-            let sent = self.on_sent(sent, bytes, shared, wakes);
-            buf.advance(sent);
-            // Only a short send is continued by an event.
-            if sent < bytes || buf.is_empty() {
-                return;
-            }
-        }
     }
 
     /// Records the result of a system call that was to send `bytes`; returns how many it has sent. A

@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 use std::task::Waker;
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
-/// above this is sent in parts, each of which completes, and likewise one of too many slices.
+/// above this is sent in parts, each of which completes.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl Uring {
@@ -135,13 +135,13 @@ impl Uring {
 
     /// Submits a send that ends immediately, whether it was sent whole or not.
     #[inline(always)]
-    fn send_quick(&mut self, stream: &mut Stream, mut buf: SendBuf) {
+    fn send_quick(&mut self, stream: &mut Stream, buf: SendBuf) {
         let Some(fd) = stream.fd() else { return };
         let bytes = buf.len();
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
         let silent = if self.ring.sqpoll { Flags::empty() } else { Flags::SKIP_SUCCESS };
-        let (mut entry, is_cut) = entry_for(fd, &mut buf, libc::MSG_DONTWAIT, silent);
+        let (mut entry, is_cut) = entry_for(fd, &buf, libc::MSG_DONTWAIT, silent);
         debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
         self.quick_bytes += bytes;
         if is_cut || self.ring.sqpoll {
@@ -155,7 +155,7 @@ impl Uring {
             self.await_sent(stream);
         }
         // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
-        // as `in_flight` until the send is over; the message of several is in a box of the buffer.
+        // as `in_flight` until the send is over.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
         if self.features.gather < GATHER_MAX {
             self.submit_gathered();
@@ -179,8 +179,8 @@ impl Uring {
     fn send_waiting(&mut self, stream: &mut Stream, buf: SendBuf) {
         self.counters.short_sends.add(1);
         let Some(fd) = stream.fd() else { return };
-        let mut buf = buf.detach();
-        let (entry, _is_cut) = entry_for(fd, &mut buf, 0, Flags::empty());
+        let buf = buf.detach();
+        let (entry, _is_cut) = entry_for(fd, &buf, 0, Flags::empty());
         stream.uring.in_flight = InFlight::Waiting(buf);
         stream.uring.expected += 1;
         // SAFETY: as for a quick send.
@@ -270,13 +270,9 @@ impl Uring {
 /// The operation that sends a buffer, or the first part of one that is too long for one operation: then
 /// true.
 #[inline(always)]
-fn entry_for(fd: RawFd, buf: &mut SendBuf, wait_flag: i32, flags: Flags) -> (Entry, bool) {
+fn entry_for(fd: RawFd, buf: &SendBuf, wait_flag: i32, flags: Flags) -> (Entry, bool) {
     // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
     let message_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag) as u32;
-    if let Some(several) = buf.as_several() {
-        let entry = opcode::SendMsg::new(Fd(fd), several.message()).flags(message_flags).build();
-        return (entry.flags(flags), several.is_cut());
-    }
     let bytes = buf.as_slice();
     let cut = &bytes[..bytes.len().min(SEND_BYTES_MAX)];
     (send_entry(fd, cut, message_flags, flags.bits()), bytes.len() > SEND_BYTES_MAX)

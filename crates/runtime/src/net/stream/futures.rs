@@ -41,7 +41,7 @@ impl Drop for Recv<'_> {
     }
 }
 
-/// The future of [`TcpStream::send`] and [`TcpStream::send_corked`]. If it is dropped before it was
+/// The future of [`TcpStream::send`] and those like it. If it is dropped before it was
 /// ready, it has sent nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]
@@ -79,26 +79,5 @@ impl Future for Send<'_> {
 impl Drop for Send<'_> {
     fn drop(&mut self) {
         forget_waiter(&self.stream.worker, self.stream.key, Side::Send, &mut self.token);
-    }
-}
-
-/// The future of [`TcpStream::send_vectored`]. If it is dropped before it was ready, it has sent
-/// nothing, and drops the buffers: see [`into_buffers`](SendVectored::into_buffers).
-#[derive(Debug)]
-#[must_use = "sends nothing unless awaited"]
-pub struct SendVectored<'a>(pub(super) Send<'a>);
-
-impl SendVectored<'_> {
-    /// Abandons the send and returns the buffers, in order; `None` if they were queued.
-    pub fn into_buffers(self) -> Option<Vec<SendBuf>> {
-        self.0.into_buffer().map(SendBuf::into_parts)
-    }
-}
-
-impl Future for SendVectored<'_> {
-    type Output = io::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx)
     }
 }

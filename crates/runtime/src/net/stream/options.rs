@@ -33,14 +33,6 @@ impl TcpStream {
         with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
     }
 
-    /// The value of TCP_NODELAY.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
-    pub fn nodelay(&self) -> io::Result<bool> {
-        with_socket(&self.worker, self.key, |socket| socket.tcp_nodelay())
-    }
-
     /// Probes the peer when nothing was received for `idle`, then every `interval`; after `probes`
     /// without an answer the connection fails with ETIMEDOUT (SO_KEEPALIVE, TCP_KEEPIDLE,
     /// TCP_KEEPINTVL, TCP_KEEPCNT). The kernel counts in whole seconds, from 1 to 32,767, and 1 to
@@ -54,30 +46,6 @@ impl TcpStream {
             Some(Keepalive { idle, interval, probes }) => socket.set_tcp_keepalive(
                 &TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes),
             ),
-        })
-    }
-
-    /// The limit of hops of sent packets: IP_TTL, or IPV6_UNICAST_HOPS.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
-    pub fn ttl(&self) -> io::Result<u32> {
-        let ipv6 = self.local_addr()?.is_ipv6();
-        with_socket(&self.worker, self.key, |socket| match ipv6 {
-            true => socket.unicast_hops_v6(),
-            false => socket.ttl_v4(),
-        })
-    }
-
-    /// Sets the limit of hops of sent packets.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
-        let ipv6 = self.local_addr()?.is_ipv6();
-        with_socket(&self.worker, self.key, |socket| match ipv6 {
-            true => socket.set_unicast_hops_v6(hops),
-            false => socket.set_ttl_v4(hops),
         })
     }
 

@@ -16,7 +16,7 @@ pub(crate) use super::real::*;
 
 use super::real;
 use calls::Way;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -26,17 +26,6 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
 
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more)
-}
-
-pub(crate) fn send_slices(socket: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    let all = slices.iter().map(|slice| slice.len()).sum();
-    match calls::allowed(socket, Way::Out, all)? {
-        allowed if allowed == all => real::send_slices(socket, slices),
-        part => {
-            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter()).copied().collect();
-            real::send_slices(socket, &[IoSlice::new(&bytes[..part])])
-        }
-    }
 }
 
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {

@@ -16,7 +16,7 @@ pub(crate) mod trial;
 use rustix::event::EventfdFlags;
 use rustix::io::retry_on_intr;
 use rustix::thread::CpuSet;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -83,17 +83,6 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
         };
         sent as isize
     })
-}
-
-/// As [`send`], for slices one after the other; at most 1,024 of them.
-pub(crate) fn send_slices(socket: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let mut header = datagram::empty_header();
-    // An IoSlice has the layout of an iovec, and the kernel only reads it.
-    header.msg_iov = slices.as_ptr().cast_mut().cast();
-    header.msg_iovlen = slices.len() as _;
-    // SAFETY: the header names live slices, which the kernel only reads, and nothing else.
-    retry_eintr(|| unsafe { libc::sendmsg(socket, &header, flags) })
 }
 
 /// Takes one connection out of the backlog of a non-blocking listener.
