@@ -6,6 +6,7 @@ mod measurements;
 mod pages;
 mod peers;
 mod quick;
+mod runs;
 mod slurm;
 mod support;
 mod tcp;
@@ -19,6 +20,7 @@ fn main() -> std::process::ExitCode {
         pages::TESTS,
         peers::TESTS,
         quick::TESTS,
+        runs::TESTS,
         slurm::LONG_TESTS,
         tcp::TESTS,
         udp::TESTS,

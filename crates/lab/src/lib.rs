@@ -32,10 +32,6 @@
 //! # }
 //! ```
 
-// Records made by hand are written as those of a user of this crate.
-#[cfg(test)]
-extern crate self as twinring_lab;
-
 pub mod accounting;
 pub mod analysis;
 mod available;

@@ -69,7 +69,6 @@ fn ratios(rows: &[(&CellSummary, &Comparison)]) -> Vec<Vec<String>> {
         let figure = |name: &str| {
             it.figures.get(name).map_or("-".to_owned(), |of| format!("{:.2}", of.ratio))
         };
-        let bottleneck = cell.subject(&it.subject).and_then(|subject| subject.bottleneck);
         let decision = match (&it.less, &it.because) {
             (Some(less), _) => {
                 let fragile = if it.is_fragile() { ", but not over all runs" } else { "" };
@@ -85,11 +84,22 @@ fn ratios(rows: &[(&CellSummary, &Comparison)]) -> Vec<Vec<String>> {
             figure("p99_us"),
             figure("syscalls"),
             figure("notifications"),
-            bottleneck.map_or("-", |it| it.title()).to_owned(),
+            bottlenecks(cell, it),
             decision,
         ]);
     }
     table
+}
+
+/// What limited the two, each by its name where that differs.
+fn bottlenecks(cell: &CellSummary, of: &Comparison) -> String {
+    let title = |name: &String| {
+        cell.subject(name).and_then(|it| it.bottleneck).map_or("-", |bottleneck| bottleneck.title())
+    };
+    match [&of.baseline, &of.subject].map(title) {
+        [one, other] if one == other => one.to_owned(),
+        [one, other] => format!("{one} ({}), {other} ({})", of.baseline, of.subject),
+    }
 }
 
 fn left_out(rows: &[(&CellSummary, &Comparison)]) -> Vec<Block> {

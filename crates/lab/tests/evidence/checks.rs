@@ -1,13 +1,16 @@
 //! Every check fires on a run made to trigger it, whether something disturbed the run or not.
 
 use serde_json::{Value, json};
-use twinring_lab::analysis::{Check, Effect, Finding, check};
-
-use crate::common::records::{judge, pairs, read, record};
 use testing::{Test, tests};
+use twinring_lab::analysis::{Bottleneck, Check, Effect, Finding, check};
+
+use crate::records::{judge, pairs, read, record};
+use crate::tampering::{HTTP, UDP, stored_run};
 
 pub(crate) const TESTS: &[Test] = tests![
     every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one,
+    datagrams_and_files_are_checked_as_well,
+    whatever_is_at_its_ceiling_is_the_bottleneck,
     a_foreign_server_may_end_badly,
     the_time_that_others_took_is_in_the_tolerance_of_each_check,
     a_late_load_generator_costs_its_pair_unless_most_runs_are_late
@@ -102,6 +105,107 @@ fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
         fired.push(of);
     }
     assert!(Check::all().iter().all(|check| fired.contains(check)), "{fired:?}");
+}
+
+/// Flaws of measured runs of UDP and of HTTP.
+fn datagrams_and_files_are_checked_as_well() {
+    use Effect::{Excluded, Note, Void};
+    let load = |pointer: &str, value: Value| vec![(format!("/loads/0/{pointer}"), value)];
+    let unanswered = || {
+        let none = ["received", "received_per_second", "sent_per_second"]
+            .map(|it| load(&format!("packets/{it}"), json!(0)));
+        [none.concat(), load("packets/lost", json!(100)), load("loss_ratio", json!(1.0))].concat()
+    };
+    let taken = |flaw: Vec<(String, Value)>| {
+        [flaw, vec![("/others/cpu_s".to_owned(), json!(0.19))]].concat()
+    };
+    let kernel_drops = "/server_final/service_counters/kernel_drops".to_owned();
+    let refused = json!([{"what": "client_failed", "why": "no packet came back"}]);
+    for (number, of, expected, changes) in [
+        (UDP, Check::Bytes, Some(Void), load("packets/mismatched", json!(1))),
+        (UDP, Check::Errors, Some(Void), load("errors/receive", json!(1))),
+        (UDP, Check::Errors, Some(Void), load("errors/icmp_refused", json!(1))),
+        (UDP, Check::Admission, Some(Void), load("streams/opened", json!(9))),
+        (UDP, Check::Balance, Some(Void), load("packets/refused", json!(1))),
+        (UDP, Check::Balance, Some(Void), load("packets/lost", json!(3))),
+        (UDP, Check::Result, Some(Void), load("round_trip_us/p99", json!(20_000.0))),
+        (UDP, Check::Result, Some(Void), load("send_lateness_us/p99_9", json!(500.0))),
+        (UDP, Check::Result, Some(Void), load("packets/received", json!(99))),
+        (UDP, Check::Result, Some(Void), load("loss_ratio", json!(0.5))),
+        (UDP, Check::Result, Some(Void), load("kernel_drops", Value::Null)),
+        (UDP, Check::Load, Some(Void), load("settings/packets_per_s", json!(25.0))),
+        // It leaves out every other packet of its schedule, and says that no more were due.
+        (UDP, Check::Load, Some(Void), load("packets/due", json!(50))),
+        (
+            UDP,
+            Check::Stalled,
+            Some(Note),
+            [
+                load("streams/answered", json!(9)),
+                vec![("/cell/packets_per_s".to_owned(), json!(60))],
+            ]
+            .concat(),
+        ),
+        (UDP, Check::Packets, Some(Note), load("kernel_drops", json!(5))),
+        (UDP, Check::Packets, Some(Note), vec![(kernel_drops, json!(5))]),
+        (UDP, Check::Verified, Some(Note), load("packets/foreign", json!(3))),
+        (UDP, Check::Verified, Some(Note), load("settings/verify", json!(false))),
+        // The worst of losses was taken for a broken measurement, and the cell was void.
+        (UDP, Check::Answers, Some(Note), unanswered()),
+        (
+            UDP,
+            Check::LoadRuns,
+            None,
+            [unanswered(), vec![("/failures".to_owned(), refused)]].concat(),
+        ),
+        (HTTP, Check::Bytes, Some(Void), load("errors/status", json!(4))),
+        (HTTP, Check::Bytes, Some(Void), load("errors/length", json!(4))),
+        (HTTP, Check::Bytes, Some(Void), load("errors/hash", json!(4))),
+        (HTTP, Check::Bytes, Some(Void), load("errors/malformed", json!(4))),
+        (HTTP, Check::Bytes, Some(Void), load("bytes/bodies", json!(1_489_535))),
+        (HTTP, Check::Errors, Some(Void), load("errors/closed_early", json!(1))),
+        (HTTP, Check::Load, Some(Void), load("settings/keepalive", json!(false))),
+        (HTTP, Check::Load, Some(Void), load("settings/pipeline", json!(2))),
+        (HTTP, Check::Load, Some(Void), load("settings/urls", json!(2))),
+        (HTTP, Check::Admission, Some(Void), load("connections/served_at_once_max", json!(1))),
+        (
+            HTTP,
+            Check::Admission,
+            Some(Excluded),
+            taken(load("connections/served_at_once_max", json!(1))),
+        ),
+        (HTTP, Check::Balance, Some(Void), load("whole_run/answered", json!(15_484))),
+        (HTTP, Check::Stalled, Some(Void), load("connections/min_answered", json!(0))),
+        (HTTP, Check::LittlesLaw, Some(Void), load("latency_us/mean", json!(17.0))),
+        (HTTP, Check::Verified, Some(Note), load("settings/verify_body", Value::Null)),
+    ] {
+        assert_eq!(check(&read(stored_run(number))), []);
+        let mut made = stored_run(number);
+        let changes: Vec<(&str, Value)> =
+            changes.iter().map(|(pointer, value)| (&**pointer, value.clone())).collect();
+        put(&mut made, &changes);
+        let found = check(&read(made));
+        assert_eq!(effect(&found, of), expected, "{number} {of:?} {changes:?}: {found:?}");
+    }
+}
+
+fn whatever_is_at_its_ceiling_is_the_bottleneck() {
+    for (server_s, client_s, thread_share, expected) in [
+        (1.94, 1.5, 0.7, Bottleneck::ServerCpu),
+        (1.8, 1.96, 0.7, Bottleneck::ClientCpu),
+        (1.8, 1.5, 0.99, Bottleneck::ClientCpu),
+        (1.92, 1.92, 0.7, Bottleneck::BothCpus),
+        (1.8, 1.8, 0.7, Bottleneck::Neither),
+    ] {
+        let mut records = pairs(1, 1.0);
+        for record in &mut records {
+            record["cpu"]["server_cpu"]["busy_s"] = json!(server_s);
+            record["cpu"]["client_cpu"]["busy_s"] = json!(client_s);
+            record["loads"][0]["cpu"]["busiest_thread_share"] = json!(thread_share);
+        }
+        let cell = judge(records);
+        assert!(cell.subjects.iter().all(|it| it.bottleneck == Some(expected)), "{cell:?}");
+    }
 }
 
 /// A foreign server that ends badly has served well.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, Comparison, Scope};
 
-use crate::common::records::{bundle, experiment, judge, judge_by, pairs};
+use crate::records::{bundle, experiment, judge, judge_by, pairs};
 use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use nix::sys::stat::Mode;
-use twinring_lab::{Experiment, LabError, diff, rerender, verify};
+use twinring_lab::{Experiment, LabError, add_to, diff, rerender, verify};
 
 use crate::tampering::copy;
 use testing::{Test, tests};
@@ -16,7 +16,7 @@ pub(crate) const TESTS: &[Test] = tests![
     files_of_a_bundle_are_read_up_to_a_bound,
     reports_are_written_beside_what_lies_in_their_way,
     of_a_failure_a_few_lines_are_printed,
-    a_name_that_is_almost_one_is_suggested,
+    what_is_not_a_bundle_is_refused,
     an_experiment_is_a_file_of_bounded_size
 ];
 
@@ -97,10 +97,19 @@ fn of_a_failure_a_few_lines_are_printed() {
     }
 }
 
-fn a_name_that_is_almost_one_is_suggested() {
-    let said = |name: &str| Experiment::find(name).unwrap_err().to_string();
-    assert!(said("quikc").starts_with("no experiment `quikc`, did you mean `quick`?; built in"));
-    assert!(said("something").starts_with("no experiment `something`; built in are: "));
+fn what_is_not_a_bundle_is_refused() {
+    let out = tempfile::tempdir().unwrap();
+    // The directory is named as it was given.
+    let absent = out.path().join("absent");
+    for (place, why) in [(out.path(), "has no bundle.json"), (&*absent, "no such directory")] {
+        for error in [verify(place).unwrap_err(), add_to(place).unwrap_err()] {
+            let LabError::NotABundle { path, .. } = &error else { panic!("{error}") };
+            assert!(*path == place && error.to_string().contains(why), "{error}");
+        }
+    }
+    fs::write(out.path().join("bundle.json"), "{\"schema\":\"other/1\"}").unwrap();
+    let error = verify(out.path()).unwrap_err();
+    assert!(error.to_string().contains("other/1"), "{error}");
 }
 
 fn an_experiment_is_a_file_of_bounded_size() {

@@ -1,15 +1,19 @@
 //! What the pages say, and that they fit.
 
-use twinring_lab::result::Bundle;
-use twinring_lab::{Style, first_page, full, markdown};
+use std::path::Path;
 
-use crate::common::records::{bundle, experiment, pairs};
-use crate::common::stories;
+use serde_json::json;
 use testing::{Test, tests};
+use twinring_lab::result::{Bundle, NotRun, State};
+use twinring_lab::{Style, first_page, full, markdown, recomputed, rerender};
+
+use crate::records::{bundle, experiment, pairs};
+use crate::tampering::copy;
 
 pub(crate) const TESTS: &[Test] = tests![
-    the_first_page_of_every_story_fits,
+    the_first_page_of_every_committed_bundle_fits,
     the_page_says_who_needs_less_and_how_sure_that_is,
+    both_bottlenecks_are_named,
     what_a_bundle_says_is_text_in_every_rendering
 ];
 
@@ -32,16 +36,21 @@ fn assert_fits(bundle: &Bundle) -> String {
     page
 }
 
-fn the_first_page_of_every_story_fits() {
-    for name in stories::STORIES {
-        let directory = tempfile::tempdir().unwrap();
-        let found = stories::write(name, directory.path());
+/// Two engines and many subjects, one cell and dozens, all protocols and networks, sessions and void cells.
+fn the_first_page_of_every_committed_bundle_fits() {
+    let measurements = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements");
+    let bundles = std::fs::read_dir(measurements).unwrap().map(|entry| entry.unwrap().path());
+    let mut count = 0;
+    for directory in bundles.filter(|path| path.is_dir()) {
+        let found = recomputed(&directory).unwrap();
         let page = assert_fits(&found);
         let all = full(&found, "b", Style::Plain);
-        assert!(all.ends_with(&page), "{name}");
+        assert!(all.ends_with(&page), "{directory:?}");
         let wide = all.lines().find(|line| line.chars().count() > 200);
-        assert_eq!(wide, None, "{name}");
+        assert_eq!(wide, None, "{directory:?}");
+        count += 1;
     }
+    assert!(count > 0);
 }
 
 fn the_page_says_who_needs_less_and_how_sure_that_is() {
@@ -57,27 +66,61 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
     assert!(page.contains("no difference found"), "{page}");
     // A closed loop in which nothing could be measured was told as one at part load.
     let mut failed = pairs(6, 1.0);
-    failed.iter_mut().for_each(|record| record["loads"] = serde_json::json!([]));
+    failed.iter_mut().for_each(|record| record["loads"] = json!([]));
     let page = assert_fits(&bundle(experiment(), failed));
     assert!(page.contains("ANSWER Saturated: 0 pairs"), "{page}");
 }
 
+/// Beside a baseline whose CPU was 97 % busy stood `neither CPU`, which was said of the other subject.
+fn both_bottlenecks_are_named() {
+    let mut records = pairs(6, 1.0);
+    let said = |records: &[serde_json::Value]| {
+        let told = full(&bundle(experiment(), records.to_vec()), "b", Style::Plain);
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let alike = said(&records);
+    assert!(alike.contains("neither CPU") && !alike.contains("(epoll)"), "{alike}");
+    for record in records.iter_mut().filter(|record| record["subject"] == "epoll") {
+        record["cpu"]["server_cpu"]["busy_s"] = json!(1.94);
+    }
+    let apart = said(&records);
+    assert!(apart.contains("server CPU (epoll), neither CPU (io_uring)"), "{apart}");
+}
+
+/// A run that was interrupted, on a machine with hostile names.
 fn what_a_bundle_says_is_text_in_every_rendering() {
-    let mut found = bundle(experiment(), pairs(8, 1.25));
-    found.experiment.about = "<script>a|b`c</script>".to_owned();
-    found.command = vec!["<img src=x>".to_owned()];
+    let directory = copy();
+    let path = directory.path().join("bundle.json");
+    let mut stored: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    stored["state"] = json!({"is": "interrupted", "signal": 2});
+    stored["experiment"]["about"] = json!("io_uring & epoll: <b>small</b> messages, a|b`c");
+    stored["machine"]["cpu_model"] = json!("<script>alert('cpu')</script>");
+    stored["command"] = json!(["twinring", "</pre><script>alert('words')</script>"]);
+    stored["network_fallback"] = json!("no <script>namespaces</script> here: EPERM");
+    stored["not_run"] = json!([{"subject": "nginx", "why": "<img src=x onerror=alert(2)>"}]);
+    std::fs::write(&path, stored.to_string()).unwrap();
+    let found = rerender(directory.path()).unwrap();
+    assert!(assert_fits(&found).contains("interrupted by signal 2"));
     let markdown = markdown(&found);
-    assert!(!markdown.contains("<script>") && markdown.contains("a\\|b"), "{markdown}");
-    let directory = tempfile::tempdir().unwrap();
-    let mut story = stories::write("quick", directory.path());
-    story.experiment.about.clear();
+    let outside: String = markdown.split("```").step_by(2).collect();
+    assert!(!outside.contains("<script>") && outside.contains("a\\|b"), "{outside}");
     let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
-    // The story's own text has both.
     assert!(!html.contains("<b>small") && html.contains("&lt;b&gt;small"), "{html}");
     for part in ["<svg", "prefers-color-scheme", "<details>"] {
         assert!(html.contains(part), "{part}");
     }
-    assert!(!html.contains("<script") && !html.contains("http://") && !html.contains("https://"));
+    for part in ["<script", "<img", "http://", "https://"] {
+        assert!(!html.contains(part), "{part}");
+    }
     // The chart comes first.
     assert!(html.find("<svg") < html.find("<pre>") && html.find("<pre>") < html.find("<details>"));
+    // One that runs still has nothing to say.
+    let begun = Bundle {
+        state: State::Running,
+        summary: None,
+        not_run: vec![NotRun { subject: "a".to_owned(), why: "b".to_owned() }],
+        ..found
+    };
+    assert!(assert_fits(&begun).contains("Nothing was measured yet"));
 }

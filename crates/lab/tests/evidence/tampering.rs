@@ -18,9 +18,18 @@ pub(crate) const TESTS: &[Test] = tests![
     any_edited_figure_is_found
 ];
 
+/// A bundle of a short `quick`.
+const STORED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bundle");
+
+/// A run of the stored bundle.
+pub(crate) fn stored_run(number: usize) -> Value {
+    let text = fs::read_to_string(Path::new(STORED).join("runs.jsonl")).unwrap();
+    serde_json::from_str(text.lines().nth(number).unwrap()).unwrap()
+}
+
 /// A copy of the stored bundle, with summary and reports.
 pub(crate) fn copy() -> tempfile::TempDir {
-    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle");
+    let stored = Path::new(STORED);
     let directory = tempfile::tempdir().unwrap();
     for name in ["bundle.json", "runs.jsonl"] {
         fs::copy(stored.join(name), directory.path().join(name)).unwrap();
@@ -101,8 +110,8 @@ fn with_line(text: &str, number: usize, change: impl FnOnce(&mut Value)) -> Stri
 
 /// Runs of the stored bundle that count: of TCP, UDP and HTTP.
 const TCP: usize = 6;
-const UDP: usize = 10;
-const HTTP: usize = 13;
+pub(crate) const UDP: usize = 10;
+pub(crate) const HTTP: usize = 13;
 
 fn edited_raw_data_are_found_by_what_follows_from_them() {
     let directory = copy();

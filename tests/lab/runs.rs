@@ -1,0 +1,393 @@
+//! Runs that fail, by real commands with known faults, and what the lab leaves behind when it is interrupted, killed or
+//! out of space.
+
+use crate::support::bundle_in;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use testing::{Test, tests};
+use twinring_lab::{recomputed, rerender, verify};
+
+pub(crate) const TESTS: &[Test] = tests![
+    each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone,
+    each_fault_of_a_load_generator_is_named,
+    an_interrupted_lab_leaves_a_valid_partial_bundle_and_no_process,
+    a_second_signal_stops_at_once_and_nothing_is_left,
+    a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read,
+    a_full_disk_is_an_error_and_what_was_written_stays_readable,
+    each_network_does_what_it_says_and_is_counted,
+    a_network_that_cannot_be_had_is_an_error_that_says_so,
+    a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out,
+    nginx_is_configured_and_ends_well
+];
+
+const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
+
+/// How a shell starts our server, which says when it is ready.
+const SERVE: &str = "\"$0\" serve echo --listen \"$1\" --allow any --engine epoll --json";
+
+/// `lab run` of short pairs, which goes on beside other tests.
+fn lab(name: &Path, out: &Path, options: &[&str]) -> Command {
+    let mut lab = Command::new(TWINRING);
+    lab.args(["lab", "run"]).arg(name).args(["--busy", "--no-prices", "--out"]).arg(out);
+    lab.args(options).stdout(Stdio::piped()).stderr(Stdio::piped());
+    lab
+}
+
+/// An experiment of TCP with these servers, each a script of a shell, and perhaps a load generator that is one.
+fn experiment(servers: &[(&str, &str)], load: Option<&str>) -> String {
+    let subject = |(name, script): &(&str, &str)| {
+        let command = json!(["sh", "-c", script, "{twinring}", "{addr}"]);
+        format!("[[subjects]]\nname = \"{name}\"\nready = \"json\"\ncommand = {command}\n")
+    };
+    let load = load.map(|script| json!(["sh", "-c", script, "{twinring}", "{addr}", "{options}"]));
+    let load = load.map_or(String::new(), |words| format!("load = {words}\n"));
+    let subjects: String = servers.iter().map(subject).collect();
+    format!(
+        "schema = \"twinring.lab.experiment/4\"\nname = \"faults\"\npairs = 1\nnet = \"lo\"\nwarmup_s = 0.1\n\
+         window_s = 2.0\n[tcp]\nconnections = [4]\nmessage_bytes = [128]\n{load}{subjects}"
+    )
+}
+
+/// Runs the text of an experiment; what was void, as `subject: check: what`, and the exit code.
+fn voids(text: &str) -> (Vec<String>, Output) {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("faults.toml");
+    fs::write(&file, text).unwrap();
+    let output = lab(&file, &out.path().join("bundles"), &[]).output().unwrap();
+    let bundle = bundle_in(&out.path().join("bundles"));
+    let stored: Value =
+        serde_json::from_slice(&fs::read(bundle.join("bundle.json")).unwrap()).unwrap();
+    // What was written is what is read.
+    let read = recomputed(&bundle).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), stored);
+    let findings = stored["summary"]["cells"][0]["findings"].as_array().unwrap();
+    // Steered packets are counted for the whole machine, and other tests have networks that steer.
+    let is_void = |it: &&Value| it["effect"] == "void" && it["check"] != "network";
+    let said = |it: &Value| {
+        [&it["subject"], &it["check"], &it["what"]].map(|it| it.as_str().unwrap()).join(": ")
+    };
+    (findings.iter().filter(is_void).map(said).collect(), output)
+}
+
+fn each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone() {
+    let clean = format!("exec {SERVE}");
+    let dies = format!("{SERVE} & sleep 1; kill -9 $!; echo 'out of cheese' >&2; exit 7");
+    let deaf = format!("trap '' TERM; {SERVE} & wait; sleep 60");
+    let forks = format!("trap 'kill $!; exit 0' TERM; {SERVE} & wait");
+    let servers = [
+        ("clean", &*clean),
+        ("forks", &*forks),
+        ("crashes", "echo 'I was never meant to run' >&2; exit 3"),
+        ("unready", "sleep 60"),
+        ("dies", &*dies),
+        ("deaf", &*deaf),
+    ];
+    let (found, _) = voids(&experiment(&servers, None));
+    let named = |start: &str, what: &str| {
+        let is_it = |it: &String| it.starts_with(start) && it.contains(what);
+        assert!(found.iter().any(is_it), "{start} {what}: {found:#?}");
+    };
+    named("crashes: server_runs: the server was not ready", "exit code 3; it said: I was never");
+    named("unready: server_runs: the server was not ready", "not ready after 10 s");
+    named("dies: server_runs", "exit code 7");
+    named("dies: server_runs", "out of cheese");
+    named("deaf: server_runs: the server did not stop", "after it ignored SIGTERM");
+    let is_well = |it: &String| it.starts_with("clean:") || it.starts_with("forks:");
+    assert!(!found.iter().any(is_well), "{found:#?}");
+}
+
+fn each_fault_of_a_load_generator_is_named() {
+    let clean = format!("exec {SERVE}");
+    for (script, expected) in [
+        (
+            "echo broken >&2; exit 5",
+            "load_runs: the load generator failed: exit code 5; it said: broken",
+        ),
+        ("true", "result: the load generator printed no result"),
+        ("\"$0\" load tcp \"$@\" | sed -u 's/\"answered\":/\"answered\":1/'", "result: "),
+        ("\"$0\" load tcp \"$@\"; sleep 60", "load_runs: the load generator was not done after"),
+    ] {
+        let (found, output) = voids(&experiment(&[("a", &clean), ("b", &clean)], Some(script)));
+        for subject in ["a", "b"] {
+            let start = format!("{subject}: {expected}");
+            assert!(found.iter().any(|it| it.starts_with(&start)), "{start}: {found:#?}");
+        }
+        assert_eq!(output.status.code(), Some(1), "nothing could be measured: {output:?}");
+    }
+}
+
+/// `quick` at full load, which takes far longer than the test.
+fn long(out: &Path) -> Command {
+    let options =
+        ["--pairs", "100", "--window", "0.3", "--warmup", "0.1", "--set", "load_percent=0"];
+    lab(Path::new("quick"), out, &options)
+}
+
+fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts it, and waits for its third run; returns its bundle and the processes of the next run.
+fn started(out: &Path) -> (Child, PathBuf, Vec<i32>) {
+    let lab = long(out).spawn().unwrap();
+    let bundle = wait_until("there are runs", || {
+        let bundle = fs::read_dir(out).ok()?.flatten().next()?.path();
+        let text = fs::read_to_string(bundle.join("runs.jsonl")).ok()?;
+        (text.lines().count() >= 3).then_some(bundle)
+    });
+    assert!(bundle.join("work/root/1024.bin").exists());
+    let children = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", lab.id())).ok()?.flatten();
+        let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
+        let lists = tasks.flat_map(of_task).collect::<Vec<_>>().join(" ");
+        let pids: Vec<i32> = lists.split_whitespace().flat_map(str::parse).collect();
+        (pids.len() >= 2).then_some(pids)
+    };
+    let children = wait_until("a run is on", children);
+    (lab, bundle, children)
+}
+
+fn are_gone(pids: &[i32]) -> bool {
+    let lives = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    !pids.iter().any(lives)
+}
+
+fn an_interrupted_lab_leaves_a_valid_partial_bundle_and_no_process() {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let out = tempfile::tempdir().unwrap();
+        let (mut lab, bundle, children) = started(out.path());
+        kill(Pid::from_raw(lab.id() as i32), signal).unwrap();
+        assert_eq!(lab.wait().unwrap().code(), Some(code));
+        assert!(are_gone(&children) && !bundle.join("work").exists());
+        let verification = verify(&bundle).unwrap();
+        assert!(verification.holds() && verification.runs >= 3, "{verification}");
+        let mut said = String::new();
+        lab.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("interrupted by signal"), "{said}");
+    }
+}
+
+fn a_second_signal_stops_at_once_and_nothing_is_left() {
+    let out = tempfile::tempdir().unwrap();
+    let (mut lab, _, children) = started(out.path());
+    let pid = Pid::from_raw(lab.id() as i32);
+    kill(pid, Signal::SIGINT).unwrap();
+    kill(pid, Signal::SIGTERM).unwrap();
+    // Both may be delivered together, or the first may already have ended it.
+    let status = lab.wait().unwrap();
+    assert!(matches!(status.code(), Some(130 | 143)), "{status}");
+    wait_until("all are gone", || are_gone(&children).then_some(()));
+}
+
+fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
+    let out = tempfile::tempdir().unwrap();
+    let (mut lab, bundle, children) = started(out.path());
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    wait_until("all are gone", || are_gone(&children).then_some(()));
+    // A line that was being written.
+    let path = bundle.join("runs.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    fs::write(&path, text[..whole].to_owned() + "{\"schema\":\"twinring.lab.ru").unwrap();
+    let verification = verify(&bundle).unwrap();
+    assert!(verification.holds() && verification.notes.len() == 2, "{verification}");
+    rerender(&bundle).unwrap();
+    assert!(fs::read_to_string(bundle.join("report.html")).unwrap().contains("unfinished"));
+    assert!(verify(&bundle).unwrap().holds());
+}
+
+fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
+    // A small file system in a mount namespace of this thread only.
+    let worker = std::thread::spawn(|| {
+        use nix::mount::{MsFlags, mount};
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        let entered = unshare(CloneFlags::CLONE_NEWNS)
+            .and_then(|()| mount(None::<&str>, "/", None::<&str>, flags, None::<&str>));
+        if let Err(errno) = entered {
+            testing::needs("root", format_args!("no mount namespace: {errno}"));
+        }
+        let out = tempfile::tempdir().unwrap();
+        let disk = |size, flags| mount(Some("none"), out.path(), Some("tmpfs"), flags, Some(size));
+        // Room for the first bundle.json and a few runs.
+        disk("size=96k", MsFlags::empty()).unwrap();
+        let output = long(out.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("No space left"), "{output:?}");
+        let bundle = bundle_in(out.path());
+        let verification = verify(&bundle).unwrap();
+        assert!(verification.holds() && verification.runs >= 1, "{verification}");
+        let mut files = fs::read_dir(&bundle).unwrap().flatten();
+        assert!(!files.any(|it| it.path().extension().is_some_and(|it| it == "draft")));
+        // With space again, the rest of the bundle is made from the runs.
+        disk("size=4m", MsFlags::MS_REMOUNT).unwrap();
+        let rendered = rerender(&bundle).unwrap();
+        assert!(rendered.summary.is_some_and(|summary| summary.runs == verification.runs));
+        assert!(verify(&bundle).unwrap().holds() && bundle.join("report.html").exists());
+    });
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// One short pair of `quick` at full load over TCP, with more options.
+fn small(out: &Path, options: &[&str]) -> Command {
+    let short = ["--pairs", "1", "--spares", "0", "--warmup", "0.1", "--window", "0.6"];
+    let cell = ["--protocol", "tcp", "--set", "connections=4", "--set", "load_percent=0"];
+    lab(Path::new("quick"), out, &[&short[..], &cell, &["--set", "bytes=8K"], options].concat())
+}
+
+fn runs(bundle: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn each_network_does_what_it_says_and_is_counted() {
+    testing::needs_root("it makes networks");
+    let out = tempfile::tempdir().unwrap();
+    small(out.path(), &["--net", "all", "--subject", "epoll"]).output().unwrap();
+    let bundle = recomputed(&bundle_in(out.path())).unwrap();
+    let napi = bundle.networks.last().unwrap();
+    let cpus = [&bundle.cpus.server, &bundle.cpus.client].map(|it| it.first());
+    assert!(napi.napi_cpus == cpus && napi.server_rps == "0", "{napi:?}");
+    let runs = runs(&bundle_in(out.path()));
+    assert_eq!(runs.len(), 3);
+    for run in &runs {
+        let net = run["cell"]["net"].as_str().unwrap();
+        // A load generator may have ended by the last sample, and has no network then.
+        let counts = &run["cpu"]["server_cpu"]["counts"];
+        let counted = counts["net_rx_runs"].is_u64() && counts["tcp_retransmits"].is_u64();
+        assert!(counted && counts["device_drops"] == 0, "{net}: {counts}");
+        for side in ["server_cpu", "client_cpu"] {
+            let polled = run["cpu"][side]["counts"]["napi_threads_ns"].as_u64() > Some(0);
+            assert_eq!(polled, net == "napi", "{net}: {}", run["cpu"]);
+        }
+        assert!(run["cpu"]["server"]["minor_faults"].is_u64());
+        assert!(run["memory"]["server_at_end"]["peak_rss_bytes"].as_u64() > Some(1 << 20));
+        assert!(run["memory"]["kernel_under_load"]["unreclaimable_slab_bytes"].as_u64() > Some(0));
+    }
+    for cell in bundle.summary.unwrap().cells {
+        // Steered packets are counted for the whole machine: on loopback those of others void it.
+        let void =
+            cell.findings.iter().find(|it| it.effect == twinring_lab::analysis::Effect::Void);
+        assert!(
+            void.is_none() || cell.cell.net == twinring_lab::NetKind::Lo,
+            "{}: {void:?}",
+            cell.cell
+        );
+    }
+    let devices = fs::read_dir("/sys/class/net").unwrap().flatten().map(|it| it.file_name());
+    assert!(!devices.into_iter().any(|name| name == "server0" || name == "client0"));
+}
+
+fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
+    let is_root = nix::unistd::geteuid().is_root();
+    if is_root {
+        testing::needs_program("setpriv");
+    }
+    let out = tempfile::tempdir().unwrap();
+    let run = |net: &str| {
+        let mut plain = small(&out.path().join(net), &["--net", net]);
+        if is_root {
+            // Root without any capability has no right to make a namespace either.
+            let mut without = Command::new("setpriv");
+            without.args(["--bounding-set=-all", "--inh-caps=-all", TWINRING]);
+            plain = {
+                without.args(plain.get_args());
+                without
+            };
+        }
+        plain.output().unwrap()
+    };
+    let refused = run("rps");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("rps") && said.contains("unshare") && said.contains("EPERM"), "{said}");
+    run("auto");
+    let bundle = recomputed(&bundle_in(&out.path().join("auto"))).unwrap();
+    assert!(bundle.network_fallback.as_ref().unwrap().contains("plain loopback"));
+    let report = twinring_lab::markdown(&bundle);
+    assert!(report.contains("plain loopback") && report.contains("on lo"), "{report}");
+    // Ticks of 10 ms took the place of the idle clock, and nobody was told.
+    assert_eq!(report.contains("CPU time in ticks of 10 ms"), !is_root, "{report}");
+}
+
+fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
+    let (out, peers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (name, address) in [("floor-uring", "\"$2\""), ("joakimthun-epoll-echo", "0.0.0.0:6379")] {
+        let file = peers.path().join(name);
+        let serve = format!(
+            "#!/bin/sh\nexec '{TWINRING}' serve echo --listen {address} --allow any --engine epoll\n"
+        );
+        fs::write(&file, serve).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let subject = |name: &str| ["--subject".to_owned(), name.to_owned()];
+    let subjects = ["epoll", "floor=floor-uring", "fixed=joakimthun-epoll", "frevib=frevib-uring"];
+    let words: Vec<String> = subjects.iter().flat_map(|name| subject(name)).collect();
+    let directory = peers.path().to_str().unwrap();
+    let words = [vec!["--peers", directory, "--net", "lo"], words.iter().map(|it| &**it).collect()]
+        .concat();
+    small(out.path(), &words).output().unwrap();
+    let place = bundle_in(out.path());
+    let bundle = recomputed(&place).unwrap();
+    let [left_out] = &bundle.not_run[..] else { panic!("{:?}", bundle.not_run) };
+    assert!(
+        left_out.subject == "frevib" && left_out.why.contains("frevib-uring-echo"),
+        "{left_out:?}"
+    );
+    let runs = runs(&place);
+    let of = |subject: &str| runs.iter().find(|run| run["subject"] == subject).unwrap();
+    let floor = of("floor");
+    let file = peers.path().join("floor-uring").display().to_string();
+    let cpu = bundle.cpus.server.to_string();
+    // 8 KB are more than its small buffers take.
+    let expected =
+        json!([file, "--listen", floor["server_command"][2], "--pin", cpu, "--inc", "--split"]);
+    assert_eq!(floor["server_command"], expected);
+    assert!(of("fixed")["client_command"].to_string().contains(":6379"));
+    assert!(runs.iter().all(|run| run["failures"] == json!([])), "{runs:?}");
+    let program = bundle.programs.iter().find(|it| it.peer.as_deref() == Some("floor-uring"));
+    let program = program.unwrap_or_else(|| panic!("{:?}", bundle.programs));
+    assert_eq!((program.path.as_str(), program.sha256.as_ref().unwrap().len()), (&*file, 64));
+    // Without anybody left it is an error, and no bundle of nothing.
+    fs::write(peers.path().join("go-uring-echo"), "not a program").unwrap();
+    let nobody = out.path().join("nobody");
+    let output = small(&nobody, &["--peers", directory, "--subject", "go-uring"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("not executable") && said.contains("go-uring-echo"), "{said}");
+    assert!(output.status.code() == Some(1) && !nobody.exists(), "{output:?}");
+}
+
+fn nginx_is_configured_and_ends_well() {
+    testing::needs_program("nginx");
+    let out = tempfile::tempdir().unwrap();
+    let short =
+        ["--pairs", "1", "--spares", "0", "--warmup", "0.1", "--window", "0.6", "--net", "lo"];
+    let cell = ["--protocol", "http", "--set", "connections=4", "--set", "load_percent=0"];
+    let subjects = ["--subject", "epoll", "--subject", "nginx", "--subject", "other=nginx-read"];
+    let options = [&short[..], &cell, &subjects].concat();
+    lab(Path::new("quick"), out.path(), &options).output().unwrap();
+    let runs = runs(&bundle_in(out.path()));
+    let config = |subject: &str| {
+        runs.iter().find(|it| it["subject"] == subject).unwrap()["server_config"].to_string()
+    };
+    assert!(config("nginx").contains("sendfile on;") && config("other").contains("sendfile off;"));
+    // Its end after SIGTERM is clean: one process, with code 0.
+    assert!(runs.iter().all(|run| run["failures"] == json!([])), "{runs:?}");
+}
