@@ -10,7 +10,6 @@ pub(crate) const RULES: &[Rule] = rules![
     unread_streams_starve_no_other,
     a_receive_that_waits_for_a_buffer_uses_no_cpu,
     buffers_of_silent_sends_reach_waiting_receives,
-    an_empty_pool_does_not_arm_all_receives_at_once,
     sockets_are_fed_with_buffers_that_are_there,
 ];
 
@@ -82,102 +81,74 @@ fn a_receive_that_waits_for_a_buffer_uses_no_cpu(configuration: Configuration) {
 fn buffers_of_silent_sends_reach_waiting_receives(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=4,buffer_bytes=4096"), |_| async {
         for round in 0..30 {
-            let mut streams = Vec::new();
-            for _ in 0..6 {
-                let (stream, peer) = pair().await;
-                streams.push((stream, peer));
+            let mut waiting = Vec::new();
+            for seed in 0..6 {
+                let (stream, mut peer) = pair().await;
+                peer.write_all(&pattern(seed + round, 0..1000)).expect("room");
+                waiting.push((seed + round, stream, peer));
             }
-            let waiting: Vec<_> = streams
+            let echoing: Vec<_> = waiting
                 .into_iter()
-                .enumerate()
-                .map(|(seed, (stream, mut peer))| {
-                    let echoing = spawn(echo(stream));
-                    (seed, echoing, {
-                        let bytes = pattern(seed as u64 + round, 0..1000);
-                        peer.write_all(&bytes).expect("room");
-                        peer
-                    })
-                })
+                .map(|(seed, stream, peer)| (seed, spawn(echo(stream)), peer))
                 .collect();
-            for (seed, echoing, mut peer) in waiting {
-                on_thread(move || {
-                    let mut answer = [0; 1000];
-                    peer.read_exact(&mut answer).expect("an answer");
-                    assert_pattern(seed as u64 + round, 0, &answer);
-                })
-                .await;
+            for (seed, echoing, mut peer) in echoing {
+                on_thread(move || expect_answer(&mut peer, seed, 1000)).await;
                 echoing.await.expect("not aborted").expect("the peer left cleanly");
             }
         }
     });
 }
 
-/// Each returned buffer used to arm the receives of all waiting sockets, and all but one ended
-/// again for lack of a buffer: 140 receives per message, with 4,000 connections.
-fn an_empty_pool_does_not_arm_all_receives_at_once(configuration: Configuration) {
-    const PEERS: usize = 100;
-    const BYTES: usize = 4000;
-    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=1024"), |handle| async move {
-        let listener = listen();
-        let address = listener.local_addr();
-        spawn(echo_server(listener));
-        on_thread(move || {
-            let connect = |_| Peer::connect(address).expect("a connection");
-            let mut peers: Vec<Peer> = (0..PEERS).map(connect).collect();
-            for round in 0..4 {
-                for peer in &mut peers {
-                    peer.write_all(&pattern(round, 0..BYTES)).expect("room");
-                }
-                for peer in &mut peers {
-                    let mut answer = [0; BYTES];
-                    peer.read_exact(&mut answer).expect("an answer");
-                    assert_pattern(round, 0, &answer);
-                }
-            }
-        })
-        .await;
-        let counters = handle.counters();
-        // A receive may end so for each buffer that it filled, and once when it was first armed; now
-        // and then once more, with faults from a seed.
-        let most = 3 * counters.received + PEERS as u64;
-        assert!(counters.enobufs <= most, "{} of {}", counters.enobufs, counters.received);
-    });
+fn expect_answer(peer: &mut Peer, seed: u64, bytes: usize) {
+    let mut answer = vec![0; bytes];
+    peer.read_exact(&mut answer).expect("an answer");
+    assert_pattern(seed, 0, &answer);
 }
 
-/// Buffers that had gone to receives whose completions waited to be handled were given out once more,
-/// and every second socket in the queue went to its end: the slowest of 1,000 connections waited for
-/// seconds, and others were answered every 10 ms.
+/// Each returned buffer used to arm the receives of all waiting sockets, and all but one ended
+/// again for lack of a buffer: 140 receives per message, with 4,000 connections. And buffers that had gone to
+/// receives whose completions waited to be handled were given out once more, and every second socket in the
+/// queue went to its end: the slowest of 1,000 connections waited for seconds.
 fn sockets_are_fed_with_buffers_that_are_there(configuration: Configuration) {
     // Two for each connection, beside other tests.
     testing::needs_descriptors(3_000);
-    const PEERS: usize = 600;
-    const BYTES: usize = 16_000;
-    let builder = configuration.builder_with("buffer_count=64,buffer_bytes=16384");
-    run_on(builder, |handle| async move {
-        let listener = listen();
-        let address = listener.local_addr();
-        // All wait when the first is served.
-        let peers = on_thread(move || {
-            let ask = |seed| {
-                let mut peer = Peer::connect(address).expect("the backlog has room");
-                peer.write_all(&pattern(seed as u64, 0..BYTES)).expect("room");
-                peer
+    const SMALL: &str = "buffer_count=4,buffer_bytes=1024";
+    const LARGE: &str = "buffer_count=64,buffer_bytes=16384";
+    for (options, connections, bytes, rounds) in [(SMALL, 100, 4000, 4), (LARGE, 600, 16_000, 1)] {
+        run_on(configuration.builder_with(options), |handle| async move {
+            let listener = listen();
+            let address = listener.local_addr();
+            // All wait when the first is served.
+            let peers = on_thread(move || {
+                let ask = |seed| {
+                    let mut peer = Peer::connect(address).expect("the backlog has room");
+                    peer.write_all(&pattern(seed, 0..bytes)).expect("room");
+                    peer
+                };
+                (0..connections).map(ask).collect::<Vec<Peer>>()
+            });
+            let mut peers = peers.await;
+            spawn(echo_server(listener));
+            on_thread(move || {
+                for round in 1..=rounds {
+                    for (seed, peer) in (0..).zip(&mut peers) {
+                        expect_answer(peer, seed, bytes);
+                        if round < rounds {
+                            peer.write_all(&pattern(seed, 0..bytes)).expect("room");
+                        }
+                    }
+                }
+            })
+            .await;
+            let counters = handle.counters();
+            // The first receive of each may find no buffer, and one for each buffer that was filled; faults from a
+            // seed cause more of that.
+            let most = match options {
+                SMALL => 3 * counters.received + connections,
+                _ => connections + connections / 10,
             };
-            (0..PEERS).map(ask).collect::<Vec<Peer>>()
-        })
-        .await;
-        spawn(echo_server(listener));
-        on_thread(move || {
-            for (seed, mut peer) in peers.into_iter().enumerate() {
-                let mut answer = [0; BYTES];
-                peer.read_exact(&mut answer).expect("an answer");
-                assert_pattern(seed as u64, 0, &answer);
-            }
-        })
-        .await;
-        // The first receive of each may find no buffer; faults from a seed cause more of that.
-        let most = (PEERS + PEERS / 10) as u64;
-        let found_none = handle.counters().enobufs;
-        assert!(found_none <= most || configuration.has_faults(), "{found_none}");
-    });
+            let found_none = counters.enobufs;
+            assert!(found_none <= most || configuration.has_faults(), "{options}: {found_none}");
+        });
+    }
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use twinring::{sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
-    a_flooding_peer_does_not_starve_others,
-    a_drain_does_not_starve_others,
-    repeated_ends_of_stream_do_not_starve_others,
+    busy_tasks_do_not_starve_others,
     woken_tasks_go_before_yielding_ones,
     a_task_moves_a_bounded_number_of_bytes_per_poll,
     an_empty_pool_is_shared_fairly,
@@ -26,43 +24,27 @@ async fn others_are_served() {
     pinging.await;
 }
 
-fn a_flooding_peer_does_not_starve_others(configuration: Configuration) {
+/// One that floods, one that drains, so that a send is nearly always taken at once, and one that has left.
+fn busy_tasks_do_not_starve_others(configuration: Configuration) {
     configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let pouring = on_thread(move || while peer.write_all(&[8; 65536]).is_ok() {});
-        let drinking =
-            spawn(async move { while !stream.recv().await.expect("bytes").is_empty() {} });
-        others_are_served().await;
-        drinking.abort();
-        pouring.await;
-    });
-}
-
-/// The peer reads as fast as it can, so that a send is nearly always taken at once.
-fn a_drain_does_not_starve_others(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
+        let ((flooded, mut pouring), (drained, mut drain)) = (pair().await, pair().await);
+        let (ended, peer) = pair().await;
+        drop(peer);
+        let pouring = on_thread(move || while pouring.write_all(&[8; 65536]).is_ok() {});
         let draining = on_thread(move || {
             let mut sink = vec![0; 1 << 20];
-            while peer.read(&mut sink).is_ok_and(|bytes| bytes > 0) {}
+            while drain.read(&mut sink).is_ok_and(|bytes| bytes > 0) {}
         });
-        let sending = spawn(async move {
+        let busy = [
+            spawn(async move { while !flooded.recv().await.expect("bytes").is_empty() {} }),
             // Small ones: a large one would fill the socket at once, and wait.
-            while stream.send("to nobody in particular").await.is_ok() {}
-        });
+            spawn(async move { while drained.send("to nobody in particular").await.is_ok() {} }),
+            spawn(async move { while ended.recv().await.is_ok_and(|p| p.is_empty()) {} }),
+        ];
         others_are_served().await;
-        sending.abort();
+        busy.iter().for_each(twinring::JoinHandle::abort);
+        pouring.await;
         draining.await;
-    });
-}
-
-fn repeated_ends_of_stream_do_not_starve_others(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, peer) = pair().await;
-        drop(peer);
-        let asking = spawn(async move { while stream.recv().await.is_ok_and(|p| p.is_empty()) {} });
-        others_are_served().await;
-        asking.abort();
     });
 }
 

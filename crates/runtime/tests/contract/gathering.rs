@@ -4,7 +4,7 @@
 use crate::support::*;
 use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
-use twinring::{TcpStream, spawn};
+use twinring::spawn;
 
 pub(crate) const RULES: &[Rule] = rules![
     answers_to_simultaneous_messages_leave_together,
@@ -82,52 +82,34 @@ fn a_lone_answer_leaves_at_once(configuration: Configuration) {
     });
 }
 
-/// The sends of a task on a stream, and its end.
-async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> {
-    let part = |range| pattern(way as u64, range);
-    stream.send(part(0..10)).await?;
-    match way {
-        0 => {
-            stream.send(part(10..300)).await?;
-            stream.send(part(300..70_000)).await?;
-            stream.shutdown().await
-        }
-        1 => {
-            stream.send_corked(part(10..5000)).await?;
-            stream.send(part(5000..70_000)).await
-        }
-        2 => {
-            stream.send(part(10..69_000)).await?;
-            stream.flush().await?;
-            stream.send(part(69_000..70_000)).await?;
-            stream.close().await
-        }
-        _ => {
-            for start in (10..70_000).step_by(6999) {
-                stream.send(part(start..(start + 6999).min(70_000))).await?;
-            }
-            Ok(())
-        }
-    }
-}
-
+/// Streams whose sends begin in one turn, and end in different ways.
 fn gathered_sends_keep_their_order(configuration: Configuration) {
-    const STREAMS: usize = 8;
+    const BYTES: usize = 70_000;
     // The streams are dropped with most of their bytes queued. On an emulated machine with other work
     // these need longer than the default limit, after which the rest is given up by a reset.
     let builder = configuration.builder().linger(patience());
     run_on(builder, |_| async {
-        for round in 0..2 {
+        for narrow in [false, true] {
             let (mut readers, mut peers) = (Vec::new(), Vec::new());
-            for number in 0..STREAMS {
-                let way = number % 4;
-                let (stream, peer) = if round == 0 { pair().await } else { narrow_pair().await };
-                let mut reading = peer.try_clone().expect("a descriptor");
-                readers.push((way, on_thread(move || read_to_end(&mut reading))));
+            for way in 0..8 {
+                let (stream, peer) = if narrow { narrow_pair().await } else { pair().await };
+                readers.push((way, reading(peer.try_clone().expect("a descriptor"))));
                 peers.push(peer);
                 spawn(async move {
                     stream.recv().await.expect("bytes");
-                    send_in_some_way(way, stream).await.expect("no reset");
+                    let step = [10, 300, 6999, BYTES][way as usize % 4];
+                    for start in (0..BYTES).step_by(step) {
+                        let part = pattern(way, start..(start + step).min(BYTES));
+                        match start / step % 5 {
+                            3 => stream.send_corked(part).await.expect("no reset"),
+                            _ => stream.send(part).await.expect("no reset"),
+                        }
+                    }
+                    match way % 3 {
+                        0 => stream.shutdown().await.expect("no reset"),
+                        1 => stream.close().await.expect("no reset"),
+                        _ => drop(stream),
+                    }
                 });
             }
             settle().await;
@@ -137,8 +119,7 @@ fn gathered_sends_keep_their_order(configuration: Configuration) {
                 finish(peer);
             }
             for (way, reader) in readers {
-                let read = reader.await.expect("no reset");
-                assert_whole(way as u64, 70_000, &read);
+                assert_whole(way, BYTES, &reader.await);
             }
         }
     });

@@ -150,17 +150,7 @@ fn a_header_alone_arrives(configuration: Configuration) {
         stream.send_corked("one").await.expect("an open stream");
         // Nothing follows: the kernel keeps it for a moment only.
         let mut bytes = [0; 3];
-        let bytes = on_thread(move || peer.read_exact(&mut bytes).map(|()| (bytes, peer))).await;
-        let (bytes, peer) = bytes.expect("no reset");
-        assert_eq!(&bytes, b"one");
-        // More than the buffers hold, so that a part of it has to wait in line.
-        stream.send_corked(pattern(8, 0..8_000_000)).await.expect("an open stream");
-        let reading = reading(peer);
-        stream.send_corked("two").await.expect("an open stream");
-        stream.shutdown().await.expect("an open stream");
-        let read = reading.await;
-        assert_eq!(read.len(), 8_000_003);
-        assert_pattern(8, 0, &read[..8_000_000]);
-        assert!(read.ends_with(b"two"));
+        let read = on_thread(move || peer.read_exact(&mut bytes).map(|()| bytes)).await;
+        assert_eq!(&read.expect("no reset"), b"one");
     });
 }

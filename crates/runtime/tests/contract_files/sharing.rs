@@ -12,7 +12,6 @@ pub(crate) const RULES: &[Rule] = rules![
     sends_and_fin_wait_behind_a_file,
     files_on_one_stream_go_one_after_the_other,
     receiving_continues_during_and_after_a_file,
-    sending_continues_after_a_file,
     many_files_starve_no_other_task,
 ];
 
@@ -98,33 +97,6 @@ fn receiving_continues_during_and_after_a_file(configuration: Configuration) {
         }
         drop(peer);
         assert!(stream.recv().await.expect("no reset").is_empty());
-    });
-}
-
-/// A send that has to wait for the peer does so on an O_NONBLOCK socket too.
-fn sending_continues_after_a_file(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        let file = tree.file(3, 1000).await;
-        let (stream, mut peer) = narrow_pair().await;
-        let mut expected = pattern(3, 0..1000);
-        stream.send_file(&file, 0, 1000).await.expect("an open stream");
-        for seed in 0..4 {
-            // The last two are one too many for the queue, so they wait for the peer.
-            let sending = stream.send(pattern(seed, 0..100_000));
-            expected.extend(pattern(seed, 0..100_000));
-            if seed < 3 {
-                sending.await.expect("an open stream");
-            } else {
-                let reading = on_thread(move || {
-                    std::thread::sleep(Duration::from_millis(3));
-                    read_to_end(&mut peer).expect("no reset")
-                });
-                sending.await.expect("an open stream");
-                stream.shutdown().await.expect("an open stream");
-                assert!(reading.await == expected);
-                return;
-            }
-        }
     });
 }
 
