@@ -117,8 +117,8 @@ pub(super) struct RequestArgs {
     /// scheduled time.
     #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
     rate: Option<u64>,
-    /// How the requests of --rate follow each other: at equal distances (periodic), independently
-    /// of each other, as those of many users do (poisson), or all connections at once (burst).
+    /// How the requests of --rate follow each other: at equal distances (periodic), or independently
+    /// of each other, as those of many users do (poisson).
     #[arg(long, value_name = "HOW", requires = "rate", default_value_t, help_heading = "Pattern")]
     arrivals: Arrivals,
     /// Timeout of one attempt to connect.

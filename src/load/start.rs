@@ -38,21 +38,3 @@ impl StartAt {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_seconds_within_ten_minutes() {
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-        for wrong in ["", "soon", "NaN", "inf", "9e99", &(now_s + 700.0).to_string()] {
-            assert!(StartAt::parse(wrong).is_err(), "{wrong}");
-        }
-        let before_ns = monotonic_ns();
-        let soon = StartAt::parse(&(now_s + 60.5).to_string()).unwrap();
-        let Begin::At(ns) = soon.begin() else { panic!("it is ahead") };
-        assert!((ns as f64 - before_ns as f64 - 60.5e9).abs() < 1e9, "{ns}");
-        assert!(matches!(StartAt::parse("0").unwrap().begin(), Begin::Never));
-    }
-}

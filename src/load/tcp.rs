@@ -35,11 +35,6 @@ pub(crate) struct TcpArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = count,
           help_heading = "Pattern")]
     idle: u64,
-    /// Send without waiting for answers until the sockets are full (at most 16 MiB unanswered per
-    /// connection, regardless of --depth), read 64 KiB/s per connection with SO_RCVBUF 16 KiB, and
-    /// read the rest at full speed, for at most a second, after the window.
-    #[arg(long, help_heading = "Pattern")]
-    slow_reader: bool,
     /// Do not verify the content of answers.
     #[arg(long, help_heading = "Pattern")]
     no_verify: bool,
@@ -54,7 +49,6 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
         depth: args.depth,
         churn: args.churn,
         idle: args.idle,
-        slow_reader: args.slow_reader,
         verify: !args.no_verify,
         ..tcp::Settings::new(args.requests.common(args.target.resolve()))
     };

@@ -16,7 +16,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_server_may_close_between_answers,
     requests_behind_the_last_answer_of_a_connection_fail,
     a_connection_that_the_server_keeps_open_is_reset,
-    a_server_that_never_answers_is_a_timeout,
     gates_decide_about_the_exit_code,
     a_refusal_is_read_while_a_large_request_is_sent
 ];
@@ -142,21 +141,6 @@ fn a_connection_that_the_server_keeps_open_is_reset(engine: &str) {
     // One more if an answer took as long as closing may.
     let kept_open = outcome.number("/connections/kept_open");
     assert!((2..=3).contains(&kept_open), "{}", outcome.result);
-}
-
-fn a_server_that_never_answers_is_a_timeout(engine: &str) {
-    let target = serve(|_, mut stream| {
-        let _ = std::io::copy(&mut stream, &mut std::io::sink());
-    });
-    let outcome = run_http(engine, target, "-c 5 -n 10 --timeout 200ms");
-    outcome.expect(1, &[("timeout", 10)]);
-    assert_eq!(outcome.number("/whole_run/failed"), 10);
-    assert_eq!(outcome.number("/connections/served"), 0);
-    // The window ends before the timeout: no error is reported, and nothing is hidden.
-    let outcome = run_http(engine, target, "-c 5 -d 1200ms --warmup 0s");
-    outcome.expect(1, &[]);
-    assert_eq!(outcome.number("/whole_run/abandoned"), 5);
-    assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
 }
 
 fn a_closed_port_loses_the_connections(engine: &str) {

@@ -11,24 +11,20 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring_load::schedule::{Arrivals, Schedule};
 
 pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_server_that_admits_only_64_connections_is_seen_through,
-    an_open_loop_counts_requests_delayed_by_a_stall,
     a_number_of_messages_is_met_exactly,
     one_corrupted_byte_is_found_and_named,
     lost_bytes_and_surplus_bytes_are_mismatches,
     connections_that_the_server_ends_are_counted_by_kind,
-    a_server_that_ends_every_connection_fails_the_run,
     a_server_that_never_answers_is_a_timeout,
-    a_slow_answer_is_a_long_latency,
     an_unreachable_rate_reports_unsent_requests,
     requests_arrive_as_independently_as_asked_for,
-    a_slow_reader_gets_every_byte,
     a_closed_port_names_the_address_and_a_fix,
     a_correct_echo_has_no_mismatch_and_all_counts_balance,
     an_interrupt_reports_the_result_so_far
@@ -177,20 +173,6 @@ fn connections_that_the_server_ends_are_counted_by_kind(engine: &str) {
     }
 }
 
-fn a_server_that_ends_every_connection_fails_the_run(engine: &str) {
-    let target = serve(|_, mut stream| {
-        let mut message = [0; 128];
-        if stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {
-            let _ = stream.read_exact(&mut message);
-        }
-    });
-    let began = Instant::now();
-    let outcome = run(engine, target, "-c 3 -s 128 -d 40s --warmup 0s");
-    outcome.expect(1, &[("closed_early", 3)]);
-    assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
-    assert!(began.elapsed() < Duration::from_secs(40), "the window ends with its connections");
-}
-
 fn a_server_that_never_answers_is_a_timeout(engine: &str) {
     let target = serve(|_, mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
@@ -226,45 +208,6 @@ fn a_server_that_admits_only_64_connections_is_seen_through(engine: &str) {
     assert_eq!(outcome.number("/whole_run/abandoned"), 16);
 }
 
-fn a_slow_answer_is_a_long_latency(engine: &str) {
-    let target = serve(|_, stream| {
-        echo_with(stream, |_, _| thread::sleep(Duration::from_millis(20)));
-    });
-    let outcome = run(engine, target, "-c 2 -d 1200ms --warmup 0s");
-    outcome.expect(0, &[]);
-    assert!(outcome.latency_us("min") >= 20_000.0, "{}", outcome.result);
-}
-
-/// A server that stalls once for 200 ms. A closed loop sends nothing meanwhile, so one request in
-/// many is slow and the 90th percentile does not show it; the open loop charges the stall to every
-/// request that was due.
-fn an_open_loop_counts_requests_delayed_by_a_stall(engine: &str) {
-    let target = serve(|_, stream| {
-        let began = Instant::now();
-        let mut stalled = false;
-        echo_with(stream, |_, _| {
-            if !stalled && began.elapsed() > Duration::from_millis(200) {
-                stalled = true;
-                thread::sleep(Duration::from_millis(200));
-            }
-        });
-    });
-    for depth in ["", "--depth 1"] {
-        // Long enough for the stall to end inside the window even with another stall.
-        let arguments = format!("-c 1 -d 900ms --warmup 0s --rate 1000 {depth}");
-        let outcome = run(engine, target, &arguments);
-        outcome.expect(0, &[]);
-        // 200 of 900 requests were held up, evenly between 0 and 200 ms.
-        assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
-        assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
-        assert_eq!(outcome.result["latency_from"], "intended");
-        let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
-        // With one request in flight the schedule cannot be kept, which is reported too.
-        assert!(depth.is_empty() || lag >= 180_000.0, "{}", outcome.result);
-        assert!(outcome.number("/whole_run/sent") <= 900);
-    }
-}
-
 /// More than can be sent: the generator reports unsent requests instead of sending without end. It ended with 0.
 fn an_unreachable_rate_reports_unsent_requests(engine: &str) {
     let target = serve(|_, stream| echo(stream));
@@ -293,15 +236,6 @@ fn requests_arrive_as_independently_as_asked_for(engine: &str) {
     assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
     let refused = command("epoll", target, "-c 1 --arrivals poisson").output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
-}
-
-fn a_slow_reader_gets_every_byte(engine: &str) {
-    let target = serve(|_, stream| echo(stream));
-    // The server echoes at most what a connection's buffers hold, and the rest is drained.
-    let outcome = run(engine, target, "-c 2 -s 1000 -d 1300ms --warmup 0s --slow-reader");
-    outcome.expect(0, &[]);
-    assert!(outcome.number("/requests/answered") > 0);
-    assert!(outcome.number("/requests/in_flight_at_end") > 100, "{}", outcome.result);
 }
 
 fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
@@ -349,7 +283,6 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("--uring nonsense=on", "nonsense=on"),
         ("--pin 3-1", "'3-1'"),
         ("--local ::1", "--local ::1"),
-        ("--slow-reader --rate 5", "--slow-reader"),
     ];
     assert_refused("tcp 127.0.0.1:9", &cases);
 }

@@ -3,14 +3,12 @@
 
 use crate::support::Server;
 use crate::support::load::{
-    Bounded, INTERRUPTS, Outcome, assert_refused, command, interrupted, sound,
+    Bounded, Outcome, assert_refused, command, sound,
 };
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use testing::{Test, engine_tests, tests};
@@ -22,8 +20,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     system_calls_are_reported_by_kind,
     streams_for_which_there_is_no_descriptor_are_named,
     a_correct_reflector_has_no_fault_and_all_counts_balance,
-    wrong_lengths_mismatch_and_strangers_are_foreign,
-    an_interrupt_reports_the_result_so_far
+    wrong_lengths_mismatch_and_strangers_are_foreign
 ];
 
 pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
@@ -86,19 +83,13 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance(engine: &'static str)
     let cases = [
         ("", 15),
         ("--streams 100 --pps 30", 900),
-        ("--streams 100 --pps 30 --single-socket", 900),
-        ("--streams 60 --spread burst", 900),
         ("--streams 7 --pps 33.333333 -t 2", 70),
-        ("--streams 9 -t 3 --single-socket", 135),
         ("--pps 2000 -s 12", 600),
         ("--pps 2000 -s 1400 --gso", 600),
-        ("--pps 3000 -s 172 --gso --single-socket", 900),
-        ("--streams 4 --pps 500 -s 40 --payload raw", 600),
-        ("--streams 4 --pps 500 -s 8 --payload raw --single-socket", 600),
         ("--streams 20 --tick 5ms --no-verify", 300),
         ("--streams 5 --local 127.0.0.2,127.0.0.3", 75),
         ("--streams 5 --pending 8", 75),
-        ("--pps 1000 --single-socket --pending 200", 300),
+        ("--pps 1000 --pending 200", 300),
         ("--streams 20 --batch off --uring multishot=off", 300),
         ("--streams 3 --rcvbuf 100000 --sndbuf 100000 --calls", 45),
     ];
@@ -171,26 +162,23 @@ fn a_changed_byte_is_detected_and_named(engine: &str) {
 }
 
 fn wrong_lengths_mismatch_and_strangers_are_foreign(engine: &'static str) {
-    for sockets in ["", "--single-socket"] {
-        let target = reflector(|number, packet| {
-            let longer = [&packet[..], b"!"].concat();
-            let mut stranger = packet.clone();
-            stranger[8] ^= 0x80;
-            match number {
-                0 => vec![longer],
-                1 => vec![packet[..171].to_vec()],
-                2 => vec![stranger, packet],
-                3 => vec![b"?".to_vec(), Vec::new(), packet],
-                _ => vec![packet],
-            }
-        });
-        let arguments = format!("-d 300ms --warmup 0s --drain 1200ms {sockets}");
-        let outcome = run(engine, target, &arguments);
-        assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 2), "{}", outcome.result);
-        assert_eq!((outcome.packets("foreign"), outcome.packets("lost")), (3, 2));
-        let first = outcome.result["first_error"].as_str().unwrap();
-        assert!(first.contains("sent 172 bytes, got back 173"), "{first}");
-    }
+    let target = reflector(|number, packet| {
+        let longer = [&packet[..], b"!"].concat();
+        let mut stranger = packet.clone();
+        stranger[8] ^= 0x80;
+        match number {
+            0 => vec![longer],
+            1 => vec![packet[..171].to_vec()],
+            2 => vec![stranger, packet],
+            3 => vec![b"?".to_vec(), Vec::new(), packet],
+            _ => vec![packet],
+        }
+    });
+    let outcome = run(engine, target, "-d 300ms --warmup 0s --drain 1200ms");
+    assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 2), "{}", outcome.result);
+    assert_eq!((outcome.packets("foreign"), outcome.packets("lost")), (3, 2));
+    let first = outcome.result["first_error"].as_str().unwrap();
+    assert!(first.contains("sent 172 bytes, got back 173"), "{first}");
 }
 
 fn silence_is_loss_and_a_closed_port_is_reported(engine: &str) {
@@ -237,22 +225,6 @@ fn system_calls_are_reported_by_kind(engine: &str) {
     }
 }
 
-fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
-    for (signal, code) in INTERRUPTS {
-        let heard = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&heard);
-        let target = reflector(move |_, packet| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            vec![packet]
-        });
-        // With the second, the first has gone back.
-        let command = command(engine, "udp", &target.to_string(), "--streams 10 -d 1h --warmup 0s");
-        let outcome = interrupted(command, signal, &heard, 1);
-        assert_eq!(outcome.code, code, "{}", outcome.stderr);
-        assert!(outcome.packets("received") > 0);
-    }
-}
-
 fn streams_for_which_there_is_no_descriptor_are_named(engine: &str) {
     let server = Server::udp("auto", &[]);
     let arguments = "--streams 100 -d 200ms --warmup 0s --drain 1200ms";
@@ -273,7 +245,6 @@ fn streams_for_which_there_is_no_descriptor_are_named(engine: &str) {
 fn senseless_arguments_are_named_and_end_with_2() {
     let cases = [
         ("-s 11", "--size 11"),
-        ("-s 7 --payload raw", "--size 7"),
         ("--streams 0", "--streams 0"),
         ("--pps 0", "--pps 0"),
         ("--pps fast", "'fast'"),

@@ -33,28 +33,3 @@ pub fn write(latency_ns: &Histogram<u64>, out: &mut impl Write) -> io::Result<()
     writeln!(out, "#[Mean    = {mean:>12.3}, StdDeviation   = {deviation:>12.3}]")?;
     writeln!(out, "#[Max     = {max:>12.3}, Total count    = {total:>12}]")
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::recorder::histogram;
-
-    #[test]
-    fn percentiles_rise_to_the_last_latency() {
-        let mut latency_ns = histogram();
-        (1..=10_000).for_each(|n| latency_ns.saturating_record(n * 1000));
-        let mut text = Vec::new();
-        super::write(&latency_ns, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        let number = |column: &str| column.parse::<f64>().unwrap();
-        let rows: Vec<Vec<f64>> = (text.lines().skip(2))
-            .take_while(|line| !line.starts_with('#'))
-            .map(|line| line.split_whitespace().map(number).collect())
-            .collect();
-        assert!(rows.windows(2).all(|pair| pair[0][0] <= pair[1][0] && pair[0][1] <= pair[1][1]));
-        let median = rows.iter().find(|row| row[1] >= 0.5).unwrap();
-        assert!((median[0] - 5000.0).abs() < 10.0, "{median:?}");
-        let last = rows.last().unwrap();
-        assert_eq!((last[1], last[2]), (1.0, 10_000.0));
-        assert!(text.contains("Total count    =        10000]"), "{text}");
-    }
-}

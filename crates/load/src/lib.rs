@@ -30,7 +30,6 @@ mod run;
 pub mod schedule;
 mod settings;
 pub mod tcp;
-mod time_series;
 pub mod udp;
 mod workers;
 

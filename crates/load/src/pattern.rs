@@ -119,13 +119,6 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn eight_bytes_identify_every_position_of_the_period() {
-        let table = Pattern::new(0, 0).slice(0, PERIOD + 7);
-        let places: HashSet<&[u8]> = table.windows(8).collect();
-        assert_eq!(places.len(), PERIOD);
-    }
-
-    #[test]
     fn the_first_65521_connections_start_at_different_places() {
         let starts: HashSet<u64> =
             (0..PERIOD as u64).map(|c| Pattern::new(c, 3).start % PERIOD as u64).collect();
@@ -133,20 +126,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn slices_are_parts_of_one_stream(
-            connection in 0u64..1 << 20, life in 0u64..1 << 40, offset in 0u64..1 << 50,
-            first in 0usize..400_000, second in 1usize..400_000,
-        ) {
-            let pattern = Pattern::new(connection, life);
-            let whole = pattern.slice(offset, first + second);
-            prop_assert_eq!(whole.len(), (first + second).min(SLICE_BYTES_MAX));
-            if first < whole.len() {
-                let rest = pattern.slice(offset + first as u64, whole.len() - first);
-                prop_assert_eq!(&whole[first..], rest);
-            }
-        }
-
         /// A flipped byte is found at its position, also in buffers longer than a slice.
         #[test]
         fn a_changed_byte_is_found(

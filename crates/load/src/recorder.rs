@@ -4,7 +4,6 @@
 //! merged at the end. An event counts for the window if its own time stamp is inside it, so the
 //! window has exact ends.
 
-use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -78,14 +77,6 @@ impl Requests {
     }
 }
 
-/// The outcomes of the requests for one URL.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct UrlCounts {
-    pub(crate) sent: u64,
-    pub(crate) answered: u64,
-    pub(crate) failed: u64,
-}
-
 /// A request without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -120,7 +111,6 @@ pub(crate) struct Recorder {
     /// Of the requests sent inside the window, in an open loop.
     pub(crate) lag_ns: Histogram<u64>,
     pub(crate) connect_ns: Histogram<u64>,
-    pub(crate) series: TimeSeries,
     /// Bytes inside the window: of requests, of answers, of their content.
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -129,7 +119,8 @@ pub(crate) struct Recorder {
     pub(crate) statuses: [u64; 5],
     /// Answers inside the window by status.
     pub(crate) codes: BTreeMap<u16, u64>,
-    pub(crate) urls: Vec<UrlCounts>,
+    /// By URL, over the whole run.
+    pub(crate) urls: Vec<Requests>,
     /// Connections that the server did not close in time.
     pub(crate) kept_open: u64,
     pub(crate) troubles: Troubles,
@@ -156,20 +147,19 @@ impl Recorder {
             first_byte_ns: histogram(),
             lag_ns: histogram(),
             connect_ns: histogram(),
-            series: TimeSeries::new(),
             sent_bytes: 0,
             received_bytes: 0,
             content_bytes: 0,
             statuses: [0; 5],
             codes: BTreeMap::new(),
-            urls: vec![UrlCounts::default(); urls],
+            urls: vec![Requests::default(); urls],
             kept_open: 0,
             troubles: Troubles::default(),
             first_error: None,
         }
     }
 
-    fn url(&mut self, target: u32, count: impl Fn(&mut UrlCounts)) {
+    fn url(&mut self, target: u32, count: impl Fn(&mut Requests)) {
         self.urls.get_mut(target as usize).into_iter().for_each(count);
     }
 
@@ -223,7 +213,6 @@ impl Recorder {
             if self.open {
                 self.raw_ns.saturating_record_n(since(request.began_ns, now_ns), count);
             }
-            self.series.answered(latency_ns, count, now_ns, window);
         }
         inside
     }
@@ -243,7 +232,6 @@ impl Recorder {
     ) {
         self.note(now_ns, window, |requests| requests.failed += count);
         self.url(request.target, |url| url.failed += count);
-        self.series.failed(count, now_ns, window);
     }
 
     pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
@@ -279,7 +267,6 @@ impl Recorder {
             // All have the same bounds, so every value fits.
             let _same_bounds = mine.add(&theirs);
         }
-        self.series.merge(other.series);
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.content_bytes += other.content_bytes;
@@ -288,11 +275,7 @@ impl Recorder {
         for (status, count) in other.codes {
             *self.codes.entry(status).or_default() += count;
         }
-        for (mine, theirs) in self.urls.iter_mut().zip(other.urls) {
-            mine.sent += theirs.sent;
-            mine.answered += theirs.answered;
-            mine.failed += theirs.failed;
-        }
+        self.urls.iter_mut().zip(other.urls).for_each(|(mine, theirs)| mine.merge(theirs));
         self.troubles.merge(&other.troubles);
         let firsts = [self.first_error.take(), other.first_error];
         self.first_error = firsts.into_iter().flatten().min();
@@ -345,17 +328,5 @@ mod tests {
             assert_eq!(recorder.latency_ns.len(), 3);
             assert!(recorder.latency_ns.max().abs_diff(latency_ns) <= latency_ns / 1000);
         }
-    }
-
-    #[test]
-    fn merging_keeps_the_earliest_error() {
-        let (mut a, mut b) = (Recorder::new(false, 0), Recorder::new(false, 0));
-        a.trouble(Trouble::Reset, 20, || "later".into());
-        b.trouble(Trouble::Timeout, 10, || "earlier".into());
-        a.merge(b);
-        assert_eq!(a.first_error, Some((10, "earlier".into())));
-        let counts =
-            [Trouble::Reset, Trouble::Timeout, Trouble::Other].map(|k| a.troubles.count(k));
-        assert_eq!((counts, a.troubles.total()), ([1, 1, 0], 2));
     }
 }

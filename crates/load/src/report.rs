@@ -52,7 +52,6 @@ pub(crate) fn of_requests(
         latency_from: latency_from.to_owned(),
         raw_latency_us: open.then(|| Latency::of(&counted.raw_ns)),
         connect_us: Latency::of(&counted.connect_ns),
-        time_series: counted.series.report(),
         schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
         histogram: EncodedHistogram::of(&counted.latency_ns),
         connections: connections(all, ran, common.connections),

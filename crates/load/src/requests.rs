@@ -1,33 +1,33 @@
 //! Requests over connections, of any protocol: what a thread of such a load shares, and its run.
 //!
-//! A [`Protocol`] is what one connection speaks. Everything else is here: opening connections, replacing those that
+//! A [`Protocol`] is what one connection speaks. Everything else is here: opening connections and replacing those that
 //! end (`lives.rs`), which requests begin when and what becomes of them (`connection.rs`), answers that take too long
 //! and the schedule (`pace.rs`), and the sums (`share.rs`).
 
-mod connect;
 mod connection;
 mod lives;
 mod pace;
 mod share;
-mod unsent;
 
 pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Tally};
-pub(crate) use self::share::Share;
-pub(crate) use self::unsent::LATE;
+pub(crate) use self::share::{LATE, Share};
 
-use self::connect::connect_share;
 use self::pace::{keep_pace, watch};
-use self::unsent::OVERDUE;
+use self::share::OVERDUE;
 use crate::cpu::CpuUse;
 use crate::recorder::{Recorder, Trouble};
 use crate::run::{Client, Control, work};
 use crate::schedule::Schedule;
 use crate::settings::Common;
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::{measure::monotonic_ns, sleep, spawn};
+
+/// Concurrent attempts to connect of a thread.
+const CONNECTS_AT_ONCE: usize = 256;
 
 /// How long outstanding answers are waited for after the window.
 const DRAIN_MAX: Duration = OVERDUE;
@@ -63,8 +63,10 @@ impl<P: Protocol> Worker<P> {
         P::common(&self.shared)
     }
 
-    fn new_recorder(&self) -> Recorder {
-        Recorder::new(self.common().is_open(), P::urls(&self.shared))
+    /// Those of these connections, by number, that belong to this thread.
+    fn share_of(&self, numbers: Range<u64>) -> impl Iterator<Item = u64> + use<P> {
+        let (index, threads) = (self.index as u64, self.common().workers.threads as u64);
+        numbers.filter(move |number| number % threads == index)
     }
 
     /// A connection has ended and is not replaced.
@@ -137,14 +139,32 @@ pub(crate) async fn run_thread<P: Protocol>(
 }
 
 impl<P: Protocol> Requests<P> {
-    /// Opens the connections with these numbers that belong to this thread. Failures are counted.
-    async fn connect(&self, numbers: std::ops::Range<u64>) -> Vec<(u64, P::Link)> {
-        let (worker, threads) = (Rc::clone(&self.worker), self.worker.common().workers.threads);
-        connect_share(numbers, threads, self.worker.index, move |number| {
-            let worker = Rc::clone(&worker);
-            async move { worker.connect(number, 0).await }
-        })
-        .await
+    /// Opens the connections with these numbers that belong to this thread, some at a time. Failures are counted.
+    async fn connect(&self, numbers: Range<u64>) -> Vec<(u64, P::Link)> {
+        let mine: Vec<u64> = self.worker.share_of(numbers).collect();
+        let at_once = CONNECTS_AT_ONCE.min(mine.len());
+        let left = Rc::new(RefCell::new(mine.into_iter()));
+        let made = Rc::new(RefCell::new(Vec::new()));
+        let connectors: Vec<_> = (0..at_once)
+            .map(|_| {
+                let (worker, left) = (Rc::clone(&self.worker), Rc::clone(&left));
+                let made = Rc::clone(&made);
+                spawn(async move {
+                    loop {
+                        let Some(number) = left.borrow_mut().next() else { return };
+                        let link = worker.connect(number, 0).await;
+                        made.borrow_mut().extend(link.map(|link| (number, link)));
+                    }
+                })
+            })
+            .collect();
+        for connector in connectors {
+            // Ends by itself; only the end of the runtime can abort it, as can a panic.
+            let _aborted = connector.await;
+        }
+        let mut made = made.take();
+        made.sort_by_key(|(number, _)| *number);
+        made
     }
 }
 
@@ -175,9 +195,7 @@ impl<P: Protocol> Client for Requests<P> {
             self.connections.push(Rc::clone(&connection));
             spawn(Rc::clone(worker).serve(connection, link));
         }
-        if let Some(limit) = P::answer_limit(&worker.shared) {
-            spawn(watch(self.connections.clone(), limit));
-        }
+        spawn(watch(self.connections.clone(), common.timeout));
         if let Some(schedule) = worker.schedule.get() {
             spawn(keep_pace(self.connections.clone(), schedule));
         }

@@ -7,13 +7,13 @@
 mod conductor;
 mod control;
 
-pub(crate) use self::conductor::Plan;
 pub(crate) use self::control::Control;
 
 use self::conductor::Conductor;
 use self::control::Note;
 use crate::cpu::{CpuStart, CpuUse, Throttling};
 use crate::observer::Observer;
+use crate::settings::Common;
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
@@ -159,6 +159,10 @@ impl<S: fmt::Debug> fmt::Debug for Load<S> {
 }
 
 impl<S> Load<S> {
+    pub(crate) fn of(settings: S, runtime: Runtime) -> Load<S> {
+        Load { settings, runtime, stopper: Stopper::default() }
+    }
+
     /// The engine and its features.
     pub fn features(&self) -> &Features {
         self.runtime.features()
@@ -179,7 +183,7 @@ impl<S> Load<S> {
 pub(crate) fn run<T, F>(
     runtime: Runtime,
     stopper: &Stopper,
-    plan: Plan,
+    common: &Common,
     observer: &mut dyn Observer,
     work: impl Fn(usize, Arc<Control>) -> F + Send + Sync,
 ) -> Result<(Vec<T>, Ran), LoadError>
@@ -188,10 +192,10 @@ where
     F: Future<Output = T> + 'static,
 {
     let (notes, heard) = channel();
-    let control = Arc::new(Control::new(plan.threads, plan.requests, notes));
+    let control = Arc::new(Control::new(common.workers.threads, common.requests, notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
     let fallback_reason = runtime.fallback_reason().map(str::to_owned);
-    let mut conductor = Conductor::new(plan, &control, heard, stopper, observer);
+    let mut conductor = Conductor::new(common, &control, heard, stopper, observer);
     let outcomes = thread::scope(|scope| {
         let workers = Arc::clone(&control);
         let engine = scope.spawn(move || {
@@ -208,8 +212,8 @@ where
         features,
         fallback_reason,
         window: control.window(),
-        interrupted: conductor.interrupted(),
-        throttling: conductor.throttling(),
+        interrupted: stopper.is_stopped(),
+        throttling: conductor.throttling,
         served_at_once_max: control.served_at_once_max(),
         counters: handle.counters(),
     };

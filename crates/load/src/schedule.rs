@@ -9,8 +9,7 @@
 //! process of which one knows how many events an interval has is that number of times, drawn
 //! uniformly and sorted; so each 16,384 requests arrive in the time that they take at the rate,
 //! and the number of requests in a window is the same as for periodic ones. The times are drawn once
-//! from a fixed seed and repeat: every subject gets the same schedule. *Burst*: one request of every
-//! connection is due at the same time.
+//! from a fixed seed and repeat: every subject gets the same schedule.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -25,8 +24,6 @@ pub enum Arrivals {
     Periodic,
     /// Independently of each other.
     Poisson,
-    /// All connections at once.
-    Burst,
 }
 
 impl fmt::Display for Arrivals {
@@ -34,7 +31,6 @@ impl fmt::Display for Arrivals {
         f.write_str(match self {
             Arrivals::Periodic => "periodic",
             Arrivals::Poisson => "poisson",
-            Arrivals::Burst => "burst",
         })
     }
 }
@@ -43,10 +39,11 @@ impl FromStr for Arrivals {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Arrivals, String> {
-        let all = [Arrivals::Periodic, Arrivals::Poisson, Arrivals::Burst];
-        all.into_iter()
-            .find(|arrivals| arrivals.to_string() == text)
-            .ok_or_else(|| "expected periodic, poisson or burst".to_owned())
+        match text {
+            "periodic" => Ok(Arrivals::Periodic),
+            "poisson" => Ok(Arrivals::Poisson),
+            _ => Err("expected periodic or poisson".to_owned()),
+        }
     }
 }
 
@@ -89,7 +86,7 @@ impl fmt::Display for Rate {
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     start_ns: u64,
-    /// Moments in 1,000,000 seconds.
+    /// Requests in 1,000,000 seconds.
     moments: u64,
     connections: u64,
     arrivals: Arrivals,
@@ -123,12 +120,7 @@ impl Schedule {
 
     /// The same with a fraction of a request, and below one.
     pub fn with_rate(start_ns: u64, rate: Rate, connections: u64, arrivals: Arrivals) -> Schedule {
-        let connections = connections.max(1);
-        let moments = match arrivals {
-            Arrivals::Periodic | Arrivals::Poisson => rate.0,
-            Arrivals::Burst => rate.0 / connections,
-        };
-        Schedule { start_ns, moments: moments.max(1), connections, arrivals }
+        Schedule { start_ns, moments: rate.0.max(1), connections: connections.max(1), arrivals }
     }
 
     /// How many connections share it.
@@ -142,7 +134,6 @@ impl Schedule {
         let number = sequence * self.connections + connection;
         let after_ns = match self.arrivals {
             Arrivals::Periodic => self.moment_ns(number),
-            Arrivals::Burst => self.moment_ns(sequence),
             Arrivals::Poisson => {
                 let (interval, within) = (number / TOGETHER, number % TOGETHER);
                 self.drawn_ns(interval, DRAWN[within as usize])
@@ -153,15 +144,11 @@ impl Schedule {
 
     /// How many requests of `connection` were to be sent until `now_ns`, that moment included.
     pub fn due(&self, connection: u64, now_ns: u64) -> u64 {
-        let moments = self.moments(now_ns);
-        match self.arrivals {
-            Arrivals::Burst => moments,
-            _ => moments.saturating_sub(connection).div_ceil(self.connections),
-        }
+        self.moments(now_ns).saturating_sub(connection).div_ceil(self.connections)
     }
 
-    /// How many moments at which requests are due have come by `now_ns`: of bursts, all connections have one at each.
-    pub(crate) fn moments(&self, now_ns: u64) -> u64 {
+    /// How many requests were due by `now_ns`.
+    fn moments(&self, now_ns: u64) -> u64 {
         let Some(elapsed) = now_ns.checked_sub(self.start_ns) else { return 0 };
         // Moment `m` is due at floor(m * NS / moments), so it is due by `elapsed` exactly if
         // m * NS < (elapsed + 1) * moments.
@@ -203,7 +190,7 @@ mod tests {
     const YEAR_NS: u64 = 365 * 86_400 * NS_PER_S;
 
     fn any_arrivals() -> impl Strategy<Value = Arrivals> {
-        prop::sample::select(vec![Arrivals::Periodic, Arrivals::Poisson, Arrivals::Burst])
+        prop::sample::select(vec![Arrivals::Periodic, Arrivals::Poisson])
     }
 
     proptest! {
@@ -222,44 +209,12 @@ mod tests {
             }
             prop_assert!(schedule.intended_ns(connection, due) > now);
         }
-
-        /// After any whole number of seconds exactly rate x seconds requests are due: no drift.
-        #[test]
-        fn nothing_drifts(
-            start in 0..YEAR_NS, rate in 1u64..10_000_000, connections in 1u64..64,
-            seconds in 1u64..1_000_000,
-        ) {
-            let schedule = Schedule::new(start, rate, connections, Arrivals::Periodic);
-            let now = start + seconds * NS_PER_S - 1;
-            let due: u64 = (0..connections).map(|c| schedule.due(c, now)).sum();
-            prop_assert_eq!(due, rate * seconds);
-        }
-
-        /// Consecutive requests, of all and of each connection, keep their distance to 1 ns.
-        #[test]
-        fn requests_are_spread_evenly(
-            rate in 1u64..10_000_000, connections in 1u64..1000, sequence in 0u64..1_000_000,
-        ) {
-            let schedule = Schedule::new(0, rate, connections, Arrivals::Periodic);
-            let at = |m: u64| schedule.intended_ns(m % connections, m / connections);
-            let of_all = at(sequence + 1) - at(sequence);
-            prop_assert!(of_all.abs_diff(NS_PER_S / rate) <= 1);
-            let own = schedule.intended_ns(0, sequence + 1) - schedule.intended_ns(0, sequence);
-            prop_assert!(own.abs_diff(connections * NS_PER_S / rate) <= 1);
-        }
-    }
-
-    #[test]
-    fn nothing_is_due_before_the_start() {
-        let schedule = Schedule::new(1000, 1_000_000, 2, Arrivals::Periodic);
-        assert_eq!((schedule.due(0, 999), schedule.due(0, 1000), schedule.due(1, 1000)), (0, 1, 0));
-        assert_eq!(schedule.due(1, 2000), 1);
     }
 
     /// The number of random arrivals in a window is not rate x window, and was taken to be.
     #[test]
     fn requests_due_within_a_window_are_counted() {
-        for arrivals in [Arrivals::Periodic, Arrivals::Poisson, Arrivals::Burst] {
+        for arrivals in [Arrivals::Periodic, Arrivals::Poisson] {
             let schedule = Schedule::new(1_000, 1_500, 3, arrivals);
             let window = 1_000 + NS_PER_S / 4..1_000 + NS_PER_S / 2;
             for connection in 0..3 {
@@ -287,18 +242,5 @@ mod tests {
         assert!((mean - 10_000.0).abs() < 10.0, "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{}", variance.sqrt() / mean);
         assert!((long - (-2.0_f64).exp()).abs() < 0.01, "{long}");
-    }
-
-    /// As much is asked for as with periodic arrivals.
-    #[test]
-    fn poisson_arrivals_keep_the_rate() {
-        for rate in [1, 1_000, 999_999, RATE_PER_S_MAX] {
-            let of = |arrivals| Schedule::new(5, rate, 1, arrivals);
-            let (periodic, poisson) = (of(Arrivals::Periodic), of(Arrivals::Poisson));
-            for interval in 1..4 {
-                let end_ns = periodic.intended_ns(0, interval * TOGETHER) - 1;
-                assert_eq!(poisson.due(0, end_ns), interval * TOGETHER, "{rate}");
-            }
-        }
     }
 }

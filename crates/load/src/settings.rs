@@ -1,9 +1,9 @@
 //! The settings that all loads of requests over connections share, and the bounds of all settings.
 
 use crate::gates::Gates;
-use crate::run::Plan;
 use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 use crate::workers::Workers;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -62,29 +62,23 @@ impl Common {
         }
     }
 
-    /// Checks whether the settings are valid.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let threads = self.workers.threads;
-        between("--connections", self.connections, 1, CONNECTIONS_MAX)?;
-        between("--threads", threads as u64, 1, THREADS_MAX as u64)?;
-        if threads as u64 > self.connections {
-            let connections = self.connections;
-            return Err(format!(
-                "--threads {threads} with --connections {connections}: each thread needs one"
-            ));
+    /// Checks whether the settings are valid; `name` is the option of the connections.
+    pub(crate) fn check(&self, name: &str, most: u64) -> Result<(), String> {
+        let (threads, connections) = (self.workers.threads, self.connections);
+        between(name, connections, 1, most)?;
+        between("--threads", threads, 1, THREADS_MAX)?;
+        if threads as u64 > connections {
+            let why = "each thread needs one";
+            return Err(format!("--threads {threads} with {name} {connections}: {why}"));
         }
-        optional(&[
-            ("--rate", self.rate_per_s, RATE_PER_S_MAX),
-            ("--requests", self.requests, u64::MAX - 1),
-        ])?;
-        sources(&self.local, &self.addresses)?;
         let least = Duration::from_nanos(1);
-        times(&[
-            ("--warmup", self.warmup, Duration::ZERO, TIME_MAX),
-            ("--duration", self.duration, least, TIME_MAX),
-            ("--connect-timeout", self.connect_timeout, least, TIME_MAX),
-            ("--timeout", self.timeout, least, TIME_MAX),
-        ])
+        between("--rate", self.rate_per_s.unwrap_or(1), 1, RATE_PER_S_MAX)?;
+        between("--requests", self.requests.unwrap_or(1), 1, u64::MAX - 1)?;
+        between("--warmup", self.warmup, Duration::ZERO, TIME_MAX)?;
+        between("--duration", self.duration, least, TIME_MAX)?;
+        between("--connect-timeout", self.connect_timeout, least, TIME_MAX)?;
+        between("--timeout", self.timeout, least, TIME_MAX)?;
+        sources(&self.local, &self.addresses)
     }
 
     /// What an open loop keeps to.
@@ -96,13 +90,9 @@ impl Common {
         self.rate_per_s.is_some()
     }
 
-    pub(crate) fn plan(&self) -> Plan {
-        Plan {
-            threads: self.workers.threads,
-            warmup: self.warmup,
-            duration: self.duration,
-            requests: self.requests,
-        }
+    /// As a result shows it.
+    pub(crate) fn mode(&self) -> String {
+        if self.is_open() { "open" } else { "closed" }.to_owned()
     }
 
     /// The connections of each thread, about.
@@ -117,22 +107,21 @@ impl Common {
     }
 }
 
-pub(crate) fn between(name: &str, number: u64, least: u64, most: u64) -> Result<(), String> {
-    if (least..=most).contains(&number) {
-        return Ok(());
+/// Whether the value of an option is within its bounds.
+pub(crate) fn between<T: PartialOrd + fmt::Debug>(
+    name: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), String> {
+    match (&least..=&most).contains(&&value) {
+        true => Ok(()),
+        false => Err(format!("{name} {value:?}: expected {least:?} to {most:?}")),
     }
-    Err(format!("{name} {number}: expected {least} to {most}"))
-}
-
-/// Optional numbers, which are at least 1.
-pub(crate) fn optional(numbers: &[(&str, Option<u64>, u64)]) -> Result<(), String> {
-    numbers.iter().try_for_each(|(name, number, most)| {
-        number.map_or(Ok(()), |number| between(name, number, 1, *most))
-    })
 }
 
 /// Source addresses must be of the family of a target's address, and each of those needs one.
-pub(crate) fn sources(local: &[IpAddr], addresses: &[SocketAddr]) -> Result<(), String> {
+fn sources(local: &[IpAddr], addresses: &[SocketAddr]) -> Result<(), String> {
     let Some(first) = addresses.first() else { return Err("no address of the server".to_owned()) };
     if let Some(address) = addresses.iter().find(|address| address.port() == 0) {
         return Err(format!("{address}: port 0 is not a valid target"));
@@ -146,11 +135,4 @@ pub(crate) fn sources(local: &[IpAddr], addresses: &[SocketAddr]) -> Result<(), 
         Some(address) => Err(format!("--local has no address that can reach {address}")),
         None => Ok(()),
     }
-}
-
-pub(crate) fn times(times: &[(&str, Duration, Duration, Duration)]) -> Result<(), String> {
-    let wrong = times.iter().find(|(_, time, least, most)| !(*least..=*most).contains(time));
-    wrong.map_or(Ok(()), |(name, time, least, most)| {
-        Err(format!("{name} {time:?}: expected {least:?} to {most:?}"))
-    })
 }

@@ -30,9 +30,6 @@ pub struct RequestResult {
     /// Time to open a connection, including its TLS handshake, over the whole run.
     #[serde(default)]
     pub connect_us: Latency,
-    /// The window in intervals.
-    #[serde(default)]
-    pub time_series: TimeSeries,
     /// How late requests left against the schedule; `null` in a closed loop.
     #[serde(default)]
     pub schedule_lag_us: Option<Lag>,
@@ -140,37 +137,6 @@ pub struct Connections {
     pub max_answered: u64,
 }
 
-/// The window in intervals.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct TimeSeries {
-    /// Length of an interval: 0.1 for windows of up to 10 s, then double that until there are at most 100
-    /// intervals. The last may be shorter.
-    pub interval_s: f64,
-    /// From the start of the window to its last event.
-    pub intervals: Vec<Interval>,
-}
-
-/// One interval of the window.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct Interval {
-    /// Its start, from that of the window.
-    pub start_s: f64,
-    /// Requests answered in it.
-    pub answered: u64,
-    /// Requests that failed in it.
-    pub failed: u64,
-    /// Median latency of its answers.
-    pub p50_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// The longest.
-    pub max_us: f64,
-}
-
 impl RequestResult {
     /// Requests due inside the window: as the load generator counted them, or by the rate if it did
     /// not. Random arrivals in a window are more or fewer than rate x window.
@@ -231,7 +197,6 @@ impl RequestResult {
         self.connections.add(&other.connections);
         self.gates.clear();
         self.raw_latency_us = None;
-        self.time_series = TimeSeries::default();
         // Without its histogram the worst of both; `load http` has it.
         if self.connect_us.p99 < other.connect_us.p99 {
             self.connect_us = other.connect_us;

@@ -56,9 +56,6 @@ pub struct Settings {
     /// Connections that only stay open.
     #[serde(default)]
     pub idle: u64,
-    /// Connections are read slowly.
-    #[serde(default)]
-    pub slow_reader: bool,
     /// Answers are compared byte by byte; without, `errors.mismatch` is always 0.
     pub verify: bool,
     /// Number of requests after which the window ends.

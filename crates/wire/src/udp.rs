@@ -78,15 +78,6 @@ pub struct Settings {
     pub packets_per_s: f64,
     /// Bytes of a packet.
     pub packet_bytes: u64,
-    /// `rtp` or `raw`.
-    #[serde(default)]
-    pub payload: String,
-    /// `each`: one socket per stream; or `single`: one per thread.
-    #[serde(default)]
-    pub sockets: String,
-    /// `even` or `burst`.
-    #[serde(default)]
-    pub spread: String,
     /// Single-shot receives in flight for each socket, on io_uring.
     #[serde(default)]
     pub pending: Option<u32>,
@@ -210,15 +201,14 @@ pub struct Streams {
     pub all: Option<Vec<Stream>>,
 }
 
-/// One stream. On a single socket it is not known to which stream refused packets belong: they
-/// count as sent and lost.
+/// One stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Stream {
     /// Its number, from 0.
     pub stream: u64,
-    /// Its SSRC; 0 without RTP.
+    /// Its SSRC.
     pub ssrc: u32,
     /// As in `packets`.
     pub sent: u64,
@@ -360,7 +350,7 @@ impl UdpResult {
         self.streams.all = None;
         self.gates.clear();
         add_counts!(self.segmentation, other.segmentation; fallbacks);
-        add_counts!(self.errors, other.errors; icmp_refused, send, receive, blocked);
+        self.errors.add(&other.errors);
         let calls = self.calls.take().zip(other.calls);
         self.calls = calls.map(|(mine, theirs)| add_calls(mine, theirs));
         self.first_error = self.first_error.take().or(other.first_error);
@@ -370,8 +360,16 @@ impl UdpResult {
     }
 }
 
+impl Errors {
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Errors) {
+        add_counts!(self, other; icmp_refused, send, receive, blocked);
+    }
+}
+
 impl Packets {
-    fn add(&mut self, other: &Packets) {
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Packets) {
         add_counts!(
             self, other;
             due, sent, unsent, refused, received, lost, duplicated, reordered, mismatched, foreign,

@@ -67,18 +67,4 @@ mod tests {
         assert!(heaviest.iter().all(|count| (48_000..52_000).contains(count)), "{heaviest:?}");
     }
 
-    #[test]
-    fn the_seed_and_nothing_else_decides() {
-        let picks = |seed| -> Vec<u32> {
-            let choice = Choice::new([3, 1, 4], seed);
-            (0..1000).map(|request| choice.pick(request % 7, request / 7)).collect()
-        };
-        assert_eq!(picks(1), picks(1));
-        assert_ne!(picks(1), picks(2));
-        let of_connection = |connection| -> Vec<u32> {
-            let choice = Choice::new([1, 1], 5);
-            (0..64).map(|sequence| choice.pick(connection, sequence)).collect()
-        };
-        assert_ne!(of_connection(0), of_connection(1), "connections do not walk in step");
-    }
 }

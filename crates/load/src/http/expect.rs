@@ -198,18 +198,6 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_compared_with_the_first_of_its_url() {
-        let length = ExpectedLength::First;
-        let expected = Expectation::new(Statuses::default(), length, &ExpectedBody::First, 2);
-        assert_eq!(expected.check(0, &answer(404, 9), 1).unwrap_err().kind(), Trouble::Status);
-        assert_eq!(expected.check(0, &answer(200, 5), 1), Ok(()));
-        assert_eq!(expected.check(1, &answer(206, 7), 2), Ok(()), "another URL");
-        assert_eq!(expected.check(0, &answer(200, 5), 1), Ok(()));
-        assert_eq!(expected.check(0, &answer(200, 6), 1).unwrap_err().kind(), Trouble::Length);
-        assert_eq!(expected.check(0, &answer(200, 5), 3).unwrap_err().kind(), Trouble::Hash);
-    }
-
-    #[test]
     fn an_answer_is_compared_with_the_given_content() {
         let any = Expectation::new(Statuses::default(), ExpectedLength::Any, &ExpectedBody::Any, 1);
         assert_eq!(any.check(0, &answer(200, 5), 1), Ok(()));

@@ -41,7 +41,7 @@ use crate::observer::Observer;
 use crate::recorder::{Recorder, Trouble, Troubles};
 use crate::report::{head, of_requests};
 use crate::requests::{Protocol, Share, run_thread};
-use crate::run::{LoadError, Ran, Stopper, run};
+use crate::run::{LoadError, Ran, run};
 use std::sync::Arc;
 use twinring::RuntimeError;
 use twinring_wire::HttpResult;
@@ -62,7 +62,7 @@ impl Load {
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
         let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
-        Ok(Load { settings, runtime, stopper: Stopper::default() })
+        Ok(Load::of(settings, runtime))
     }
 
     /// Connects, loads, measures. Returns when all connections have ended.
@@ -81,11 +81,10 @@ impl Load {
         P: Protocol<Shared = Shared, Special = Special>,
     {
         let shared = Arc::new(Shared::new(self.settings).map_err(LoadError::Setup)?);
-        let (settings, for_threads) = (&shared.settings, Arc::clone(&shared));
-        let plan = settings.common.plan();
+        let (settings, stopper) = (&shared.settings, &self.stopper);
         let (outcomes, ran) =
-            run(self.runtime, &self.stopper, plan, observer, move |index, control| {
-                run_thread::<P>(index, control, Arc::clone(&for_threads))
+            run(self.runtime, stopper, &settings.common, observer, |index, control| {
+                run_thread::<P>(index, control, Arc::clone(&shared))
             })?;
         let target = settings.targets.first().map_or_else(String::new, Target::origin);
         let mut special = Special::default();

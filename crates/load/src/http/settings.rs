@@ -3,7 +3,7 @@
 use super::expect::{ExpectedBody, ExpectedLength, Statuses};
 use super::target::Target;
 use super::tls::TlsSettings;
-use crate::settings::{Common, between};
+use crate::settings::{CONNECTIONS_MAX, Common, between};
 use bytes::Bytes;
 use http::Method;
 use twinring::config::UringOptions;
@@ -15,7 +15,7 @@ const URLS_MAX: usize = 1 << 20;
 /// Most requests in flight on a connection.
 const PIPELINE_MAX: u32 = 1 << 16;
 /// The same with HTTP/2, where each is a stream of a few KB. Servers allow some hundreds.
-const STREAMS_MAX: u64 = 1 << 14;
+const STREAMS_MAX: u32 = 1 << 14;
 /// Largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of requests, in all, that are kept ready to be sent.
@@ -76,8 +76,8 @@ impl Settings {
     /// # Errors
     /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
-        self.common.check()?;
-        between("--pipeline", self.pipeline.into(), 1, PIPELINE_MAX.into())?;
+        self.common.check("--connections", CONNECTIONS_MAX)?;
+        between("--pipeline", self.pipeline, 1, PIPELINE_MAX)?;
         self.check_targets()?;
         self.check_http2()?;
         if !self.keepalive && self.pipeline > 1 {
@@ -108,7 +108,7 @@ impl Settings {
                     .into(),
             );
         }
-        between("--pipeline with --http2", self.pipeline.into(), 1, STREAMS_MAX)?;
+        between("--pipeline with --http2", self.pipeline, 1, STREAMS_MAX)?;
         self.http2_requests().map(drop)
     }
 
@@ -198,7 +198,7 @@ impl Settings {
             pipeline: self.pipeline.into(),
             keepalive: self.keepalive,
             threads: common.workers.threads as u64,
-            mode: if common.is_open() { "open" } else { "closed" }.to_owned(),
+            mode: common.mode(),
             rate_per_s: common.rate_per_s,
             arrivals: common.schedule().map(|(_, arrivals)| arrivals.to_string()),
             requests: common.requests,
@@ -225,40 +225,10 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Workers;
-    use std::time::Duration;
 
     fn settings() -> Settings {
         let target = Target::parse("http://127.0.0.1:8080/", 1).unwrap();
         Settings::new(vec![target.clone()], Common::new(target.resolve().unwrap())).unwrap()
-    }
-
-    #[test]
-    fn invalid_settings_are_named() {
-        assert_eq!(settings().check(), Ok(()));
-        type Change = fn(&mut Settings);
-        let cases: [(Change, &str); 11] = [
-            (|s| s.pipeline = 0, "--pipeline 0"),
-            (|s| (s.pipeline, s.keepalive) = (2, false), "--no-keepalive"),
-            (|s| s.common.rate_per_s = Some(0), "--rate 0"),
-            (|s| s.common.connections = 0, "--connections 0"),
-            (|s| s.common.workers.threads = 2, "--threads 2"),
-            (|s| s.common.timeout = Duration::ZERO, "--timeout 0"),
-            (|s| s.common.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
-            (|s| s.tls.insecure = true, "--tls-ca"),
-            (|s| s.targets[0].weight = 0, "http://127.0.0.1:8080/: a weight"),
-            (|s| s.targets[0].request.method = Method::CONNECT, "--method CONNECT"),
-            (
-                |s| (s.targets[0].request.method, s.body) = (Method::HEAD, ExpectedBody::First),
-                "--method HEAD",
-            ),
-        ];
-        for (change, named) in cases {
-            let mut settings = settings();
-            change(&mut settings);
-            let error = settings.check().unwrap_err();
-            assert!(error.starts_with(named), "{error}");
-        }
     }
 
     #[test]
@@ -271,19 +241,5 @@ mod tests {
         assert!(new(targets(&["http://127.0.0.1/a", "http://127.0.0.1:81/a"])).is_err());
         assert!(new(targets(&["http://127.0.0.1/a", "https://127.0.0.1/a"])).is_err());
         assert!(new(Vec::new()).is_err());
-    }
-
-    #[test]
-    fn buffers_suit_the_length_of_answers_unless_configured() {
-        let buffers = |length: ExpectedLength, uring: &str| {
-            let workers = Workers { uring: uring.parse().unwrap(), ..Workers::default() };
-            let common = Common { connections: 100, workers, ..settings().common };
-            let tuned = Settings { length, common, ..settings() }.tuned_uring();
-            (tuned.buffer_bytes, tuned.buffer_count)
-        };
-        assert_eq!(buffers(ExpectedLength::First, ""), (Some(4096), Some(256)));
-        assert_eq!(buffers(ExpectedLength::Bytes(512), ""), (Some(2048), Some(256)));
-        assert_eq!(buffers(ExpectedLength::Bytes(100_000), ""), (Some(16 * 1024), Some(64)));
-        assert_eq!(buffers(ExpectedLength::First, "buffer_bytes=8192"), (Some(8192), None));
     }
 }

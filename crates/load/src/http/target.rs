@@ -244,27 +244,6 @@ mod tests {
         assert_eq!(request("http://h/x", &post, true), expected);
     }
 
-    #[test]
-    fn urls_and_fields_that_cannot_be_used_are_named() {
-        for url in [
-            "localhost:80",
-            "ftp://h/",
-            "http://",
-            "http:///x",
-            "http://u:p@h/",
-            "/x",
-            "http://h/a b",
-        ] {
-            let error = Target::parse(url, 1).unwrap_err();
-            assert!(error.starts_with(url), "{error}");
-        }
-        for field in
-            ["Content-Length: 5", "Connection: close", "no colon", "a b: c", "a: b\r\nc: d"]
-        {
-            assert!(Request::field(field).is_err(), "{field}");
-        }
-    }
-
     /// `Host: [::1%1]` is refused by servers, and names of interfaces were refused here.
     #[test]
     fn a_zone_selects_the_interface_and_is_not_sent() {

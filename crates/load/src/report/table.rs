@@ -244,18 +244,6 @@ pub(crate) fn answer(
 mod tests {
     use super::*;
 
-    #[test]
-    fn numbers_are_grouped_and_times_have_units() {
-        for (number, text) in
-            [(0, "0"), (1000, "1,000"), (123_456, "123,456"), (1_234_567, "1,234,567")]
-        {
-            assert_eq!(grouped(number), text);
-        }
-        for (us, text) in [(12.34, "12.3 us"), (12_340.0, "12.34 ms"), (2_500_000.0, "2.50 s")] {
-            assert_eq!(time(us), text);
-        }
-    }
-
     struct Show<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(F);
 
     impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Show<F> {
@@ -291,18 +279,4 @@ mod tests {
         assert_eq!(shown(10_000), "x 1.0 us 2.0 us 3.0 us 4.0 us 5.0 us 6.0 us");
     }
 
-    #[test]
-    fn no_line_is_wider_than_the_screen() {
-        let text = "word ".repeat(60);
-        let show = Show(|f| row(f, "name", text.trim()));
-        let lines = show.to_string();
-        assert!(
-            lines.lines().count() > 4 && lines.lines().all(|line| line.len() <= COLUMNS),
-            "{lines}"
-        );
-        assert!(
-            lines.lines().skip(1).all(|line| line.starts_with("              word")),
-            "{lines}"
-        );
-    }
 }

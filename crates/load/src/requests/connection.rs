@@ -7,7 +7,6 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use twinring::{TcpStream, measure::monotonic_ns};
 
 /// How a connection, or one life of it, ended.
@@ -70,11 +69,6 @@ pub(crate) trait Protocol: Sized + 'static {
         false
     }
 
-    /// How long an answer may take; `None` for any time.
-    fn answer_limit(shared: &Self::Shared) -> Option<Duration> {
-        Some(Self::common(shared).timeout)
-    }
-
     fn local(shared: &Self::Shared) -> Self::Local;
 
     /// The counts of a thread at its end.
@@ -133,13 +127,13 @@ pub(crate) trait Protocol: Sized + 'static {
 pub(crate) struct Tally<P: Protocol> {
     pub(crate) worker: Rc<Worker<P>>,
     /// Among all connections of the run, from 0.
-    number: u64,
-    life: u64,
+    pub(super) number: u64,
+    pub(super) life: u64,
     /// Requests that this life may still begin.
     life_left: u64,
-    sent: u64,
-    answered_in_window: u64,
-    was_served: bool,
+    pub(super) sent: u64,
+    pub(super) answered_in_window: u64,
+    pub(super) was_served: bool,
     life_served: bool,
     overdue: bool,
     /// Of the task that runs this connection.
@@ -255,22 +249,13 @@ impl<P: Protocol> Tally<P> {
 
 /// A place in the list of connections. Streams use it one after the other; each is a life of it.
 pub(crate) struct Connection<P: Protocol> {
-    tally: Tally<P>,
-    protocol: P,
+    pub(super) tally: Tally<P>,
+    pub(super) protocol: P,
 }
 
 impl<P: Protocol> Connection<P> {
     pub(super) fn new(worker: &Rc<Worker<P>>, number: u64) -> Connection<P> {
         Connection { tally: Tally::new(worker, number), protocol: P::new(worker, number) }
-    }
-
-    /// Among all connections of the run, from 0.
-    pub(super) fn number(&self) -> u64 {
-        self.tally.number
-    }
-
-    pub(super) fn life(&self) -> u64 {
-        self.tally.life
     }
 
     /// Prepares the next life, which may already have its first request.
@@ -334,31 +319,9 @@ impl<P: Protocol> Connection<P> {
         self.tally.waker.iter().for_each(Waker::wake_by_ref);
     }
 
-    pub(super) fn oldest_ns(&self) -> Option<u64> {
-        self.protocol.oldest_ns()
-    }
-
-    pub(super) fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
-        self.protocol.unanswered()
-    }
-
     /// Ends it because an answer took too long.
     pub(super) fn give_up(&mut self) {
         self.tally.overdue = true;
         self.wake();
-    }
-
-    /// Requests sent so far.
-    pub(super) fn sent(&self) -> u64 {
-        self.tally.sent
-    }
-
-    pub(super) fn answered_in_window(&self) -> u64 {
-        self.tally.answered_in_window
-    }
-
-    /// It has got an answer.
-    pub(super) fn was_served(&self) -> bool {
-        self.tally.was_served
     }
 }

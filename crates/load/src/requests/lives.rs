@@ -1,12 +1,15 @@
-//! The streams that serve a connection one after the other, each a life of it.
+//! Making connections, and the streams that serve one after the other, each a life of it.
 
 use super::Worker;
-use super::connection::{Connection, Ending, Protocol};
+use super::connection::{Connection, Ending, Lost, Protocol};
+use crate::recorder::Trouble;
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
-use twinring::{measure::monotonic_ns, sleep};
+use std::time::{Duration, Instant};
+use twinring::{TcpStream, measure::monotonic_ns, sleep, timeout};
 
 /// Consecutive failed attempts to connect before a connection is abandoned.
 const CONNECT_FAILURES_MAX: u32 = 10;
@@ -15,15 +18,6 @@ const CONNECT_FAILURES_MAX: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The fate of a connection between two lives.
-enum Renewal<L> {
-    Link(L),
-    /// The window is over.
-    Over,
-    /// It could not be opened.
-    GivenUp,
-}
-
 impl<P: Protocol> Worker<P> {
     /// Runs a connection through its lives.
     pub(super) async fn serve(
@@ -31,7 +25,7 @@ impl<P: Protocol> Worker<P> {
         connection: Rc<RefCell<Connection<P>>>,
         first: P::Link,
     ) {
-        let number = connection.borrow().number();
+        let number = connection.borrow().tally.number;
         let mut link = first;
         // In a row: lives without an answer, and attempts to connect.
         let mut failures = 0;
@@ -51,42 +45,105 @@ impl<P: Protocol> Worker<P> {
             }
             failures = if served { 0 } else { failures + 1 };
             link = match self.renew(&connection, failures).await {
-                Renewal::Link(link) => link,
-                Renewal::Over => break false,
-                Renewal::GivenUp => break true,
+                Ok(link) => link,
+                Err(lost) => break lost,
             };
         };
         self.ended(lost);
     }
 
-    /// Opens the stream for the next life of a connection.
+    /// Opens the stream for the next life of a connection. The error: whether it was given up, or the window is over.
     async fn renew(
         self: &Rc<Self>,
         connection: &RefCell<Connection<P>>,
         mut failures: u32,
-    ) -> Renewal<P::Link> {
+    ) -> Result<P::Link, bool> {
         for _attempt in 0..CONNECT_FAILURES_MAX {
             if failures > 1 {
                 let pause = PAUSE_MIN.saturating_mul(1 << (failures - 2).min(10));
                 sleep(pause.min(PAUSE_MAX)).await;
             }
             if monotonic_ns() >= self.control.window().end {
-                return Renewal::Over;
+                return Err(false);
             }
             if P::connects_for_each(&self.shared)
                 && !poll_fn(|cx| connection.borrow_mut().poll_begin(cx)).await
             {
-                return Renewal::Over;
+                return Err(false);
             }
-            let (number, life) = (connection.borrow().number(), connection.borrow().life());
-            if let Some(link) = self.connect(number, life + 1).await {
+            let (number, life) = {
+                let tally = &connection.borrow().tally;
+                (tally.number, tally.life + 1)
+            };
+            if let Some(link) = self.connect(number, life).await {
                 self.reconnects.set(self.reconnects.get() + 1);
                 connection.borrow_mut().begin_life();
-                return Renewal::Link(link);
+                return Ok(link);
             }
             connection.borrow_mut().end_life();
             failures += 1;
         }
-        Renewal::GivenUp
+        Err(true)
     }
+
+    /// One attempt to connect, counted.
+    pub(super) async fn connect(self: &Rc<Self>, number: u64, life: u64) -> Option<P::Link> {
+        let began = Instant::now();
+        match self.try_connect(number + life).await {
+            Ok(link) => {
+                let took_ns = (began.elapsed().as_nanos() as u64).max(1);
+                self.recorder.borrow_mut().connect_ns.saturating_record(took_ns);
+                Some(link)
+            }
+            Err(lost) => {
+                self.trouble(number, lost);
+                None
+            }
+        }
+    }
+
+    /// `turn` selects the addresses of both ends: each life of a connection uses the next ones, so that ports in
+    /// TIME_WAIT are spread as well.
+    async fn try_connect(self: &Rc<Self>, turn: u64) -> Result<P::Link, Lost> {
+        let common = self.common();
+        let (limit, began) = (common.connect_timeout, Instant::now());
+        let failed = |error: io::Error| Lost(Trouble::Connect, connect_failure(&error));
+        let target = in_turn(&common.addresses, turn, |_| true);
+        let target = target.ok_or_else(|| failed(io::Error::other("no address")))?;
+        let local = in_turn(&common.local, turn, |ip: &IpAddr| ip.is_ipv4() == target.is_ipv4());
+        let local = local.map(|ip| SocketAddr::new(*ip, 0));
+        let dialled = timeout(limit, TcpStream::connect_from(local, *target)).await;
+        let stream = dialled.unwrap_or_else(|_| Err(not_within(limit))).map_err(failed)?;
+        let left = limit.saturating_sub(began.elapsed());
+        match timeout(left, P::agree(self, stream)).await {
+            Ok(agreed) => agreed,
+            Err(_) => Err(failed(not_within(limit))),
+        }
+    }
+}
+
+/// The one of those that fit whose turn it is.
+fn in_turn<T>(all: &[T], turn: u64, fits: impl Fn(&T) -> bool) -> Option<&T> {
+    let count = all.iter().filter(|one| fits(one)).count() as u64;
+    all.iter().filter(|one| fits(one)).nth(turn.checked_rem(count)? as usize)
+}
+
+fn not_within(limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("not done within {limit:?}"))
+}
+
+/// Why an attempt to connect failed, and how to fix it.
+fn connect_failure(error: &io::Error) -> String {
+    /// No descriptor is left; has no `ErrorKind`.
+    const EMFILE: i32 = 24;
+    let advice = match error.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            "; no local port is free: give more source addresses with --local, or wait a minute"
+        }
+        _ if error.raw_os_error() == Some(EMFILE) => {
+            "; raise the limit of descriptors with `ulimit -n`"
+        }
+        _ => "",
+    };
+    format!("connecting: {error}{advice}")
 }

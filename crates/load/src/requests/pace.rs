@@ -22,7 +22,7 @@ pub(super) async fn watch<P: Protocol>(connections: Connections<P>, limit: Durat
         let overdue_ns = now_ns.saturating_sub(limit.as_nanos() as u64);
         for connection in &connections {
             let mut connection = connection.borrow_mut();
-            if connection.oldest_ns().is_some_and(|sent_ns| sent_ns < overdue_ns) {
+            if connection.protocol.oldest_ns().is_some_and(|sent_ns| sent_ns < overdue_ns) {
                 connection.give_up();
             }
         }
@@ -40,7 +40,7 @@ pub(super) async fn keep_pace<P: Protocol>(connections: Connections<P>, schedule
     loop {
         let mut number = 0;
         for connection in &connections {
-            number = connection.borrow().number();
+            number = connection.borrow().tally.number;
             let intended_ns = schedule.intended_ns(number, sequence);
             if monotonic_ns() < intended_ns {
                 sleep_until(instant_at(intended_ns)).await;

@@ -4,6 +4,7 @@
 use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
 use crate::cpu::Throttling;
+use crate::settings::Common;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -17,19 +18,8 @@ const MARGIN_NS: u64 = 10_000_000;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOKS_PER_PROGRESS: u32 = 5;
 
-/// The course of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) threads: usize,
-    pub(crate) warmup: Duration,
-    /// Length of the window; with `requests`, its longest.
-    pub(crate) duration: Duration,
-    /// The window ends when this many requests are answered.
-    pub(crate) requests: Option<u64>,
-}
-
 pub(super) struct Conductor<'a> {
-    plan: Plan,
+    common: &'a Common,
     control: &'a Control,
     heard: Receiver<Note>,
     stopper: &'a Stopper,
@@ -41,19 +31,19 @@ pub(super) struct Conductor<'a> {
     /// All requests were answered, or all threads have ended.
     over: bool,
     looks: u32,
-    throttling: Throttling,
+    pub(super) throttling: Throttling,
 }
 
 impl<'a> Conductor<'a> {
     pub(super) fn new(
-        plan: Plan,
+        common: &'a Common,
         control: &'a Control,
         heard: Receiver<Note>,
         stopper: &'a Stopper,
         observer: &'a mut dyn Observer,
     ) -> Conductor<'a> {
         Conductor {
-            plan,
+            common,
             control,
             heard,
             stopper,
@@ -67,18 +57,9 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// The run was interrupted.
-    pub(super) fn interrupted(&self) -> bool {
-        self.stopper.is_stopped()
-    }
-
-    pub(super) fn throttling(&self) -> Throttling {
-        self.throttling
-    }
-
     /// Accompanies the workers through the run, up to the end of the window.
     pub(super) fn conduct(&mut self) {
-        while self.ready < self.plan.threads {
+        while self.ready < self.common.workers.threads {
             if !self.hear(LOOK_INTERVAL) {
                 return;
             }
@@ -86,8 +67,8 @@ impl<'a> Conductor<'a> {
         }
         let first_ns = if self.opened > 0 { self.first_ns() } else { None };
         let Some(first_ns) = first_ns else { return };
-        let start_ns = first_ns + self.plan.warmup.as_nanos() as u64;
-        let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
+        let start_ns = first_ns + self.common.warmup.as_nanos() as u64;
+        let end_ns = start_ns + self.common.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
         let reached = self.wait_until(start_ns, Phase::WarmingUp);
         // A short run may end before this thread gets a CPU and sees it begin.
@@ -139,7 +120,7 @@ impl<'a> Conductor<'a> {
             if left.is_zero() {
                 return true;
             }
-            if !self.hear(left.min(LOOK_INTERVAL)) || self.deserted == self.plan.threads {
+            if !self.hear(left.min(LOOK_INTERVAL)) || self.deserted == self.common.workers.threads {
                 self.control.end_window(monotonic_ns());
                 return false;
             }

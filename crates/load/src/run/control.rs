@@ -178,15 +178,4 @@ mod tests {
         assert!(matches!(heard.try_recv(), Ok(Note::Exhausted)));
         assert_eq!(control.window().end, 201);
     }
-
-    #[test]
-    fn the_most_served_at_once_is_kept() {
-        let control = Control::new(1, None, channel().0);
-        assert!(!control.is_drawn());
-        control.served();
-        control.served();
-        control.no_longer_served();
-        control.served();
-        assert_eq!(control.served_at_once_max(), 2);
-    }
 }

@@ -4,7 +4,7 @@
 //! count in the histogram, without allocations and locks. Answers that arrive together are followed
 //! by one send of as many requests, in one slice of the pattern's table.
 
-use super::settings::{Pace, SLOW_READ_BYTES_PER_S, Settings};
+use super::settings::Settings;
 use crate::pattern::{Difference, Pattern};
 use crate::recorder::{Request, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
@@ -12,19 +12,13 @@ use crate::settings::Common;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
-
-/// Bytes that a slow reader sends at once, at least one message.
-const SLOW_SEND_BYTES: u64 = 64 * 1024;
+use twinring::{TcpStream, measure::monotonic_ns};
 
 /// See the module.
 pub(super) struct Tcp {
     number: u64,
-    pace: Pace,
     verify: bool,
     pattern: Pattern,
     message_bytes: u64,
@@ -38,8 +32,6 @@ pub(super) struct Tcp {
     unanswered: VecDeque<(Request, u64)>,
     in_flight: u64,
     depth: u64,
-    /// A slow reader reads on after this.
-    pause: Option<Sleep>,
 }
 
 impl Protocol for Tcp {
@@ -62,10 +54,6 @@ impl Protocol for Tcp {
         settings.churn.unwrap_or(u64::MAX)
     }
 
-    fn answer_limit(settings: &Settings) -> Option<Duration> {
-        (settings.pace() != Pace::SlowReader).then_some(settings.common.timeout)
-    }
-
     fn local(_: &Settings) {}
 
     fn special(_: &Worker<Tcp>) {}
@@ -74,7 +62,6 @@ impl Protocol for Tcp {
         let settings = &worker.shared;
         Tcp {
             number,
-            pace: settings.pace(),
             verify: settings.verify,
             pattern: Pattern::new(number, 0),
             message_bytes: u64::from(settings.message_bytes),
@@ -85,14 +72,10 @@ impl Protocol for Tcp {
             unanswered: VecDeque::new(),
             in_flight: 0,
             depth: settings.depth_in_use(),
-            pause: None,
         }
     }
 
-    async fn agree(worker: &Rc<Worker<Tcp>>, stream: TcpStream) -> Result<TcpStream, Lost> {
-        if worker.shared.pace() == Pace::SlowReader {
-            stream.set_recv_buffer_bytes(super::SLOW_RECV_BUFFER_BYTES)?;
-        }
+    async fn agree(_: &Rc<Worker<Tcp>>, stream: TcpStream) -> Result<TcpStream, Lost> {
         Ok(stream)
     }
 
@@ -139,27 +122,19 @@ impl Protocol for Tcp {
         window: &Range<u64>,
     ) -> Result<Option<Ending>, Lost> {
         let answered_ns = self.receive(tally, stream, cx, window)?;
-        loop {
-            if self.in_flight < self.depth {
-                let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
-                let over = now_ns >= window.end;
-                if self.in_flight == 0 && (over || !tally.may_begin()) {
-                    return Ok(Some(if over { Ending::Finished } else { Ending::Renewed }));
-                }
-                if !over {
-                    let room = self.room();
-                    tally.begin(room, now_ns, window, |request| self.push(request));
-                }
+        if self.in_flight < self.depth {
+            let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
+            let over = now_ns >= window.end;
+            if self.in_flight == 0 && (over || !tally.may_begin()) {
+                return Ok(Some(if over { Ending::Finished } else { Ending::Renewed }));
             }
-            if self.handed == self.begun {
-                return Ok(None);
-            }
-            self.hand_over(stream, cx)?;
-            // A slow reader's sender stops only when the sockets are full.
-            if self.handed < self.begun || self.pace != Pace::SlowReader {
-                return Ok(None);
+            if !over {
+                let room = self.depth - self.in_flight;
+                tally.begin(room, now_ns, window, |request| self.push(request));
             }
         }
+        self.hand_over(stream, cx)?;
+        Ok(None)
     }
 
     async fn close(stream: TcpStream) {
@@ -168,16 +143,6 @@ impl Protocol for Tcp {
 }
 
 impl Tcp {
-    /// Requests that may begin now.
-    fn room(&self) -> u64 {
-        let room = self.depth - self.in_flight;
-        match self.pace {
-            Pace::Closed | Pace::Open => room,
-            Pace::SlowReader if self.handed < self.begun => 0,
-            Pace::SlowReader => room.min((SLOW_SEND_BYTES / self.message_bytes).max(1)),
-        }
-    }
-
     /// Reads until no data is left. Returns when the last answer arrived, if one did.
     fn receive(
         &mut self,
@@ -187,9 +152,9 @@ impl Tcp {
         window: &Range<u64>,
     ) -> Result<Option<u64>, Lost> {
         let mut answered_ns = None;
-        while !self.is_pausing(cx, window) {
+        loop {
             let chunk = match stream.poll_recv(cx) {
-                Poll::Pending => break,
+                Poll::Pending => return Ok(answered_ns),
                 Poll::Ready(Ok(chunk)) => chunk,
                 Poll::Ready(Err(error)) => return Err(lost("receiving", &error)),
             };
@@ -198,22 +163,7 @@ impl Tcp {
                 return Err(Lost(Trouble::ClosedEarly, what));
             }
             answered_ns = self.take(tally, &chunk, window)?.or(answered_ns);
-            if self.pace == Pace::SlowReader {
-                let wait_s = chunk.len() as f64 / SLOW_READ_BYTES_PER_S as f64;
-                self.pause = Some(sleep(Duration::from_secs_f64(wait_s)));
-            }
         }
-        Ok(answered_ns)
-    }
-
-    /// True while a slow reader waits. When the window is over it reads on without waiting.
-    fn is_pausing(&mut self, cx: &mut Context<'_>, window: &Range<u64>) -> bool {
-        let Some(pause) = &mut self.pause else { return false };
-        let pausing = monotonic_ns() < window.end && Pin::new(pause).poll(cx).is_pending();
-        if !pausing {
-            self.pause = None;
-        }
-        pausing
     }
 
     /// Checks received bytes and counts the answers they complete. Returns the time if any.

@@ -8,17 +8,12 @@
 //! - Open loop: requests leave on a [schedule](crate::schedule) regardless of answers, with up to
 //!   `depth` in flight. Latency counts from the scheduled time, so a stalled server is charged for
 //!   every request that it delays.
-//! - Slow reader: connections send until the sockets are full and read [`SLOW_READ_BYTES_PER_S`],
-//!   to test a server under backpressure.
 
 mod client;
 mod settings;
 mod table;
 
-pub use self::settings::{
-    OPEN_LOOP_DEPTH, SLOW_READ_BYTES_PER_S, SLOW_RECV_BUFFER_BYTES, SLOW_UNANSWERED_BYTES_MAX,
-    Settings,
-};
+pub use self::settings::{OPEN_LOOP_DEPTH, Settings};
 pub(crate) use self::table::Table;
 
 use self::client::Tcp;
@@ -26,7 +21,7 @@ use crate::observer::Observer;
 use crate::recorder::{Trouble, Troubles};
 use crate::report::{head, of_requests};
 use crate::requests::{Share, run_thread};
-use crate::run::{LoadError, Stopper, run};
+use crate::run::{LoadError, run};
 use std::sync::Arc;
 use twinring::RuntimeError;
 use twinring_wire::TcpResult;
@@ -42,7 +37,7 @@ impl Load {
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
         let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
-        Ok(Load { settings, runtime, stopper: Stopper::default() })
+        Ok(Load::of(settings, runtime))
     }
 
     /// Connects, loads, measures. Returns when all connections have ended.
@@ -51,12 +46,10 @@ impl Load {
     /// When the engine fails or no connection can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
         let settings = Arc::new(self.settings);
-        let shared = Arc::clone(&settings);
-        let plan = settings.common.plan();
-        let (outcomes, ran) =
-            run(self.runtime, &self.stopper, plan, observer, move |index, control| {
-                run_thread::<Tcp>(index, control, Arc::clone(&shared))
-            })?;
+        let (common, stopper) = (&settings.common, &self.stopper);
+        let (outcomes, ran) = run(self.runtime, stopper, common, observer, |index, control| {
+            run_thread::<Tcp>(index, control, Arc::clone(&settings))
+        })?;
         let target = settings.common.shown_addresses();
         let shares = outcomes.into_iter().map(|outcome| outcome.share);
         let all = Share::sum(shares, &ran, &target)?;

@@ -18,7 +18,6 @@ impl fmt::Display for Table<'_> {
         let mut load = format!("{connected} x {} B, ", grouped(asked.message_bytes));
         load += &match asked.rate_per_s {
             Some(rate) => open_loop(rate, asked.arrivals.as_deref()),
-            None if asked.slow_reader => "slow readers".to_owned(),
             None => format!("closed loop, depth {}", asked.depth),
         };
         if let Some(churn) = asked.churn {

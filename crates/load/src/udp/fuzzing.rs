@@ -1,6 +1,6 @@
 //! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
-use super::packet::{Format, Payload};
+use super::packet::Format;
 
 /// Parses `input` as a reply. Its first bytes choose the format, and how many packets of the stream
 /// have been sent; the rest is the reply.
@@ -9,9 +9,8 @@ use super::packet::{Format, Payload};
 /// When a reply is assigned to the wrong packet.
 pub fn check_reply(input: &[u8]) {
     let Some((&[kind, room, a, b, c, newer], reply)) = input.split_first_chunk() else { return };
-    let payload = if kind & 1 == 0 { Payload::Rtp } else { Payload::Raw };
     let bytes = 12 + usize::from(room);
-    let format = Format::new(payload, bytes, u64::from(kind >> 1) << 27, 50_000_000);
+    let format = Format::new(bytes, u64::from(kind >> 1) << 27, 50_000_000);
     let sequence = u64::from(u32::from_be_bytes([0, a, b, c]));
     let next = sequence + 1 + u64::from(newer);
     for remembered in [0, 64, 1 << 20] {
@@ -25,11 +24,4 @@ pub fn check_reply(input: &[u8]) {
             assert!(!format.difference(stream, found, reply).is_empty());
         }
     }
-    // A valid packet is recognised.
-    let stream = u64::from(kind);
-    let mut sent = vec![0; bytes];
-    format.write(stream, sequence, &mut sent);
-    assert_eq!(format.stream_of(&sent), Some(stream));
-    assert_eq!(format.sequence_of(stream, &sent, next, 1 << 20), Some(sequence));
-    assert!(format.is(stream, sequence, &sent));
 }

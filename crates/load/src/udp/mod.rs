@@ -1,9 +1,9 @@
-//! Streams of datagrams to a reflector, like those of a media server: thousands with a few packets
-//! per second each, or one with very many.
+//! Streams of RTP packets to a reflector, like those of a media server: thousands with a few packets
+//! per second each, or one with very many. Each has its own socket.
 //!
 //! Each worker thread has its own engine and its share of the streams, and wakes once per tick. It
-//! sends the packets due by a [schedule](plan) that is a pure function of time, then processes the
-//! replies. Packets are sent regardless of missing replies: it is an open loop. For the counts, see
+//! sends the packets due by a [schedule](crate::schedule), then processes the replies. Packets are
+//! sent regardless of missing replies: it is an open loop. For the counts, see
 //! [`UdpResult`] and `docs/json.md`:
 //!
 //! - A packet belongs to the measured window if its *intended* time does.
@@ -18,24 +18,19 @@
 mod client;
 #[doc(hidden)]
 pub mod fuzzing;
-mod ledger;
 mod packet;
-pub mod plan;
-mod sender;
+mod report;
 mod settings;
-mod summary;
-mod table;
+mod stream;
 mod traffic;
 
 pub use crate::schedule::Rate;
-pub use packet::{Payload, RTP_HEADER_BYTES};
-pub use plan::Spread;
+pub use packet::RTP_HEADER_BYTES;
+pub(crate) use report::Table;
 pub use settings::Settings;
-pub(crate) use table::Table;
 
-use self::summary::report;
 use crate::observer::Observer;
-use crate::run::{LoadError, Stopper, run};
+use crate::run::{LoadError, run};
 use std::sync::Arc;
 use twinring::{RuntimeError, config::Features};
 use twinring_wire::UdpResult;
@@ -49,9 +44,9 @@ impl Load {
     /// # Errors
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
-        let builder = settings.workers.builder(settings.tuned_uring());
+        let builder = settings.common.workers.builder(settings.tuned_uring());
         let runtime = builder.call_times(settings.calls).build()?;
-        Ok(Load { settings, runtime, stopper: Stopper::default() })
+        Ok(Load::of(settings, runtime))
     }
 
     /// Opens sockets, loads, measures. Returns when all of it has ended.
@@ -59,20 +54,20 @@ impl Load {
     /// # Errors
     /// When the engine fails or no socket can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<UdpResult, LoadError> {
-        let Load { settings, runtime, stopper } = self;
         // With a submission thread the kernel may take packets before the enter.
-        let submits =
-            matches!(runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
-        let shared = Arc::new(settings.clone());
-        let plan = settings.plan();
-        let (outcomes, ran) = run(runtime, &stopper, plan, observer, move |index, control| {
-            client::run_thread(index, Arc::clone(&shared), control, submits)
+        let submits = matches!(
+            self.runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0
+        );
+        let settings = Arc::new(self.settings);
+        let (common, stopper) = (&settings.common, &self.stopper);
+        let (counts, ran) = run(self.runtime, stopper, common, observer, |index, control| {
+            client::run_thread(index, Arc::clone(&settings), control, submits)
         })?;
-        let report = report(&settings, &ran, outcomes);
-        if report.streams.opened == 0 && !report.head.interrupted {
-            let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
-            return Err(LoadError::Unreachable { target: report.head.target, why });
+        let result = report::report(&settings, &ran, counts);
+        if result.streams.opened == 0 && !result.head.interrupted {
+            let why = result.first_error.unwrap_or_else(|| "no reason is known".into());
+            return Err(LoadError::Unreachable { target: result.head.target, why });
         }
-        Ok(report)
+        Ok(result)
     }
 }

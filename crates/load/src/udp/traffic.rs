@@ -1,30 +1,38 @@
 //! The packets of one thread: sending the due ones, and receiving replies.
 //!
-//! This is the hot path. The due packets are a number, see [`Plan`]; they are sent in groups of a
-//! few dozen, each written into memory that the runtime shares and returns. A group has one time
-//! stamp, taken directly before the kernel gets it: on io_uring before the enter that submits it,
-//! on epoll before its first system call. Replies also have one time stamp for each batch. Packets
-//! cost no allocation.
+//! This is the hot path. Due packets are sent in groups of a few dozen, each written into memory that
+//! the runtime shares and returns. A group has one time stamp, taken directly before the kernel gets
+//! it: on io_uring before the enter that submits it, on epoll before its first system call. Replies
+//! also have one time stamp for each batch. Packets cost no allocation.
 
-use super::ledger::{Ledger, Reply};
 use super::packet::Format;
-use super::plan::{Due, Plan};
+use super::settings::Settings;
+use super::stream::{Reply, Stream};
+use crate::cpu::CpuUse;
 use crate::recorder::histogram;
+use crate::schedule::Schedule;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use twinring::{Datagram, Received, SendBuf, UdpSocket, measure::monotonic_ns};
+use twinring::net::{Granted, UdpStats};
+use twinring::{
+    Datagram, Received, SendBuf, UdpSocket,
+    measure::{CallTime, monotonic_ns},
+};
+use twinring_wire::udp::{Errors, Packets};
 
 /// Packets that share a time stamp when they are sent: the kernel needs tens of microseconds for
 /// them, so none leaves much later than its stamp. With segmentation, see [`GSO_GROUP`].
-const GROUP: u64 = 32;
+const GROUP: usize = 32;
 /// The same for packets that the kernel cuts out of large buffers, at a few nanoseconds each.
-const GSO_GROUP: u64 = 512;
+const GSO_GROUP: usize = 512;
 /// Packets sent at once at most, unless a tick has more; then replies have their turn if a tick is
 /// due.
-pub(super) const AT_ONCE_MIN: u64 = 1024;
+const AT_ONCE_MIN: u64 = 1024;
 /// Segments that the kernel cuts a buffer into at most (UDP_MAX_SEGMENTS until Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
 /// Payload of the largest datagram on IPv4.
@@ -32,74 +40,111 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Receives in a row that may fail before a socket is abandoned.
 const RECEIVE_ERRORS_MAX: u32 = 16;
 
-/// How the thread's streams and sockets belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sockets {
-    /// Each stream has the socket of its number.
-    Each,
-    /// There is one.
-    Single,
-}
-
-/// The counts of the thread as a whole.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Totals {
-    /// Packets inside the window, in all streams.
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    /// The round trips of these replies, added up.
-    pub(super) round_trip_ns: u64,
-    /// Replies to no packet.
-    pub(super) foreign: u64,
-    /// Replies to packets that are forgotten.
-    pub(super) late: u64,
-    pub(super) mismatched: u64,
-    pub(super) receive_errors: u64,
+/// The counts of a thread, or of all together.
+pub(super) struct Counts {
+    pub(super) streams: Vec<Stream>,
+    /// Counted while the load runs: `received`, `mismatched`, `foreign` and `late`; at the end `due`.
+    pub(super) packets: Packets,
+    /// Packets of the window that the sockets took; the kernel may have refused some later.
+    pub(super) handed_over: u64,
+    pub(super) errors: Errors,
+    /// Buffers that the kernel did not segment.
+    pub(super) gso_fallbacks: u64,
+    /// `None` if the kernel does not report them.
+    pub(super) kernel_drops: Option<u64>,
+    /// The sum of the round trips.
+    pub(super) round_trip_sum_ns: u64,
+    pub(super) round_trip_ns: Histogram<u64>,
+    pub(super) lateness_ns: Histogram<u64>,
+    pub(super) overrun_ns: Histogram<u64>,
+    /// The time and text.
     pub(super) first_error: Option<(u64, String)>,
+    /// The smallest buffers that a socket got.
+    pub(super) granted: Option<Granted>,
+    pub(super) cpu: Vec<CpuUse>,
+    /// System calls inside the window.
+    pub(super) calls: Vec<CallTime>,
 }
 
-impl Totals {
+impl Counts {
+    pub(super) fn new() -> Counts {
+        Counts {
+            streams: Vec::new(),
+            packets: Packets::default(),
+            handed_over: 0,
+            errors: Errors::default(),
+            gso_fallbacks: 0,
+            kernel_drops: Some(0),
+            round_trip_sum_ns: 0,
+            round_trip_ns: histogram(),
+            lateness_ns: histogram(),
+            overrun_ns: histogram(),
+            first_error: None,
+            granted: None,
+            cpu: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+
     /// Keeps the first error.
     pub(super) fn failed(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
         if self.first_error.is_none() {
             self.first_error = Some((now_ns, what()));
         }
     }
+
+    pub(super) fn note_granted(&mut self, other: Granted) {
+        let least = self.granted.get_or_insert(other);
+        least.recv_buffer_bytes = least.recv_buffer_bytes.min(other.recv_buffer_bytes);
+        least.send_buffer_bytes = least.send_buffer_bytes.min(other.send_buffer_bytes);
+        least.gro &= other.gro;
+        least.gso &= other.gso;
+    }
+
+    /// Adds the counts of another thread.
+    pub(super) fn merge(&mut self, other: Counts) {
+        self.streams.extend(other.streams);
+        self.packets.add(&other.packets);
+        self.handed_over += other.handed_over;
+        self.errors.add(&other.errors);
+        self.gso_fallbacks += other.gso_fallbacks;
+        self.kernel_drops = self.kernel_drops.zip(other.kernel_drops).map(|(a, b)| a + b);
+        for (mine, theirs) in [
+            (&mut self.round_trip_ns, other.round_trip_ns),
+            (&mut self.lateness_ns, other.lateness_ns),
+            (&mut self.overrun_ns, other.overrun_ns),
+        ] {
+            // All have the same bounds, so every value fits.
+            let _same_bounds = mine.add(theirs);
+        }
+        self.first_error =
+            [self.first_error.take(), other.first_error].into_iter().flatten().min();
+        other.granted.into_iter().for_each(|granted| self.note_granted(granted));
+        self.cpu.extend(other.cpu);
+        self.calls.extend(other.calls);
+    }
 }
 
 /// A packet of the group that is being sent.
 struct Item {
-    stream: u32,
+    stream: usize,
     intended_ns: u64,
     /// The socket took it.
     taken: bool,
 }
 
-/// The properties of a thread's traffic.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) format: Format,
-    pub(super) sockets: Sockets,
-    pub(super) verify: bool,
-    pub(super) gso: bool,
-    /// Sends reach the kernel only with `twinring::submit`.
-    pub(super) submits: bool,
-    /// Packets sent at once at most.
-    pub(super) at_once_max: u64,
-}
-
 pub(super) struct Traffic {
-    shape: Shape,
-    plan: Plan,
-    pub(super) ledger: Ledger,
-    pub(super) totals: Totals,
-    pub(super) round_trip_ns: Histogram<u64>,
-    pub(super) lateness_ns: Histogram<u64>,
-    /// Packets that were due and sent, or left out.
-    done: u64,
-    next: Due,
-    /// Packets that are sent now count.
-    pub(super) measuring: bool,
+    settings: Arc<Settings>,
+    /// Sends reach the kernel only with `twinring::submit`.
+    submits: bool,
+    format: Format,
+    schedule: Schedule,
+    pub(super) counts: Counts,
+    /// The next packet: its stream, its sequence, and when it is due.
+    next: (usize, u64),
+    due_ns: u64,
+    /// The counts of each socket when the window began; from then on, packets that are sent count.
+    before: Option<Vec<UdpStats>>,
     group: Vec<Item>,
     memory: Memory,
     /// Empty between sends; like the next field, kept for its allocation.
@@ -108,17 +153,17 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn new(shape: Shape, plan: Plan, ledger: Ledger) -> Traffic {
+    pub(super) fn new(settings: Arc<Settings>, submits: bool) -> Traffic {
+        let bytes = settings.packet_bytes as usize;
         Traffic {
-            shape,
-            plan,
-            ledger,
-            totals: Totals::default(),
-            round_trip_ns: histogram(),
-            lateness_ns: histogram(),
-            done: 0,
-            next: Due { stream: 0, sequence: 0 },
-            measuring: false,
+            submits,
+            format: Format::new(bytes, settings.seed, settings.rate.millionths()),
+            schedule: settings.schedule(0),
+            settings,
+            counts: Counts::new(),
+            next: (0, 0),
+            due_ns: u64::MAX,
+            before: None,
             group: Vec::new(),
             memory: Memory::default(),
             batch: Vec::new(),
@@ -126,35 +171,53 @@ impl Traffic {
         }
     }
 
-    pub(super) fn plan(&self) -> &Plan {
-        &self.plan
+    /// Adds a stream with its number among those of all threads; each comes behind those with smaller ones.
+    pub(super) fn add_stream(&mut self, number: u64) {
+        let stream = Stream::new(number, self.format.ssrc(number), self.settings.remembered());
+        self.counts.streams.push(stream);
     }
 
-    pub(super) fn format(&self) -> &Format {
-        &self.shape.format
+    /// The first packet is due at `first_ns`.
+    pub(super) fn begin(&mut self, first_ns: u64) {
+        self.schedule = self.settings.schedule(first_ns);
+        self.due_ns = self.intended_ns(self.next);
     }
 
-    /// Sets the schedule once its start is known. No packet may have been sent before.
-    pub(super) fn begin(&mut self, plan: Plan) {
-        self.plan = plan;
+    /// When a packet of a stream is due; never, if there is no such stream.
+    fn intended_ns(&self, (stream, sequence): (usize, u64)) -> u64 {
+        let stream = self.counts.streams.get(stream);
+        stream.map_or(u64::MAX, |it| self.schedule.intended_ns(it.counts.stream, sequence))
     }
 
-    /// Packets that were due until `until_ns`, that moment included, and are still to be sent.
-    pub(super) fn behind(&self, until_ns: u64) -> u64 {
-        self.plan.due(until_ns).saturating_sub(self.done)
-    }
-
-    /// Sends the packets due until `until_ns`; if they are too many for one call, a part of them.
+    /// Sends the packets due by `now_ns`, those before the window first. False if there are more.
     ///
     /// # Errors
     /// When the engine has failed as a whole.
-    pub(super) fn send_due(&mut self, sockets: &[UdpSocket], until_ns: u64) -> io::Result<()> {
-        let mut left = self.behind(until_ns).min(self.shape.at_once_max);
-        let most = if self.shape.gso { GSO_GROUP } else { GROUP };
-        while left > 0 {
-            let packets = left.min(most);
-            let memory = self.write_group(packets as usize);
-            let sent_ns = if self.shape.submits {
+    pub(super) fn send(
+        &mut self,
+        sockets: &[UdpSocket],
+        now_ns: u64,
+        window: &Range<u64>,
+    ) -> io::Result<bool> {
+        let last_ns = window.end.saturating_sub(1).min(now_ns);
+        if self.before.is_none() {
+            let before_ns = window.start.saturating_sub(1);
+            let all_sent = self.send_until(sockets, last_ns.min(before_ns))?;
+            if last_ns <= before_ns || !all_sent {
+                return Ok(all_sent);
+            }
+            self.before = Some(sockets.iter().map(UdpSocket::counted).collect());
+        }
+        self.send_until(sockets, last_ns)
+    }
+
+    /// Sends the packets due until `until_ns`; if they are too many for one call, a part of them.
+    fn send_until(&mut self, sockets: &[UdpSocket], until_ns: u64) -> io::Result<bool> {
+        let in_a_tick = self.settings.packets_per_s() * self.settings.tick.as_secs_f64();
+        let mut left = AT_ONCE_MIN.max(2 * in_a_tick as u64);
+        while left > 0 && self.due_ns <= until_ns {
+            let memory = self.write_group(until_ns);
+            let sent_ns = if self.submits {
                 self.hand_over(sockets, &memory)?;
                 let now_ns = monotonic_ns();
                 twinring::submit()?;
@@ -164,49 +227,46 @@ impl Traffic {
                 self.hand_over(sockets, &memory)?;
                 now_ns
             };
-            self.memory.put(memory);
+            self.memory.0.push_back(memory);
             self.note_sent(sent_ns);
-            left -= packets;
+            left = left.saturating_sub(self.group.len() as u64);
         }
-        Ok(())
+        Ok(self.due_ns > until_ns)
     }
 
-    /// Writes the next packets into memory, one after the other.
-    fn write_group(&mut self, packets: usize) -> Rc<[u8]> {
-        let format = self.shape.format;
-        let mut memory = self.memory.take(packets * format.bytes());
+    /// Writes the next due packets into memory, one after the other.
+    fn write_group(&mut self, until_ns: u64) -> Rc<[u8]> {
+        let format = self.format;
+        let most = if self.settings.gso { GSO_GROUP } else { GROUP };
+        let mut memory = self.memory.take(most * format.bytes);
         self.group.clear();
         // This memory is not shared: `take` made sure.
         let bytes = Rc::get_mut(&mut memory).unwrap_or(&mut []);
-        for packet in bytes.chunks_exact_mut(format.bytes()).take(packets) {
-            let Due { stream, sequence } = self.next;
-            format.write(self.plan.global(stream), sequence, packet);
-            let intended_ns = self.plan.intended_ns(stream, sequence);
-            self.group.push(Item { stream, intended_ns, taken: true });
-            self.next = self.plan.next(self.next);
+        for packet in bytes.chunks_exact_mut(format.bytes) {
+            if self.due_ns > until_ns {
+                break;
+            }
+            let (stream, sequence) = self.next;
+            format.write(self.counts.streams[stream].counts.stream, sequence, packet);
+            self.group.push(Item { stream, intended_ns: self.due_ns, taken: true });
+            self.next = match stream + 1 < self.counts.streams.len() {
+                true => (stream + 1, sequence),
+                false => (0, sequence + 1),
+            };
+            self.due_ns = self.intended_ns(self.next);
         }
         memory
     }
 
-    /// Passes the packets to the sockets. Packets that a socket cannot queue are left out.
+    /// Passes the packets to their sockets. Packets that a socket cannot queue are left out.
     fn hand_over(&mut self, sockets: &[UdpSocket], memory: &Rc<[u8]>) -> io::Result<()> {
         let mut start = 0;
-        while let Some(first) = self.group.get(start) {
-            let stream = first.stream;
-            let run = match self.shape.sockets {
-                Sockets::Single => self.group.len() - start,
-                Sockets::Each => {
-                    self.group[start..].iter().take_while(|item| item.stream == stream).count()
-                }
-            };
-            let socket = match self.shape.sockets {
-                Sockets::Single => sockets.first(),
-                Sockets::Each => sockets.get(stream as usize),
-            };
-            self.describe(start, run, memory);
+        while let Some(Item { stream, .. }) = self.group.get(start) {
+            let of_stream = self.group[start..].iter().take_while(|item| item.stream == *stream);
+            let (socket, end) = (sockets.get(*stream), start + of_stream.count());
+            self.describe(start..end, memory);
             socket.map_or(Ok(()), |socket| socket.try_send_batch(&mut self.batch))?;
             let left: usize = self.batch.drain(..).map(|datagram| datagram.datagrams()).sum();
-            let end = start + run;
             self.group[end - left..end].iter_mut().for_each(|item| item.taken = false);
             start = end;
         }
@@ -214,15 +274,14 @@ impl Traffic {
     }
 
     /// Describes packets that go through one socket as datagrams.
-    fn describe(&mut self, start: usize, run: usize, memory: &Rc<[u8]>) {
-        let bytes = self.shape.format.bytes();
-        let packets_per_datagram = match self.shape.gso {
+    fn describe(&mut self, packets: Range<usize>, memory: &Rc<[u8]>) {
+        let bytes = self.format.bytes;
+        let at_once = match self.settings.gso {
             true => (DATAGRAM_BYTES_MAX / bytes).clamp(1, SEGMENTS_MAX),
             false => 1,
         };
-        let end = start + run;
-        for first in (start..end).step_by(packets_per_datagram) {
-            let last = (first + packets_per_datagram).min(end);
+        for first in packets.clone().step_by(at_once) {
+            let last = (first + at_once).min(packets.end);
             let data = SendBuf::shared(Rc::clone(memory), first * bytes..last * bytes);
             let segment_bytes = (last - first > 1).then_some(bytes as u16);
             self.batch.push(Datagram { segment_bytes, ..Datagram::new(data) });
@@ -230,18 +289,19 @@ impl Traffic {
     }
 
     fn note_sent(&mut self, sent_ns: u64) {
-        self.done += self.group.len() as u64;
-        for item in &self.group {
-            if item.taken {
-                let lateness_ns = sent_ns.saturating_sub(item.intended_ns);
-                self.ledger.sent(item.stream, sent_ns, lateness_ns, self.measuring);
-                if self.measuring {
-                    self.totals.sent += 1;
-                    // Zero is below the histogram's range.
-                    self.lateness_ns.saturating_record(lateness_ns.max(1));
-                }
-            } else {
-                self.ledger.left_out(item.stream);
+        let measured = self.before.is_some();
+        for Item { stream, intended_ns, taken } in &self.group {
+            let stream = &mut self.counts.streams[*stream];
+            if !taken {
+                stream.left_out();
+                continue;
+            }
+            let lateness_ns = sent_ns.saturating_sub(*intended_ns);
+            stream.sent(sent_ns, lateness_ns, measured);
+            if measured {
+                self.counts.handed_over += 1;
+                // Zero is below the histogram's range.
+                self.counts.lateness_ns.saturating_record(lateness_ns.max(1));
             }
         }
     }
@@ -249,11 +309,10 @@ impl Traffic {
     /// Processes everything that socket number `at` has received. Ends only when it has failed.
     pub(super) fn poll_receive(
         &mut self,
-        sockets: &[UdpSocket],
+        socket: &UdpSocket,
         at: usize,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let Some(socket) = sockets.get(at) else { return Poll::Ready(()) };
         let mut received = std::mem::take(&mut self.received);
         let mut failures = 0;
         let polled = loop {
@@ -270,8 +329,8 @@ impl Traffic {
                 }
                 Poll::Ready(Err(error)) => {
                     failures += 1;
-                    self.totals.receive_errors += 1;
-                    self.totals.failed(monotonic_ns(), || format!("receiving: {error}"));
+                    self.counts.errors.receive += 1;
+                    self.counts.failed(monotonic_ns(), || format!("receiving: {error}"));
                     if failures == RECEIVE_ERRORS_MAX {
                         break Poll::Ready(());
                     }
@@ -284,97 +343,79 @@ impl Traffic {
 
     /// Counts a reply that came through socket number `at`.
     fn take(&mut self, at: usize, bytes: &[u8], now_ns: u64) {
-        let Some(stream) = self.stream_of(at, bytes) else {
-            self.totals.foreign += 1;
-            return;
-        };
-        let format = self.shape.format;
-        let global = self.plan.global(stream);
-        let (next, remembered) = (self.ledger.stream(stream).next, self.ledger.remembered());
-        let Some(sequence) = format.sequence_of(global, bytes, next, remembered) else {
-            match self.shape.verify {
-                true => self.mismatched(stream, now_ns, || {
-                    format!("stream {global}: a reply to a packet that was never sent")
-                }),
-                false => self.totals.foreign += 1,
-            }
-            return;
-        };
-        if self.shape.verify && !format.is(global, sequence, bytes) {
-            self.mismatched(stream, now_ns, || format.difference(global, sequence, bytes));
+        let (format, verify) = (self.format, self.settings.verify);
+        let stream = &mut self.counts.streams[at];
+        let number = stream.counts.stream;
+        if format.stream_of(bytes) != Some(number) {
+            self.counts.packets.foreign += 1;
             return;
         }
-        let intended_ns = self.plan.intended_ns(stream, sequence);
-        let transit_ns = now_ns as i64 - intended_ns as i64;
-        match self.ledger.answered(stream, sequence, now_ns, transit_ns) {
+        let found = format.sequence_of(number, bytes, stream.next, stream.remembered());
+        let sequence = match found {
+            Some(sequence) if !verify || format.is(number, sequence, bytes) => sequence,
+            None if !verify => {
+                self.counts.packets.foreign += 1;
+                return;
+            }
+            wrong => {
+                self.counts.packets.mismatched += 1;
+                self.counts.failed(now_ns, || match wrong {
+                    Some(sequence) => format.difference(number, sequence, bytes),
+                    None => format!("stream {number}: a reply to a packet that was never sent"),
+                });
+                return;
+            }
+        };
+        let intended_ns = self.schedule.intended_ns(number, sequence);
+        match stream.answered(sequence, now_ns, now_ns as i64 - intended_ns as i64) {
             Reply::First { round_trip_ns, measured: true } => {
-                self.totals.received += 1;
-                self.totals.round_trip_ns = self.totals.round_trip_ns.saturating_add(round_trip_ns);
-                self.round_trip_ns.saturating_record(round_trip_ns.max(1));
+                let counts = &mut self.counts;
+                counts.packets.received += 1;
+                counts.round_trip_sum_ns = counts.round_trip_sum_ns.saturating_add(round_trip_ns);
+                counts.round_trip_ns.saturating_record(round_trip_ns.max(1));
             }
-            Reply::First { .. } | Reply::Duplicate { .. } => {}
-            Reply::Late => self.totals.late += 1,
-            Reply::Unknown => self.totals.foreign += 1,
+            Reply::First { .. } | Reply::Duplicate => {}
+            Reply::Late => self.counts.packets.late += 1,
+            Reply::Unknown => self.counts.packets.foreign += 1,
         }
     }
 
-    /// The stream of ours that a reply belongs to.
-    fn stream_of(&self, at: usize, bytes: &[u8]) -> Option<u32> {
-        let named = self.plan.local(self.shape.format.stream_of(bytes)?)?;
-        let fits = self.shape.sockets == Sockets::Single || named == at as u32;
-        fits.then_some(named)
-    }
-
-    fn mismatched(&mut self, stream: u32, now_ns: u64, what: impl FnOnce() -> String) {
-        self.ledger.stream(stream).mismatched += 1;
-        self.totals.mismatched += 1;
-        self.totals.failed(now_ns, what);
+    /// Takes the counts of the run, at its end.
+    pub(super) fn finish(&mut self, sockets: &[UdpSocket], window: &Range<u64>) -> Counts {
+        let mut counts = std::mem::replace(&mut self.counts, Counts::new());
+        // Without a first packet there was no window.
+        if self.due_ns < u64::MAX && window.end > window.start {
+            let due = counts.streams.iter();
+            let due = due.map(|it| self.schedule.due_within(it.counts.stream, window));
+            counts.packets.due = due.sum();
+        }
+        for (at, (socket, stream)) in sockets.iter().zip(&mut counts.streams).enumerate() {
+            let drops = socket.stats().ok().map(|stats| stats.kernel_drops);
+            counts.kernel_drops = counts.kernel_drops.zip(drops).map(|(all, new)| all + new);
+            let Some(before) = self.before.as_ref().and_then(|all| all.get(at)) else { continue };
+            let now = socket.counted();
+            let refused = now.send_errors.total() - before.send_errors.total();
+            stream.counts.sent = stream.counts.sent.saturating_sub(refused);
+            counts.errors.send += refused;
+            counts.errors.icmp_refused += now.icmp_errors - before.icmp_errors;
+            counts.errors.blocked += now.blocked - before.blocked;
+            counts.gso_fallbacks += now.gso_fallbacks - before.gso_fallbacks;
+        }
+        counts
     }
 }
 
-/// Memory into which packets are written, and that the runtime holds until the kernel has taken
-/// them. Bounded by the unsent bytes of sockets; normally one block circulates.
+/// Blocks of memory into which packets are written, and that the runtime holds until the kernel has
+/// taken them. Bounded by the unsent bytes of sockets; normally one block circulates.
 #[derive(Default)]
-struct Memory {
-    chunks: VecDeque<Rc<[u8]>>,
-}
+struct Memory(VecDeque<Rc<[u8]>>);
 
 impl Memory {
-    /// A block of at least `bytes` that is not shared.
+    /// A block that is not shared; all are of the same length.
     fn take(&mut self, bytes: usize) -> Rc<[u8]> {
         // The least recently used block returns first.
-        match self.chunks.pop_front() {
-            Some(chunk) if Rc::strong_count(&chunk) == 1 && chunk.len() >= bytes => chunk,
-            Some(chunk) => {
-                if Rc::strong_count(&chunk) > 1 {
-                    self.chunks.push_front(chunk);
-                }
-                Rc::from(vec![0; bytes])
-            }
-            None => Rc::from(vec![0; bytes]),
-        }
-    }
-
-    fn put(&mut self, chunk: Rc<[u8]>) {
-        self.chunks.push_back(chunk);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_goes_round_unless_it_is_held() {
-        let mut memory = Memory::default();
-        let first = memory.take(100);
-        let (held, address) = (Rc::clone(&first), first.as_ptr());
-        memory.put(first);
-        let second = memory.take(50);
-        assert_ne!(second.as_ptr(), address);
-        memory.put(second);
-        drop(held);
-        assert_eq!(memory.take(80).as_ptr(), address);
-        assert_eq!(memory.chunks.len(), 1);
+        let is_free = self.0.front().is_some_and(|block| Rc::strong_count(block) == 1);
+        let free = if is_free { self.0.pop_front() } else { None };
+        free.unwrap_or_else(|| Rc::from(vec![0; bytes]))
     }
 }

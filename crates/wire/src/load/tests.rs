@@ -21,7 +21,7 @@ enum Rule {
 }
 
 /// Of fields that begin with this path; the last that fits, and the sum of all others.
-const RULES: [(&str, Rule); 28] = [
+const RULES: [(&str, Rule); 27] = [
     ("", Rule::Sum),
     ("settings", Rule::First),
     ("settings.connections", Rule::Sum),
@@ -42,7 +42,6 @@ const RULES: [(&str, Rule); 28] = [
     ("round_trip_us", Rule::OfHistogram),
     ("send_lateness_us", Rule::OfHistogram),
     ("wait_overrun_us", Rule::OfHistogram),
-    ("time_series", Rule::Is(0.0)),
     ("loss_ratio", Rule::Is(1.0)),
     // Weighted by streams: 1 x 1 and 10 x 10, of 11.
     ("jitter_us", Rule::Is(101.0 / 11.0)),

@@ -1,12 +1,156 @@
-//! The result of a run as tables for people.
+//! From the threads' counts to the result, and the result as tables for people.
 
-use crate::report::table::{self, Times, count, cpu, gates, grouped, row, time, times};
+use super::settings::Settings;
+use super::traffic::Counts;
+use crate::cpu;
+use crate::gates::Judged;
+use crate::report::head;
+use crate::report::table::{self, Times, count, grouped, row, time, times};
+use crate::run::Ran;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
-use twinring_wire::udp::{Call, Stream};
+use twinring::measure::CallTime;
+use twinring_wire::histogram::{EncodedHistogram, Latency};
+use twinring_wire::tcp::Bytes;
+use twinring_wire::udp::{
+    Call, Histograms, Jitter, Packets, SCHEMA, Segmentation, SocketBuffers, Stream, Streams,
+};
 use twinring_wire::{Fields, UdpResult};
 
-/// Streams that are shown unless all are asked for.
+/// Worst streams that the result names.
+const WORST: usize = 10;
+/// Streams that the table shows unless all are asked for.
 const WORST_SHOWN: usize = 3;
+
+/// Combines the threads' counts.
+pub(super) fn report(settings: &Settings, ran: &Ran, threads: Vec<Counts>) -> UdpResult {
+    let (window, count) = (ran.window(), threads.len());
+    let mut all = Counts::new();
+    threads.into_iter().for_each(|thread| all.merge(thread));
+    let mut rows: Vec<Stream> = all.streams.iter().map(|stream| stream.counts).collect();
+    rows.sort_unstable_by_key(|row| row.stream);
+    for row in &mut rows {
+        // At most one reply to each packet, and none to a refused one.
+        row.received = row.received.min(row.sent);
+        row.lost = row.sent - row.received;
+    }
+    let packets = packets(&all, &rows, window.seconds);
+    let packet_bytes = u64::from(settings.packet_bytes);
+    UdpResult {
+        head: head(SCHEMA, settings.target().to_string(), ran),
+        settings: settings.report(),
+        window,
+        packets,
+        loss_ratio: ratio(packets.lost as f64, packets.sent as f64),
+        bytes: Bytes {
+            sent: packets.sent * packet_bytes,
+            received: packets.received * packet_bytes,
+        },
+        jitter_us: jitter(&rows),
+        round_trip_us: Latency::of(&all.round_trip_ns),
+        send_lateness_us: Latency::of(&all.lateness_ns),
+        wait_overrun_us: Latency::of(&all.overrun_ns),
+        histograms: Histograms {
+            round_trip: EncodedHistogram::of(&all.round_trip_ns),
+            send_lateness: EncodedHistogram::of(&all.lateness_ns),
+            wait_overrun: EncodedHistogram::of(&all.overrun_ns),
+        },
+        kernel_drops: all.kernel_drops,
+        calls: settings.calls.then(|| calls(&all.calls, window.seconds * count as f64)),
+        socket_buffers: SocketBuffers {
+            asked_bytes: settings.receive_buffer(),
+            granted_receive_bytes: all.granted.map_or(0, |got| got.recv_buffer_bytes as u64),
+            granted_send_bytes: all.granted.map_or(0, |got| got.send_buffer_bytes as u64),
+        },
+        segmentation: Segmentation {
+            gso: settings.gso && all.granted.is_some_and(|got| got.gso),
+            gro: all.granted.is_some_and(|got| got.gro),
+            fallbacks: all.gso_fallbacks,
+        },
+        errors: all.errors,
+        gates: settings.common.gates.judge(&Judged {
+            answers_ns: &all.round_trip_ns,
+            waits_ns: &[],
+            answered: packets.received,
+            unanswered: packets.lost,
+        }),
+        first_error: all.first_error.map(|(_, what)| what),
+        cpu: cpu::report(&all.cpu, ran.throttling),
+        runtime_counters: Fields::of(&ran.counters),
+        streams: streams(settings, rows),
+    }
+}
+
+fn packets(all: &Counts, rows: &[Stream], seconds: f64) -> Packets {
+    let sum = |of: fn(&Stream) -> u64| rows.iter().map(of).sum::<u64>();
+    let (sent, received) = (sum(|row| row.sent), sum(|row| row.received));
+    // Packets that the kernel refused had been handed over.
+    let handed_over: u64 = all.handed_over;
+    let due = all.packets.due.max(handed_over);
+    Packets {
+        due,
+        sent,
+        unsent: due - handed_over,
+        refused: handed_over - sent,
+        received,
+        lost: sent - received,
+        duplicated: sum(|row| row.duplicated),
+        reordered: sum(|row| row.reordered),
+        sent_per_second: ratio(sent as f64, seconds),
+        received_per_second: ratio(received as f64, seconds),
+        ..all.packets
+    }
+}
+
+fn jitter(rows: &[Stream]) -> Jitter {
+    let answered = rows.iter().filter(|row| row.received > 0);
+    let mut each: Vec<f64> = answered.map(|row| row.jitter_us).collect();
+    each.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| {
+        let rank = (each.len() as f64 * share).ceil() as usize;
+        each.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+    };
+    let mean = ratio(each.iter().sum(), each.len() as f64);
+    Jitter { mean, p50: at(0.5), p99: at(0.99), max: at(1.0) }
+}
+
+fn streams(settings: &Settings, rows: Vec<Stream>) -> Streams {
+    let mut worst = rows.clone();
+    worst.sort_by_key(|row| (Reverse(row.lost), Reverse((row.jitter_us * 1e3) as u64)));
+    worst.truncate(WORST);
+    Streams {
+        asked: settings.common.connections,
+        opened: rows.len() as u64,
+        answered: rows.iter().filter(|row| row.received > 0).count() as u64,
+        worst,
+        all: settings.per_stream.then_some(rows),
+    }
+}
+
+/// The calls of all threads by kind; `run_s` is the time that the threads ran, together.
+fn calls(all: &[CallTime], run_s: f64) -> Vec<Call> {
+    let mut kinds: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
+    for CallTime { call, count, time_ns, max_ns, .. } in all {
+        let kind = kinds.entry(call).or_default();
+        *kind = (kind.0 + count, kind.1 + time_ns, kind.2.max(*max_ns));
+    }
+    let row = |(call, (count, time_ns, max_ns)): (&str, (u64, u64, u64))| Call {
+        call: call.to_owned(),
+        count,
+        time_s: time_ns as f64 / 1e9,
+        run_share: ratio(time_ns as f64 / 1e9, run_s),
+        mean_us: ratio(time_ns as f64 / 1e3, count as f64),
+        max_us: max_ns as f64 / 1e3,
+    };
+    let mut rows: Vec<Call> = kinds.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.time_s.total_cmp(&a.time_s));
+    rows
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
 
 /// The result of a run as tables for people.
 #[derive(Clone, Copy, Debug)]
@@ -14,31 +158,28 @@ pub(crate) struct Table<'a>(pub(crate) &'a UdpResult);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
+        self.load(f)?;
         self.times(f)?;
         self.counts(f)?;
         self.sockets(f)?;
         self.streams(f)?;
         self.0.calls.as_ref().map_or(Ok(()), |calls| calls_table(f, calls))?;
-        cpu(f, &self.0.cpu, "the schedule may not hold")?;
-        gates(f, &self.0.gates)?;
+        table::cpu(f, &self.0.cpu, "the schedule may not hold")?;
+        table::gates(f, &self.0.gates)?;
         self.answer(f)
     }
 }
 
 /// The parts of the table.
 impl Table<'_> {
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn load(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.0.settings;
         row(f, "target", &self.0.head.target)?;
-        let sockets = if asked.sockets == "single" { "single socket" } else { "a socket each" };
-        let spread = if asked.spread == "even" { "evenly spread" } else { "in bursts" };
         let mut load = format!(
-            "{} x {} packets/s x {} B ({}), {sockets}, {spread}, tick {}",
+            "{} x {} packets/s x {} B (rtp), a socket each, evenly spread, tick {}",
             count(asked.streams, "stream"),
             asked.packets_per_s,
             asked.packet_bytes,
-            asked.payload,
             time(asked.tick_us)
         );
         if asked.gso {
