@@ -2,8 +2,7 @@
 //! options, answers are separated in any chunks, and the counts balance.
 
 use crate::support::load::{
-    Bounded, answer_each, answering, assert_refused, http, ok, run_http,
-    serve, sound,
+    Bounded, answer_each, answering, assert_refused, http, ok, run_http, serve, sound,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;

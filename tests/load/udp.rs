@@ -2,9 +2,7 @@
 //! reordering and corruption must be detected, and the counts must always balance.
 
 use crate::support::Server;
-use crate::support::load::{
-    Bounded, Outcome, assert_refused, command, sound,
-};
+use crate::support::load::{Bounded, Outcome, assert_refused, command, sound};
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};

@@ -166,5 +166,4 @@ mod tests {
             assert_eq!(found.breached, breached, "{gate}: {found:?}");
         }
     }
-
 }

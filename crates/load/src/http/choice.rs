@@ -66,5 +66,4 @@ mod tests {
         let heaviest = counts(&[u32::MAX, u32::MAX], 1);
         assert!(heaviest.iter().all(|count| (48_000..52_000).contains(count)), "{heaviest:?}");
     }
-
 }

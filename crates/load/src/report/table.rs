@@ -278,5 +278,4 @@ mod tests {
         assert_eq!(shown(100), "x 1.0 us 2.0 us 3.0 us - - 6.0 us");
         assert_eq!(shown(10_000), "x 1.0 us 2.0 us 3.0 us 4.0 us 5.0 us 6.0 us");
     }
-
 }

@@ -4,8 +4,8 @@
 use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
 use crate::cpu::Throttling;
-use crate::settings::Common;
 use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
+use crate::settings::Common;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;

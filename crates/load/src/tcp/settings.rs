@@ -34,14 +34,7 @@ pub struct Settings {
 impl Settings {
     /// Messages of 128 bytes.
     pub fn new(common: Common) -> Settings {
-        Settings {
-            common,
-            message_bytes: 128,
-            depth: None,
-            churn: None,
-            idle: 0,
-            verify: true,
-        }
+        Settings { common, message_bytes: 128, depth: None, churn: None, idle: 0, verify: true }
     }
 
     /// Checks whether the settings are valid.

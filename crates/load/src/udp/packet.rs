@@ -101,8 +101,7 @@ impl Format {
         let timestamp = u32::from_be_bytes(array(bytes, 4)?);
         let ssrc = self.ssrc(stream);
         let latest = next.checked_sub(1)?;
-        let behind =
-            (latest as u16).wrapping_sub(number.wrapping_sub(first_sequence(ssrc))).into();
+        let behind = (latest as u16).wrapping_sub(number.wrapping_sub(first_sequence(ssrc))).into();
         let mut sequence = latest.checked_sub(behind)?;
         while self.timestamp(ssrc, sequence) != timestamp {
             sequence = sequence.checked_sub(RTP_CYCLE)?;

@@ -31,7 +31,10 @@ pub(super) struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The first to its packet.
-    First { round_trip_ns: u64, measured: bool },
+    First {
+        round_trip_ns: u64,
+        measured: bool,
+    },
     Duplicate,
     /// To a packet that is forgotten.
     Late,

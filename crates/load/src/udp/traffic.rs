@@ -117,8 +117,7 @@ impl Counts {
             // All have the same bounds, so every value fits.
             let _same_bounds = mine.add(theirs);
         }
-        self.first_error =
-            [self.first_error.take(), other.first_error].into_iter().flatten().min();
+        self.first_error = [self.first_error.take(), other.first_error].into_iter().flatten().min();
         other.granted.into_iter().for_each(|granted| self.note_granted(granted));
         self.cpu.extend(other.cpu);
         self.calls.extend(other.calls);
