@@ -111,8 +111,9 @@ fn prices(outcome: &Outcome) -> Vec<String> {
     let cells = outcome.bundle.summary.iter().flat_map(|summary| &summary.cells);
     for cell in cells.take(3) {
         let each = cell.subjects.iter().filter_map(|subject| {
-            let figures = subject.figures?;
-            let (cores, p99_ms) = (figures.server_cpu_ns? * 1e5 / 1e9, figures.p99_us? / 1e3);
+            let figures = subject.figures.as_ref()?;
+            let (cpu_ns, p99_us) = (figures.get("server_cpu_ns")?, figures.get("p99_us")?);
+            let (cores, p99_ms) = (cpu_ns * 1e5 / 1e9, p99_us / 1e3);
             Some(format!("{} {cores:.2}, {p99_ms:.2}", subject.name))
         });
         let load = if cell.is_saturated() { "full" } else { "part" };

@@ -1,18 +1,17 @@
 //! Which subjects and cells of an experiment can run on this machine: looked at before anything starts.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::cpus::{CpuList, Cpus};
 use crate::error::{LabError, shortened};
 use crate::experiment::{Axis, Experiment, Subject};
+use crate::namespace::Place;
 use crate::options::RunOptions;
 use crate::peers::Places;
 use crate::peers::find::Found;
+use crate::process::{self, Event, Role};
 use crate::result::NotRun;
 
 /// How long our server may take to say that it can run on an engine.
@@ -32,7 +31,8 @@ pub(crate) struct Available {
 
 /// # Errors
 /// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
-pub(crate) fn available(options: &RunOptions, server_cpus: usize) -> Result<Available, LabError> {
+pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, LabError> {
+    let server_cpus = cpus.server.all().len();
     let mut experiment = options.experiment.clone();
     let mut not_run = Vec::new();
     let too_many = keep_workers(&mut experiment, server_cpus);
@@ -53,7 +53,7 @@ pub(crate) fn available(options: &RunOptions, server_cpus: usize) -> Result<Avai
     let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
-    let (uring, epoll) = engines(&experiment, &options.binary);
+    let (uring, epoll) = engines(&experiment, options, cpus.server.first());
     let mut peers = Found::new();
     let mut why_not = |subject: &Subject| -> Option<String> {
         match subject.engine.as_deref() {
@@ -93,7 +93,11 @@ pub(crate) fn available(options: &RunOptions, server_cpus: usize) -> Result<Avai
 
 /// Why our server or load generator cannot run on io_uring and on epoll here, if they cannot. What is not
 /// used is not looked at.
-fn engines(experiment: &Experiment, binary: &Path) -> (Option<String>, Option<String>) {
+fn engines(
+    experiment: &Experiment,
+    options: &RunOptions,
+    cpu: usize,
+) -> (Option<String>, Option<String>) {
     let has =
         |engine: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(engine));
     let is_ours = |subject: &Subject| {
@@ -104,45 +108,34 @@ fn engines(experiment: &Experiment, binary: &Path) -> (Option<String>, Option<St
     };
     // Elsewhere it may be another kernel.
     let loads = experiment.via.is_none() && experiment.subjects.iter().any(is_ours);
-    let why_not = |engine: &str| why_not(binary, engine);
+    let why_not = |engine: &str| why_not(options, cpu, engine);
     let uring = (has("io_uring") || loads).then(|| why_not("io_uring")).flatten();
     let epoll = (has("epoll") || (loads && uring.is_some())).then(|| why_not("epoll")).flatten();
     (uring, epoll)
 }
 
-/// Starts our server on an engine, and asks it to stop. What it says if it cannot run names the layer that
-/// refuses, and what to do.
-fn why_not(binary: &Path, engine: &str) -> Option<String> {
+/// Starts our server on an engine, and ends it. What it says if it cannot run names the layer that refuses, and what
+/// to do.
+fn why_not(options: &RunOptions, cpu: usize, engine: &str) -> Option<String> {
     let words = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", engine, "--json"];
-    let mut command = Command::new(binary);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut server = match command.spawn() {
+    let words = words.map(str::to_owned);
+    let command = [&[options.binary.to_string_lossy().into_owned()], &words[..]].concat();
+    let (cpus, (sender, events)) = (CpuList::one(cpu), channel());
+    let started =
+        process::start(&options.helper, &Place::Here, &cpus, &command, Role::Server, sender);
+    let mut server = match started {
         Ok(server) => server,
-        Err(error) => return Some(format!("{} cannot be started: {error}", binary.display())),
+        Err(error) => return Some(error.to_string()),
     };
-    let (stdout, stderr) = (server.stdout.take(), server.stderr.take());
-    let (said, first_line) = mpsc::channel();
-    let reader = thread::spawn(move || {
-        let mut line = String::new();
-        let read = stdout.map(|it| BufReader::new(it.take(1 << 20)).read_line(&mut line));
-        // Nobody listens behind the patience.
-        let _ = said.send(matches!(read, Some(Ok(1..))));
-    });
-    let is_ready = first_line.recv_timeout(ENGINE_PATIENCE).unwrap_or(false);
-    // It may have ended by itself.
-    let _ = server.kill();
-    let _ = server.wait();
-    let _ = reader.join();
-    if is_ready {
+    if let Ok(Event::Line(..)) = events.recv_timeout(ENGINE_PATIENCE) {
         return None;
     }
-    let mut why = String::new();
-    let read = stderr.map(|it| it.take(1 << 16).read_to_string(&mut why));
-    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-    match (read, why.is_empty()) {
-        (Some(Ok(_)), false) => Some(shortened(&why, SAID_CHARS_MAX)),
-        _ => Some(format!("`twinring {}` does not start", words.join(" "))),
-    }
+    server.finish(Duration::ZERO, true);
+    let why = server.stderr().split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(match why.is_empty() {
+        true => format!("`twinring {}` does not start", words.join(" ")),
+        false => shortened(&why, SAID_CHARS_MAX),
+    })
 }
 
 /// Leaves out the cells with more workers than this; returns how many workers those have.
@@ -184,20 +177,25 @@ mod tests {
     /// Ninety lines of dashes, and the reason in the sixtieth, where io_uring is refused.
     #[test]
     fn what_a_server_says_that_cannot_run_is_the_reason() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().unwrap();
+        // In place of the program stands a script, behind what the lab's helper is called with.
         let script = |text: &str| {
-            let path = directory.path().join("twinring");
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-            why_not(&path, "io_uring")
+            let options = RunOptions {
+                experiment: Experiment::find("quick").unwrap(),
+                out: "bundles".into(),
+                seed: None,
+                binary: "twinring".into(),
+                helper: ["sh", "-c", text].map(Into::into).into(),
+                peers: None,
+                prices: false,
+                excluded_max: 1,
+                command: Vec::new(),
+            };
+            why_not(&options, 0, "io_uring")
         };
         assert_eq!(script("echo '{\"event\":\"ready\"}'; exec sleep 60"), None);
         let why =
             script("echo 'no io_uring: seccomp refuses it;' >&2; echo '  do this' >&2; exit 1");
         assert_eq!(why.unwrap(), "no io_uring: seccomp refuses it; do this");
         assert!(script("exit 1").unwrap().contains("does not start"));
-        let missing = why_not(&directory.path().join("nothing"), "epoll").unwrap();
-        assert!(missing.contains("cannot be started"), "{missing}");
     }
 }

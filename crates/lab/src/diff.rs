@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::analysis::{Figures, figures_of};
+use crate::analysis::{FIGURES, Figures, figures_of};
 use crate::bundle::{self, Stored};
 use crate::error::LabError;
 use crate::experiment::Cell;
@@ -136,9 +136,9 @@ fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], leve
     };
     let over_sessions = [a, b].iter().all(|runs| sessions(runs).len() >= MIN_SESSIONS);
     let mut figures = BTreeMap::new();
-    for name in crate::analysis::all_names() {
+    for (name, _) in FIGURES {
         let values = |runs: &[Measured]| -> Vec<Run> {
-            let value = |it: &Measured| Some((it.0, Run { figure: it.2.get(&name)?, ..it.1 }));
+            let value = |it: &Measured| Some((it.0, Run { figure: *it.2.get(name)?, ..it.1 }));
             let each: Vec<(usize, Run)> = runs.iter().filter_map(value).collect();
             if !over_sessions {
                 return each.into_iter().map(|it| it.1).collect();
@@ -151,8 +151,9 @@ fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], leve
             sessions(runs).into_iter().filter_map(of_session).collect()
         };
         let least = if over_sessions { MIN_SESSIONS } else { crate::statistics::RUNS_MIN };
-        figures
-            .extend(difference(&values(a), &values(b), least, level).map(|it| (name.clone(), it)));
+        figures.extend(
+            difference(&values(a), &values(b), least, level).map(|it| (name.to_owned(), it)),
+        );
     }
     Change { cell: *cell, subject: subject.clone(), figures, over_sessions }
 }

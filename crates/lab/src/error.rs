@@ -81,18 +81,6 @@ pub enum LabError {
         why: String,
     },
 
-    /// A bundle that was to be compared does not follow from its raw data.
-    #[error(
-        "{path} does not hold: {why}; `twinring lab verify` lists everything, and --unverified \
-         compares it all the same"
-    )]
-    DoesNotHold {
-        /// The bundle.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-
     /// Bundles that are not of the same experiment, or not of one machine where they have to be.
     #[error("{path} cannot be joined: {why}")]
     CannotJoin {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::analysis::{Figures, all_names};
+use crate::analysis::{FIGURES, full_name};
 use crate::statistics::Estimate;
 
 /// A figure and the most that it may change. The gate is breached if the whole interval is beyond the limit.
@@ -63,8 +63,10 @@ impl FromStr for Gate {
         if !is_right || !limit_percent.is_finite() {
             return Err(expected(text));
         }
-        let figure = Figures::full_name(name.trim()).ok_or_else(|| {
-            format!("`{}` is not a figure; expected one of {}", name.trim(), all_names().join(", "))
+        let name = name.trim();
+        let figure = full_name(name).ok_or_else(|| {
+            let known = FIGURES.map(|figure| figure.0).join(", ");
+            format!("`{name}` is not a figure; expected one of {known}")
         })?;
         Ok(Gate { figure, limit_percent })
     }

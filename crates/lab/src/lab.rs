@@ -93,8 +93,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     keep_children().map_err(LabError::signals)?;
     try_to_write(&options.out)?;
     let cpus = Cpus::choose(&options.experiment.pin, options.experiment.workers_most())?;
-    let Available { experiment, peers, load_engine, not_run } =
-        available(options, cpus.server.all().len())?;
+    let Available { experiment, peers, load_engine, not_run } = available(options, &cpus)?;
     for NotRun { subject, why } in &not_run {
         say(&format!("{subject} is left out: {why}"));
     }

@@ -1,7 +1,7 @@
 //! One question as an experiment: which of these servers needs less CPU for this workload?
 
 use crate::error::LabError;
-use crate::experiment::{Experiment, NetChoice, Overrides, Protocol, Subject};
+use crate::experiment::{Experiment, NetChoice, Overrides, Protocol, Subject, UnderTest};
 use crate::statistics::{family_level, least_pairs};
 
 /// What is asked.
@@ -67,7 +67,7 @@ const PAIRS_MIN: usize = 8;
 const PACKETS_PER_S: u32 = 50;
 
 impl Question {
-    /// The experiment.
+    /// The experiment: that of `quick` for this protocol, with what is asked for.
     ///
     /// # Errors
     /// [`LabError::BadExperiment`] when a number is out of range, or a subject cannot serve this.
@@ -76,64 +76,43 @@ impl Question {
         let pairs = self
             .pairs
             .unwrap_or_else(|| (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN));
-        let experiment = Experiment::from_toml(&self.text(pairs), "the question")?;
+        let only = Overrides { protocol: Some(self.protocol), ..Overrides::default() };
+        let mut experiment = Experiment::find("quick")?.with(&only)?;
+        experiment.name.clone_from(&self.name);
+        experiment.about = "which server needs less CPU for one workload".to_owned();
+        experiment.grids_mut().for_each(|(_, grid)| grid.under_test = UnderTest::Server);
         experiment.with(&Overrides {
+            pairs: Some(pairs),
+            spare_pairs: Some(pairs),
+            warmup_s: Some(0.25),
+            axes: self.axes(),
             net: Some(self.net.clone()),
             subjects: self.subjects.clone(),
             ..Overrides::default()
         })
     }
 
-    fn text(&self, pairs: usize) -> String {
-        let Question { name, protocol, clients, bytes, tls, .. } = self;
-        let axes = match protocol {
-            Protocol::Udp => {
-                let rate = self.loads.iter().find_map(|load| match load {
-                    Load::Rate(rate) => Some((rate / clients.max(&1)).max(1)),
-                    Load::Percent(_) | Load::Max => None,
-                });
-                let rate = rate.unwrap_or(PACKETS_PER_S);
-                format!(
-                    "streams = [{clients}]\npackets_per_s = [{rate}]\nmessage_bytes = [{bytes}]\n"
-                )
-            }
-            Protocol::Tcp => {
-                format!("connections = [{clients}]\nmessage_bytes = [{bytes}]\n{}", self.pace())
-            }
-            Protocol::Http => {
-                format!(
-                    "connections = [{clients}]\nfile_bytes = [{bytes}]\ntls = [{tls}]\n{}",
-                    self.pace()
-                )
-            }
+    fn axes(&self) -> Vec<(String, Vec<u32>)> {
+        let rate = |load: &Load| if let Load::Rate(rate) = load { Some(*rate) } else { None };
+        let rate = self.loads.iter().find_map(rate);
+        let share = |load: &Load| match load {
+            Load::Percent(percent) => Some(*percent),
+            Load::Max => Some(0),
+            Load::Rate(_) => None,
         };
-        format!(
-            "schema = \"{}\"\nname = \"{name}\"\nabout = \"which server needs less CPU for one workload\"\n\
-             pairs = {pairs}\nspare_pairs = {pairs}\nwarmup_s = 0.25\nwindow_s = 0.5\n[{protocol}]\n{axes}\
-             [[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n",
-            crate::experiment::EXPERIMENT_SCHEMA
-        )
-    }
-
-    fn pace(&self) -> String {
-        let shares: Vec<String> = self
-            .loads
-            .iter()
-            .filter_map(|load| match load {
-                Load::Percent(percent) => Some(percent.to_string()),
-                Load::Max => Some("0".to_owned()),
-                Load::Rate(_) => None,
-            })
-            .collect();
-        let rate = self
-            .loads
-            .iter()
-            .find_map(|load| if let Load::Rate(rate) = load { Some(rate) } else { None });
-        match rate {
-            // Both say how many requests/s there are.
-            Some(rate) => format!("rate_per_s = [{rate}]\n"),
-            None => format!("load_percent = [{}]\n", shares.join(", ")),
+        let mut axes = vec![("bytes", vec![self.bytes])];
+        if self.protocol == Protocol::Udp {
+            let each = rate.map_or(PACKETS_PER_S, |rate| (rate / self.clients.max(1)).max(1));
+            axes.extend([("streams", vec![self.clients]), ("packets_per_s", vec![each])]);
+        } else {
+            let shares = || ("load_percent", self.loads.iter().filter_map(share).collect());
+            axes.push(rate.map_or_else(shares, |rate| ("rate_per_s", vec![rate])));
+            axes.push(("connections", vec![self.clients]));
         }
+        if self.protocol == Protocol::Http {
+            axes.push(("tls", vec![u32::from(self.tls)]));
+        }
+        axes.into_iter().map(|(key, values)| (key.to_owned(), values)).collect()
     }
 }
 

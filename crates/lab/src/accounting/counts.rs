@@ -116,7 +116,7 @@ impl Counts {
 /// namespace of `lo`. Load generators on other machines count nothing.
 impl CpuUse {
     fn of_cpus(&self, field: fn(&CpuBusy) -> Option<u64>) -> Option<u64> {
-        let client = self.client_cpu.as_ref().filter(|_| !self.is_shared());
+        let client = self.client_cpu.as_ref().filter(|_| !self.shared);
         Some(field(&self.server_cpu)?.saturating_add(client.map_or(Some(0), field)?))
     }
 

@@ -73,24 +73,9 @@ impl IdleClock {
 }
 
 impl CpuUse {
-    /// Whether server and client share one CPU.
-    pub fn is_shared(&self) -> bool {
-        self.shared
-    }
-
     /// Every CPU of the run that was looked at, the server's first.
     pub(crate) fn cpus(&self) -> Vec<&CpuBusy> {
         std::iter::once(&self.server_cpu).chain(&self.client_cpu).collect()
-    }
-
-    /// Share of the window in which the server's CPUs were busy.
-    pub(crate) fn server_busy_share(&self) -> f64 {
-        self.server_cpu.busy_share(self.window_s)
-    }
-
-    /// Share of the window in which the load generator's CPUs were busy, if they were looked at.
-    pub(crate) fn client_busy_share(&self) -> Option<f64> {
-        Some(self.client_cpu.as_ref()?.busy_share(self.window_s))
     }
 }
 

@@ -331,13 +331,17 @@ mod tests {
             line.push(byte[0] as char);
         }
         let sleep: i32 = line.trim().parse().unwrap();
-        let sample = ProcessSample::take(shell.id() as i32);
+        // A process that has just begun may not have been charged for anything yet.
+        let take = |_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            Some(ProcessSample::take(shell.id() as i32)).filter(|sample| sample.cpu_ns > 0)
+        };
+        let sample = (0..10_000).find_map(take).expect("it has used a CPU");
         nix::sys::signal::kill(Pid::from_raw(sleep), nix::sys::signal::Signal::SIGKILL).unwrap();
         shell.kill().unwrap();
         shell.wait().unwrap();
         let threads: Vec<i32> = sample.threads.keys().copied().collect();
         assert!(threads.contains(&(shell.id() as i32)) && threads.contains(&sleep), "{threads:?}");
-        assert!(sample.cpu_ns > 0);
     }
 
     #[test]
@@ -360,20 +364,6 @@ mod tests {
         assert_eq!(start.busy_shares(&side(2000, 500)), [1.0]);
         assert_eq!(start.busy_shares(&side(2000, 9000)), [0.0]);
         assert_eq!(side(1, 1).busy_shares(&side(1, 1)), [1.0]);
-    }
-
-    #[test]
-    fn both_sides_are_taken_at_one_moment() {
-        let pid = std::process::id() as i32;
-        let cpus = CpuList::one(0);
-        let side = Watched { cpus: &cpus, pid, device: None };
-        let [server, client] = take([side, side]).unwrap();
-        assert_eq!(server.at_ns, client.at_ns);
-        assert_eq!(server.idle_ns, client.idle_ns);
-        let [alone] = take([side]).unwrap();
-        let unsure_ns = server.idle_unsure_ns + alone.idle_unsure_ns;
-        assert!(alone.at_ns > server.at_ns);
-        assert!(alone.idle_ns[0] + unsure_ns >= server.idle_ns[0]);
     }
 
     /// A kernel without idle times in `/proc/timer_list` was said to have been read there, and root was

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::checks::Check;
-use super::figures::Figures;
 use super::judged::{Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
@@ -260,7 +259,7 @@ struct Sample {
 fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
     let sample = |both: &Both<'_, '_>| {
         let [baseline, subject] =
-            both.map(|it| it.figures.as_ref().and_then(|it: &Figures| it.get(figure)));
+            both.map(|it| it.figures.as_ref().and_then(|it| it.get(figure).copied()));
         let ratio = subject? / baseline?;
         let run = both[0].run;
         let stratum = run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);

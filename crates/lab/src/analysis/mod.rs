@@ -16,7 +16,8 @@ use crate::statistics::family_level;
 
 pub use checks::{Check, Effect, Finding, check};
 pub use compare::{Comparison, LeftOut, Scope};
-pub use figures::{Figures, Named, all_names, figures_of};
+pub(crate) use figures::full_name;
+pub use figures::{FIGURES, Figures, figures_of};
 
 use compare::{Contest, compare};
 use judged::Judged;
@@ -110,10 +111,10 @@ impl Bottleneck {
         if is_shared {
             return Bottleneck::SharedCpu;
         }
-        let is_saturated = |share: Option<f64>| share.is_some_and(|share| share >= SATURATED_SHARE);
-        let client =
-            is_saturated(figures.client_busy_share) || is_saturated(figures.client_thread_share);
-        match (is_saturated(figures.server_busy_share), client) {
+        let is_saturated =
+            |name: &str| figures.get(name).is_some_and(|share| *share >= SATURATED_SHARE);
+        let client = is_saturated("client_busy_share") || is_saturated("client_thread_share");
+        match (is_saturated("server_busy_share"), client) {
             (true, true) => Bottleneck::BothCpus,
             (true, false) => Bottleneck::ServerCpu,
             (false, true) => Bottleneck::ClientCpu,
@@ -243,8 +244,8 @@ fn subject_summary(name: &str, judged: &[Judged<'_>]) -> SubjectSummary {
     let met: Vec<bool> = counted.iter().filter_map(|it| it.met_slo).collect();
     let of_mean = counted.iter().filter(|it| it.met_slo != Some(false));
     let all: Vec<&Figures> = of_mean.filter_map(|it| it.figures.as_ref()).collect();
-    let figures = Figures::mean(&all);
-    let is_shared = runs.iter().any(|it| it.run.cpu.as_ref().is_some_and(|cpu| cpu.is_shared()));
+    let figures = figures::mean(&all);
+    let is_shared = runs.iter().any(|it| it.run.cpu.as_ref().is_some_and(|cpu| cpu.shared));
     SubjectSummary {
         name: name.to_owned(),
         runs: runs.len(),

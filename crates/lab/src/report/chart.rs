@@ -65,7 +65,7 @@ impl Row<'_> {
 
     /// The busy share of the baseline's CPU.
     pub(super) fn busy_share(&self) -> Option<f64> {
-        self.side(&self.comparison.baseline)?.figures.as_ref()?.server_busy_share
+        self.side(&self.comparison.baseline)?.figures.as_ref()?.get("server_busy_share").copied()
     }
 
     /// What the subject needs more, in percent of the baseline; less is negative.

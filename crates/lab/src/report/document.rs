@@ -4,7 +4,7 @@ use super::answer::clock;
 use super::chart::{percent, sections};
 use super::page::figure;
 use super::published::published;
-use crate::analysis::{CellSummary, Comparison, Effect, Figures};
+use crate::analysis::{CellSummary, Comparison, Effect, FIGURES};
 use crate::prices::PriceRecord;
 use crate::result::Bundle;
 use crate::statistics::Estimate;
@@ -163,11 +163,8 @@ fn explained(prices: Option<&PriceRecord>, rows: &[(&CellSummary, &Comparison)])
 /// Every figure of a cell, a column for each subject.
 fn of_cell(cell: &CellSummary) -> Vec<Block> {
     let mut table = vec![vec![String::new()]];
-    let named: Vec<_> = cell
-        .subjects
-        .iter()
-        .map(|it| it.figures.map(|it: Figures| it.named()).unwrap_or_default())
-        .collect();
+    let named: Vec<_> =
+        cell.subjects.iter().map(|it| it.figures.clone().unwrap_or_default()).collect();
     table[0].extend(cell.subjects.iter().map(|it| it.name.clone()));
     let mut row =
         |title: &str, values: Vec<String>| table.push([vec![title.to_owned()], values].concat());
@@ -181,12 +178,11 @@ fn of_cell(cell: &CellSummary) -> Vec<Block> {
         };
         row("met the SLO", cell.subjects.iter().map(met).collect());
     }
-    for name in crate::analysis::all_names() {
-        if named.iter().any(|figures| figures.contains_key(&name)) {
-            let value = |figures: &crate::analysis::Named| {
-                figures.get(&name).map_or("-".to_owned(), |it| figure(*it))
-            };
-            row(&name, named.iter().map(value).collect());
+    for (name, _) in FIGURES {
+        let values: Vec<Option<&f64>> = named.iter().map(|figures| figures.get(name)).collect();
+        if values.iter().any(Option::is_some) {
+            let text = |value: &Option<&f64>| value.map_or("-".to_owned(), |it| figure(*it));
+            row(name, values.iter().map(text).collect());
         }
     }
     vec![Block::Heading(cell.cell.to_string()), Block::Table(table)]

@@ -94,7 +94,8 @@ fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
         .iter()
         .filter(is_it)
         .filter_map(|cell| {
-            let share = cell.subject(&published.subject)?.figures?.client_busy_share?;
+            let share =
+                *cell.subject(&published.subject)?.figures.as_ref()?.get("client_busy_share")?;
             Some(format!("{:.1} % {}", share * 100.0, cell.cell.net))
         })
         .collect();

@@ -121,25 +121,6 @@ impl Axis {
             |spec: &&AxisSpec| spec.key == key || (key == "bytes" && spec.axis == Axis::Bytes);
         axes_of(protocol).iter().find(is_it)
     }
-
-    /// The heading of the axis.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Axis::Connections => "connections",
-            Axis::Streams => "streams",
-            Axis::Bytes => "size",
-            Axis::PacketsPerS => "packets/s per stream",
-            Axis::RatePerS => "requests/s",
-            Axis::LoadPercent => "load",
-            Axis::Depth => "requests in flight per connection",
-            Axis::Churn => "requests per connection",
-            Axis::Files => "files",
-            Axis::Keepalive => "connections",
-            Axis::Tls => "encryption",
-            Axis::Http2 => "protocol",
-            Axis::Workers => "workers",
-        }
-    }
 }
 
 /// A number of bytes as people write it: `128 B`, `16 KB`.

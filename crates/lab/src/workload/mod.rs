@@ -31,8 +31,6 @@ pub enum Protocol {
 
 /// What is the same for every point of a workload.
 pub(crate) struct Workload {
-    /// The work of one exchange.
-    pub(crate) unit: &'static str,
     /// Whether its connections are those of TCP.
     pub(crate) over_tcp: bool,
     /// The options of `twinring serve`. Only the load generator reaches the namespaces of the lab.
@@ -52,28 +50,19 @@ impl Protocol {
         }
     }
 
-    /// What is counted: the work of one exchange.
-    pub fn unit(self) -> &'static str {
-        self.workload().unit
-    }
-
     pub(crate) fn workload(self) -> &'static Workload {
         match self {
             Protocol::Tcp => &Workload {
-                unit: "request",
                 over_tcp: true,
                 service: &["echo", "--listen", "{addr}", "--allow", "any"],
             },
             Protocol::Udp => &Workload {
-                unit: "packet",
                 over_tcp: false,
                 service: &["udp", "--listen", "{addr}", "--allow", "any"],
             },
-            Protocol::Http => &Workload {
-                unit: "request",
-                over_tcp: true,
-                service: &["http", "--root", "{root}", "{listen}"],
-            },
+            Protocol::Http => {
+                &Workload { over_tcp: true, service: &["http", "--root", "{root}", "{listen}"] }
+            }
         }
     }
 }
@@ -203,9 +192,10 @@ impl Point {
     pub(crate) fn divided(self, parts: u32) -> Result<Point, String> {
         let (clients, count) = self.clients();
         let mut part = self;
-        for (axis, value) in [(clients, count), (Axis::RatePerS, self.rate_per_s())] {
+        let rate = (Axis::RatePerS, self.rate_per_s(), "requests/s");
+        let title = if clients == Axis::Streams { "streams" } else { "connections" };
+        for (axis, value, title) in [(clients, count, title), rate] {
             if !value.is_multiple_of(parts) {
-                let title = axis.title();
                 return Err(format!(
                     "{value} {title} cannot be divided among {parts} load generators"
                 ));

@@ -128,26 +128,97 @@ const STARVED_SHARE: f64 = 0.75;
 /// good to 0.1 %.
 const RECOMPUTED_TOLERANCE: f64 = 0.005;
 
-/// A check and its function.
-type Row = (Check, fn(&Seen<'_>) -> Found);
+/// A check, its function, what is wrong when it fails, and what the reader can do about it.
+type Row = (Check, fn(&Seen<'_>) -> Found, &'static str, &'static str);
 
-/// Every check.
+/// Every check, in the order of [`Check`].
 const CHECKS: [Row; 15] = [
-    (Check::ServerRuns, server_runs),
-    (Check::LoadRuns, load_runs),
-    (Check::Network, network::network),
-    (Check::Result, load::result),
-    (Check::Load, load::as_asked),
-    (Check::Bytes, load::bytes),
-    (Check::Errors, load::errors),
-    (Check::Admission, load::admission),
-    (Check::Balance, load::balance),
-    (Check::Answers, load::answers),
-    (Check::Stalled, requests::stalled),
-    (Check::LittlesLaw, requests::littles_law),
-    (Check::Schedule, requests::schedule),
-    (Check::Packets, network::packets),
-    (Check::Verified, load::verified),
+    (
+        Check::ServerRuns,
+        server_runs,
+        "the server failed",
+        "run the server's command by hand under the same load and read what it says",
+    ),
+    (
+        Check::LoadRuns,
+        load_runs,
+        "the load generator failed",
+        "run the load's command by hand; check descriptors and ports",
+    ),
+    (
+        Check::Network,
+        network::network,
+        "the network is not what it says",
+        "use another network (--net), and see docs/networks.md",
+    ),
+    (Check::Result, load::result, "bad result", "compare the load's output with docs/json.md"),
+    (
+        Check::Load,
+        load::as_asked,
+        "another load than asked for",
+        "see which options the load generator was given",
+    ),
+    (
+        Check::Bytes,
+        load::bytes,
+        "wrong bytes",
+        "the server sends wrong bytes or answers: fix it first",
+    ),
+    (
+        Check::Errors,
+        load::errors,
+        "errors",
+        "check limits on connections and descriptors of the server",
+    ),
+    (
+        Check::Admission,
+        load::admission,
+        "not all connections served",
+        "raise the server's backlog, connection or descriptor limit",
+    ),
+    (
+        Check::Balance,
+        load::balance,
+        "requests unaccounted for",
+        "the load generator miscounts: its other figures are doubtful",
+    ),
+    (
+        Check::Answers,
+        load::answers,
+        "nothing answered",
+        "check the server, and for UDP its receive buffer; make the window longer",
+    ),
+    (
+        Check::Stalled,
+        requests::stalled,
+        "a request was forgotten",
+        "the server lost bytes, or forgot some of its clients",
+    ),
+    (
+        Check::LittlesLaw,
+        requests::littles_law,
+        "Little's law broken",
+        "latencies or counts are wrong, or connections hang",
+    ),
+    (
+        Check::Schedule,
+        requests::schedule,
+        "late schedule",
+        "lower the rate, or give the load generator a CPU of its own",
+    ),
+    (
+        Check::Packets,
+        network::packets,
+        "packets lost",
+        "keep fewer bytes in flight, or raise net.core.netdev_max_backlog: TCP sends again what is lost after 200 \
+         ms, which is then in the latency",
+    ),
+    (
+        Check::Verified,
+        load::verified,
+        "bytes not compared",
+        "have the load generator compare what comes: see its --help",
+    ),
 ];
 
 /// What the checks find in a run.
@@ -155,7 +226,7 @@ pub fn check(run: &RunRecord) -> Vec<Finding> {
     let load = run.load_result().and_then(Result::ok);
     let is_of_cell = |load: &&LoadResult| run.cell.protocol() == (*load).into();
     let seen = Seen { run, load: load.as_ref().filter(is_of_cell), taken_s: taken_s(run) };
-    let finding = |(check, function): Row| {
+    let finding = |(check, function, ..): Row| {
         let (effect, what) = function(&seen)?;
         Some(Finding { check, effect, subject: run.subject.clone(), run: run.index, what })
     };
@@ -221,55 +292,16 @@ fn differ(a: f64, b: f64) -> bool {
 impl Check {
     /// All of them.
     pub fn all() -> [Check; 15] {
-        CHECKS.map(|(check, _)| check)
+        CHECKS.map(|row| row.0)
     }
 
     /// What is wrong when it fails, in words.
     pub fn title(self) -> &'static str {
-        match self {
-            Check::ServerRuns => "the server failed",
-            Check::LoadRuns => "the load generator failed",
-            Check::Network => "the network is not what it says",
-            Check::Result => "bad result",
-            Check::Load => "another load than asked for",
-            Check::Bytes => "wrong bytes",
-            Check::Errors => "errors",
-            Check::Admission => "not all connections served",
-            Check::Balance => "requests unaccounted for",
-            Check::Answers => "nothing answered",
-            Check::Stalled => "a request was forgotten",
-            Check::LittlesLaw => "Little's law broken",
-            Check::Schedule => "late schedule",
-            Check::Packets => "packets lost",
-            Check::Verified => "bytes not compared",
-        }
+        CHECKS[self as usize].2
     }
 
     /// What the reader can do about it.
     pub fn advice(self) -> &'static str {
-        match self {
-            Check::ServerRuns => {
-                "run the server's command by hand under the same load and read what it says"
-            }
-            Check::LoadRuns => "run the load's command by hand; check descriptors and ports",
-            Check::Network => "use another network (--net), and see docs/networks.md",
-            Check::Result => "compare the load's output with docs/json.md",
-            Check::Load => "see which options the load generator was given",
-            Check::Bytes => "the server sends wrong bytes or answers: fix it first",
-            Check::Errors => "check limits on connections and descriptors of the server",
-            Check::Admission => "raise the server's backlog, connection or descriptor limit",
-            Check::Balance => "the load generator miscounts: its other figures are doubtful",
-            Check::Answers => {
-                "check the server, and for UDP its receive buffer; make the window longer"
-            }
-            Check::Stalled => "the server lost bytes, or forgot some of its clients",
-            Check::LittlesLaw => "latencies or counts are wrong, or connections hang",
-            Check::Schedule => "lower the rate, or give the load generator a CPU of its own",
-            Check::Packets => {
-                "keep fewer bytes in flight, or raise net.core.netdev_max_backlog: TCP sends again what is \
-                 lost after 200 ms, which is then in the latency"
-            }
-            Check::Verified => "have the load generator compare what comes: see its --help",
-        }
+        CHECKS[self as usize].3
     }
 }

@@ -24,7 +24,7 @@ const FEW: u64 = 1000;
 pub(super) fn network(seen: &Seen<'_>) -> Found {
     let (cpu, done) = (seen.run.cpu.as_ref()?, seen.load?.done());
     // On one CPU no notification is needed.
-    if done < FEW || cpu.is_shared() {
+    if done < FEW || cpu.shared {
         return None;
     }
     match seen.run.cell.net {
