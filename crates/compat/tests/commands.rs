@@ -96,10 +96,6 @@ fn every_example_runs_by_its_command() {
                 assert!(!heard.is_empty(), "of the other");
                 drop(other);
             }
-            "lines" => {
-                let server = Running::start(&example, &free_port());
-                assert_eq!(exchange(server.connect(), b"5\nhello", 5), b"olleh");
-            }
             "unix" => {
                 let path = socket.to_string_lossy().into_owned();
                 let _server = Running::start(&example, &path);

@@ -346,75 +346,56 @@ mod tests {
 
     #[test]
     fn the_layer_is_found_and_named_with_its_fix() {
-        type Change = fn(&mut Environment);
-        let filter: Change = |env| env.seccomp_filter = Some(true);
-        let red_hat: Change = |env| {
-            env.io_uring_disabled = Some(2);
-            env.kernel = "5.14.0-427.el9.x86_64".into();
-            env.container = Some(Container::Docker);
-        };
-        let member: Change = |env| {
-            env.io_uring_disabled = Some(1);
-            env.in_io_uring_group = true;
-            env.seccomp_filter = Some(true);
-        };
-        let both: Change = |env| {
-            env.io_uring_disabled = Some(2);
-            env.seccomp_filter = Some(true);
-        };
-        // The sysctl exists only if io_uring does.
-        let unknown: Change = |env| {
-            env.io_uring_disabled = None;
-            env.seccomp_filter = Some(true);
-        };
-        let cases: [(i32, Calls, Change, Layer, &[&str]); 15] = [
-            (
-                libc::EPERM,
-                ALL_ANSWER,
-                |env| env.io_uring_disabled = Some(2),
-                Layer::Sysctl,
-                &["sysctl -w kernel.io_uring_disabled=0"],
-            ),
-            (libc::EPERM, ALL_ANSWER, red_hat, Layer::Sysctl, &["Red Hat", "on the host"]),
-            (
-                libc::EPERM,
-                ALL_ANSWER,
-                |env| env.io_uring_disabled = Some(1),
-                Layer::Sysctl,
-                &["io_uring_group"],
-            ),
-            (libc::EPERM, ALL_ANSWER, member, Layer::Seccomp, &[]),
+        use Layer::{Kernel, Resources, Seccomp, SecurityModule, Sysctl};
+        use libc::{EACCES, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
+        let filter = Some(true);
+        // errno, the other calls, kernel.io_uring_disabled, a filter; the layer, and what is said.
+        for (errno, calls, disabled, filter, layer, words) in [
+            (EPERM, ALL_ANSWER, Some(2), None, Sysctl, "sysctl -w kernel.io_uring_disabled=0"),
+            (EPERM, ALL_ANSWER, Some(1), None, Sysctl, "io_uring_group"),
             // One fix alone would not help.
-            (
-                libc::EPERM,
-                BLOCKED,
-                both,
-                Layer::Sysctl,
-                &["seccomp refuses it too", "io_uring_enter"],
-            ),
-            (libc::EPERM, ALL_ANSWER, filter, Layer::Seccomp, &["SystemCallFilter=@aio"]),
-            (libc::EACCES, ALL_ANSWER, filter, Layer::Seccomp, &["io_uring_setup, io_uring_enter"]),
-            (libc::ENOSYS, NONE, filter, Layer::Seccomp, &[]),
-            (libc::ENOSYS, NONE, unknown, Layer::Seccomp, &["or the kernel was built without"]),
-            (libc::ENOSYS, NONE, |_| {}, Layer::Kernel, &["CONFIG_IO_URING"]),
-            (libc::EACCES, ALL_ANSWER, |_| {}, Layer::SecurityModule, &["capability, selinux"]),
-            (libc::ENOMEM, ALL_ANSWER, |_| {}, Layer::Resources, &["8192 KiB"]),
-            (libc::EMFILE, ALL_ANSWER, |_| {}, Layer::Resources, &["is 1024"]),
-            (libc::ENFILE, ALL_ANSWER, |_| {}, Layer::Resources, &["ENFILE"]),
-            (libc::EINVAL, ALL_ANSWER, |_| {}, Layer::Kernel, &["Linux 6.1"]),
-        ];
-        for (errno, calls, change, layer, words) in cases {
+            (EPERM, BLOCKED, Some(2), filter, Sysctl, "seccomp refuses it too"),
+            (EPERM, BLOCKED, Some(2), filter, Sysctl, "io_uring_enter"),
+            (EPERM, ALL_ANSWER, Some(0), filter, Seccomp, "SystemCallFilter=@aio"),
+            (EACCES, ALL_ANSWER, Some(0), filter, Seccomp, "io_uring_setup, io_uring_enter"),
+            (ENOSYS, NONE, Some(0), filter, Seccomp, "seccomp"),
+            // The sysctl exists only if io_uring does.
+            (ENOSYS, NONE, None, filter, Seccomp, "or the kernel was built without"),
+            (ENOSYS, NONE, Some(0), None, Kernel, "CONFIG_IO_URING"),
+            (EACCES, ALL_ANSWER, Some(0), None, SecurityModule, "capability, selinux"),
+            (ENOMEM, ALL_ANSWER, Some(0), None, Resources, "8192 KiB"),
+            (EMFILE, ALL_ANSWER, Some(0), None, Resources, "is 1024"),
+            (ENFILE, ALL_ANSWER, Some(0), None, Resources, "ENFILE"),
+            (EINVAL, ALL_ANSWER, Some(0), None, Kernel, "Linux 6.1"),
+        ] {
             let mut env = open_machine();
-            change(&mut env);
+            (env.io_uring_disabled, env.seccomp_filter) = (disabled, filter);
             let refusal = setup_refused(&io::Error::from_raw_os_error(errno), &env, calls);
             let line = refusal.to_string();
             assert_eq!(refusal.layer, layer, "{line}");
-            assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");
+            assert!(line.contains(words), "{words}: {line}");
             assert_eq!(line.lines().count(), 1);
-            assert_eq!(refusal.allows_fallback(), layer != Layer::Resources);
+            assert_eq!(refusal.allows_fallback(), layer != Resources);
             let in_doubt = line.contains("or the kernel was built without");
             assert_eq!(in_doubt, env.io_uring_disabled.is_none(), "{line}");
         }
+        let refused = |change: fn(&mut Environment)| {
+            let mut env = open_machine();
+            change(&mut env);
+            setup_refused(&io::Error::from_raw_os_error(EPERM), &env, ALL_ANSWER)
+        };
+        let red_hat = refused(|env| {
+            env.io_uring_disabled = Some(2);
+            env.kernel = "5.14.0-427.el9.x86_64".into();
+            env.container = Some(Container::Docker);
+        });
+        assert!(red_hat.what.contains("Red Hat") && red_hat.fix.contains("on the host"));
+        let member = refused(|env| {
+            env.io_uring_disabled = Some(1);
+            env.in_io_uring_group = true;
+            env.seccomp_filter = Some(true);
+        });
+        assert_eq!(member.layer, Seccomp);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 
 use super::dice::{Dice, Fault, OF_DESCRIPTORS};
 use super::real;
+use io_uring::opcode::{
+    Accept, AsyncCancel, Close, Connect, Nop, PollAdd, Read, Recv, RecvMsg, Send, SendMsg,
+};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -37,20 +40,6 @@ pub(super) struct Cqe {
     flags: u32,
 }
 
-/// Opcodes of linux/io_uring.h.
-mod code {
-    pub(super) const NOP: u8 = 0;
-    pub(super) const POLL_ADD: u8 = 6;
-    pub(super) const SENDMSG: u8 = 9;
-    pub(super) const RECVMSG: u8 = 10;
-    pub(super) const ACCEPT: u8 = 13;
-    pub(super) const ASYNC_CANCEL: u8 = 14;
-    pub(super) const CONNECT: u8 = 16;
-    pub(super) const CLOSE: u8 = 19;
-    pub(super) const READ: u8 = 22;
-    pub(super) const SEND: u8 = 26;
-    pub(super) const RECV: u8 = 27;
-}
 const SQE_SKIP_SUCCESS: u8 = 1 << 6;
 const ACCEPT_MULTISHOT: u16 = 1;
 const RECV_MULTISHOT: u16 = 2;
@@ -65,29 +54,6 @@ const LOOKS_MAX: u64 = 8;
 
 /// The maximum length of a receive that is made short.
 const SHORT_RECEIVE_BYTES_MAX: usize = 64;
-
-/// The error with which a fault ends an operation; none lets one datagram overtake another.
-fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
-    const OF_RECEIVES: &[(Fault, i32)] = &[
-        (Fault::NoBuffers, libc::ENOBUFS),
-        (Fault::Cancelled, libc::ECANCELED),
-        (Fault::Interrupted, libc::EINTR),
-    ];
-    const OF_ACCEPTS: &[(Fault, i32)] =
-        &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
-    match sqe.opcode {
-        code::RECV | code::RECVMSG if stream || sqe.ioprio & RECV_MULTISHOT != 0 => {
-            dice.errno(OF_RECEIVES)
-        }
-        code::SEND | code::SENDMSG if !stream => None,
-        code::ACCEPT => dice.errno(OF_ACCEPTS),
-        code::SEND | code::SENDMSG if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
-            dice.errno(&[(Fault::Again, libc::EAGAIN)])
-        }
-        code::SEND | code::SENDMSG => dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
-        _ => None,
-    }
-}
 
 /// The layer between the kernel and one ring.
 pub(super) struct Layer {
@@ -130,23 +96,23 @@ impl Layer {
 
     /// The entry that goes to the kernel instead of `sqe`. It names no other memory.
     pub(super) fn submitted(&mut self, mut sqe: Sqe) -> Sqe {
-        if sqe.opcode == code::ASYNC_CANCEL {
+        if sqe.opcode == AsyncCancel::CODE {
             self.end_lost(sqe.addr);
         }
         // Datagrams are received with MSG_TRUNC, and only sends on streams want all sent.
         let stream = match sqe.opcode {
-            code::RECV => sqe.op_flags & libc::MSG_TRUNC as u32 == 0,
-            code::SEND | code::SENDMSG => sqe.op_flags & libc::MSG_WAITALL as u32 != 0,
+            Recv::CODE => sqe.op_flags & libc::MSG_TRUNC as u32 == 0,
+            Send::CODE | SendMsg::CODE => sqe.op_flags & libc::MSG_WAITALL as u32 != 0,
             _ => false,
         };
         let pending = Pending {
-            receives: stream && sqe.opcode == code::RECV,
+            receives: stream && sqe.opcode == Recv::CODE,
             may_be_held: self.may_be_held(&sqe, stream),
             refused: self.refusal(&sqe, stream),
             ..Pending::default()
         };
         if pending.refused.is_some() {
-            sqe = Sqe { opcode: code::NOP, fd: -1, user_data: sqe.user_data, ..Sqe::default() };
+            sqe = Sqe { opcode: Nop::CODE, fd: -1, user_data: sqe.user_data, ..Sqe::default() };
         } else {
             self.reduce(&mut sqe, stream);
         }
@@ -168,23 +134,38 @@ impl Layer {
         }
     }
 
+    /// The error with which a fault ends an operation; none lets one datagram overtake another.
     fn refusal(&mut self, sqe: &Sqe, stream: bool) -> Option<i32> {
-        let first = match sqe.opcode {
-            code::RECV => self.owed.remove(&sqe.user_data),
-            code::ACCEPT => self.dice.errno(OF_DESCRIPTORS),
+        const OF_ACCEPTS: &[(Fault, i32)] =
+            &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
+        let dice = &mut self.dice;
+        match sqe.opcode {
+            Recv::CODE | RecvMsg::CODE => {
+                let owed = self.owed.remove(&sqe.user_data);
+                let refusable = stream || sqe.ioprio & RECV_MULTISHOT != 0;
+                owed.or_else(|| {
+                    dice.errno(&[(Fault::NoBuffers, libc::ENOBUFS)]).filter(|_| refusable)
+                })
+                .or_else(|| dice.errno(OF_ACCEPTS).filter(|_| refusable))
+            }
+            Accept::CODE => dice.errno(OF_DESCRIPTORS).or_else(|| dice.errno(OF_ACCEPTS)),
+            Send::CODE | SendMsg::CODE if !stream => None,
+            Send::CODE | SendMsg::CODE if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
+                dice.errno(&[(Fault::Again, libc::EAGAIN)])
+            }
+            Send::CODE | SendMsg::CODE => dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
             _ => None,
-        };
-        first.or_else(|| refusal(&mut self.dice, sqe, stream))
+        }
     }
 
     fn reduce(&mut self, sqe: &mut Sqe, stream: bool) {
         match sqe.opcode {
-            code::SEND if stream && sqe.len > 1 && self.dice.strikes(Fault::ShortSend) => {
+            Send::CODE if stream && sqe.len > 1 && self.dice.strikes(Fault::ShortSend) => {
                 sqe.len = self.dice.part(sqe.len as usize) as u32;
                 // A short send always posts a completion.
                 sqe.flags &= !SQE_SKIP_SUCCESS;
             }
-            code::RECV => {
+            Recv::CODE => {
                 if sqe.ioprio & RECV_MULTISHOT != 0 && self.dice.strikes(Fault::EndedEarly) {
                     sqe.ioprio &= !RECV_MULTISHOT;
                 }
@@ -193,10 +174,10 @@ impl Layer {
                     sqe.len = self.dice.part(SHORT_RECEIVE_BYTES_MAX) as u32;
                 }
             }
-            code::ACCEPT if self.dice.strikes(Fault::EndedEarly) => {
+            Accept::CODE if self.dice.strikes(Fault::EndedEarly) => {
                 sqe.ioprio &= !ACCEPT_MULTISHOT;
             }
-            code::POLL_ADD if self.dice.strikes(Fault::EndedEarly) => sqe.len &= !POLL_MULTI,
+            PollAdd::CODE if self.dice.strikes(Fault::EndedEarly) => sqe.len &= !POLL_MULTI,
             _ => {}
         }
     }
@@ -205,9 +186,9 @@ impl Layer {
     /// never. With many receives of one socket in flight, the order of completions has a meaning.
     fn may_be_held(&self, sqe: &Sqe, stream: bool) -> bool {
         match sqe.opcode {
-            code::RECV | code::RECVMSG => stream || sqe.ioprio & RECV_MULTISHOT != 0,
-            code::ACCEPT | code::CONNECT | code::ASYNC_CANCEL | code::CLOSE => true,
-            code::POLL_ADD | code::READ => true,
+            Recv::CODE | RecvMsg::CODE => stream || sqe.ioprio & RECV_MULTISHOT != 0,
+            Accept::CODE | Connect::CODE | AsyncCancel::CODE | Close::CODE => true,
+            PollAdd::CODE | Read::CODE => true,
             _ => false,
         }
     }
