@@ -16,20 +16,18 @@ pub(crate) const RULES: &[Rule] = rules![
     a_dropped_listener_frees_its_port_at_once,
 ];
 
-fn fin_follows_a_dropped_stream(configuration: Configuration) {
-    configuration.run(async {
-        for armed in [true, false] {
-            let (stream, mut peer) = pair().await;
-            if armed {
-                assert!(poll_once(stream.recv()).await.is_none());
-                settle().await;
-            }
-            drop(stream);
-            // On another thread, so that the runtime is idle: nothing but the close may be needed.
-            let end = on_thread(move || peer.read(&mut [0; 10])).await;
-            assert_eq!(end.expect("no reset"), 0);
+async fn fin_follows_a_dropped_stream() {
+    for armed in [true, false] {
+        let (stream, mut peer) = pair().await;
+        if armed {
+            assert!(poll_once(stream.recv()).await.is_none());
+            settle().await;
         }
-    });
+        drop(stream);
+        // On another thread, so that the runtime is idle: nothing but the close may be needed.
+        let end = on_thread(move || peer.read(&mut [0; 10])).await;
+        assert_eq!(end.expect("no reset"), 0);
+    }
 }
 
 /// Each short connection used to be registered in epoll, only to be closed before the next wait.
@@ -64,17 +62,15 @@ fn a_short_connection_is_not_registered(configuration: Configuration) {
     });
 }
 
-fn queued_data_is_sent_before_fin(configuration: Configuration) {
-    configuration.run(async {
-        for bytes in [1, 3000, 250_000, 1_500_000] {
-            let (stream, peer) = narrow_pair().await;
-            assert!(poll_once(stream.recv()).await.is_none());
-            stream.send(pattern(5, 0..bytes)).await.expect("queued");
-            drop(stream);
-            let received = reading(peer).await;
-            assert_whole(5, bytes, &received);
-        }
-    });
+async fn queued_data_is_sent_before_fin() {
+    for bytes in [1, 3000, 250_000, 1_500_000] {
+        let (stream, peer) = narrow_pair().await;
+        assert!(poll_once(stream.recv()).await.is_none());
+        stream.send(pattern(5, 0..bytes)).await.expect("queued");
+        drop(stream);
+        let received = reading(peer).await;
+        assert_whole(5, bytes, &received);
+    }
 }
 
 /// `set_reset_on_close` drops what is unsent, so there is nothing to linger for.

@@ -12,18 +12,16 @@ pub(crate) const RULES: &[Rule] = rules![
     a_worker_that_serves_does_not_sleep_for_a_taken_port,
 ];
 
-fn a_refused_connection_is_an_error(configuration: Configuration) {
-    configuration.run(async {
-        for _ in 0..10 {
-            let refused = TcpStream::connect(closed_port()).await;
-            assert_eq!(errno(&refused), libc::ECONNREFUSED);
-        }
-        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        assert!(TcpStream::connect(nowhere).await.is_err());
-        let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 0));
-        let bound_elsewhere = TcpStream::connect_from(Some(elsewhere), closed_port()).await;
-        assert_eq!(errno(&bound_elsewhere), libc::EADDRNOTAVAIL);
-    });
+async fn a_refused_connection_is_an_error() {
+    for _ in 0..10 {
+        let refused = TcpStream::connect(closed_port()).await;
+        assert_eq!(errno(&refused), libc::ECONNREFUSED);
+    }
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    assert!(TcpStream::connect(nowhere).await.is_err());
+    let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 0));
+    let bound_elsewhere = TcpStream::connect_from(Some(elsewhere), closed_port()).await;
+    assert_eq!(errno(&bound_elsewhere), libc::EADDRNOTAVAIL);
 }
 
 fn ipv6_works_like_ipv4(configuration: Configuration) {
@@ -41,30 +39,26 @@ fn ipv6_works_like_ipv4(configuration: Configuration) {
     });
 }
 
-fn both_ends_agree_on_their_addresses(configuration: Configuration) {
-    configuration.run(async {
-        let listener = listen();
-        let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 9), 0));
-        let connecting = TcpStream::connect_from(Some(from), listener.local_addr());
-        let stream = connecting.await.expect("a connection");
-        let accepted = listener.accept().await.expect("its other end");
-        assert_eq!(stream.local_addr().expect("bound").ip(), from.ip());
-        assert_eq!(stream.local_addr().expect("bound"), accepted.peer_addr().expect("connected"));
-        assert_eq!(accepted.local_addr().expect("bound"), listener.local_addr());
-        stream.set_nodelay(false).expect("an option");
-        assert!(stream.set_recv_buffer_bytes(10_000).expect("an option") >= 10_000);
-        assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
-    });
+async fn both_ends_agree_on_their_addresses() {
+    let listener = listen();
+    let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 9), 0));
+    let connecting = TcpStream::connect_from(Some(from), listener.local_addr());
+    let stream = connecting.await.expect("a connection");
+    let accepted = listener.accept().await.expect("its other end");
+    assert_eq!(stream.local_addr().expect("bound").ip(), from.ip());
+    assert_eq!(stream.local_addr().expect("bound"), accepted.peer_addr().expect("connected"));
+    assert_eq!(accepted.local_addr().expect("bound"), listener.local_addr());
+    stream.set_nodelay(false).expect("an option");
+    assert!(stream.set_recv_buffer_bytes(10_000).expect("an option") >= 10_000);
+    assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
 }
 
-fn a_taken_port_is_named_in_the_error(configuration: Configuration) {
-    configuration.run(async {
-        let taken = std::net::TcpListener::bind(loopback()).expect("a free port");
-        let address = taken.local_addr().expect("bound");
-        let error = TcpListener::bind(address).expect_err("taken");
-        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
-        assert!(error.to_string().contains(&address.to_string()), "{error}");
-    });
+async fn a_taken_port_is_named_in_the_error() {
+    let taken = std::net::TcpListener::bind(loopback()).expect("a free port");
+    let address = taken.local_addr().expect("bound");
+    let error = TcpListener::bind(address).expect_err("taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
 /// Each bind slept for 100 ms, and all connections of the worker with it.

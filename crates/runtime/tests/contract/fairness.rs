@@ -25,82 +25,76 @@ async fn others_are_served() {
 }
 
 /// One that floods, one that drains, so that a send is nearly always taken at once, and one that has left.
-fn busy_tasks_do_not_starve_others(configuration: Configuration) {
-    configuration.run(async {
-        let ((flooded, mut pouring), (drained, mut drain)) = (pair().await, pair().await);
-        let (ended, peer) = pair().await;
-        drop(peer);
-        let pouring = on_thread(move || while pouring.write_all(&[8; 65536]).is_ok() {});
-        let draining = on_thread(move || {
-            let mut sink = vec![0; 1 << 20];
-            while drain.read(&mut sink).is_ok_and(|bytes| bytes > 0) {}
-        });
-        let busy = [
-            spawn(async move { while !flooded.recv().await.expect("bytes").is_empty() {} }),
-            // Small ones: a large one would fill the socket at once, and wait.
-            spawn(async move { while drained.send("to nobody in particular").await.is_ok() {} }),
-            spawn(async move { while ended.recv().await.is_ok_and(|p| p.is_empty()) {} }),
-        ];
-        others_are_served().await;
-        busy.iter().for_each(twinring::JoinHandle::abort);
-        pouring.await;
-        draining.await;
+async fn busy_tasks_do_not_starve_others() {
+    let ((flooded, mut pouring), (drained, mut drain)) = (pair().await, pair().await);
+    let (ended, peer) = pair().await;
+    drop(peer);
+    let pouring = on_thread(move || while pouring.write_all(&[8; 65536]).is_ok() {});
+    let draining = on_thread(move || {
+        let mut sink = vec![0; 1 << 20];
+        while drain.read(&mut sink).is_ok_and(|bytes| bytes > 0) {}
     });
+    let busy = [
+        spawn(async move { while !flooded.recv().await.expect("bytes").is_empty() {} }),
+        // Small ones: a large one would fill the socket at once, and wait.
+        spawn(async move { while drained.send("to nobody in particular").await.is_ok() {} }),
+        spawn(async move { while ended.recv().await.is_ok_and(|p| p.is_empty()) {} }),
+    ];
+    others_are_served().await;
+    busy.iter().for_each(twinring::JoinHandle::abort);
+    pouring.await;
+    draining.await;
 }
 
 /// A woken task used to wait until all tasks that had yielded before were polled again.
-fn woken_tasks_go_before_yielding_ones(configuration: Configuration) {
+async fn woken_tasks_go_before_yielding_ones() {
     const TASKS: usize = 200;
-    configuration.run(async {
-        let polls = Tally::default();
-        let yielding: Vec<_> = (0..TASKS)
-            .map(|_| {
-                let polls = polls.clone();
-                spawn(async move {
-                    loop {
-                        polls.add(1);
-                        yield_now().await;
-                    }
-                })
+    let polls = Tally::default();
+    let yielding: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let polls = polls.clone();
+            spawn(async move {
+                loop {
+                    polls.add(1);
+                    yield_now().await;
+                }
             })
-            .collect();
-        while polls.get() < 10 * TASKS {
-            yield_now().await;
-        }
-        for _ in 0..10 {
-            let before = polls.get();
-            // Its first poll counts as a wake.
-            spawn(async {}).await.expect("no abort");
-            let waited = polls.get() - before;
-            assert!(waited < TASKS / 4, "{waited} polls of others before that of a woken task");
-        }
-        yielding.iter().for_each(twinring::JoinHandle::abort);
-    });
+        })
+        .collect();
+    while polls.get() < 10 * TASKS {
+        yield_now().await;
+    }
+    for _ in 0..10 {
+        let before = polls.get();
+        // Its first poll counts as a wake.
+        spawn(async {}).await.expect("no abort");
+        let waited = polls.get() - before;
+        assert!(waited < TASKS / 4, "{waited} polls of others before that of a woken task");
+    }
+    yielding.iter().for_each(twinring::JoinHandle::abort);
 }
 
 /// A receiver used to take 32 buffers of 64 KiB before another task had a turn.
-fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration) {
+async fn a_task_moves_a_bounded_number_of_bytes_per_poll() {
     const BYTES_MAX: usize = 256 * 1024 + 64 * 1024;
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let pouring = on_thread(move || while peer.write_all(&[8; 1 << 20]).is_ok() {});
-        let received = Tally::default();
-        let counted = received.clone();
-        let receiving = spawn(async move {
-            loop {
-                counted.add(stream.recv().await.expect("bytes").len());
-            }
-        });
-        let mut before = 0;
-        while received.get() < 16 << 20 {
-            yield_now().await;
-            let moved = received.get() - before;
-            assert!(moved <= BYTES_MAX, "{moved} bytes in one poll");
-            before += moved;
+    let (stream, mut peer) = pair().await;
+    let pouring = on_thread(move || while peer.write_all(&[8; 1 << 20]).is_ok() {});
+    let received = Tally::default();
+    let counted = received.clone();
+    let receiving = spawn(async move {
+        loop {
+            counted.add(stream.recv().await.expect("bytes").len());
         }
-        receiving.abort();
-        pouring.await;
     });
+    let mut before = 0;
+    while received.get() < 16 << 20 {
+        yield_now().await;
+        let moved = received.get() - before;
+        assert!(moved <= BYTES_MAX, "{moved} bytes in one poll");
+        before += moved;
+    }
+    receiving.abort();
+    pouring.await;
 }
 
 /// A receive that had waited for a buffer used to take all available ones, and the others waited

@@ -26,19 +26,17 @@ pub(crate) const RULES: &[Rule] = rules![
     blocking_work_that_does_not_end_is_abandoned,
 ];
 
-fn sockets_come_from_the_standard_library(configuration: Configuration) {
-    configuration.run(async {
-        let listener = StdListener::bind(loopback()).expect("a free port");
-        let address = listener.local_addr().expect("bound");
-        let listener = TcpListener::from_std(listener).expect("a socket");
-        assert_eq!(listener.local_addr(), address);
-        let client = Peer::connect(address).expect("the backlog has room");
-        let server = listener.accept().await.expect("a connection");
-        let client = TcpStream::from_std(client).expect("a socket");
-        spawn(echo(server));
-        client.send("there and back").await.expect("room");
-        assert_eq!(recv_exactly(&client, 14).await, b"there and back");
-    });
+async fn sockets_come_from_the_standard_library() {
+    let listener = StdListener::bind(loopback()).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let listener = TcpListener::from_std(listener).expect("a socket");
+    assert_eq!(listener.local_addr(), address);
+    let client = Peer::connect(address).expect("the backlog has room");
+    let server = listener.accept().await.expect("a connection");
+    let client = TcpStream::from_std(client).expect("a socket");
+    spawn(echo(server));
+    client.send("there and back").await.expect("room");
+    assert_eq!(recv_exactly(&client, 14).await, b"there and back");
 }
 
 fn options_have_methods(configuration: Configuration) {
@@ -81,120 +79,110 @@ fn options_have_methods(configuration: Configuration) {
 
 /// Closing a descriptor that has a duplicate does not take it out of an epoll set: level-triggered,
 /// its events would keep the worker busy for ever.
-fn a_duplicate_keeps_the_connection_and_no_events(configuration: Configuration) {
-    configuration.run_with_handle(|handle| async move {
-        let (stream, mut peer) = pair().await;
-        let duplicate = stream.with_fd(|fd| fd.try_clone_to_owned()).expect("a descriptor");
-        assert!(poll_once(stream.recv()).await.is_none());
-        settle().await;
-        drop(stream);
-        settle().await;
-        peer.write_all(b"for the duplicate").expect("connected");
-        settle().await;
-        let before = handle.counters().waits;
-        twinring::sleep(Duration::from_millis(20)).await;
-        let waits = handle.counters().waits - before;
-        assert!(waits < 100, "{waits} waits while nothing happens");
-        let mut duplicate = Peer::from(duplicate);
-        duplicate.set_nonblocking(false).expect("a socket");
-        let read = on_thread(move || {
-            let mut bytes = [0; 17];
-            duplicate.read_exact(&mut bytes).map(|()| bytes)
-        });
-        assert_eq!(&read.await.expect("connected"), b"for the duplicate");
+async fn a_duplicate_keeps_the_connection_and_no_events(handle: Handle) {
+    let (stream, mut peer) = pair().await;
+    let duplicate = stream.with_fd(|fd| fd.try_clone_to_owned()).expect("a descriptor");
+    assert!(poll_once(stream.recv()).await.is_none());
+    settle().await;
+    drop(stream);
+    settle().await;
+    peer.write_all(b"for the duplicate").expect("connected");
+    settle().await;
+    let before = handle.counters().waits;
+    twinring::sleep(Duration::from_millis(20)).await;
+    let waits = handle.counters().waits - before;
+    assert!(waits < 100, "{waits} waits while nothing happens");
+    let mut duplicate = Peer::from(duplicate);
+    duplicate.set_nonblocking(false).expect("a socket");
+    let read = on_thread(move || {
+        let mut bytes = [0; 17];
+        duplicate.read_exact(&mut bytes).map(|()| bytes)
     });
+    assert_eq!(&read.await.expect("connected"), b"for the duplicate");
 }
 
-fn names_are_resolved_without_blocking(configuration: Configuration) {
+async fn names_are_resolved_without_blocking() {
     testing::needs_localhost();
-    configuration.run(async {
-        let listener = listen();
-        let port = listener.local_addr().port();
-        let addresses = resolve(("localhost", port)).await.expect("it is known here");
-        assert!(addresses.iter().any(|address| address.ip().is_loopback()), "{addresses:?}");
-        let literal = resolve(listener.local_addr().to_string()).await.expect("an address");
-        assert_eq!(literal, [listener.local_addr()]);
-        resolve("no port here").await.expect_err("no port");
-        let stream = TcpStream::connect(listener.local_addr().to_string()).await;
-        let address = stream.expect("a listener").peer_addr().expect("connected");
-        assert_eq!(address, listener.local_addr());
-        // The second address of a name, if the first does not answer.
-        let closed = closed_port();
-        let both: &'static [_] = Vec::leak(vec![closed, address]);
-        let stream = TcpStream::connect(both).await.expect("one of them listens");
-        assert_eq!(stream.peer_addr().expect("connected"), address);
-        let refused = TcpStream::connect(closed).await.expect_err("nobody listens");
-        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    });
+    let listener = listen();
+    let port = listener.local_addr().port();
+    let addresses = resolve(("localhost", port)).await.expect("it is known here");
+    assert!(addresses.iter().any(|address| address.ip().is_loopback()), "{addresses:?}");
+    let literal = resolve(listener.local_addr().to_string()).await.expect("an address");
+    assert_eq!(literal, [listener.local_addr()]);
+    resolve("no port here").await.expect_err("no port");
+    let stream = TcpStream::connect(listener.local_addr().to_string()).await;
+    let address = stream.expect("a listener").peer_addr().expect("connected");
+    assert_eq!(address, listener.local_addr());
+    // The second address of a name, if the first does not answer.
+    let closed = closed_port();
+    let both: &'static [_] = Vec::leak(vec![closed, address]);
+    let stream = TcpStream::connect(both).await.expect("one of them listens");
+    assert_eq!(stream.peer_addr().expect("connected"), address);
+    let refused = TcpStream::connect(closed).await.expect_err("nobody listens");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-fn connecting_and_accepting_have_options(configuration: Configuration) {
+async fn connecting_and_accepting_have_options() {
     testing::needs_localhost();
-    configuration.run(async {
-        let listener = TcpListener::bind(("localhost", 0)).expect("a free port");
-        let address = listener.local_addr();
-        assert!(address.ip().is_loopback());
-        let family = if address.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
-        let socket = Socket::new(family, Type::STREAM, None).expect("a socket");
-        socket.set_recv_buffer_size(1 << 16).expect("a size");
-        let granted = socket.recv_buffer_size().expect("a size");
-        let stream = TcpStream::connect_socket(socket, address).await.expect("a listener");
-        let has = stream.with_fd(|fd| SockRef::from(&fd).recv_buffer_size());
-        assert_eq!(has.expect("a size"), granted);
-        let (accepted, peer) = listener.accept_from().await.expect("a connection");
-        assert_eq!(peer, stream.local_addr().expect("connected"));
-        stream.send("both ways").await.expect("queued");
-        assert_eq!(recv_exactly(&accepted, 9).await, b"both ways");
-    });
+    let listener = TcpListener::bind(("localhost", 0)).expect("a free port");
+    let address = listener.local_addr();
+    assert!(address.ip().is_loopback());
+    let family = if address.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(family, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(1 << 16).expect("a size");
+    let granted = socket.recv_buffer_size().expect("a size");
+    let stream = TcpStream::connect_socket(socket, address).await.expect("a listener");
+    let has = stream.with_fd(|fd| SockRef::from(&fd).recv_buffer_size());
+    assert_eq!(has.expect("a size"), granted);
+    let (accepted, peer) = listener.accept_from().await.expect("a connection");
+    assert_eq!(peer, stream.local_addr().expect("connected"));
+    stream.send("both ways").await.expect("queued");
+    assert_eq!(recv_exactly(&accepted, 9).await, b"both ways");
 }
 
-fn a_connection_is_copied_to_another(configuration: Configuration) {
-    configuration.run(async {
-        let ((from, mut one), (to, mut other)) = (pair().await, pair().await);
-        let copying = spawn(async move {
-            let copied = twinring::net::copy(&from, &to).await;
-            to.shutdown().await.expect("sent");
-            copied
-        });
-        let read = on_thread(move || {
-            let mut bytes = Vec::new();
-            other.read_to_end(&mut bytes).expect("a connection");
-            bytes
-        });
-        let sent = on_thread(move || {
-            one.write_all(&pattern(1, 0..3_000_000)).expect("a connection");
-        });
-        sent.await;
-        assert_eq!(copying.await.expect("no panic").expect("no error"), 3_000_000);
-        assert_pattern(1, 0, &read.await);
+async fn a_connection_is_copied_to_another() {
+    let ((from, mut one), (to, mut other)) = (pair().await, pair().await);
+    let copying = spawn(async move {
+        let copied = twinring::net::copy(&from, &to).await;
+        to.shutdown().await.expect("sent");
+        copied
     });
+    let read = on_thread(move || {
+        let mut bytes = Vec::new();
+        other.read_to_end(&mut bytes).expect("a connection");
+        bytes
+    });
+    let sent = on_thread(move || {
+        one.write_all(&pattern(1, 0..3_000_000)).expect("a connection");
+    });
+    sent.await;
+    assert_eq!(copying.await.expect("no panic").expect("no error"), 3_000_000);
+    assert_pattern(1, 0, &read.await);
 }
 
-fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, peer) = narrow_pair().await;
-        let mut queued = 0;
-        for round in 0.. {
-            // A task that sends much has to let others have their turn.
-            yield_now().await;
-            let ready = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
-            let mut buf = Some(pattern(5, queued..queued + 100_000).into());
-            let taken = poll_once(std::future::poll_fn(|cx| stream.poll_send(cx, &mut buf))).await;
-            assert_eq!(ready.is_some(), taken.is_some(), "round {round}");
-            let Some(taken) = taken else { break };
-            taken.expect("connected");
-            queued += 100_000;
-            assert!(queued < 4_000_000, "there is no end of it");
-        }
-        let flushed = poll_once(std::future::poll_fn(|cx| stream.poll_flush(cx))).await;
-        assert!(flushed.is_none(), "the peer does not read");
-        let theirs = reading(peer);
-        std::future::poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
-        std::future::poll_fn(|cx| stream.poll_shutdown(cx)).await.expect("all is sent");
-        assert_whole(5, queued, &theirs.await);
-        let late = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
-        assert_eq!(errno(&late.expect("no wait")), libc::EPIPE);
-    });
+async fn ready_to_send_means_that_the_send_is_taken() {
+    let (stream, peer) = narrow_pair().await;
+    let mut queued = 0;
+    for round in 0.. {
+        // A task that sends much has to let others have their turn.
+        yield_now().await;
+        let ready = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
+        let mut buf = Some(pattern(5, queued..queued + 100_000).into());
+        let taken = poll_once(std::future::poll_fn(|cx| stream.poll_send(cx, &mut buf))).await;
+        assert_eq!(ready.is_some(), taken.is_some(), "round {round}");
+        let Some(taken) = taken else { break };
+        taken.expect("connected");
+        queued += 100_000;
+        assert!(queued < 4_000_000, "there is no end of it");
+    }
+    let flushed = poll_once(std::future::poll_fn(|cx| stream.poll_flush(cx))).await;
+    assert!(flushed.is_none(), "the peer does not read");
+    let theirs = reading(peer);
+    std::future::poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
+    std::future::poll_fn(|cx| stream.poll_shutdown(cx)).await.expect("all is sent");
+    assert_whole(5, queued, &theirs.await);
+    let late = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
+    assert_eq!(errno(&late.expect("no wait")), libc::EPIPE);
 }
 
 fn blocking_work_runs_beside_the_worker(configuration: Configuration) {

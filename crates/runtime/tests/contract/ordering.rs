@@ -61,114 +61,108 @@ fn read_slowly(mut peer: Peer, seed: u64) -> Vec<u8> {
     }
 }
 
-fn random_sends_of_every_kind_reach_a_slow_reader_in_order(configuration: Configuration) {
-    configuration.run(async {
-        for seed in 1..4 {
-            let (stream, peer) = narrow_pair().await;
-            let reader = on_thread(move || read_slowly(peer, seed));
-            let mut random = Random::new(seed + 50);
-            let mut expected = Vec::new();
-            while expected.len() < 1_500_000 {
-                let count = [1, 1, 0, 7, 300][random.below(5)];
-                let mut buffers = Vec::new();
-                for _ in 0..count {
-                    let (buffer, bytes) = random_buffer(&mut random);
-                    assert_eq!(buffer.as_slice(), bytes);
-                    expected.extend_from_slice(&bytes);
-                    buffers.push(buffer);
-                    if expected.len() > 1_500_000 {
-                        break;
-                    }
-                }
-                match (buffers.pop(), random.below(3)) {
-                    (Some(one), 0) if buffers.is_empty() => stream.send_corked(one).await,
-                    (Some(one), _) if buffers.is_empty() => stream.send(one).await,
-                    (last, _) => {
-                        buffers.extend(last);
-                        stream.send_vectored(buffers).await
-                    }
-                }
-                .expect("sent");
-                match random.below(10) {
-                    0 => stream.flush().await.expect("flushed"),
-                    1 => yield_now().await,
-                    _ => {}
+async fn random_sends_of_every_kind_reach_a_slow_reader_in_order() {
+    for seed in 1..4 {
+        let (stream, peer) = narrow_pair().await;
+        let reader = on_thread(move || read_slowly(peer, seed));
+        let mut random = Random::new(seed + 50);
+        let mut expected = Vec::new();
+        while expected.len() < 1_500_000 {
+            let count = [1, 1, 0, 7, 300][random.below(5)];
+            let mut buffers = Vec::new();
+            for _ in 0..count {
+                let (buffer, bytes) = random_buffer(&mut random);
+                assert_eq!(buffer.as_slice(), bytes);
+                expected.extend_from_slice(&bytes);
+                buffers.push(buffer);
+                if expected.len() > 1_500_000 {
+                    break;
                 }
             }
-            stream.shutdown().await.expect("finished");
-            let received = reader.await;
-            let differ = received.iter().zip(&expected).position(|(one, other)| one != other);
-            assert_eq!((received.len(), differ), (expected.len(), None));
-        }
-    });
-}
-
-fn sends_of_several_tasks_stay_whole(configuration: Configuration) {
-    const PARTS: usize = 70;
-    const PART: usize = 130;
-    configuration.run(async {
-        let (stream, peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
-        let tasks: Vec<_> = (0..5u8)
-            .map(|task| {
-                let stream = Rc::clone(&stream);
-                spawn(async move {
-                    for _ in 0..10 {
-                        stream.send(vec![task; PARTS * PART]).await.expect("sent");
-                        let parts = (0..PARTS).map(|_| vec![task; PART]);
-                        stream.send_vectored(parts).await.expect("sent");
-                    }
-                })
-            })
-            .collect();
-        let reader = reading(peer);
-        for task in tasks {
-            task.await.expect("every sender ends");
+            match (buffers.pop(), random.below(3)) {
+                (Some(one), 0) if buffers.is_empty() => stream.send_corked(one).await,
+                (Some(one), _) if buffers.is_empty() => stream.send(one).await,
+                (last, _) => {
+                    buffers.extend(last);
+                    stream.send_vectored(buffers).await
+                }
+            }
+            .expect("sent");
+            match random.below(10) {
+                0 => stream.flush().await.expect("flushed"),
+                1 => yield_now().await,
+                _ => {}
+            }
         }
         stream.shutdown().await.expect("finished");
         let received = reader.await;
-        assert_eq!(received.len(), 5 * 20 * PARTS * PART);
-        for message in received.chunks(PARTS * PART) {
-            assert!(message.iter().all(|byte| *byte == message[0]), "messages were mixed");
-        }
-    });
+        let differ = received.iter().zip(&expected).position(|(one, other)| one != other);
+        assert_eq!((received.len(), differ), (expected.len(), None));
+    }
+}
+
+async fn sends_of_several_tasks_stay_whole() {
+    const PARTS: usize = 70;
+    const PART: usize = 130;
+    let (stream, peer) = narrow_pair().await;
+    let stream = Rc::new(stream);
+    let tasks: Vec<_> = (0..5u8)
+        .map(|task| {
+            let stream = Rc::clone(&stream);
+            spawn(async move {
+                for _ in 0..10 {
+                    stream.send(vec![task; PARTS * PART]).await.expect("sent");
+                    let parts = (0..PARTS).map(|_| vec![task; PART]);
+                    stream.send_vectored(parts).await.expect("sent");
+                }
+            })
+        })
+        .collect();
+    let reader = reading(peer);
+    for task in tasks {
+        task.await.expect("every sender ends");
+    }
+    stream.shutdown().await.expect("finished");
+    let received = reader.await;
+    assert_eq!(received.len(), 5 * 20 * PARTS * PART);
+    for message in received.chunks(PARTS * PART) {
+        assert!(message.iter().all(|byte| *byte == message[0]), "messages were mixed");
+    }
 }
 
 /// A proxy hands pool buffers from one socket to another, one or several at a time, which reads slowly: the
 /// pool's memory must neither be reused too early nor be parked.
-fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuration) {
+async fn buffers_received_elsewhere_are_forwarded_in_order() {
     const TOTAL: usize = 600_000;
-    configuration.run(async {
-        let (from, mut writer) = pair().await;
-        let (to, reader) = narrow_pair().await;
-        let forwarding = spawn(async move {
-            for most in (1..4).cycle() {
-                let mut chunks = vec![from.recv().await.expect("no reset")];
-                while chunks.len() < most
-                    && let Some(chunk) = poll_once(from.recv()).await
-                {
-                    chunks.push(chunk.expect("no reset"));
-                }
-                let ended = chunks.iter().any(|chunk| chunk.is_empty());
-                match chunks.len() {
-                    1 => to.send(chunks.remove(0)).await.expect("sent"),
-                    _ => to.send_vectored(chunks).await.expect("sent"),
-                }
-                if ended {
-                    return to.shutdown().await;
-                }
+    let (from, mut writer) = pair().await;
+    let (to, reader) = narrow_pair().await;
+    let forwarding = spawn(async move {
+        for most in (1..4).cycle() {
+            let mut chunks = vec![from.recv().await.expect("no reset")];
+            while chunks.len() < most
+                && let Some(chunk) = poll_once(from.recv()).await
+            {
+                chunks.push(chunk.expect("no reset"));
             }
-            Ok(())
-        });
-        let writing = on_thread(move || {
-            std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("it reads");
-        });
-        another_is_served().await;
-        let received = reading(reader).await;
-        writing.await;
-        forwarding.await.expect("no panic").expect("sent");
-        assert_whole(6, TOTAL, &received);
+            let ended = chunks.iter().any(|chunk| chunk.is_empty());
+            match chunks.len() {
+                1 => to.send(chunks.remove(0)).await.expect("sent"),
+                _ => to.send_vectored(chunks).await.expect("sent"),
+            }
+            if ended {
+                return to.shutdown().await;
+            }
+        }
+        Ok(())
     });
+    let writing = on_thread(move || {
+        std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("it reads");
+    });
+    another_is_served().await;
+    let received = reading(reader).await;
+    writing.await;
+    forwarding.await.expect("no panic").expect("sent");
+    assert_whole(6, TOTAL, &received);
 }
 
 fn one_call_sends_all_buffers(configuration: Configuration) {
@@ -216,43 +210,39 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
 }
 
 /// On epoll, the waiters of a queue were once forgotten when the queue failed, and hung.
-fn all_waiting_senders_see_a_reset(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
-        let waiting: Vec<_> = (0..4)
-            .map(|task| {
-                let stream = Rc::clone(&stream);
-                spawn(async move {
-                    match task {
-                        0..3 => loop {
-                            stream.send(vec![0; 300_000]).await?;
-                        },
-                        _ => stream.flush().await,
-                    }
-                })
+async fn all_waiting_senders_see_a_reset() {
+    let (stream, peer) = narrow_pair().await;
+    let stream = Rc::new(stream);
+    let waiting: Vec<_> = (0..4)
+        .map(|task| {
+            let stream = Rc::clone(&stream);
+            spawn(async move {
+                match task {
+                    0..3 => loop {
+                        stream.send(vec![0; 300_000]).await?;
+                    },
+                    _ => stream.flush().await,
+                }
             })
-            .collect();
-        settle().await;
-        assert!(waiting.iter().all(|task| !task.is_finished()), "a sender does not wait");
-        reset(peer);
-        for task in waiting {
-            assert_ne!(errno(&task.await.expect("not aborted")), 0);
-        }
-    });
+        })
+        .collect();
+    settle().await;
+    assert!(waiting.iter().all(|task| !task.is_finished()), "a sender does not wait");
+    reset(peer);
+    for task in waiting {
+        assert_ne!(errno(&task.await.expect("not aborted")), 0);
+    }
 }
 
-fn nothing_can_be_sent_after_shutdown_write(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        stream.send("the last words").await.expect("sent");
-        stream.shutdown().await.expect("finished");
-        assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
-        assert_eq!(errno(&stream.send_vectored(["too", "late"]).await), libc::EPIPE);
-        stream.shutdown().await.expect("a second shutdown is no error");
-        stream.flush().await.expect("nothing is left");
-        let heard = on_thread(move || (read_to_end(&mut peer).expect("no reset"), peer)).await;
-        assert_eq!(heard.0, b"the last words");
-        stream.close().await.expect("nothing was lost");
-    });
+async fn nothing_can_be_sent_after_shutdown_write() {
+    let (stream, mut peer) = pair().await;
+    stream.send("the last words").await.expect("sent");
+    stream.shutdown().await.expect("finished");
+    assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
+    assert_eq!(errno(&stream.send_vectored(["too", "late"]).await), libc::EPIPE);
+    stream.shutdown().await.expect("a second shutdown is no error");
+    stream.flush().await.expect("nothing is left");
+    let heard = on_thread(move || (read_to_end(&mut peer).expect("no reset"), peer)).await;
+    assert_eq!(heard.0, b"the last words");
+    stream.close().await.expect("nothing was lost");
 }

@@ -24,82 +24,74 @@ pub(crate) const RULES: &[Rule] = rules![
 /// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and the
 /// data behind it arrived with the next segment or never. On io_uring the kernel does that now and then (the hazard
 /// `multishot_urgent_data`), and the data comes a second or two later; the peer sends nothing meanwhile.
-fn data_behind_urgent_data_is_received(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        for _ in 0..20 {
-            // The last byte is the urgent one, which is not among the others.
-            let sent = socket2::SockRef::from(&peer).send_out_of_band(b"abcX");
-            assert_eq!(sent.expect("room"), 4);
-            peer.write_all(b"def").expect("room");
-            settle().await;
-            let mut received = Vec::new();
-            while received.len() < 6 {
-                received.extend_from_slice(&stream.recv().await.expect("no reset"));
-            }
-            assert_eq!(received, b"abcdef");
+async fn data_behind_urgent_data_is_received() {
+    let (stream, mut peer) = pair().await;
+    for _ in 0..20 {
+        // The last byte is the urgent one, which is not among the others.
+        let sent = socket2::SockRef::from(&peer).send_out_of_band(b"abcX");
+        assert_eq!(sent.expect("room"), 4);
+        peer.write_all(b"def").expect("room");
+        settle().await;
+        let mut received = Vec::new();
+        while received.len() < 6 {
+            received.extend_from_slice(&stream.recv().await.expect("no reset"));
         }
-    });
+        assert_eq!(received, b"abcdef");
+    }
 }
 
-fn the_end_comes_after_the_last_byte_and_stays(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        for position in 0..20 {
-            peer.write_all(&pattern(2, position..position + 1)).expect("room");
-            let chunk = stream.recv().await.expect("a byte");
-            assert!(!chunk.is_empty(), "an empty chunk before the end");
-            assert_pattern(2, position, &chunk);
-        }
-        finish(&peer);
-        for _ in 0..100 {
-            assert!(stream.recv().await.expect("the end").is_empty());
-        }
-    });
+async fn the_end_comes_after_the_last_byte_and_stays() {
+    let (stream, mut peer) = pair().await;
+    for position in 0..20 {
+        peer.write_all(&pattern(2, position..position + 1)).expect("room");
+        let chunk = stream.recv().await.expect("a byte");
+        assert!(!chunk.is_empty(), "an empty chunk before the end");
+        assert_pattern(2, position, &chunk);
+    }
+    finish(&peer);
+    for _ in 0..100 {
+        assert!(stream.recv().await.expect("the end").is_empty());
+    }
 }
 
 /// An edge-triggered engine sees bytes and end in one event and must not forget the end; so must
 /// not one that connects, for which both may come with the event of the connection itself.
-fn bytes_followed_at_once_by_the_end_arrive(configuration: Configuration) {
-    configuration.run(async move {
-        for round in 0..40 {
-            let (stream, mut peer) = pair().await;
-            let bytes = 1 + round as usize * 97;
-            peer.write_all(&pattern(round, 0..bytes)).expect("room");
-            drop(peer);
-            let received = recv_to_end(&stream).await.expect("no reset");
-            assert_whole(round, bytes, &received);
-        }
-        let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
-        let address = listener.local_addr().expect("bound");
-        for round in 0..40 {
-            let connecting = twinring::spawn(TcpStream::connect(address));
-            // Epoll begins to connect with the first poll, io_uring with the turn behind it.
-            yield_now().await;
-            yield_now().await;
-            let (mut peer, _) = listener.accept().expect("a connection");
-            peer.write_all(&pattern(round, 0..33)).expect("room");
-            drop(peer);
-            let stream = connecting.await.expect("not aborted").expect("a connection");
-            assert_pattern(round, 0, &recv_to_end(&stream).await.expect("no reset"));
-        }
-    });
+async fn bytes_followed_at_once_by_the_end_arrive() {
+    for round in 0..40 {
+        let (stream, mut peer) = pair().await;
+        let bytes = 1 + round as usize * 97;
+        peer.write_all(&pattern(round, 0..bytes)).expect("room");
+        drop(peer);
+        let received = recv_to_end(&stream).await.expect("no reset");
+        assert_whole(round, bytes, &received);
+    }
+    let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    for round in 0..40 {
+        let connecting = twinring::spawn(TcpStream::connect(address));
+        // Epoll begins to connect with the first poll, io_uring with the turn behind it.
+        yield_now().await;
+        yield_now().await;
+        let (mut peer, _) = listener.accept().expect("a connection");
+        peer.write_all(&pattern(round, 0..33)).expect("room");
+        drop(peer);
+        let stream = connecting.await.expect("not aborted").expect("a connection");
+        assert_pattern(round, 0, &recv_to_end(&stream).await.expect("no reset"));
+    }
 }
 
-fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
-    configuration.run(async {
-        for armed in [false, true] {
-            let (stream, peer) = pair().await;
-            if armed {
-                assert!(poll_once(stream.recv()).await.is_none());
-                settle().await;
-            }
-            reset(peer);
-            let result = stream.recv().await;
-            assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
-            assert!(stream.recv().await.expect("then the end").is_empty());
+async fn a_reset_is_an_error_and_not_the_end() {
+    for armed in [false, true] {
+        let (stream, peer) = pair().await;
+        if armed {
+            assert!(poll_once(stream.recv()).await.is_none());
+            settle().await;
         }
-    });
+        reset(peer);
+        let result = stream.recv().await;
+        assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
+        assert!(stream.recv().await.expect("then the end").is_empty());
+    }
 }
 
 /// A third of the resets that arrive right behind data are then lost, if the engine is built with faults.
@@ -165,167 +157,157 @@ fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
 
 /// The kernel reports a reset to one system call and a plain end of stream to the next, so a send
 /// that gets it first must not make the receive look like a clean end.
-fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too(configuration: Configuration) {
-    configuration.run(async {
-        for waiting in [true, false] {
-            let (stream, peer) = narrow_pair().await;
-            let stream = Rc::new(stream);
-            let sender = {
-                let stream = Rc::clone(&stream);
-                spawn(async move {
-                    loop {
-                        if let Err(error) = stream.send(vec![3; 100_000]).await {
-                            return error;
-                        }
-                    }
-                })
-            };
-            let receiver = {
-                let stream = Rc::clone(&stream);
-                spawn(async move {
-                    if !waiting {
-                        sleep(Duration::from_millis(10)).await;
-                    }
-                    recv_to_end(&stream).await
-                })
-            };
-            settle().await;
-            reset(peer);
-            let sent = sender.await.expect("not aborted").raw_os_error();
-            assert!([Some(libc::ECONNRESET), Some(libc::EPIPE)].contains(&sent), "{sent:?}");
-            let received = receiver.await.expect("not aborted");
-            assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, receiving: {waiting}");
-        }
-    });
-}
-
-fn several_receivers_share_one_stream(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
+async fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too() {
+    for waiting in [true, false] {
+        let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
-        let receivers: Vec<_> = (0..4)
-            .map(|_| {
-                let stream = Rc::clone(&stream);
-                spawn(async move { recv_to_end(&stream).await.expect("no reset").len() })
-            })
-            .collect();
-        let writer = on_thread(move || {
-            for _ in 0..100 {
-                peer.write_all(&[1; 700]).expect("the others read");
-            }
-        });
-        let mut received = 0;
-        for receiver in receivers {
-            received += receiver.await.expect("every receiver sees the end");
-        }
-        writer.await;
-        assert_eq!(received, 70_000);
-    });
-}
-
-fn what_was_put_back_comes_first(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let stream = Rc::new(stream);
-        stream.put_back(Vec::new());
-        let waiting = spawn({
+        let sender = {
             let stream = Rc::clone(&stream);
-            async move { stream.recv().await.expect("no reset").to_vec() }
-        });
+            spawn(async move {
+                loop {
+                    if let Err(error) = stream.send(vec![3; 100_000]).await {
+                        return error;
+                    }
+                }
+            })
+        };
+        let receiver = {
+            let stream = Rc::clone(&stream);
+            spawn(async move {
+                if !waiting {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                recv_to_end(&stream).await
+            })
+        };
         settle().await;
-        stream.put_back(pattern(8, 0..10));
-        assert_eq!(waiting.await.expect("no panic"), pattern(8, 0..10), "it wakes a reader");
-        stream.put_back(pattern(8, 5..10));
-        stream.put_back(pattern(8, 0..5));
-        let peer = on_thread(move || {
-            peer.write_all(&pattern(8, 10..1000)).expect("room");
-            finish(&peer);
-            peer
+        reset(peer);
+        let sent = sender.await.expect("not aborted").raw_os_error();
+        assert!([Some(libc::ECONNRESET), Some(libc::EPIPE)].contains(&sent), "{sent:?}");
+        let received = receiver.await.expect("not aborted");
+        assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, receiving: {waiting}");
+    }
+}
+
+async fn several_receivers_share_one_stream() {
+    let (stream, mut peer) = pair().await;
+    let stream = Rc::new(stream);
+    let receivers: Vec<_> = (0..4)
+        .map(|_| {
+            let stream = Rc::clone(&stream);
+            spawn(async move { recv_to_end(&stream).await.expect("no reset").len() })
         })
-        .await;
-        let mut into = [0; 7];
-        let mut received = 0;
-        loop {
-            let bytes = stream.recv_into(&mut into).await.expect("no reset");
-            if bytes == 0 {
-                break;
-            }
-            assert_pattern(8, received, &into[..bytes]);
-            received += bytes;
+        .collect();
+    let writer = on_thread(move || {
+        for _ in 0..100 {
+            peer.write_all(&[1; 700]).expect("the others read");
         }
-        assert_eq!(received, 1000);
-        assert_eq!(stream.recv_into(&mut []).await.expect("nothing to wait for"), 0);
-        stream.put_back("even behind the end".as_bytes().to_vec());
-        assert_eq!(&stream.recv().await.expect("bytes")[..], b"even behind the end");
-        assert!(stream.recv().await.expect("the end").is_empty());
-        drop(peer);
     });
+    let mut received = 0;
+    for receiver in receivers {
+        received += receiver.await.expect("every receiver sees the end");
+    }
+    writer.await;
+    assert_eq!(received, 70_000);
+}
+
+async fn what_was_put_back_comes_first() {
+    let (stream, mut peer) = pair().await;
+    let stream = Rc::new(stream);
+    stream.put_back(Vec::new());
+    let waiting = spawn({
+        let stream = Rc::clone(&stream);
+        async move { stream.recv().await.expect("no reset").to_vec() }
+    });
+    settle().await;
+    stream.put_back(pattern(8, 0..10));
+    assert_eq!(waiting.await.expect("no panic"), pattern(8, 0..10), "it wakes a reader");
+    stream.put_back(pattern(8, 5..10));
+    stream.put_back(pattern(8, 0..5));
+    let peer = on_thread(move || {
+        peer.write_all(&pattern(8, 10..1000)).expect("room");
+        finish(&peer);
+        peer
+    })
+    .await;
+    let mut into = [0; 7];
+    let mut received = 0;
+    loop {
+        let bytes = stream.recv_into(&mut into).await.expect("no reset");
+        if bytes == 0 {
+            break;
+        }
+        assert_pattern(8, received, &into[..bytes]);
+        received += bytes;
+    }
+    assert_eq!(received, 1000);
+    assert_eq!(stream.recv_into(&mut []).await.expect("nothing to wait for"), 0);
+    stream.put_back("even behind the end".as_bytes().to_vec());
+    assert_eq!(&stream.recv().await.expect("bytes")[..], b"even behind the end");
+    assert!(stream.recv().await.expect("the end").is_empty());
+    drop(peer);
 }
 
 /// Frames and lines, one byte at a time, with a drop between any two of them.
-fn exact_reads_and_lines_lose_nothing_when_dropped(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let frames = [1, 2, 60, 3000];
-        let writer = on_thread(move || {
-            let mut random = Random::new(11);
-            for (seed, bytes) in frames.into_iter().enumerate() {
-                let sent = [pattern(seed as u64, 0..bytes), b"a line\n".to_vec()].concat();
-                let mut sent = &sent[..];
-                while !sent.is_empty() {
-                    let bytes = sent.len().min(1 + random.below(200));
-                    peer.write_all(&sent[..bytes]).expect("it reads");
-                    sent = &sent[bytes..];
-                    std::thread::sleep(Duration::from_micros(300));
-                }
-            }
-            peer.write_all(b"no separator").expect("it reads");
-            peer
-        });
-        let mut dropped = 0;
+async fn exact_reads_and_lines_lose_nothing_when_dropped() {
+    let (stream, mut peer) = pair().await;
+    let frames = [1, 2, 60, 3000];
+    let writer = on_thread(move || {
+        let mut random = Random::new(11);
         for (seed, bytes) in frames.into_iter().enumerate() {
-            let mut frame = vec![0; bytes];
-            while poll_once(stream.recv_exact(&mut frame)).await.is_none() {
-                dropped += 1;
-                sleep(Duration::from_micros(50)).await;
+            let sent = [pattern(seed as u64, 0..bytes), b"a line\n".to_vec()].concat();
+            let mut sent = &sent[..];
+            while !sent.is_empty() {
+                let bytes = sent.len().min(1 + random.below(200));
+                peer.write_all(&sent[..bytes]).expect("it reads");
+                sent = &sent[bytes..];
+                std::thread::sleep(Duration::from_micros(300));
             }
-            assert_pattern(seed as u64, 0, &frame);
-            let line = loop {
-                match poll_once(stream.recv_until(b'\n', 100)).await {
-                    Some(line) => break line.expect("no reset"),
-                    None => sleep(Duration::from_micros(50)).await,
-                }
-                dropped += 1;
-            };
-            assert_eq!(line, b"a line\n");
         }
-        assert!(dropped > 0);
-        let peer = writer.await;
-        let too_long = stream.recv_until(b'\n', 5).await.expect_err("5 bytes at most");
-        assert_eq!(too_long.kind(), std::io::ErrorKind::InvalidData);
-        finish(&peer);
-        let rest = stream.recv_until(b'\n', 100).await.expect("no reset");
-        assert_eq!(rest, b"no separator");
-        assert!(stream.recv_until(b'\n', 100).await.expect("the end").is_empty());
+        peer.write_all(b"no separator").expect("it reads");
+        peer
     });
+    let mut dropped = 0;
+    for (seed, bytes) in frames.into_iter().enumerate() {
+        let mut frame = vec![0; bytes];
+        while poll_once(stream.recv_exact(&mut frame)).await.is_none() {
+            dropped += 1;
+            sleep(Duration::from_micros(50)).await;
+        }
+        assert_pattern(seed as u64, 0, &frame);
+        let line = loop {
+            match poll_once(stream.recv_until(b'\n', 100)).await {
+                Some(line) => break line.expect("no reset"),
+                None => sleep(Duration::from_micros(50)).await,
+            }
+            dropped += 1;
+        };
+        assert_eq!(line, b"a line\n");
+    }
+    assert!(dropped > 0);
+    let peer = writer.await;
+    let too_long = stream.recv_until(b'\n', 5).await.expect_err("5 bytes at most");
+    assert_eq!(too_long.kind(), std::io::ErrorKind::InvalidData);
+    finish(&peer);
+    let rest = stream.recv_until(b'\n', 100).await.expect("no reset");
+    assert_eq!(rest, b"no separator");
+    assert!(stream.recv_until(b'\n', 100).await.expect("the end").is_empty());
 }
 
-fn an_exact_read_behind_the_end_gives_its_bytes_back(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let peer = on_thread(move || {
-            peer.write_all(b"seven b").expect("room");
-            finish(&peer);
-            peer
-        })
-        .await;
-        let short = stream.recv_exact(&mut [0; 8]).await.expect_err("there are seven");
-        assert_eq!(short.kind(), std::io::ErrorKind::UnexpectedEof);
-        assert!(short.to_string().contains("after 7 of 8 bytes"), "{short}");
-        let mut seven = [0; 7];
-        stream.recv_exact(&mut seven).await.expect("there are seven");
-        assert_eq!(&seven, b"seven b");
-        stream.recv_exact(&mut []).await.expect("nothing is always there");
-        drop(peer);
-    });
+async fn an_exact_read_behind_the_end_gives_its_bytes_back() {
+    let (stream, mut peer) = pair().await;
+    let peer = on_thread(move || {
+        peer.write_all(b"seven b").expect("room");
+        finish(&peer);
+        peer
+    })
+    .await;
+    let short = stream.recv_exact(&mut [0; 8]).await.expect_err("there are seven");
+    assert_eq!(short.kind(), std::io::ErrorKind::UnexpectedEof);
+    assert!(short.to_string().contains("after 7 of 8 bytes"), "{short}");
+    let mut seven = [0; 7];
+    stream.recv_exact(&mut seven).await.expect("there are seven");
+    assert_eq!(&seven, b"seven b");
+    stream.recv_exact(&mut []).await.expect("nothing is always there");
+    drop(peer);
 }

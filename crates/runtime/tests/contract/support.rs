@@ -15,8 +15,9 @@ use std::task::Poll;
 use std::time::Duration;
 use testing::Case;
 pub(crate) use threads::*;
+pub(crate) use twinring::Handle;
 pub(crate) use twinring::yield_now;
-use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
+use twinring::{Builder, EngineChoice, Runtime, TcpListener, TcpStream};
 
 pub(crate) type Peer = std::net::TcpStream;
 
@@ -35,10 +36,36 @@ pub(crate) struct Rule {
     pub(crate) check: fn(Configuration),
 }
 
-/// The rules of a module: `rules![a, b]` lists its functions `fn a(configuration: Configuration)`.
+/// The functions that can be rules: of the configuration, or async ones that run on it.
+pub(crate) trait Check<Argument> {
+    fn check(self, configuration: Configuration);
+}
+
+impl<F: Fn(Configuration)> Check<Configuration> for F {
+    fn check(self, configuration: Configuration) {
+        self(configuration);
+    }
+}
+
+impl<F: Fn() -> Fut, Fut: Future<Output = ()> + 'static> Check<()> for F {
+    fn check(self, configuration: Configuration) {
+        configuration.run(self());
+    }
+}
+
+impl<F: Fn(Handle) -> Fut, Fut: Future<Output = ()> + 'static> Check<Handle> for F {
+    fn check(self, configuration: Configuration) {
+        configuration.run_with_handle(self);
+    }
+}
+
+/// The rules of a module: `rules![a, b]` lists its functions, see [`Check`].
 macro_rules! rules {
     ($($rule:ident),* $(,)?) => {
-        &[$(Rule { name: concat!(module_path!(), "::", stringify!($rule)), check: $rule }),*]
+        &[$(Rule {
+            name: concat!(module_path!(), "::", stringify!($rule)),
+            check: |configuration| Check::check($rule, configuration),
+        }),*]
     };
 }
 

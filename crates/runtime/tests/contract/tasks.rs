@@ -20,25 +20,23 @@ pub(crate) const RULES: &[Rule] = rules![
     a_runtime_inside_a_runtime_is_refused,
 ];
 
-fn results_and_aborts_reach_the_handle(configuration: Configuration) {
-    configuration.run(async {
-        let finished = spawn(async { 41 + 1 });
-        assert_eq!(finished.await.ok(), Some(42));
-        let early = spawn(async { "early" });
-        settle().await;
-        assert!(early.is_finished());
-        early.abort();
-        assert_eq!(early.await.ok(), Some("early"), "an abort after the end changes nothing");
-        let never = spawn(std::future::pending::<()>());
-        never.abort();
-        assert!(never.is_finished() && never.await.is_err());
-        let tasks: Vec<_> = (0..2000).map(|n| spawn(async move { n })).collect();
-        let mut sum = 0;
-        for task in tasks {
-            sum += task.await.expect("no abort");
-        }
-        assert_eq!(sum, 1999 * 1000);
-    });
+async fn results_and_aborts_reach_the_handle() {
+    let finished = spawn(async { 41 + 1 });
+    assert_eq!(finished.await.ok(), Some(42));
+    let early = spawn(async { "early" });
+    settle().await;
+    assert!(early.is_finished());
+    early.abort();
+    assert_eq!(early.await.ok(), Some("early"), "an abort after the end changes nothing");
+    let never = spawn(std::future::pending::<()>());
+    never.abort();
+    assert!(never.is_finished() && never.await.is_err());
+    let tasks: Vec<_> = (0..2000).map(|n| spawn(async move { n })).collect();
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.await.expect("no abort");
+    }
+    assert_eq!(sum, 1999 * 1000);
 }
 
 fn a_set_returns_each_task_once(configuration: Configuration) {
@@ -82,21 +80,19 @@ fn a_set_returns_each_task_once(configuration: Configuration) {
     });
 }
 
-fn a_task_may_abort_itself(configuration: Configuration) {
-    configuration.run(async {
-        let live = Live::default();
-        let own: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
-        let (its_own, kept) = (Rc::clone(&own), live.clone());
-        own.replace(Some(spawn(async move {
-            let _kept = kept;
-            yield_now().await;
-            its_own.borrow().as_ref().expect("stored").abort();
-            std::future::pending::<()>().await;
-        })));
-        settle().await;
-        assert_eq!(live.count(), 0, "an aborted task keeps what it owned");
-        assert!(own.take().expect("stored").await.is_err());
-    });
+async fn a_task_may_abort_itself() {
+    let live = Live::default();
+    let own: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
+    let (its_own, kept) = (Rc::clone(&own), live.clone());
+    own.replace(Some(spawn(async move {
+        let _kept = kept;
+        yield_now().await;
+        its_own.borrow().as_ref().expect("stored").abort();
+        std::future::pending::<()>().await;
+    })));
+    settle().await;
+    assert_eq!(live.count(), 0, "an aborted task keeps what it owned");
+    assert!(own.take().expect("stored").await.is_err());
 }
 
 fn a_detached_task_runs_on_and_ends_with_the_runtime(configuration: Configuration) {

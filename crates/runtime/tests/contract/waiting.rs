@@ -49,24 +49,22 @@ async fn full() -> (TcpStream, Peer) {
 
 /// `timeout(1s, stream.recv())` from ever new tasks made a list that grew, and whose drop overflowed the
 /// stack.
-fn a_dropped_future_removes_its_waker(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, _peer) = pair().await;
-        let (full, _reads_nothing) = full().await;
-        let listener = listen();
-        let udp = UdpSocket::bind(loopback()).expect("a free port");
-        wait_and_give_up("recv", stream.recv()).await;
-        wait_and_give_up("send", full.send("more")).await;
-        wait_and_give_up("send_corked", full.send_corked("more")).await;
-        wait_and_give_up("flush", full.flush()).await;
-        wait_and_give_up("accept", listener.accept()).await;
-        wait_and_give_up("recv_from", udp.recv_from()).await;
-        wait_and_give_up("recv_batch", udp.recv_batch(&mut Vec::new())).await;
-        wait_and_give_up("sleep", sleep(Duration::from_secs(3600))).await;
-        wait_and_give_up("a task", spawn(std::future::pending::<()>())).await;
-        wait_and_give_up("shutdown_requested", shutdown_requested()).await;
-        full.set_reset_on_close().expect("an open socket");
-    });
+async fn a_dropped_future_removes_its_waker() {
+    let (stream, _peer) = pair().await;
+    let (full, _reads_nothing) = full().await;
+    let listener = listen();
+    let udp = UdpSocket::bind(loopback()).expect("a free port");
+    wait_and_give_up("recv", stream.recv()).await;
+    wait_and_give_up("send", full.send("more")).await;
+    wait_and_give_up("send_corked", full.send_corked("more")).await;
+    wait_and_give_up("flush", full.flush()).await;
+    wait_and_give_up("accept", listener.accept()).await;
+    wait_and_give_up("recv_from", udp.recv_from()).await;
+    wait_and_give_up("recv_batch", udp.recv_batch(&mut Vec::new())).await;
+    wait_and_give_up("sleep", sleep(Duration::from_secs(3600))).await;
+    wait_and_give_up("a task", spawn(std::future::pending::<()>())).await;
+    wait_and_give_up("shutdown_requested", shutdown_requested()).await;
+    full.set_reset_on_close().expect("an open socket");
 }
 
 /// A future that left a queue by the name of its task removed the others of that task, too.
@@ -98,23 +96,21 @@ fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration
 }
 
 /// Of 200 sends with a timeout 136 had not been queued, and their bytes were gone.
-fn a_send_that_is_given_up_gives_its_buffer_back(configuration: Configuration) {
-    configuration.run(async {
-        let (stream, peer) = full().await;
-        let mut send = stream.send("kept");
-        let late = timeout(Duration::from_millis(5), &mut send).await;
-        assert!(late.is_err(), "there was room");
-        let buffer = send.into_buffer().expect("not queued");
-        assert_eq!(buffer.as_slice(), b"kept");
-        let reading = on_thread(move || {
-            let mut peer = peer;
-            read_to_end(&mut peer).expect("all of it")
-        });
-        let mut send = stream.send(buffer);
-        (&mut send).await.expect("the peer reads");
-        assert!(send.into_buffer().is_none(), "queued, and given back");
-        stream.close().await.expect("the peer reads");
-        let received = reading.await;
-        assert!(received.ends_with(b"\0kept"), "sent once, at the end");
+async fn a_send_that_is_given_up_gives_its_buffer_back() {
+    let (stream, peer) = full().await;
+    let mut send = stream.send("kept");
+    let late = timeout(Duration::from_millis(5), &mut send).await;
+    assert!(late.is_err(), "there was room");
+    let buffer = send.into_buffer().expect("not queued");
+    assert_eq!(buffer.as_slice(), b"kept");
+    let reading = on_thread(move || {
+        let mut peer = peer;
+        read_to_end(&mut peer).expect("all of it")
     });
+    let mut send = stream.send(buffer);
+    (&mut send).await.expect("the peer reads");
+    assert!(send.into_buffer().is_none(), "queued, and given back");
+    stream.close().await.expect("the peer reads");
+    let received = reading.await;
+    assert!(received.ends_with(b"\0kept"), "sent once, at the end");
 }

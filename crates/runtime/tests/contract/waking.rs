@@ -65,79 +65,73 @@ fn partner(rounds: usize, from: &Channel, to: &Channel) -> std::thread::JoinHand
 
 /// So much in a turn is submitted in an enter of its own, before the one that waits. The first one may
 /// take the signal; the second one then waited for ever.
-fn a_wake_that_comes_while_sends_are_submitted_is_not_lost(configuration: Configuration) {
+async fn a_wake_that_comes_while_sends_are_submitted_is_not_lost() {
     const ROUNDS: usize = 1500;
     const BYTES: usize = 160 * 1024;
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        let drain = on_thread(move || read_to_end(&mut peer).expect("no reset").len());
-        let (to, from) = (Channel::default(), Channel::default());
-        let partner = partner(ROUNDS, &to, &from);
-        for round in 0..ROUNDS {
-            stream.send(vec![1; BYTES]).await.expect("sent");
-            to.send(round);
-            assert_eq!(from.recv().await, round);
-        }
-        partner.join().expect("no panic");
-        stream.shutdown().await.expect("finished");
-        assert_eq!(drain.await, ROUNDS * BYTES);
-    });
+    let (stream, mut peer) = pair().await;
+    let drain = on_thread(move || read_to_end(&mut peer).expect("no reset").len());
+    let (to, from) = (Channel::default(), Channel::default());
+    let partner = partner(ROUNDS, &to, &from);
+    for round in 0..ROUNDS {
+        stream.send(vec![1; BYTES]).await.expect("sent");
+        to.send(round);
+        assert_eq!(from.recv().await, round);
+    }
+    partner.join().expect("no panic");
+    stream.shutdown().await.expect("finished");
+    assert_eq!(drain.await, ROUNDS * BYTES);
 }
 
-fn no_wake_from_another_thread_is_lost(configuration: Configuration) {
+async fn no_wake_from_another_thread_is_lost() {
     const ROUNDS: usize = 1200;
-    configuration.run(async {
-        let (to, from) = (Channel::default(), Channel::default());
-        let partner = partner(ROUNDS, &to, &from);
-        for round in 0..ROUNDS {
-            to.send(round);
-            assert_eq!(from.recv().await, round);
-        }
-        partner.join().expect("no panic");
-    });
+    let (to, from) = (Channel::default(), Channel::default());
+    let partner = partner(ROUNDS, &to, &from);
+    for round in 0..ROUNDS {
+        to.send(round);
+        assert_eq!(from.recv().await, round);
+    }
+    partner.join().expect("no panic");
 }
 
 /// Each of 50 tasks gets 500 values from each of 2 threads that never wait, and one task is woken
 /// 50,000 times for nothing: 100,000 wakes at full speed.
-fn an_overflow_of_wakes_wakes_all_tasks(configuration: Configuration) {
+async fn an_overflow_of_wakes_wakes_all_tasks() {
     const TASKS: usize = 50;
     const VALUES: usize = 500;
-    configuration.run(async {
-        let channels: Vec<Channel> = (0..TASKS).map(|_| Channel::default()).collect();
-        let tasks: Vec<_> = channels
-            .iter()
-            .map(|channel| {
-                let channel = channel.clone();
-                spawn(async move {
-                    let mut sum = 0;
-                    for _ in 0..2 * VALUES {
-                        sum += channel.recv().await;
-                    }
-                    sum
-                })
+    let channels: Vec<Channel> = (0..TASKS).map(|_| Channel::default()).collect();
+    let tasks: Vec<_> = channels
+        .iter()
+        .map(|channel| {
+            let channel = channel.clone();
+            spawn(async move {
+                let mut sum = 0;
+                for _ in 0..2 * VALUES {
+                    sum += channel.recv().await;
+                }
+                sum
             })
-            .collect();
-        yield_now().await;
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let channels = channels.clone();
-                on_thread(move || {
-                    for value in 0..VALUES {
-                        channels.iter().for_each(|channel| channel.send(value));
-                    }
-                })
+        })
+        .collect();
+    yield_now().await;
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let channels = channels.clone();
+            on_thread(move || {
+                for value in 0..VALUES {
+                    channels.iter().for_each(|channel| channel.send(value));
+                }
             })
-            .collect();
-        // Meanwhile one task is woken far more often than an inbox stores.
-        let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-        on_thread(move || (0..50_000).for_each(|_| waker.wake_by_ref())).await;
-        for thread in threads {
-            thread.await;
-        }
-        for task in tasks {
-            assert_eq!(task.await.ok(), Some(VALUES * (VALUES - 1)));
-        }
-    });
+        })
+        .collect();
+    // Meanwhile one task is woken far more often than an inbox stores.
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    on_thread(move || (0..50_000).for_each(|_| waker.wake_by_ref())).await;
+    for thread in threads {
+        thread.await;
+    }
+    for task in tasks {
+        assert_eq!(task.await.ok(), Some(VALUES * (VALUES - 1)));
+    }
 }
 
 fn wakers_of_an_ended_runtime_wake_no_task(configuration: Configuration) {
@@ -152,28 +146,26 @@ fn wakers_of_an_ended_runtime_wake_no_task(configuration: Configuration) {
 
 /// Between a waker's note and its signal the worker may already have checked: a level-triggered
 /// watch on the signal must then not report it for ever.
-fn wakes_leave_no_busy_loop_behind(configuration: Configuration) {
-    configuration.run_with_handle(|handle| async move {
-        for _ in 0..15 {
-            let channel = Channel::default();
-            let theirs = channel.clone();
-            let sender = on_thread(move || (0..60).for_each(|value| theirs.send(value)));
-            for value in 0..60 {
-                assert_eq!(channel.recv().await, value);
-            }
-            sender.await;
-            settle().await;
-            let mut waits = u64::MAX;
-            // On a busy machine something may be late; a loop would not end.
-            for _ in 0..3 {
-                let before = handle.counters().waits;
-                sleep(Duration::from_millis(4)).await;
-                waits = waits.min(handle.counters().waits - before);
-                if waits < 20 {
-                    break;
-                }
-            }
-            assert!(waits < 20, "{waits} waits in 4 ms without work");
+async fn wakes_leave_no_busy_loop_behind(handle: Handle) {
+    for _ in 0..15 {
+        let channel = Channel::default();
+        let theirs = channel.clone();
+        let sender = on_thread(move || (0..60).for_each(|value| theirs.send(value)));
+        for value in 0..60 {
+            assert_eq!(channel.recv().await, value);
         }
-    });
+        sender.await;
+        settle().await;
+        let mut waits = u64::MAX;
+        // On a busy machine something may be late; a loop would not end.
+        for _ in 0..3 {
+            let before = handle.counters().waits;
+            sleep(Duration::from_millis(4)).await;
+            waits = waits.min(handle.counters().waits - before);
+            if waits < 20 {
+                break;
+            }
+        }
+        assert!(waits < 20, "{waits} waits in 4 ms without work");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The configurations, the watchdog and the macro are those of the contract suite for streams.
 //! Most rules run for files of a disk, of memory and of "elsewhere", with the ring and with
-//! threads for what has to wait, and in tick mode: see `tree::on_all_grounds`.
+//! threads for what has to wait: see `tree::Ground`.
 
 #[macro_use]
 #[path = "../contract/support.rs"]

@@ -27,191 +27,175 @@ async fn errno_of_opening(root: &Dir, path: &Path, symlinks: Symlinks) -> i32 {
     errno(&root.open_file(path, symlinks).await)
 }
 
-fn paths_stay_beneath_the_directory(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        tree.write("file", b"inside");
-        std::fs::create_dir(tree.path("sub")).expect("a directory");
-        tree.write("sub/deep", b"deeper");
-        for (path, expected) in [
-            ("file", 0),
-            ("sub/deep", 0),
-            ("./sub//deep", 0),
-            ("sub/../file", 0),
-            ("nothing", libc::ENOENT),
-            ("nothing/file", libc::ENOENT),
-            ("file/", libc::ENOTDIR),
-            ("file/deep", libc::ENOTDIR),
-            ("../../../../../../etc/passwd", libc::EXDEV),
-            ("sub/../../../../../etc/passwd", libc::EXDEV),
-            (&"x".repeat(256), libc::ENAMETOOLONG),
-        ] {
-            for symlinks in [Symlinks::Refuse, Symlinks::Beneath] {
-                let got = errno_of_opening(&tree.root, &tree.name(path), symlinks).await;
-                assert_eq!(got, expected, "{path}");
-            }
-        }
-        for (path, expected) in [("/etc/passwd", libc::EXDEV), ("..", libc::EXDEV), ("", 2)] {
-            let got = errno_of_opening(&tree.root, Path::new(path), Symlinks::Beneath).await;
+async fn paths_stay_beneath_the_directory(tree: Tree) {
+    tree.write("file", b"inside");
+    std::fs::create_dir(tree.path("sub")).expect("a directory");
+    tree.write("sub/deep", b"deeper");
+    for (path, expected) in [
+        ("file", 0),
+        ("sub/deep", 0),
+        ("./sub//deep", 0),
+        ("sub/../file", 0),
+        ("nothing", libc::ENOENT),
+        ("nothing/file", libc::ENOENT),
+        ("file/", libc::ENOTDIR),
+        ("file/deep", libc::ENOTDIR),
+        ("../../../../../../etc/passwd", libc::EXDEV),
+        ("sub/../../../../../etc/passwd", libc::EXDEV),
+        (&"x".repeat(256), libc::ENAMETOOLONG),
+    ] {
+        for symlinks in [Symlinks::Refuse, Symlinks::Beneath] {
+            let got = errno_of_opening(&tree.root, &tree.name(path), symlinks).await;
             assert_eq!(got, expected, "{path}");
         }
-        let zero = tree.root.open_file(Path::new("fi\0le"), Symlinks::Beneath).await;
-        assert_eq!(zero.expect_err("a zero byte").kind(), io::ErrorKind::InvalidInput);
-    });
+    }
+    for (path, expected) in [("/etc/passwd", libc::EXDEV), ("..", libc::EXDEV), ("", 2)] {
+        let got = errno_of_opening(&tree.root, Path::new(path), Symlinks::Beneath).await;
+        assert_eq!(got, expected, "{path}");
+    }
+    let zero = tree.root.open_file(Path::new("fi\0le"), Symlinks::Beneath).await;
+    assert_eq!(zero.expect_err("a zero byte").kind(), io::ErrorKind::InvalidInput);
 }
 
-fn symbolic_links_follow_the_policy(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        tree.write("file", b"inside");
-        std::fs::create_dir(tree.path("sub")).expect("a directory");
-        tree.write("sub/deep", b"deeper");
-        let absolute = tree.path("file");
-        for (link, target, followed) in [
-            ("to_file", "file", 0),
-            ("to_sub", "sub", 0),
-            ("sub/up", "../file", 0),
-            ("twice", "to_file", 0),
-            ("out", "../../../../../../etc/passwd", libc::EXDEV),
-            ("absolute", "/etc/passwd", libc::EXDEV),
-            ("absolute_inside", absolute.to_str().expect("UTF-8"), libc::EXDEV),
-            ("dangling", "nothing", libc::ENOENT),
-            ("itself", "itself", libc::ELOOP),
-        ] {
-            symlink(target, tree.path(link)).expect("a link");
-            let name = tree.name(link);
-            let refused = errno_of_opening(&tree.root, &name, Symlinks::Refuse).await;
-            assert_eq!(refused, libc::ELOOP, "{link}");
-            let got = errno_of_opening(&tree.root, &name, Symlinks::Beneath).await;
-            assert_eq!(got, followed, "{link}");
-        }
-        let through = tree.name("to_sub/deep");
-        assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Beneath).await, 0);
-        assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Refuse).await, libc::ELOOP);
-    });
+async fn symbolic_links_follow_the_policy(tree: Tree) {
+    tree.write("file", b"inside");
+    std::fs::create_dir(tree.path("sub")).expect("a directory");
+    tree.write("sub/deep", b"deeper");
+    let absolute = tree.path("file");
+    for (link, target, followed) in [
+        ("to_file", "file", 0),
+        ("to_sub", "sub", 0),
+        ("sub/up", "../file", 0),
+        ("twice", "to_file", 0),
+        ("out", "../../../../../../etc/passwd", libc::EXDEV),
+        ("absolute", "/etc/passwd", libc::EXDEV),
+        ("absolute_inside", absolute.to_str().expect("UTF-8"), libc::EXDEV),
+        ("dangling", "nothing", libc::ENOENT),
+        ("itself", "itself", libc::ELOOP),
+    ] {
+        symlink(target, tree.path(link)).expect("a link");
+        let name = tree.name(link);
+        let refused = errno_of_opening(&tree.root, &name, Symlinks::Refuse).await;
+        assert_eq!(refused, libc::ELOOP, "{link}");
+        let got = errno_of_opening(&tree.root, &name, Symlinks::Beneath).await;
+        assert_eq!(got, followed, "{link}");
+    }
+    let through = tree.name("to_sub/deep");
+    assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Beneath).await, 0);
+    assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Refuse).await, libc::ELOOP);
 }
 
-fn magic_links_lead_nowhere(configuration: Configuration) {
-    configuration.run_with_handle(|_| async {
-        let inside = std::fs::File::open("/proc/version").expect("/proc is mounted");
-        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&inside);
-        for (path, expected) in [
-            ("version", 0),
-            ("self/status", 0),
-            ("self/root/etc/passwd", libc::ELOOP),
-            ("self/root", libc::ELOOP),
-            ("self/cwd/Cargo.toml", libc::ELOOP),
-            ("self/exe", libc::ELOOP),
-            (&format!("self/fd/{descriptor}"), libc::ELOOP),
-            ("self/../../etc/passwd", libc::EXDEV),
-            ("nothing", libc::ENOENT),
-        ] {
-            let got = errno_of_opening(&proc(), Path::new(path), Symlinks::Beneath).await;
-            assert_eq!(got, expected, "{path}");
-        }
-    });
+async fn magic_links_lead_nowhere() {
+    let inside = std::fs::File::open("/proc/version").expect("/proc is mounted");
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&inside);
+    for (path, expected) in [
+        ("version", 0),
+        ("self/status", 0),
+        ("self/root/etc/passwd", libc::ELOOP),
+        ("self/root", libc::ELOOP),
+        ("self/cwd/Cargo.toml", libc::ELOOP),
+        ("self/exe", libc::ELOOP),
+        (&format!("self/fd/{descriptor}"), libc::ELOOP),
+        ("self/../../etc/passwd", libc::EXDEV),
+        ("nothing", libc::ENOENT),
+    ] {
+        let got = errno_of_opening(&proc(), Path::new(path), Symlinks::Beneath).await;
+        assert_eq!(got, expected, "{path}");
+    }
 }
 
 /// `sub` is now a directory, now a link to one outside that has the same file.
-fn swapped_links_do_not_lead_out(configuration: Configuration) {
-    configuration.run(async {
-        let tree = Tree::new(Ground::Disk);
-        let outside = Tree::new(Ground::Disk);
-        outside.write("file", b"outside");
-        for name in ["sub", "sub/under"] {
-            std::fs::create_dir(tree.path(name)).expect("a directory");
-        }
-        tree.write("sub/file", b"inside");
-        symlink(outside.path(""), tree.path("link")).expect("a link");
-        let (sub, link, spare) = (tree.path("sub"), tree.path("link"), tree.path("spare"));
-        let over = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&over);
-        let swapping = on_thread(move || {
-            while !until.load(Ordering::Relaxed) {
-                for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
-                    std::fs::rename(from, to).expect("no concurrent rename");
-                }
-            }
-        });
-        for round in 0..400 {
-            let path = if round % 2 == 0 { "sub/file" } else { "sub/under/../file" };
-            let opened = tree.root.open_file(Path::new(path), Symlinks::Beneath).await;
-            match opened {
-                Ok(file) => {
-                    assert_eq!(file.read_at(0, 100).await.expect("a file"), b"inside");
-                }
-                Err(error) => {
-                    let known = [libc::ENOENT, libc::EXDEV, libc::ENOTDIR, libc::EAGAIN];
-                    assert!(known.contains(&error.raw_os_error().unwrap_or(0)), "{error}");
-                }
+async fn swapped_links_do_not_lead_out() {
+    let tree = Tree::new(Ground::Disk);
+    let outside = Tree::new(Ground::Disk);
+    outside.write("file", b"outside");
+    for name in ["sub", "sub/under"] {
+        std::fs::create_dir(tree.path(name)).expect("a directory");
+    }
+    tree.write("sub/file", b"inside");
+    symlink(outside.path(""), tree.path("link")).expect("a link");
+    let (sub, link, spare) = (tree.path("sub"), tree.path("link"), tree.path("spare"));
+    let over = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&over);
+    let swapping = on_thread(move || {
+        while !until.load(Ordering::Relaxed) {
+            for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
+                std::fs::rename(from, to).expect("no concurrent rename");
             }
         }
-        over.store(true, Ordering::Relaxed);
-        swapping.await;
     });
+    for round in 0..400 {
+        let path = if round % 2 == 0 { "sub/file" } else { "sub/under/../file" };
+        let opened = tree.root.open_file(Path::new(path), Symlinks::Beneath).await;
+        match opened {
+            Ok(file) => {
+                assert_eq!(file.read_at(0, 100).await.expect("a file"), b"inside");
+            }
+            Err(error) => {
+                let known = [libc::ENOENT, libc::EXDEV, libc::ENOTDIR, libc::EAGAIN];
+                assert!(known.contains(&error.raw_os_error().unwrap_or(0)), "{error}");
+            }
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    swapping.await;
 }
 
-fn special_files_are_recognised_without_blocking(configuration: Configuration) {
-    on_all_grounds(configuration, |tree, _| async move {
-        let made = Command::new("mkfifo").arg(tree.path("fifo")).status();
-        assert!(made.expect("mkfifo").success());
-        let fifo = tree.open("fifo").await;
-        assert_eq!(fifo.metadata().await.expect("its status").kind, Kind::Other);
-        assert_eq!(errno(&fifo.read_at(0, 10).await), libc::ESPIPE);
-        let _listener = UnixListener::bind(tree.path("socket")).expect("a socket");
-        let opened = errno_of_opening(&tree.root, &tree.name("socket"), Symlinks::Refuse).await;
-        assert_eq!(opened, libc::ENXIO);
-        std::fs::create_dir(tree.path("sub")).expect("a directory");
-        let directory = tree.open("sub").await;
-        assert_eq!(directory.metadata().await.expect("its status").kind, Kind::Directory);
-        assert_eq!(errno(&directory.read_at(0, 10).await), libc::EISDIR);
-        tree.write("file", b"");
-        assert_eq!(tree.open("file").await.metadata().await.expect("a file").kind, Kind::File);
-    });
+async fn special_files_are_recognised_without_blocking(tree: Tree) {
+    let made = Command::new("mkfifo").arg(tree.path("fifo")).status();
+    assert!(made.expect("mkfifo").success());
+    let fifo = tree.open("fifo").await;
+    assert_eq!(fifo.metadata().await.expect("its status").kind, Kind::Other);
+    assert_eq!(errno(&fifo.read_at(0, 10).await), libc::ESPIPE);
+    let _listener = UnixListener::bind(tree.path("socket")).expect("a socket");
+    let opened = errno_of_opening(&tree.root, &tree.name("socket"), Symlinks::Refuse).await;
+    assert_eq!(opened, libc::ENXIO);
+    std::fs::create_dir(tree.path("sub")).expect("a directory");
+    let directory = tree.open("sub").await;
+    assert_eq!(directory.metadata().await.expect("its status").kind, Kind::Directory);
+    assert_eq!(errno(&directory.read_at(0, 10).await), libc::EISDIR);
+    tree.write("file", b"");
+    assert_eq!(tree.open("file").await.metadata().await.expect("a file").kind, Kind::File);
 }
 
-fn directories_are_listed(configuration: Configuration) {
+async fn directories_are_listed(tree: Tree) {
     let names = |entries: &[Entry]| {
         entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>().join("".as_ref())
     };
-    on_all_grounds(configuration, move |tree, _| async move {
-        std::fs::create_dir(tree.path("sub")).expect("a directory");
-        let here = tree.name("sub");
-        assert_eq!(
-            tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries,
-            []
-        );
-        tree.write("sub/b", b"four");
-        tree.write("sub/c", b"");
-        std::fs::create_dir(tree.path("sub/a")).expect("a directory");
-        symlink("../sub/b", tree.path("sub/in")).expect("a link");
-        symlink("/etc/passwd", tree.path("sub/out")).expect("a link");
-        let listed =
-            tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries;
-        assert_eq!(names(&listed), "abc");
-        assert_eq!(
-            (listed[0].kind, listed[1].kind, listed[1].len),
-            (Kind::Directory, Kind::File, 4)
-        );
-        let metadata = tree.open("sub/b").await.metadata().await.expect("a file");
-        assert_eq!(listed[1].modified, metadata.modified);
-        let followed =
-            tree.root.list(&here, Symlinks::Beneath, 100).await.expect("a directory").entries;
-        assert_eq!(names(&followed), "abcin");
-        assert_eq!((followed[3].kind, followed[3].len), (Kind::File, 4));
-        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 2).await.expect("two").entries.len(), 2);
-        for number in 0..500 {
-            tree.write(&format!("sub/a/{number:03}-{}", "x".repeat(200)), b"");
-        }
-        let many = tree.root.list(&tree.name("sub/a"), Symlinks::Refuse, 1000).await;
-        let many = many.expect("a directory");
-        assert_eq!(many.entries.len(), 500);
-        assert!(many.entries.is_sorted_by(|one, other| one.name < other.name));
-        for (path, expected) in [("sub/b", libc::ENOTDIR), ("nothing", libc::ENOENT)] {
-            let listed = tree.root.list(&tree.name(path), Symlinks::Refuse, 10).await;
-            assert_eq!(errno(&listed), expected);
-        }
-        let above = tree.root.list(Path::new(".."), Symlinks::Beneath, 10).await;
-        assert_eq!(errno(&above), libc::EXDEV);
-    });
+    std::fs::create_dir(tree.path("sub")).expect("a directory");
+    let here = tree.name("sub");
+    assert_eq!(
+        tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries,
+        []
+    );
+    tree.write("sub/b", b"four");
+    tree.write("sub/c", b"");
+    std::fs::create_dir(tree.path("sub/a")).expect("a directory");
+    symlink("../sub/b", tree.path("sub/in")).expect("a link");
+    symlink("/etc/passwd", tree.path("sub/out")).expect("a link");
+    let listed = tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory").entries;
+    assert_eq!(names(&listed), "abc");
+    assert_eq!((listed[0].kind, listed[1].kind, listed[1].len), (Kind::Directory, Kind::File, 4));
+    let metadata = tree.open("sub/b").await.metadata().await.expect("a file");
+    assert_eq!(listed[1].modified, metadata.modified);
+    let followed =
+        tree.root.list(&here, Symlinks::Beneath, 100).await.expect("a directory").entries;
+    assert_eq!(names(&followed), "abcin");
+    assert_eq!((followed[3].kind, followed[3].len), (Kind::File, 4));
+    assert_eq!(tree.root.list(&here, Symlinks::Refuse, 2).await.expect("two").entries.len(), 2);
+    for number in 0..500 {
+        tree.write(&format!("sub/a/{number:03}-{}", "x".repeat(200)), b"");
+    }
+    let many = tree.root.list(&tree.name("sub/a"), Symlinks::Refuse, 1000).await;
+    let many = many.expect("a directory");
+    assert_eq!(many.entries.len(), 500);
+    assert!(many.entries.is_sorted_by(|one, other| one.name < other.name));
+    for (path, expected) in [("sub/b", libc::ENOTDIR), ("nothing", libc::ENOENT)] {
+        let listed = tree.root.list(&tree.name(path), Symlinks::Refuse, 10).await;
+        assert_eq!(errno(&listed), expected);
+    }
+    let above = tree.root.list(Path::new(".."), Symlinks::Beneath, 10).await;
+    assert_eq!(errno(&above), libc::EXDEV);
 }
 
 fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuration) {

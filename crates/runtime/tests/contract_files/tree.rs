@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use twinring::fs::{Dir, File, Symlinks};
-use twinring::{Handle, sleep};
+use twinring::sleep;
 
 /// Where files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +109,12 @@ impl Tree {
     }
 }
 
-/// Runs a rule for each ground.
-pub(crate) fn on_all_grounds<F>(configuration: Configuration, rule: impl Fn(Tree, Handle) -> F)
-where
-    F: Future<Output = ()> + 'static,
-{
-    for ground in [Ground::Disk, Ground::Memory, Ground::Elsewhere] {
-        configuration.run_with_handle(|handle| rule(Tree::new(ground), handle));
+/// A rule for each ground.
+impl<F: Fn(Tree) -> Fut, Fut: Future<Output = ()> + 'static> Check<Tree> for F {
+    fn check(self, configuration: Configuration) {
+        for ground in [Ground::Disk, Ground::Memory, Ground::Elsewhere] {
+            configuration.run(self(Tree::new(ground)));
+        }
     }
 }
 

@@ -13,112 +13,104 @@ pub(crate) const RULES: &[Rule] = rules![
     everything_at_once_on_connected_sockets,
 ];
 
-fn the_local_address_is_reported_and_can_be_chosen(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { pktinfo: true, ..options };
-        let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-        let port = everywhere.local_addr().port();
-        for last in [1, 2, 3] {
-            let ip = Ipv4Addr::new(127, 0, 0, last);
-            let peer = peer_at(on_loopback(9));
-            peer.send_to(b"where am I", (ip, port)).expect("room");
-            let received = everywhere.recv_from().await.expect("a datagram");
-            assert_eq!(received.to, Some(IpAddr::V4(ip)));
-            assert_eq!(received.from, address_of(&peer));
-        }
-        // A source address of the sender's choice, on an unconnected socket of either family.
-        let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let chosen = [
-            (any_v4, loopback(), on_loopback(5).ip()),
-            (any_v6(), any_v6(), IpAddr::V6(Ipv6Addr::LOCALHOST)),
-        ];
-        for (from, to, source) in chosen {
-            let (from, to) = (bind_to(&options, from), bind_to(&options, to));
-            let mut datagram = Datagram::to(to.local_addr(), "chosen");
-            datagram.from = Some(source);
-            from.send_batch(&mut vec![datagram]).await.expect("room");
-            let received = to.recv_from().await.expect("a datagram");
-            assert_eq!(received.from.ip(), source);
-            assert_eq!(received.to, Some(to.local_addr().ip()));
-        }
-    });
+async fn the_local_address_is_reported_and_can_be_chosen(options: UdpOptions) {
+    let options = UdpOptions { pktinfo: true, ..options };
+    let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let port = everywhere.local_addr().port();
+    for last in [1, 2, 3] {
+        let ip = Ipv4Addr::new(127, 0, 0, last);
+        let peer = peer_at(on_loopback(9));
+        peer.send_to(b"where am I", (ip, port)).expect("room");
+        let received = everywhere.recv_from().await.expect("a datagram");
+        assert_eq!(received.to, Some(IpAddr::V4(ip)));
+        assert_eq!(received.from, address_of(&peer));
+    }
+    // A source address of the sender's choice, on an unconnected socket of either family.
+    let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let chosen = [
+        (any_v4, loopback(), on_loopback(5).ip()),
+        (any_v6(), any_v6(), IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    ];
+    for (from, to, source) in chosen {
+        let (from, to) = (bind_to(&options, from), bind_to(&options, to));
+        let mut datagram = Datagram::to(to.local_addr(), "chosen");
+        datagram.from = Some(source);
+        from.send_batch(&mut vec![datagram]).await.expect("room");
+        let received = to.recv_from().await.expect("a datagram");
+        assert_eq!(received.from.ip(), source);
+        assert_eq!(received.to, Some(to.local_addr().ip()));
+    }
 }
 
-fn a_reply_comes_from_the_address_of_the_request(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { pktinfo: true, ..options };
-        let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-        let port = everywhere.local_addr().port();
-        twinring::spawn(reflect(everywhere));
-        on_thread(move || {
-            for last in [1, 2, 77] {
-                // Connected: it would not hear an answer from another address.
-                let peer = peer();
-                peer.connect((Ipv4Addr::new(127, 0, 0, last), port)).expect("a route");
-                peer.send(&[last]).expect("room");
-                assert_eq!(next(&peer), [last]);
+async fn a_reply_comes_from_the_address_of_the_request(options: UdpOptions) {
+    let options = UdpOptions { pktinfo: true, ..options };
+    let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let port = everywhere.local_addr().port();
+    twinring::spawn(reflect(everywhere));
+    on_thread(move || {
+        for last in [1, 2, 77] {
+            // Connected: it would not hear an answer from another address.
+            let peer = peer();
+            peer.connect((Ipv4Addr::new(127, 0, 0, last), port)).expect("a route");
+            peer.send(&[last]).expect("room");
+            assert_eq!(next(&peer), [last]);
+        }
+    })
+    .await;
+}
+
+async fn dscp_and_ecn_pass_both_ways(options: UdpOptions) {
+    for local in [loopback, any_v6] {
+        let local = local();
+        let told = UdpOptions { traffic_class: true, ..options.clone() };
+        let to = bind_to(&told, local);
+        let marked = UdpOptions { dscp: 46, ..options.clone() };
+        let connected = connect(&marked, to.local_addr());
+        let unconnected = bind_to(&marked, local);
+        let plain = bind_to(&options, local);
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            for (socket, dscp) in [(&connected, 46), (&unconnected, 46), (&plain, 0)] {
+                let mut datagram = Datagram::new("marked");
+                datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
+                datagram.ecn = Some(ecn);
+                socket.send_batch(&mut vec![datagram]).await.expect("room");
+                let received = to.recv_from().await.expect("a datagram");
+                let class = received.traffic_class.map(|class| class >> 2);
+                assert_eq!((class, received.ecn()), (Some(dscp), Some(ecn)));
             }
-        })
-        .await;
-    });
+        }
+        // Without a wish of its own a datagram carries the socket's DSCP.
+        connected.send("default").await.expect("room");
+        let received = to.recv_from().await.expect("a datagram");
+        assert_eq!(received.traffic_class, Some(46 << 2));
+    }
 }
 
-fn dscp_and_ecn_pass_both_ways(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        for local in [loopback, any_v6] {
-            let local = local();
-            let told = UdpOptions { traffic_class: true, ..options.clone() };
-            let to = bind_to(&told, local);
-            let marked = UdpOptions { dscp: 46, ..options.clone() };
-            let connected = connect(&marked, to.local_addr());
-            let unconnected = bind_to(&marked, local);
-            let plain = bind_to(&options, local);
-            for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
-                for (socket, dscp) in [(&connected, 46), (&unconnected, 46), (&plain, 0)] {
-                    let mut datagram = Datagram::new("marked");
-                    datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
-                    datagram.ecn = Some(ecn);
-                    socket.send_batch(&mut vec![datagram]).await.expect("room");
-                    let received = to.recv_from().await.expect("a datagram");
-                    let class = received.traffic_class.map(|class| class >> 2);
-                    assert_eq!((class, received.ecn()), (Some(dscp), Some(ecn)));
-                }
-            }
-            // Without a wish of its own a datagram carries the socket's DSCP.
-            connected.send("default").await.expect("room");
-            let received = to.recv_from().await.expect("a datagram");
-            assert_eq!(received.traffic_class, Some(46 << 2));
-        }
-    });
-}
-
-fn everything_at_once_on_connected_sockets(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions {
-            pktinfo: true,
-            traffic_class: true,
-            gro: true,
-            buffer_count: 64,
-            dscp: 10,
-            ..options
-        };
-        for local in [loopback, any_v6] {
-            let local = local();
-            let far = bind_to(&options, local);
-            let near = connect(&options, far.local_addr());
-            let mut datagram = Datagram::new(pattern(7, 0..500));
-            datagram.ecn = Some(Ecn::Ect0);
-            near.send_batch(&mut vec![datagram]).await.expect("room");
-            let received = far.recv_from().await.expect("a datagram");
-            assert_pattern(7, 0, &received.data);
-            assert_eq!(received.from, near.local_addr());
-            assert_eq!(received.to, Some(local.ip()));
-            assert_eq!(received.traffic_class, Some(10 << 2 | 2));
-            assert!(!received.truncated);
-            far.send_batch(&mut vec![received.into_reply()]).await.expect("room");
-            let back = near.recv_from().await.expect("a datagram");
-            assert_eq!((back.from, back.to), (far.local_addr(), Some(near.local_addr().ip())));
-            assert_eq!(back.data.len(), 500);
-        }
-    });
+async fn everything_at_once_on_connected_sockets(options: UdpOptions) {
+    let options = UdpOptions {
+        pktinfo: true,
+        traffic_class: true,
+        gro: true,
+        buffer_count: 64,
+        dscp: 10,
+        ..options
+    };
+    for local in [loopback, any_v6] {
+        let local = local();
+        let far = bind_to(&options, local);
+        let near = connect(&options, far.local_addr());
+        let mut datagram = Datagram::new(pattern(7, 0..500));
+        datagram.ecn = Some(Ecn::Ect0);
+        near.send_batch(&mut vec![datagram]).await.expect("room");
+        let received = far.recv_from().await.expect("a datagram");
+        assert_pattern(7, 0, &received.data);
+        assert_eq!(received.from, near.local_addr());
+        assert_eq!(received.to, Some(local.ip()));
+        assert_eq!(received.traffic_class, Some(10 << 2 | 2));
+        assert!(!received.truncated);
+        far.send_batch(&mut vec![received.into_reply()]).await.expect("room");
+        let back = near.recv_from().await.expect("a datagram");
+        assert_eq!((back.from, back.to), (far.local_addr(), Some(near.local_addr().ip())));
+        assert_eq!(back.data.len(), 500);
+    }
 }

@@ -24,77 +24,71 @@ const DESCRIPTORS: usize = 2000;
 const MS: Duration = Duration::from_millis(1);
 
 /// Futures are polled a random number of times and dropped; every datagram comes exactly once.
-fn a_dropped_receive_loses_nothing(configuration: Configuration) {
+async fn a_dropped_receive_loses_nothing(options: UdpOptions) {
     const SENT: usize = 500;
-    in_all_ways(configuration, |options, _| async move {
-        let socket = bind(&UdpOptions { recv_buffer_bytes: Some(4 << 20), ..options.clone() });
-        let peer = peer();
-        let mut random = Random::new(27);
-        let mut received = Vec::new();
-        let mut sent = 0;
-        while received.len() < SENT {
-            for _ in 0..random.below(8) {
-                if sent < SENT {
-                    peer.send_to(&numbered(26, sent, 60), socket.local_addr()).expect("room");
-                    sent += 1;
-                }
-            }
-            match random.below(3) {
-                0 => drop(poll_once(socket.recv_batch(&mut received)).await),
-                1 => received.extend(poll_once(socket.recv_from()).await.map(|r| r.expect("one"))),
-                _ => {
-                    let wait = socket.recv_batch(&mut received);
-                    let _or_not = twinring::timeout(Duration::from_micros(100), wait).await;
-                }
-            }
-            if random.below(4) == 0 {
-                yield_now().await;
+    let socket = bind(&UdpOptions { recv_buffer_bytes: Some(4 << 20), ..options.clone() });
+    let peer = peer();
+    let mut random = Random::new(27);
+    let mut received = Vec::new();
+    let mut sent = 0;
+    while received.len() < SENT {
+        for _ in 0..random.below(8) {
+            if sent < SENT {
+                peer.send_to(&numbered(26, sent, 60), socket.local_addr()).expect("room");
+                sent += 1;
             }
         }
-        assert_all(26, &received, SENT, &options);
-    });
-}
-
-fn a_dropped_send_keeps_unsent_datagrams(configuration: Configuration) {
-    const SENT: usize = 3000;
-    in_all_ways(configuration, |options, _| async move {
-        let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
-        let from = bind(&options);
-        let datagram = |n| Datagram::to(to.local_addr(), numbered(28, n, 60));
-        let mut batch: Vec<_> = (0..SENT).map(datagram).collect();
-        while poll_once(from.send_batch(&mut batch)).await.is_none() {
-            assert!(!batch.is_empty());
+        match random.below(3) {
+            0 => drop(poll_once(socket.recv_batch(&mut received)).await),
+            1 => received.extend(poll_once(socket.recv_from()).await.map(|r| r.expect("one"))),
+            _ => {
+                let wait = socket.recv_batch(&mut received);
+                let _or_not = twinring::timeout(Duration::from_micros(100), wait).await;
+            }
+        }
+        if random.below(4) == 0 {
             yield_now().await;
         }
-        from.flush().await.expect("sent");
-        assert_all(28, &receive(&to, SENT).await, SENT, &options);
-        assert_eq!(from.stats().expect("SO_MEMINFO").sent, SENT as u64);
-    });
+    }
+    assert_all(26, &received, SENT, &options);
 }
 
-fn cancelling_ends_each_wait_once(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let socket = Rc::new(bind(&options));
-        let waiting: Vec<_> = (0..5)
-            .map(|number| {
-                let socket = Rc::clone(&socket);
-                spawn(async move {
-                    match number % 2 {
-                        0 => socket.recv_from().await.map(drop),
-                        _ => socket.recv_batch(&mut Vec::new()).await.map(drop),
-                    }
-                })
+async fn a_dropped_send_keeps_unsent_datagrams(options: UdpOptions) {
+    const SENT: usize = 3000;
+    let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
+    let from = bind(&options);
+    let datagram = |n| Datagram::to(to.local_addr(), numbered(28, n, 60));
+    let mut batch: Vec<_> = (0..SENT).map(datagram).collect();
+    while poll_once(from.send_batch(&mut batch)).await.is_none() {
+        assert!(!batch.is_empty());
+        yield_now().await;
+    }
+    from.flush().await.expect("sent");
+    assert_all(28, &receive(&to, SENT).await, SENT, &options);
+    assert_eq!(from.stats().expect("SO_MEMINFO").sent, SENT as u64);
+}
+
+async fn cancelling_ends_each_wait_once(options: UdpOptions) {
+    let socket = Rc::new(bind(&options));
+    let waiting: Vec<_> = (0..5)
+        .map(|number| {
+            let socket = Rc::clone(&socket);
+            spawn(async move {
+                match number % 2 {
+                    0 => socket.recv_from().await.map(drop),
+                    _ => socket.recv_batch(&mut Vec::new()).await.map(drop),
+                }
             })
-            .collect();
-        settle().await;
-        socket.cancel();
-        for task in waiting {
-            assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
-        }
-        // Later operations are not affected.
-        peer().send_to(b"later", socket.local_addr()).expect("room");
-        assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"later");
-    });
+        })
+        .collect();
+    settle().await;
+    socket.cancel();
+    for task in waiting {
+        assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
+    }
+    // Later operations are not affected.
+    peer().send_to(b"later", socket.local_addr()).expect("room");
+    assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"later");
 }
 
 /// So that a service can end with everything answered or counted: what came before is delivered,
@@ -102,30 +96,28 @@ fn cancelling_ends_each_wait_once(configuration: Configuration) {
 ///
 /// A datagram has come when it is in the socket. Before Linux 6.5, loopback may deliver it later than
 /// its send returns: a thread of the kernel (ksoftirqd) that runs already is left to do it.
-fn a_socket_that_stops_receiving_delivers_queued_datagrams(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let (socket, peer) = (bind(&options), peer());
-        let send = |number| {
-            peer.send_to(&numbered(33, number, 60), socket.local_addr()).expect("room");
-        };
-        send(0);
-        let bytes_each = until_queued(socket.local_addr(), 1);
-        (1..50).for_each(send);
-        until_queued(socket.local_addr(), 50 * bytes_each);
-        socket.stop_receiving().expect("memory for a filter");
-        (50..80).for_each(send);
-        assert_all(33, &receive(&socket, 50).await, 50, &options);
-        let drops = || socket.stats().expect("SO_MEMINFO").kernel_drops;
-        while drops() < 30 {
-            settle().await;
-        }
+async fn a_socket_that_stops_receiving_delivers_queued_datagrams(options: UdpOptions) {
+    let (socket, peer) = (bind(&options), peer());
+    let send = |number| {
+        peer.send_to(&numbered(33, number, 60), socket.local_addr()).expect("room");
+    };
+    send(0);
+    let bytes_each = until_queued(socket.local_addr(), 1);
+    (1..50).for_each(send);
+    until_queued(socket.local_addr(), 50 * bytes_each);
+    socket.stop_receiving().expect("memory for a filter");
+    (50..80).for_each(send);
+    assert_all(33, &receive(&socket, 50).await, 50, &options);
+    let drops = || socket.stats().expect("SO_MEMINFO").kernel_drops;
+    while drops() < 30 {
         settle().await;
-        assert!(poll_once(socket.recv_from()).await.is_none());
-        assert_eq!(drops(), 30);
-        socket.send_to("goodbye", address_of(&peer)).await.expect("room");
-        socket.flush().await.expect("sent");
-        assert_eq!(next(&peer), b"goodbye");
-    });
+    }
+    settle().await;
+    assert!(poll_once(socket.recv_from()).await.is_none());
+    assert_eq!(drops(), 30);
+    socket.send_to("goodbye", address_of(&peer)).await.expect("room");
+    socket.flush().await.expect("sent");
+    assert_eq!(next(&peer), b"goodbye");
 }
 
 /// Waits until the receive buffer of a socket that nobody reads is charged with this many bytes, and
@@ -148,15 +140,13 @@ fn until_queued(address: SocketAddr, bytes: u64) -> u64 {
     }
 }
 
-fn queued_datagrams_outlive_the_socket(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
-        let from = connect(&options, to.local_addr());
-        let mut batch: Vec<_> = (0..900).map(|n| Datagram::new(numbered(29, n, 60))).collect();
-        from.send_batch(&mut batch).await.expect("room");
-        drop(from);
-        assert_all(29, &receive(&to, 900).await, 900, &options);
-    });
+async fn queued_datagrams_outlive_the_socket(options: UdpOptions) {
+    let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
+    let from = connect(&options, to.local_addr());
+    let mut batch: Vec<_> = (0..900).map(|n| Datagram::new(numbered(29, n, 60))).collect();
+    from.send_batch(&mut batch).await.expect("room");
+    drop(from);
+    assert_all(29, &receive(&to, 900).await, 900, &options);
 }
 
 /// Blocked behind a full send buffer when the socket is dropped, all of it still goes out; unless

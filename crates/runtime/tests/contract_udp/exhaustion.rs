@@ -16,68 +16,64 @@ pub(crate) const RULES: &[Rule] = rules![
 /// The socket is not read while far more arrives than any queue holds. The kept datagrams are the
 /// first ones, in order; the kernel has counted the missing ones; afterwards everything arrives
 /// again.
-fn unread_datagrams_are_bounded_and_drops_are_counted(configuration: Configuration) {
+async fn unread_datagrams_are_bounded_and_drops_are_counted(options: UdpOptions) {
     const SENT: usize = 4000;
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions {
-            recv_buffer_bytes: Some(64 * 1024),
-            buffer_count: 64,
-            buffer_bytes: 256,
-            ..options
-        };
-        let socket = bind(&options);
-        let peer = peer();
-        // Armed, where the engine arms anything, and then not read.
-        assert!(poll_once(socket.recv_from()).await.is_none());
-        for number in 0..SENT {
-            peer.send_to(&numbered(14, number, 200), socket.local_addr()).expect("room");
-            if number % 500 == 0 {
-                settle().await;
-            }
+    let options = UdpOptions {
+        recv_buffer_bytes: Some(64 * 1024),
+        buffer_count: 64,
+        buffer_bytes: 256,
+        ..options
+    };
+    let socket = bind(&options);
+    let peer = peer();
+    // Armed, where the engine arms anything, and then not read.
+    assert!(poll_once(socket.recv_from()).await.is_none());
+    for number in 0..SENT {
+        peer.send_to(&numbered(14, number, 200), socket.local_addr()).expect("room");
+        if number % 500 == 0 {
+            settle().await;
         }
-        settle().await;
-        let mut received = Vec::new();
-        let kernel_drops = || socket.stats().expect("SO_MEMINFO").kernel_drops as usize;
-        while received.len() + kernel_drops() < SENT {
-            if poll_once(socket.recv_batch(&mut received)).await.is_none() {
-                settle().await;
-            }
+    }
+    settle().await;
+    let mut received = Vec::new();
+    let kernel_drops = || socket.stats().expect("SO_MEMINFO").kernel_drops as usize;
+    while received.len() + kernel_drops() < SENT {
+        if poll_once(socket.recv_batch(&mut received)).await.is_none() {
+            settle().await;
         }
-        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(14, &r.data)).collect();
-        if options.pending > 0 {
-            numbers.sort_unstable();
-        }
-        assert!(numbers.is_sorted() && numbers[0] == 0, "{numbers:?}");
-        numbers.dedup();
-        assert_eq!(numbers.len() + kernel_drops(), SENT);
-        assert!(kernel_drops() > 0, "all fit into 64 KiB?");
-        assert_eq!(socket.stats().expect("SO_MEMINFO").received as usize, numbers.len());
-        drop(received);
-        for number in 0..100 {
-            peer.send_to(&numbered(15, number, 200), socket.local_addr()).expect("room");
-            assert_numbered(15, &socket.recv_from().await.expect("a datagram").data);
-        }
-    });
+    }
+    let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(14, &r.data)).collect();
+    if options.pending > 0 {
+        numbers.sort_unstable();
+    }
+    assert!(numbers.is_sorted() && numbers[0] == 0, "{numbers:?}");
+    numbers.dedup();
+    assert_eq!(numbers.len() + kernel_drops(), SENT);
+    assert!(kernel_drops() > 0, "all fit into 64 KiB?");
+    assert_eq!(socket.stats().expect("SO_MEMINFO").received as usize, numbers.len());
+    drop(received);
+    for number in 0..100 {
+        peer.send_to(&numbered(15, number, 200), socket.local_addr()).expect("room");
+        assert_numbered(15, &socket.recv_from().await.expect("a datagram").data);
+    }
 }
 
 /// One task keeps all it ever got; sockets that share its buffers go on.
-fn readers_that_keep_buffers_starve_no_other_socket(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { buffer_count: 16, buffer_bytes: 512, ..options };
-        let (hoarder, other) = (bind(&options), bind(&options));
-        let peer = peer();
-        let mut kept: Vec<RecvBuf> = Vec::new();
-        for number in 0..60 {
-            let sent = numbered(16, number, 100);
-            peer.send_to(&sent, hoarder.local_addr()).expect("room");
-            kept.push(hoarder.recv_from().await.expect("a datagram").data);
-            peer.send_to(&sent, other.local_addr()).expect("room");
-            assert!(*other.recv_from().await.expect("a datagram").data == *sent);
-        }
-        for (number, data) in kept.iter().enumerate() {
-            assert_eq!(assert_numbered(16, data), number);
-        }
-    });
+async fn readers_that_keep_buffers_starve_no_other_socket(options: UdpOptions) {
+    let options = UdpOptions { buffer_count: 16, buffer_bytes: 512, ..options };
+    let (hoarder, other) = (bind(&options), bind(&options));
+    let peer = peer();
+    let mut kept: Vec<RecvBuf> = Vec::new();
+    for number in 0..60 {
+        let sent = numbered(16, number, 100);
+        peer.send_to(&sent, hoarder.local_addr()).expect("room");
+        kept.push(hoarder.recv_from().await.expect("a datagram").data);
+        peer.send_to(&sent, other.local_addr()).expect("room");
+        assert!(*other.recv_from().await.expect("a datagram").data == *sent);
+    }
+    for (number, data) in kept.iter().enumerate() {
+        assert_eq!(assert_numbered(16, data), number);
+    }
 }
 
 fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {

@@ -91,30 +91,28 @@ fn calls_per_datagram_are_counted(configuration: Configuration) {
     assert!(sent == 10 && (10..=20).contains(&received), "{received}");
 }
 
-fn a_ticker_keeps_its_moments_and_reports_missed_ones(configuration: Configuration) {
-    configuration.run(async {
-        let mut ticker = Interval::new(2 * MS);
-        let first = ticker.tick().await;
-        let mut last = first;
-        for _ in 0..20 {
-            let next = ticker.tick().await;
-            assert!(Instant::now() >= next.deadline);
-            assert_eq!(next.number, last.number + 1 + next.missed);
-            let periods = (next.number - first.number) as u32;
-            assert_eq!(next.deadline, first.deadline + 2 * MS * periods, "no drift");
-            last = next;
-        }
-        // Busy through several: the last of them is reported at once, with the number missed.
-        let until = last.deadline + 11 * MS;
-        while Instant::now() < until {}
-        let late = ticker.tick().await;
-        assert!(late.missed >= 4 && late.number > last.number + 4, "{late:?}");
-        // Dropped while it waits, it has handed nothing out.
-        let early = poll_once(ticker.tick()).await;
-        assert!(early.is_none_or(|tick| Instant::now() >= tick.deadline));
+async fn a_ticker_keeps_its_moments_and_reports_missed_ones() {
+    let mut ticker = Interval::new(2 * MS);
+    let first = ticker.tick().await;
+    let mut last = first;
+    for _ in 0..20 {
         let next = ticker.tick().await;
-        assert!(next.number > early.map_or(late.number, |tick| tick.number));
-    });
+        assert!(Instant::now() >= next.deadline);
+        assert_eq!(next.number, last.number + 1 + next.missed);
+        let periods = (next.number - first.number) as u32;
+        assert_eq!(next.deadline, first.deadline + 2 * MS * periods, "no drift");
+        last = next;
+    }
+    // Busy through several: the last of them is reported at once, with the number missed.
+    let until = last.deadline + 11 * MS;
+    while Instant::now() < until {}
+    let late = ticker.tick().await;
+    assert!(late.missed >= 4 && late.number > last.number + 4, "{late:?}");
+    // Dropped while it waits, it has handed nothing out.
+    let early = poll_once(ticker.tick()).await;
+    assert!(early.is_none_or(|tick| Instant::now() >= tick.deadline));
+    let next = ticker.tick().await;
+    assert!(next.number > early.map_or(late.number, |tick| tick.number));
 }
 
 /// Without a wait in between: after `submit` the datagram is at the other socket.

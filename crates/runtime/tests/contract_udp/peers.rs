@@ -18,6 +18,17 @@ pub(crate) fn ways() -> [UdpOptions; 3] {
     ]
 }
 
+/// A rule for each way of receiving and sending.
+impl<F, Fut> Check<UdpOptions> for F
+where
+    F: Fn(UdpOptions) -> Fut,
+    Fut: Future<Output = ()> + 'static,
+{
+    fn check(self, configuration: Configuration) {
+        in_all_ways(configuration, |options, _| self(options));
+    }
+}
+
 /// Runs `rule` for each way of receiving and sending.
 pub(crate) fn in_all_ways<F>(configuration: Configuration, rule: impl Fn(UdpOptions, Handle) -> F)
 where

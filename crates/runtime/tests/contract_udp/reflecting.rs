@@ -17,21 +17,19 @@ pub(crate) const RULES: &[Rule] = rules![
 
 const SIZES: [usize; 8] = [0, 1, 2, 172, 1199, 1472, 2047, 2048];
 
-fn every_size_is_reflected_byte_for_byte(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let socket = bind(&options);
-        let address = socket.local_addr();
-        spawn(reflect(socket));
-        on_thread(move || {
-            let peer = peer();
-            for (seed, size) in SIZES.into_iter().enumerate() {
-                let sent = pattern(seed as u64, 0..size);
-                peer.send_to(&sent, address).expect("room");
-                assert!(next(&peer) == sent, "{size} bytes");
-            }
-        })
-        .await;
-    });
+async fn every_size_is_reflected_byte_for_byte(options: UdpOptions) {
+    let socket = bind(&options);
+    let address = socket.local_addr();
+    spawn(reflect(socket));
+    on_thread(move || {
+        let peer = peer();
+        for (seed, size) in SIZES.into_iter().enumerate() {
+            let sent = pattern(seed as u64, 0..size);
+            peer.send_to(&sent, address).expect("room");
+            assert!(next(&peer) == sent, "{size} bytes");
+        }
+    })
+    .await;
 }
 
 /// Several sources at once, each with some datagrams under way: what one sends comes back in
@@ -68,79 +66,73 @@ fn the_order_of_each_source_is_kept(configuration: Configuration) {
     }
 }
 
-fn address_families_and_connectedness_combine(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        for local in [loopback, any_v6] {
-            let local = local();
-            // Unconnected to unconnected.
-            let (ours, theirs) = (bind_to(&options, local), bind_to(&options, local));
-            ours.send_to("one", theirs.local_addr()).await.expect("room");
-            let one = theirs.recv_from().await.expect("a datagram");
-            assert_eq!((&*one.data, one.from), (&b"one"[..], ours.local_addr()));
-            // Connected to unconnected and back.
-            let connected = connect(&options, theirs.local_addr());
-            assert_eq!(connected.peer_addr(), Some(theirs.local_addr()));
-            connected.send("two").await.expect("room");
-            let two = theirs.recv_from().await.expect("a datagram");
-            assert_eq!((&*two.data, two.from), (&b"two"[..], connected.local_addr()));
-            theirs.send_batch(&mut vec![two.into_reply()]).await.expect("room");
-            let back = connected.recv_from().await.expect("a datagram");
-            assert_eq!((&*back.data, back.from), (&b"two"[..], theirs.local_addr()));
-            assert_eq!((back.to, back.segment_bytes), (None, None));
-            assert!(!back.truncated);
-        }
-    });
+async fn address_families_and_connectedness_combine(options: UdpOptions) {
+    for local in [loopback, any_v6] {
+        let local = local();
+        // Unconnected to unconnected.
+        let (ours, theirs) = (bind_to(&options, local), bind_to(&options, local));
+        ours.send_to("one", theirs.local_addr()).await.expect("room");
+        let one = theirs.recv_from().await.expect("a datagram");
+        assert_eq!((&*one.data, one.from), (&b"one"[..], ours.local_addr()));
+        // Connected to unconnected and back.
+        let connected = connect(&options, theirs.local_addr());
+        assert_eq!(connected.peer_addr(), Some(theirs.local_addr()));
+        connected.send("two").await.expect("room");
+        let two = theirs.recv_from().await.expect("a datagram");
+        assert_eq!((&*two.data, two.from), (&b"two"[..], connected.local_addr()));
+        theirs.send_batch(&mut vec![two.into_reply()]).await.expect("room");
+        let back = connected.recv_from().await.expect("a datagram");
+        assert_eq!((&*back.data, back.from), (&b"two"[..], theirs.local_addr()));
+        assert_eq!((back.to, back.segment_bytes), (None, None));
+        assert!(!back.truncated);
+    }
 }
 
-fn empty_datagrams_are_datagrams(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let peer = peer();
-        for socket in [bind(&options), connect(&options, address_of(&peer))] {
-            for bytes in [&b""[..], b"", b"full", b""] {
-                peer.send_to(bytes, socket.local_addr()).expect("room");
-            }
-            let received = receive(&socket, 4).await;
-            let lengths: Vec<_> = received.iter().map(|r| r.data.len()).collect();
-            let mut expected = [0, 0, 4, 0];
-            if options.pending > 0 {
-                assert_eq!(lengths.iter().sum::<usize>(), 4);
-            } else {
-                assert_eq!(lengths, expected);
-            }
-            assert!(received.iter().all(|r| r.from == address_of(&peer) && !r.truncated));
-            // And in the other direction.
-            socket.send_to("", address_of(&peer)).await.expect("room");
-            expected.fill(0);
-            socket.flush().await.expect("sent");
-            if socket.peer_addr().is_none() {
-                assert_eq!(next(&peer), b"");
-            }
+async fn empty_datagrams_are_datagrams(options: UdpOptions) {
+    let peer = peer();
+    for socket in [bind(&options), connect(&options, address_of(&peer))] {
+        for bytes in [&b""[..], b"", b"full", b""] {
+            peer.send_to(bytes, socket.local_addr()).expect("room");
         }
-    });
+        let received = receive(&socket, 4).await;
+        let lengths: Vec<_> = received.iter().map(|r| r.data.len()).collect();
+        let mut expected = [0, 0, 4, 0];
+        if options.pending > 0 {
+            assert_eq!(lengths.iter().sum::<usize>(), 4);
+        } else {
+            assert_eq!(lengths, expected);
+        }
+        assert!(received.iter().all(|r| r.from == address_of(&peer) && !r.truncated));
+        // And in the other direction.
+        socket.send_to("", address_of(&peer)).await.expect("room");
+        expected.fill(0);
+        socket.flush().await.expect("sent");
+        if socket.peer_addr().is_none() {
+            assert_eq!(next(&peer), b"");
+        }
+    }
 }
 
-fn long_datagrams_are_truncated_and_marked(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { buffer_bytes: 100, ..options };
-        let told = UdpOptions { pktinfo: true, ..options.clone() };
-        let peer = peer();
-        for socket in [
-            bind(&options),
-            connect(&options, address_of(&peer)),
-            bind(&told),
-            connect(&told, address_of(&peer)),
-        ] {
-            for bytes in [100, 101, 9000, 99] {
-                peer.send_to(&pattern(1, 0..bytes), socket.local_addr()).expect("room");
-                let received = socket.recv_from().await.expect("a datagram");
-                assert_eq!(received.data.len(), bytes.min(100));
-                assert_eq!(received.truncated, bytes > 100, "{bytes} bytes");
-                assert_pattern(1, 0, &received.data);
-            }
-            let stats = socket.stats().expect("SO_MEMINFO");
-            assert_eq!((stats.received, stats.truncated), (4, 2));
+async fn long_datagrams_are_truncated_and_marked(options: UdpOptions) {
+    let options = UdpOptions { buffer_bytes: 100, ..options };
+    let told = UdpOptions { pktinfo: true, ..options.clone() };
+    let peer = peer();
+    for socket in [
+        bind(&options),
+        connect(&options, address_of(&peer)),
+        bind(&told),
+        connect(&told, address_of(&peer)),
+    ] {
+        for bytes in [100, 101, 9000, 99] {
+            peer.send_to(&pattern(1, 0..bytes), socket.local_addr()).expect("room");
+            let received = socket.recv_from().await.expect("a datagram");
+            assert_eq!(received.data.len(), bytes.min(100));
+            assert_eq!(received.truncated, bytes > 100, "{bytes} bytes");
+            assert_pattern(1, 0, &received.data);
         }
-    });
+        let stats = socket.stats().expect("SO_MEMINFO");
+        assert_eq!((stats.received, stats.truncated), (4, 2));
+    }
 }
 
 /// Each source lands on one of the workers, and all answer from the shared port.

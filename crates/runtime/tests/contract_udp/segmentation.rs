@@ -22,35 +22,33 @@ fn datagrams(segment: u16, data: &[u8]) -> Vec<&[u8]> {
     data.chunks(size).collect()
 }
 
-fn a_buffer_is_cut_into_datagrams(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let to = UdpOptions { recv_buffer_bytes: Some(4 << 20), ..UdpOptions::default() };
-        for local in [loopback, any_v6] {
-            let local = local();
-            let to = bind_to(&to, local);
-            let unconnected = bind_to(&options, local);
-            let connected = connect(&options, to.local_addr());
-            for socket in [unconnected, connected] {
-                let mut sent = 0;
-                for (segment, bytes) in CUTS {
-                    let data = pattern(8, 0..bytes);
-                    let expected = datagrams(segment, &data);
-                    let mut datagram = Datagram::new(data.clone());
-                    datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
-                    datagram.segment_bytes = Some(segment);
-                    assert_eq!(datagram.datagrams(), expected.len());
-                    socket.send_batch(&mut vec![datagram]).await.expect("room");
-                    let received = receive(&to, expected.len()).await;
-                    let received: Vec<_> = received.iter().map(|r| &*r.data).collect();
-                    assert!(received == expected, "{bytes} bytes by {segment}");
-                    sent += expected.len() as u64;
-                }
-                let stats = socket.stats().expect("SO_MEMINFO");
-                assert_eq!((stats.sent, stats.gso_fallbacks), (sent, 0));
-                assert_eq!(stats.send_errors.total(), 0);
+async fn a_buffer_is_cut_into_datagrams(options: UdpOptions) {
+    let to = UdpOptions { recv_buffer_bytes: Some(4 << 20), ..UdpOptions::default() };
+    for local in [loopback, any_v6] {
+        let local = local();
+        let to = bind_to(&to, local);
+        let unconnected = bind_to(&options, local);
+        let connected = connect(&options, to.local_addr());
+        for socket in [unconnected, connected] {
+            let mut sent = 0;
+            for (segment, bytes) in CUTS {
+                let data = pattern(8, 0..bytes);
+                let expected = datagrams(segment, &data);
+                let mut datagram = Datagram::new(data.clone());
+                datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
+                datagram.segment_bytes = Some(segment);
+                assert_eq!(datagram.datagrams(), expected.len());
+                socket.send_batch(&mut vec![datagram]).await.expect("room");
+                let received = receive(&to, expected.len()).await;
+                let received: Vec<_> = received.iter().map(|r| &*r.data).collect();
+                assert!(received == expected, "{bytes} bytes by {segment}");
+                sent += expected.len() as u64;
             }
+            let stats = socket.stats().expect("SO_MEMINFO");
+            assert_eq!((stats.sent, stats.gso_fallbacks), (sent, 0));
+            assert_eq!(stats.send_errors.total(), 0);
         }
-    });
+    }
 }
 
 /// Segments that are longer than the path takes are refused by the kernel and cut by the runtime. On
@@ -85,58 +83,54 @@ fn unsegmented_buffers_keep_their_place(configuration: Configuration) {
 }
 
 /// Coalesced on the way in, cut again on the way out: a reflector never touches the segments.
-fn coalesced_datagrams_are_reflected_unchanged(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions {
-            gro: true,
-            pktinfo: true,
-            buffer_count: 64,
-            recv_buffer_bytes: Some(4 << 20),
-            ..options
-        };
-        for local in [loopback, any_v6] {
-            let local = local();
-            let reflector = bind_to(&options, local);
-            let address = reflector.local_addr();
-            twinring::spawn(reflect(reflector));
-            let socket = connect(&options, address);
-            for (segment, bytes) in CUTS {
-                let data = pattern(10, 0..bytes);
-                let expected = datagrams(segment, &data);
-                let mut datagram = Datagram::new(data.clone());
-                datagram.segment_bytes = Some(segment);
-                socket.send_batch(&mut vec![datagram]).await.expect("room");
-                let mut received = receive(&socket, expected.len()).await;
-                if options.pending > 0 {
-                    // Buffers of one batch may have changed places; their contents may not.
-                    received.sort_by_key(|r| data.windows(4).position(|w| w == &r.data[..4]));
-                }
-                let segments: Vec<_> = received.iter().flat_map(Received::segments).collect();
-                if options.pending == 0 {
-                    assert!(segments == expected, "{bytes} bytes by {segment}");
-                } else {
-                    assert_eq!(segments.concat().len(), bytes);
-                }
+async fn coalesced_datagrams_are_reflected_unchanged(options: UdpOptions) {
+    let options = UdpOptions {
+        gro: true,
+        pktinfo: true,
+        buffer_count: 64,
+        recv_buffer_bytes: Some(4 << 20),
+        ..options
+    };
+    for local in [loopback, any_v6] {
+        let local = local();
+        let reflector = bind_to(&options, local);
+        let address = reflector.local_addr();
+        twinring::spawn(reflect(reflector));
+        let socket = connect(&options, address);
+        for (segment, bytes) in CUTS {
+            let data = pattern(10, 0..bytes);
+            let expected = datagrams(segment, &data);
+            let mut datagram = Datagram::new(data.clone());
+            datagram.segment_bytes = Some(segment);
+            socket.send_batch(&mut vec![datagram]).await.expect("room");
+            let mut received = receive(&socket, expected.len()).await;
+            if options.pending > 0 {
+                // Buffers of one batch may have changed places; their contents may not.
+                received.sort_by_key(|r| data.windows(4).position(|w| w == &r.data[..4]));
+            }
+            let segments: Vec<_> = received.iter().flat_map(Received::segments).collect();
+            if options.pending == 0 {
+                assert!(segments == expected, "{bytes} bytes by {segment}");
+            } else {
+                assert_eq!(segments.concat().len(), bytes);
             }
         }
-    });
+    }
 }
 
-fn coalescing_is_what_the_kernel_granted(configuration: Configuration) {
-    in_all_ways(configuration, |options, _| async move {
-        let options = UdpOptions { gro: true, buffer_count: 64, ..options };
-        let bound = options.bind(loopback()).expect("a free port");
-        let granted = bound.granted();
-        let socket = twinring::UdpSocket::from_bound(bound).expect("room");
-        let from = bind(&UdpOptions::default());
-        let mut datagram = Datagram::to(socket.local_addr(), pattern(11, 0..3000));
-        datagram.segment_bytes = Some(1000);
-        from.send_batch(&mut vec![datagram]).await.expect("room");
-        let received = receive(&socket, 3).await;
-        if granted.gro && granted.gso {
-            // Loopback never cuts: the buffer arrives as it was sent.
-            assert_eq!((received.len(), received[0].segment_bytes), (1, Some(1000)));
-        }
-        assert_eq!(socket.stats().expect("SO_MEMINFO").received, 3);
-    });
+async fn coalescing_is_what_the_kernel_granted(options: UdpOptions) {
+    let options = UdpOptions { gro: true, buffer_count: 64, ..options };
+    let bound = options.bind(loopback()).expect("a free port");
+    let granted = bound.granted();
+    let socket = twinring::UdpSocket::from_bound(bound).expect("room");
+    let from = bind(&UdpOptions::default());
+    let mut datagram = Datagram::to(socket.local_addr(), pattern(11, 0..3000));
+    datagram.segment_bytes = Some(1000);
+    from.send_batch(&mut vec![datagram]).await.expect("room");
+    let received = receive(&socket, 3).await;
+    if granted.gro && granted.gso {
+        // Loopback never cuts: the buffer arrives as it was sent.
+        assert_eq!((received.len(), received[0].segment_bytes), (1, Some(1000)));
+    }
+    assert_eq!(socket.stats().expect("SO_MEMINFO").received, 3);
 }
