@@ -241,7 +241,7 @@ impl Dir {
         }
         worker.counters.file_jobs.add(1);
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        let opening = worker.blocking().run(move || {
+        let opening = worker.shared.blocking.run(move || {
             let mut opened = sys::open_at(&root.file, &path, FLAGS, resolve);
             for _ in 1..OPEN_ATTEMPTS {
                 match opened {
@@ -286,7 +286,7 @@ impl Dir {
         let worker = current();
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
         worker.counters.file_jobs.add(1);
-        worker.blocking().run(move || list(&root.file, &path, symlinks, most)).await?
+        worker.shared.blocking.run(move || list(&root.file, &path, symlinks, most)).await?
     }
 }
 
@@ -349,7 +349,7 @@ impl File {
         }
         self.worker.counters.file_jobs.add(1);
         let handle = Arc::clone(&self.handle);
-        self.worker.blocking().run(move || Metadata::of(&handle.file)).await?
+        self.worker.shared.blocking.run(move || Metadata::of(&handle.file)).await?
     }
 
     /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the
@@ -495,7 +495,8 @@ impl Drop for File {
         // queue is full, in which case the job drops it here.
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
             let last = Arc::clone(&self.handle);
-            let _closed_anyhow = self.worker.blocking().run_detached(Box::new(move || drop(last)));
+            let _closed_anyhow =
+                self.worker.shared.blocking.run_detached(Box::new(move || drop(last)));
         }
         self.worker.wake_descriptor_waiters();
     }

@@ -63,14 +63,14 @@ const DRAINING: u8 = 1;
 const STOPPING: u8 = 2;
 
 /// State that the threads of a runtime share with its handles.
-struct Shared {
+pub(crate) struct Shared {
     stage: AtomicU8,
     /// By the numbers of the workers.
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     /// Threads for blocking work on files; none until they are needed.
-    blocking: Arc<blocking::Pool>,
+    pub(crate) blocking: Arc<blocking::Pool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
-    spawned: Arc<blocking::Pool>,
+    pub(crate) spawned: Arc<blocking::Pool>,
     workers: Vec<Arc<Counters>>,
 }
 
@@ -246,32 +246,20 @@ impl Runtime {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.builder.workers)
                 .map(|index| {
-                    std::thread::Builder::new()
-                        .name(format!("twinring-{index}"))
-                        .spawn_scoped(scope, move || run_one(index))
+                    let thread = std::thread::Builder::new().name(format!("twinring-{index}"));
+                    let started = thread.spawn_scoped(scope, move || run_one(index));
+                    // At once: those that run are waited for first.
+                    started.inspect_err(|_| self.shared.advance_to(STOPPING))
                 })
                 .collect();
-            let mut outputs = Vec::with_capacity(threads.len());
-            let mut failed = None;
-            for thread in threads {
-                let outcome = match thread {
-                    Ok(thread) => {
-                        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    }
-                    Err(error) => {
-                        self.shared.advance_to(STOPPING);
-                        Err(RuntimeError::new("starting a worker thread", Some(error)))
-                    }
-                };
-                match outcome {
-                    Ok(output) => outputs.push(output),
-                    Err(error) => drop(failed.get_or_insert(error)),
-                }
-            }
-            match failed {
-                None => Ok(outputs),
-                Some(error) => Err(error),
-            }
+            let failed = |error| RuntimeError::new("starting a worker thread", Some(error));
+            let joined = threads.into_iter().map(|thread| {
+                let thread = thread.map_err(failed)?;
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            // All of them, before the first error counts.
+            let outcomes: Vec<_> = joined.collect();
+            outcomes.into_iter().collect()
         })
     }
 

@@ -37,7 +37,7 @@ where
     T: Send + 'static,
 {
     let (worker, (work, outcome)) = (current(), job(work));
-    let pool = Arc::clone(worker.spawned());
+    let pool = Arc::clone(&worker.shared.spawned);
     JoinHandle::spawn(&worker, async move {
         let mut work = Some(work);
         // The pool outlives the tasks: an error says that there is no memory for any thread.

@@ -77,7 +77,7 @@ fn use_the_runtime() {
     stream.cancel();
     drop(TcpListener::bind("127.0.0.1:0").unwrap());
     assert!(pin!(sleep(Duration::from_secs(9))).poll(no_waker).is_pending());
-    let _begun = pin!(current().blocking().run(|| ())).poll(no_waker);
+    let _begun = pin!(current().shared.blocking.run(|| ())).poll(no_waker);
     let task = spawn(std::future::pending::<()>());
     task.abort();
     assert!(pin!(shutdown_requested()).poll(no_waker).is_pending());
@@ -121,7 +121,7 @@ async fn everything_that_waits() {
     wait_and_give_up("sleep", sleep(Duration::from_secs(9))).await;
     wait_and_give_up("join", task).await;
     wait_and_give_up("shutdown_requested", shutdown_requested()).await;
-    let job = current().blocking().run(|| std::thread::sleep(Duration::from_millis(100)));
+    let job = current().shared.blocking.run(|| std::thread::sleep(Duration::from_millis(100)));
     wait_and_give_up("job", job).await;
     let no_waker = &mut Context::from_waker(Waker::noop());
     let mut filler = Some(vec![0; 8 << 20].into());

@@ -40,7 +40,7 @@ pub(super) async fn read(worker: &Rc<Worker>, read: Box<FileRead>) -> io::Result
         _ => {}
     }
     worker.counters.file_jobs.add(1);
-    let reading = worker.blocking().run(move || {
+    let reading = worker.shared.blocking.run(move || {
         sys::read_at(&read.on.file, read.offset, &mut read.bytes, read.most, 0)?;
         Ok(read.bytes)
     });

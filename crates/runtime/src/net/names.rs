@@ -27,7 +27,7 @@ where
         return Ok(vec![address]);
     }
     let lookup = move || name.to_socket_addrs().map(Iterator::collect);
-    current().spawned().run(lookup).await?
+    current().shared.spawned.run(lookup).await?
 }
 
 /// The address, if the name is one.

@@ -2,7 +2,6 @@
 
 use super::builder::EventHandler;
 use super::{DRAINING, Runtime, RuntimeError, STOPPING, Shared};
-use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
@@ -15,7 +14,6 @@ use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, wait};
 use crate::time::{Timers, sleep_until};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
@@ -57,7 +55,7 @@ pub(crate) struct Worker {
     pub(super) shutdown_waiters: RefCell<WaitQueue>,
     /// The main future has ended, or the runtime was stopped.
     over: Cell<bool>,
-    pub(super) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pub(super) on_event: EventHandler,
 }
 
@@ -85,7 +83,7 @@ impl Worker {
         };
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
-            wake_fd: registration.inbox.eventfd.as_raw_fd(),
+            wake_fd: registration.inbox.eventfd.fd(),
             confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
@@ -130,16 +128,6 @@ impl Worker {
             drop(waiters);
             wakes.into_iter().for_each(Waker::wake);
         }
-    }
-
-    /// Threads for work of the program.
-    pub(crate) fn spawned(&self) -> &Arc<blocking::Pool> {
-        &self.shared.spawned
-    }
-
-    /// Threads for blocking work on files.
-    pub(crate) fn blocking(&self) -> &Arc<blocking::Pool> {
-        &self.shared.blocking
     }
 
     /// The number of the round: data that tasks handle in a round had arrived when it began.
@@ -258,14 +246,6 @@ impl Worker {
         }
     }
 
-    /// Hands queued operations to the kernel.
-    fn submit(&self) -> io::Result<()> {
-        let mut wakes = Vec::new();
-        self.driver.borrow_mut().submit(&mut wakes)?;
-        wakes.into_iter().for_each(Waker::wake);
-        Ok(())
-    }
-
     #[inline(never)]
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(&self.registration.inbox));
@@ -307,9 +287,7 @@ impl Drop for Over<'_> {
 }
 
 /// Makes a worker the current one of its thread; shuts it down when dropped.
-struct Enter {
-    worker: Rc<Worker>,
-}
+struct Enter(Rc<Worker>);
 
 impl Enter {
     fn new(worker: Rc<Worker>) -> Result<Enter, RuntimeError> {
@@ -317,18 +295,18 @@ impl Enter {
             return Err(RuntimeError::new("a runtime runs on this thread already", None));
         }
         CURRENT.set(Some(Rc::clone(&worker)));
-        Ok(Enter { worker })
+        Ok(Enter(worker))
     }
 }
 
 impl Drop for Enter {
     fn drop(&mut self) {
-        self.worker.abort_tasks();
+        let worker = &self.0;
+        worker.abort_tasks();
         let mut wakes = Vec::new();
-        let patience = self.worker.shared.patience();
-        self.worker.driver.borrow_mut().teardown(patience, &mut wakes);
+        worker.driver.borrow_mut().teardown(worker.shared.patience(), &mut wakes);
         drop(wakes);
-        self.worker.publish_in_use(&self.worker.driver.borrow());
+        worker.publish_in_use(&worker.driver.borrow());
         CURRENT.take();
     }
 }
@@ -342,7 +320,10 @@ impl Drop for Enter {
 /// # Panics
 /// Outside a twinring runtime.
 pub fn submit() -> io::Result<()> {
-    current().submit()
+    let mut wakes = Vec::new();
+    current().driver.borrow_mut().submit(&mut wakes)?;
+    wakes.into_iter().for_each(Waker::wake);
+    Ok(())
 }
 
 /// The durations of this worker's system calls since it started, or since [`restart_call_times`];

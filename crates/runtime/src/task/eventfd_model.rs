@@ -7,7 +7,7 @@
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 pub(crate) struct EventFd {
     count: AtomicU64,
@@ -28,7 +28,7 @@ pub(crate) enum Watch {
 }
 
 impl EventFd {
-    pub(super) fn new() -> io::Result<EventFd> {
+    pub(crate) fn new() -> io::Result<EventFd> {
         Ok(EventFd {
             count: AtomicU64::new(0),
             edge: AtomicBool::new(false),
@@ -43,7 +43,7 @@ impl EventFd {
         self.sleeper.notify();
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.count.swap(0, Ordering::Acquire);
     }
 
@@ -67,11 +67,9 @@ impl EventFd {
             }
         }
     }
-}
 
-impl AsRawFd for EventFd {
     /// No model has a driver that would use it.
-    fn as_raw_fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         -1
     }
 }

@@ -12,35 +12,26 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Why a task has no result.
-pub struct JoinError(Repr);
-
-enum Repr {
-    Cancelled,
-    /// A mutex, because a payload need not be `Sync` and an error should be.
-    Panic(Mutex<Panic>),
-}
-
 /// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-impl JoinError {
-    pub(crate) fn cancelled() -> JoinError {
-        JoinError(Repr::Cancelled)
-    }
+/// Why a task has no result: its panic, or none if it was cancelled. A mutex, because a payload need not be
+/// `Sync` and an error should be.
+pub struct JoinError(Option<Mutex<Panic>>);
 
+impl JoinError {
     pub(crate) fn panicked(payload: Panic) -> JoinError {
-        JoinError(Repr::Panic(Mutex::new(payload)))
+        JoinError(Some(Mutex::new(payload)))
     }
 
     /// True if the task was aborted, or its runtime ended first.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self.0, Repr::Cancelled)
+        self.0.is_none()
     }
 
     /// True if the task panicked.
     pub fn is_panic(&self) -> bool {
-        matches!(self.0, Repr::Panic(_))
+        self.0.is_some()
     }
 
     /// The payload of the task's panic, for [`std::panic::resume_unwind`].
@@ -48,12 +39,8 @@ impl JoinError {
     /// # Errors
     /// The error itself, if the task did not panic.
     pub fn try_into_panic(self) -> Result<Panic, JoinError> {
-        match self.0 {
-            Repr::Panic(payload) => {
-                Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
-            }
-            Repr::Cancelled => Err(self),
-        }
+        let payload = self.0.ok_or(JoinError(None))?;
+        Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// As [`try_into_panic`](JoinError::try_into_panic).
@@ -73,15 +60,13 @@ impl fmt::Debug for JoinError {
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Repr::Cancelled => f.write_str("the task was aborted, or its runtime ended first"),
-            Repr::Panic(payload) => {
-                let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
-                match message(&**payload) {
-                    Some(message) => write!(f, "the task panicked: {message}"),
-                    None => f.write_str("the task panicked"),
-                }
-            }
+        let Some(payload) = &self.0 else {
+            return f.write_str("the task was aborted, or its runtime ended first");
+        };
+        let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
+        match message(&**payload) {
+            Some(message) => write!(f, "the task panicked: {message}"),
+            None => f.write_str("the task panicked"),
         }
     }
 }
@@ -134,7 +119,7 @@ impl<T> Outcome<T> {
         }
         match std::mem::replace(&mut *state, State::Taken) {
             State::Ended(outcome) => Poll::Ready(outcome),
-            State::Running(_) | State::Taken => Poll::Ready(Err(JoinError::cancelled())),
+            State::Running(_) | State::Taken => Poll::Ready(Err(JoinError(None))),
         }
     }
 }
@@ -175,7 +160,7 @@ impl<T> Completion<T> {
 
 impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
-        self.settle(Err(JoinError::cancelled()));
+        self.settle(Err(JoinError(None)));
     }
 }
 

@@ -2,11 +2,8 @@
 
 // The local executor: tasks, the ready queue, and waking from this thread and from others.
 
-#[cfg(not(all(test, loom)))]
-mod eventfd;
 #[cfg(all(test, loom))]
-#[path = "eventfd_model.rs"]
-mod eventfd;
+mod eventfd_model;
 mod inbox;
 mod join;
 mod join_set;
@@ -14,7 +11,7 @@ mod wait_queue;
 mod waker;
 
 #[cfg(all(test, loom))]
-pub(crate) use eventfd::Watch;
+pub(crate) use eventfd_model::Watch;
 pub(crate) use inbox::{Inbox, Registration};
 pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
 pub(crate) use join::{OUTSIDE, Outcome, Panic, task_for};

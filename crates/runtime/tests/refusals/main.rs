@@ -1,7 +1,10 @@
 //! Errors injected into each system call of the engines, by a seccomp filter on the worker's thread:
 //! each ends in an error, a notice or a pause, never in a future that waits for ever or in a busy loop.
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
 use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream as Peer};
 use std::os::fd::AsFd;
@@ -26,6 +29,7 @@ const TESTS: &[Test] = tests![
     datagrams_that_cannot_be_sent_are_counted,
     waits_in_milliseconds_serve_as_well,
     data_behind_descriptors_is_received,
+    a_worker_that_cannot_start_stops_the_others,
 ];
 
 fn main() -> ExitCode {
@@ -41,8 +45,13 @@ const WATCHED: Duration = Duration::from_millis(300);
 
 /// From now on, `call` answers `errno` on this thread.
 fn refuse(call: libc::c_long, errno: i32) {
+    refuse_if(call, errno, Vec::new());
+}
+
+/// Only calls that meet one of the rules, if there are any.
+fn refuse_if(call: libc::c_long, errno: i32, rules: Vec<SeccompRule>) {
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture");
-    let rules = [(call, Vec::new())].into_iter().collect();
+    let rules = [(call, rules)].into_iter().collect();
     let answer = SeccompAction::Errno(errno as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).expect("a filter");
     let program: BpfProgram = filter.try_into().expect("a program");
@@ -258,4 +267,27 @@ fn send_with_a_descriptor(
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty())
+}
+
+/// The workers before it were waited for, and ran on.
+fn a_worker_that_cannot_start_stops_the_others() {
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = Runtime::builder().engine(EngineChoice::Epoll).workers(64).build();
+        let runtime = runtime.expect("descriptors for 64");
+        // The C library keeps the stack of this one for the first worker, and has none for the last.
+        thread::spawn(|| {}).join().expect("it does nothing");
+        let mask = libc::MAP_STACK as u64;
+        let stacks = [
+            SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 20),
+            SeccompCondition::new(3, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), mask),
+        ];
+        let stacks = stacks.map(|condition| condition.expect("a condition")).to_vec();
+        let rule = SeccompRule::new(stacks).expect("a rule");
+        refuse_if(libc::SYS_mmap, libc::ENOMEM, vec![rule]);
+        let error = runtime.run(|_| std::future::pending::<()>()).expect_err("no stack");
+        done.send(error.to_string()).expect("the test waits");
+    });
+    let error = ended.recv_timeout(PATIENCE).expect("it ends");
+    assert!(error.contains("starting a worker thread"), "{error}");
 }

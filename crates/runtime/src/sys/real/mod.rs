@@ -18,7 +18,7 @@ use rustix::io::retry_on_intr;
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Instant;
 
@@ -168,13 +168,30 @@ fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(bytes as usize)
 }
 
-/// An eventfd(2) used to wake a worker that waits in the kernel.
-pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+/// The eventfd(2) that wakes a worker; its driver watches it.
+pub(crate) struct EventFd(OwnedFd);
+
+#[cfg_attr(all(test, loom), allow(dead_code, reason = "models have no eventfd"))]
+impl EventFd {
+    pub(crate) fn new() -> io::Result<EventFd> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(EventFd(rustix::event::eventfd(0, flags)?))
+    }
+
+    pub(crate) fn signal(&self) {
+        eventfd_signal(self.0.as_fd());
+    }
+
+    pub(crate) fn clear(&self) {
+        eventfd_clear(self.0.as_fd());
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 /// Adds one to an eventfd. A full counter (EAGAIN) already wakes its reader and is not an error.
-#[cfg_attr(all(test, loom), allow(dead_code, reason = "models have no eventfd"))]
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
     let _full_is_fine = retry_on_intr(|| rustix::io::write(fd, &1u64.to_ne_bytes()));
 }
