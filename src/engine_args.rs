@@ -18,7 +18,7 @@ pub(crate) const CPU_MAX: usize = 8192;
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why. `both` runs workers of either
-    /// engine beside each other and compares their CPU time. [default: auto]
+    /// engine beside each other, and the final report has the counters of each. [default: auto]
     #[arg(long, value_name = "auto|io_uring|epoll|both")]
     pub(crate) engine: Option<Mode>,
     /// Worker threads, each with its own ring or epoll set. With `--engine both` their engines alternate.
@@ -41,7 +41,7 @@ pub(crate) struct EngineArgs {
 pub(crate) enum Mode {
     /// One engine for all workers.
     One(EngineChoice),
-    /// Both, compared.
+    /// Both, beside each other.
     Both,
 }
 
@@ -71,8 +71,8 @@ impl EngineArgs {
         }
     }
 
-    /// True if workers of both engines are compared.
-    pub(crate) fn compares(&self) -> bool {
+    /// True if workers of both engines run.
+    pub(crate) fn is_both(&self) -> bool {
         self.engine == Some(Mode::Both)
     }
 
@@ -91,7 +91,7 @@ impl EngineArgs {
         let workers = self.workers.map_or(workers, |count| count.get() as usize);
         Runtime::builder()
             .engine(engine)
-            .side_by_side(self.compares())
+            .side_by_side(self.is_both())
             .workers(workers)
             .pin(self.pin.iter().flat_map(|list| list.0.0.iter().copied()).collect())
             .uring(self.uring.clone().unwrap_or_default())

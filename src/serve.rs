@@ -2,10 +2,10 @@
 
 mod admin;
 mod allow;
+mod both;
 mod families;
 pub mod fuzzing;
 mod http;
-mod live;
 mod manager;
 mod notices;
 mod operate;

@@ -100,7 +100,7 @@ fn servers_start_with_every_setting() {
         assert_eq!(engine, "epoll");
         assert!(why_not.contains("io_uring_disabled is 2"), "{why_not}");
     }
-    // Both engines cannot be compared, which is said once; the server serves.
+    // Both engines cannot run, which is said once; the server serves.
     let server = Server::echo("both", &[]);
     assert_eq!((&server.ready["engine"], &server.ready["workers"]), (&"epoll".into(), &2.into()));
     let ended = server.terminate();

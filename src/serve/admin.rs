@@ -1,6 +1,5 @@
 //! `--admin`: the address of a server for its operator.
 
-use super::live::WithEngines;
 use super::operate::AtEnd;
 use super::problems::with_remedy;
 use super::report::Subject;
@@ -12,8 +11,7 @@ use twinring_services::http::{Admin, Pages};
 
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct AdminArgs {
-    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread; with --engine both also
-    /// `/engines.json`. Do not expose it.
+    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread. Do not expose it.
     #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
     pub(super) admin: Option<SocketAddr>,
 }
@@ -45,7 +43,7 @@ pub(super) fn with_details<C>(subject: Subject<C>, admin: Option<&Admin>) -> Sub
 /// When its thread or engine cannot be started.
 pub(super) fn start(
     admin: Option<Admin>,
-    pages: WithEngines<impl Pages>,
+    pages: impl Pages,
 ) -> io::Result<Option<AtEnd>> {
     let Some(admin) = admin else { return Ok(None) };
     let running = admin.start(pages)?;

@@ -13,7 +13,7 @@ mod values;
 
 pub(super) use arguments::HttpArgs;
 
-use super::live::{Live, Unit, WithEngines};
+use super::both::Both;
 use super::notices::{self, print_once};
 use super::operate::{Hooks, operate};
 use super::problems::{USAGE, refuse, with_remedy};
@@ -218,7 +218,7 @@ fn run(
             .adopt(passed_tls, &options, Some(tls))?,
         None => service,
     };
-    let (service, live) = Live::prepare(&server.engine, &prepared.runtime, Unit::Request, service)?;
+    let both = Both::of(&server.engine, &prepared.runtime, &service)?;
     let admin = server.admin.bind()?;
     if prepared.identity.is_none() && user::is_root() {
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
@@ -236,7 +236,7 @@ fn run(
         None => service,
     };
     let service = service.on_error(|line| notices::tell(format!("twinring: {line}")));
-    let engine = engine_name(runtime.features(), live.is_some());
+    let engine = engine_name(runtime.features(), both.is_some());
     let observer = service.observer(engine, service.metrics());
     let mut subject = Subject::new("http", service.addresses(), service.counters());
     if let encrypted @ [_, ..] = &service.addresses()[plain..] {
@@ -246,7 +246,7 @@ fn run(
     }
     let subject = admin::with_details(subject, admin.as_ref());
     let drain_timeout = server.keys.timeouts().drain;
-    let mut hooks = Hooks { drain_timeout, signals, live: live.clone(), ..Hooks::default() };
+    let mut hooks = Hooks { drain_timeout, signals, both, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
@@ -254,8 +254,7 @@ fn run(
     let (is_confined, settings) = (sandbox.limits_files(), service.settings());
     let reloader = Reloader::start(Running { args, started, settings, tls, is_confined })?;
     hooks.signals.on(SIGHUP, move || reloader.request());
-    let pages = WithEngines { pages: observer, live };
-    let end_admin = admin::start(admin, pages)?;
+    let end_admin = admin::start(admin, observer)?;
     hooks.at_end = Some(Box::new(move |signals| {
         log.iter().for_each(|log| log::finish(log, signals));
         if let Some(end) = end_admin {

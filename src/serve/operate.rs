@@ -1,6 +1,6 @@
 //! From a bound service to its exit code: it runs until a signal ends it, and reports on the way.
 
-use super::live::Live;
+use super::both::Both;
 use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
 use super::sandbox::Sandbox;
 use super::sandbox::paths::Paths;
@@ -21,8 +21,8 @@ pub(super) type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 pub(super) struct Hooks {
     /// How long a drain may take.
     pub(super) drain_timeout: Duration,
-    /// The comparison of the engines.
-    pub(super) live: Option<Arc<Live>>,
+    /// Set if workers of both engines run.
+    pub(super) both: Option<Both>,
     /// Actions on signals that do not end it.
     pub(super) signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report. It may wait for a
@@ -46,16 +46,13 @@ where
     Fut: Future<Output = io::Result<()>> + 'static,
 {
     let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
-    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.live.clone()));
+    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.both));
     let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
     let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
     let unsealed = Arc::new(OnceLock::new());
     let problem = Arc::clone(&unsealed);
-    let live = hooks.live;
     let run = prepare(Box::new(move || match sealing.seal(json) {
         Ok(report) => {
-            // First, so that the comparison runs before the ready line is printed.
-            live.iter().for_each(Live::start);
             ready.ready(&report);
             manager::tell("READY=1");
             if sealing.only_checks() {

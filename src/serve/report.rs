@@ -1,11 +1,12 @@
 //! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
-use super::live::{self, Live};
+use super::both::{self, Both};
 use super::sandbox::parts::Report;
 use crate::output::{complain, print_line};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -105,22 +106,18 @@ pub(super) struct Reporter<C> {
     started: Instant,
     handle: Handle,
     stage: Mutex<Stage>,
-    live: Option<Arc<Live>>,
+    both: Option<Both>,
 }
 
 impl<C: Serialize + 'static> Reporter<C> {
     pub(super) fn new(
-        mut subject: Subject<C>,
+        subject: Subject<C>,
         json: bool,
         runtime: &Runtime,
-        live: Option<Arc<Live>>,
+        both: Option<Both>,
     ) -> Reporter<C> {
-        if let Some(live) = &live {
-            let (details, text) = live.details();
-            subject = subject.with_details("engines", &details, text);
-        }
         Reporter {
-            live,
+            both,
             subject,
             json,
             features: runtime.features().clone(),
@@ -133,7 +130,7 @@ impl<C: Serialize + 'static> Reporter<C> {
     }
 
     fn engine(&self) -> String {
-        engine_name(&self.features, self.live.is_some())
+        engine_name(&self.features, self.both.is_some())
     }
 
     /// Prints the line on standard output that announces a ready service.
@@ -220,7 +217,13 @@ impl<C: Serialize + 'static> Reporter<C> {
             service: self.subject.name.to_owned(),
             engine: self.engine(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
-            engines: self.live.as_ref().map(|live| live.engines()),
+            engines: self.both.as_ref().filter(|_| reason.is_some()).map_or_else(
+                BTreeMap::new,
+                |both| {
+                    let calls = self.handle.worker_counters().map(|counters| counters.syscalls);
+                    both.counters(&calls.collect::<Vec<_>>())
+                },
+            ),
             reason: reason.map(str::to_owned),
             service_counters: Fields::of(&counters),
             runtime_counters: Fields::of(&self.handle.counters()),
@@ -228,12 +231,8 @@ impl<C: Serialize + 'static> Reporter<C> {
         if self.json {
             return print_json(&statistics);
         }
-        if let Some(engines) = &statistics.engines {
-            // Each period the result is enough.
-            complain(&match reason {
-                Some(_) => live::summary(engines),
-                None => format!("engines: {}", live::verdict(engines)),
-            });
+        for (engine, counters) in &statistics.engines {
+            complain(&both::line(engine, counters));
         }
         if let (None, Some(row)) = (reason, &self.subject.row) {
             return complain(&row(statistics.uptime_s, &counters));
@@ -248,8 +247,8 @@ impl<C: Serialize + 'static> Reporter<C> {
 }
 
 /// The engine in use, or both.
-pub(super) fn engine_name(features: &Features, compares: bool) -> String {
-    match compares {
+pub(super) fn engine_name(features: &Features, both: bool) -> String {
+    match both {
         true => "io_uring+epoll".to_owned(),
         false => features.engine().to_string(),
     }

@@ -3,7 +3,7 @@
 use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;
 use super::families;
-use super::live::{Live, Unit, WithEngines};
+use super::both::Both;
 use super::notices::print_once;
 use super::operate::{Hooks, become_unprivileged, operate};
 use super::problems::{USAGE, refuse, with_remedy};
@@ -102,7 +102,7 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
     let [listen] = families::available([&args.listen]);
     let service = bind(&listen, &options, limits, runtime.workers(), handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
-    let (service, live) = Live::prepare(&args.engine, &runtime, Unit::KibReceived, service)?;
+    let both = Both::of(&args.engine, &runtime, &service)?;
     let subject = Subject::new(name, service.addresses(), service.counters());
     let allowed = args.allow.list();
     let subject =
@@ -111,10 +111,10 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
     let subject = admin::with_details(subject, admin.as_ref());
     let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
     become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
-    let engine = engine_name(runtime.features(), live.is_some());
+    let engine = engine_name(runtime.features(), both.is_some());
     let observer = service.observer(engine, plain_metrics(name, service.counters()));
-    let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
-    let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
+    let at_end = admin::start(admin, observer)?;
+    let hooks = Hooks { drain_timeout: args.drain_timeout, both, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)

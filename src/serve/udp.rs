@@ -5,7 +5,7 @@ mod table;
 
 pub(super) use arguments::UdpArgs;
 
-use super::live::{Live, Unit, WithEngines};
+use super::both::Both;
 use super::operate::{Hooks, become_unprivileged, operate};
 use super::problems::{USAGE, refuse, with_remedy};
 use super::report::{Subject, engine_name};
@@ -59,7 +59,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let details = Details { max_datagram_bytes: args.max_datagram_with(granted), granted };
     let allowed = args.allow.list();
     let table = Table::default();
-    let (service, live) = Live::prepare(&args.engine, &runtime, Unit::Datagram, service)?;
+    let both = Both::of(&args.engine, &runtime, &service)?;
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))
         .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")))
@@ -68,10 +68,10 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let subject = admin::with_details(subject, admin.as_ref());
     let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
     become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
-    let engine = engine_name(runtime.features(), live.is_some());
+    let engine = engine_name(runtime.features(), both.is_some());
     let observer = service.observer(engine, plain_metrics("udp", service.counters()));
-    let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
-    let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
+    let at_end = admin::start(admin, observer)?;
+    let hooks = Hooks { drain_timeout: args.drain_timeout, both, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)

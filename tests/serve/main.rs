@@ -39,7 +39,6 @@ fn main() -> std::process::ExitCode {
         echo::TESTS,
         echo::ENGINE_TESTS,
         engines::TESTS,
-        engines::ENGINE_TESTS,
         families::TESTS,
         families::ENGINE_TESTS,
         http2::TESTS,

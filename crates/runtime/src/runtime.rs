@@ -158,10 +158,15 @@ impl Handle {
         Ok(handle)
     }
 
+    /// The counters of each worker, at this moment.
+    pub fn worker_counters(&self) -> impl Iterator<Item = CounterSnapshot> {
+        self.shared.workers.iter().map(|counters| counters.snapshot())
+    }
+
     /// The counters summed over all workers, at this moment.
     pub fn counters(&self) -> CounterSnapshot {
         let mut sum = CounterSnapshot::default();
-        self.shared.workers.iter().for_each(|counters| sum.merge(&counters.snapshot()));
+        self.worker_counters().for_each(|counters| sum.merge(&counters));
         sum
     }
 }

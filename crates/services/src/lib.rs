@@ -15,6 +15,6 @@ pub mod udp;
 
 pub use process::{raise_descriptor_limit, take_no_signals};
 pub use server::{
-    AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage, Work,
+    AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage,
 };
 pub use tcp::{Connection, Limits, Tcp, TcpService};

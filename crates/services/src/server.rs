@@ -7,7 +7,7 @@ mod meters;
 mod tasks;
 
 pub use admission::AllowList;
-pub use meters::{Meters, Reading, ServiceCounters, Work};
+pub use meters::{Meters, Reading, ServiceCounters};
 
 pub(crate) use admission::{AddressPermit, ConnectionLimiter, Refused, is_one_host, network_of};
 pub(crate) use connections::{Connections, Ending, Limit, Open, Tracked, Tracking};
@@ -72,8 +72,6 @@ pub struct Server<S: Service> {
     on_ready: Box<dyn Fn() + Send + Sync>,
     pub(crate) stage: Arc<SharedStage>,
     meters: Meters,
-    /// The time between two readings; `None` reads nothing.
-    meter_period: Option<Duration>,
 }
 
 /// A worker's part of a service, as it runs. It is boxed where the service is written, so that it is
@@ -106,7 +104,6 @@ impl<S: Service> Server<S> {
             on_ready: Box::new(|| {}),
             stage: Arc::default(),
             meters: Meters::new(workers),
-            meter_period: None,
         }
     }
 
@@ -131,25 +128,14 @@ impl<S: Service> Server<S> {
         self
     }
 
-    /// Makes each worker read its work and its CPU time every `period`.
-    pub fn metered(mut self, period: Duration) -> Server<S> {
-        self.meter_period = Some(period);
-        self
-    }
-
-    /// The readings of the workers, which outlive the service. See [`metered`](Server::metered).
+    /// The readings of the workers, which outlive the service.
     pub fn meters(&self) -> Meters {
         self.meters.clone()
     }
 
-    /// Begins to read a worker, if the service is metered.
-    pub(crate) fn meter(
-        &self,
-        worker: usize,
-        work: impl Fn() -> Work + 'static,
-    ) -> Option<Metering> {
-        let period = self.meter_period?;
-        Some(Metering::start(&self.meters, worker, period, work))
+    /// Reads a worker when the result is dropped.
+    pub(crate) fn meter<W: Fn() -> Reading>(&self, worker: usize, work: W) -> Metering<W> {
+        Metering { meters: self.meters.clone(), worker, work }
     }
 
     /// The addresses it listens on, with the ports that the kernel chose.

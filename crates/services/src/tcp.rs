@@ -127,7 +127,7 @@ impl Service for Tcp {
                 connections: Connections::new(),
             });
             let counters = Arc::clone(&counters[worker]);
-            let _metering = server.meter(worker, move || counters.work());
+            let _metering = server.meter(worker, move || counters.reading());
             server.serve(listeners, &part).await
         })
     }

@@ -19,7 +19,7 @@ mod reflector;
 pub use crate::rate::SOURCES_MAX;
 pub use counters::UdpCounters;
 
-use crate::server::{AllowList, Running, Server, Service, Work, end_vital, spawn_vital};
+use crate::server::{AllowList, Reading, Running, Server, Service, end_vital, spawn_vital};
 use counters::StatsRequest;
 use reflector::{Port, reflect};
 use std::convert::Infallible;
@@ -145,7 +145,7 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
         })
         .collect();
     let metered = Rc::clone(&ports);
-    let _metering = server.meter(worker, move || work(&metered));
+    let _metering = server.meter(worker, move || reading(&metered));
     server.worker_is_ready();
     shutdown_requested().await;
     server.stage.begin_drain();
@@ -165,10 +165,10 @@ fn sum(ports: &[Rc<Port>]) -> UdpCounters {
 }
 
 /// The work of a worker: the datagrams that it answered.
-fn work(ports: &[Rc<Port>]) -> Work {
+fn reading(ports: &[Rc<Port>]) -> Reading {
     let counters = sum(ports);
     let bytes = counters.received_bytes + counters.sent_bytes;
-    Work { units: counters.sockets.sent, bytes, ..Work::default() }
+    Reading { units: counters.sockets.sent, bytes, ..Reading::default() }
 }
 
 /// Replies to requests for the counters of one worker, and stores the final ones when the worker

@@ -7,7 +7,7 @@
 //! - [`tcp`], [`http`], [`udp`]: results of the load generators; [`requests`] is common to the
 //!   first two, [`load`] to all three.
 //! - [`histogram`]: histograms without loss, and percentiles of them.
-//! - [`serve`]: the lines of a server; [`engines`]: its comparison of both engines.
+//! - [`serve`]: the lines of a server.
 
 /// Adds the counters of a result to those of another; sums from files may overflow.
 macro_rules! add_counts {
@@ -17,7 +17,6 @@ macro_rules! add_counts {
 }
 
 mod common;
-pub mod engines;
 mod fields;
 pub mod histogram;
 pub mod http;

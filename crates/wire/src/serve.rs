@@ -1,12 +1,12 @@
 //! The lines of `twinring serve`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Fields;
-use crate::engines::Engines;
 
 /// The schema of these lines.
 pub const SCHEMA: &str = "twinring.serve/1";
@@ -61,9 +61,9 @@ pub struct Statistics {
     /// Since the process started, to a hundredth.
     #[serde(default)]
     pub uptime_s: f64,
-    /// The comparison of the engines; only with `--engine both`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engines: Option<Engines>,
+    /// The counters of each engine; only in the final line with `--engine both`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub engines: BTreeMap<String, EngineCounters>,
     /// The reason for the end of the service; only in the final line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -73,4 +73,24 @@ pub struct Statistics {
     /// Counters of the runtime.
     #[serde(default)]
     pub runtime_counters: Fields,
+}
+
+/// What the workers of one engine did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct EngineCounters {
+    /// Workers.
+    pub workers: u64,
+    /// Answered requests or datagrams; for the echo, which sees no messages, received bytes.
+    pub units: u64,
+    /// Bytes received and sent.
+    pub bytes: u64,
+    /// Connections that were accepted; 0 for UDP.
+    pub connections: u64,
+    /// CPU time of their threads in user mode.
+    pub cpu_user_s: f64,
+    /// CPU time of their threads in the kernel. Softirq work on other CPUs is not in there.
+    pub cpu_system_s: f64,
+    /// System calls of the runtime.
+    pub syscalls: u64,
 }

@@ -2,7 +2,7 @@
 
 use super::Status;
 use super::hosts::Sites;
-use crate::server::{Count, Work};
+use crate::server::{Count, Reading};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,6 @@ macro_rules! counters {
         /// Live counters of one worker.
         #[derive(Debug, Default)]
         pub(super) struct WorkerCounters {
-            /// Microseconds of the exchanges that were observed, and their number.
-            latency_us: Count,
-            latencies: Count,
             $(pub(super) $name: Count,)*
         }
 
@@ -149,12 +146,6 @@ impl WorkerCounters {
         class.add(1);
     }
 
-    /// Counts the duration of an observed exchange.
-    pub(super) fn count_latency(&self, duration: Duration) {
-        self.latency_us.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
-        self.latencies.add(1);
-    }
-
     /// All that metrics show, those of a metric together.
     pub(super) fn metrics(&self) -> Vec<Shown> {
         let derived = |metric, label, help, value| Shown { metric, label, help, value };
@@ -174,12 +165,10 @@ impl WorkerCounters {
     }
 
     /// The work of this worker.
-    pub(super) fn work(&self) -> Work {
-        let (closed, accepted) = (self.closed.get(), self.accepted.get());
+    pub(super) fn reading(&self) -> Reading {
         let bytes = self.received_bytes.get() + self.sent_bytes.get();
-        let open = accepted.saturating_sub(closed);
-        let (latency_us, latencies) = (self.latency_us.get(), self.latencies.get());
-        Work { units: self.requests.get(), bytes, accepted, open, latency_us, latencies }
+        let (units, connections) = (self.requests.get(), self.accepted.get());
+        Reading { units, bytes, connections, ..Reading::default() }
     }
 }
 

@@ -139,7 +139,6 @@ impl Drop for Record {
         worker.clock.tick();
         let duration = worker.clock.now().saturating_duration_since(self.began);
         if let Some(status) = self.status {
-            worker.counters.count_latency(duration);
             if let Some(durations) = &self.durations {
                 durations.observe(status, duration);
             }

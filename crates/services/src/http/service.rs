@@ -155,7 +155,7 @@ impl Service for Http {
         Box::pin(async move {
             let part = Rc::new(Worker::new(&server.service, worker));
             let counters = Arc::clone(&part.counters);
-            let _metering = server.meter(worker, move || counters.work());
+            let _metering = server.meter(worker, move || counters.reading());
             server.serve(listeners, &part).await
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Each worker is the only writer of its own [`WorkerCounters`], so a count is a load and a store
 //! and no locked instruction. Any thread may read them at any time. CPU time is read by the worker
-//! itself, so that it is of the same moment as its counters.
+//! itself when it ends.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -10,8 +10,7 @@ use serde::Serialize;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use twinring::{JoinHandle, sleep_until, spawn};
+use std::time::Duration;
 
 /// A count with one writer.
 #[derive(Debug, Default)]
@@ -49,12 +48,10 @@ pub(crate) struct WorkerCounters {
 
 impl WorkerCounters {
     /// The work of this worker. Its service sees no messages: a unit is a received byte.
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn reading(&self) -> Reading {
         let units = self.received_bytes.get();
-        let (closed, accepted) = (self.closed.get(), self.accepted.get());
         let bytes = units + self.sent_bytes.get();
-        let open = accepted.saturating_sub(closed);
-        Work { units, bytes, accepted, open, ..Work::default() }
+        Reading { units, bytes, connections: self.accepted.get(), ..Reading::default() }
     }
 }
 
@@ -106,48 +103,23 @@ impl ServiceCounters {
     }
 }
 
-/// The work of a worker since it started.
+/// What a worker has done when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct Reading {
     /// Answered requests or datagrams; for the echo, which sees no messages, received bytes.
     pub units: u64,
     /// Bytes received and sent.
     pub bytes: u64,
-    /// Connections that were accepted; 0 for UDP, as for `open`.
-    pub accepted: u64,
-    /// Open connections.
-    pub open: u64,
-    /// The durations of requests that the service measured, in all, and their number.
-    pub latency_us: u64,
-    /// See `latency_us`.
-    pub latencies: u64,
+    /// Connections that were accepted; 0 for UDP.
+    pub connections: u64,
+    /// CPU time of its thread in user mode.
+    pub cpu_user: Duration,
+    /// CPU time of its thread in the kernel. What the kernel did for its sockets on other threads and
+    /// CPUs is not in there.
+    pub cpu_system: Duration,
 }
 
-impl Work {
-    /// Adds the work of another worker.
-    pub fn merge(&mut self, other: &Work) {
-        self.units += other.units;
-        self.bytes += other.bytes;
-        self.accepted += other.accepted;
-        self.open += other.open;
-        self.latency_us += other.latency_us;
-        self.latencies += other.latencies;
-    }
-}
-
-/// One reading of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// CPU time of its thread in user mode, since the first reading.
-    pub user_us: u64,
-    /// CPU time of its thread in the kernel, since the first reading. What the kernel did for its
-    /// sockets on other threads and CPUs is not in there.
-    pub system_us: u64,
-    /// Its work.
-    pub work: Work,
-}
-
-/// The latest readings of all workers.
+/// The readings of all workers.
 #[derive(Clone, Debug)]
 pub struct Meters(Arc<[Mutex<Reading>]>);
 
@@ -156,73 +128,35 @@ impl Meters {
         Meters((0..workers).map(|_| Mutex::default()).collect())
     }
 
-    /// The latest reading of each worker.
+    /// The reading of each worker that has ended.
     pub fn read(&self) -> Vec<Reading> {
         let read = |worker: &Mutex<Reading>| *worker.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.iter().map(read).collect()
     }
 }
 
-/// Reads one worker.
-struct Meter<W> {
-    meters: Meters,
-    worker: usize,
-    work: W,
-    at_start: (u64, u64),
-}
-
-impl<W: Fn() -> Work> Meter<W> {
-    fn read(&self) {
-        let (user_us, system_us) = thread_times();
-        let reading = Reading {
-            user_us: user_us.saturating_sub(self.at_start.0),
-            system_us: system_us.saturating_sub(self.at_start.1),
-            work: (self.work)(),
-        };
-        *self.meters.0[self.worker].lock().unwrap_or_else(PoisonError::into_inner) = reading;
-    }
-}
-
 /// User and system time of the calling thread.
-fn thread_times() -> (u64, u64) {
+fn thread_times() -> (Duration, Duration) {
     // Fails for no valid argument.
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return (0, 0) };
-    let us = |time: nix::sys::time::TimeVal| time.num_microseconds().try_into().unwrap_or(0);
-    (us(usage.user_time()), us(usage.system_time()))
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Default::default() };
+    let time = |time: nix::sys::time::TimeVal| {
+        Duration::from_micros(time.num_microseconds().try_into().unwrap_or(0))
+    };
+    (time(usage.user_time()), time(usage.system_time()))
 }
 
-/// Reads the worker periodically until it is dropped, and once more then.
-pub(crate) struct Metering {
-    task: JoinHandle<()>,
-    read: Box<dyn Fn()>,
+/// Reads one worker when it is dropped.
+pub(crate) struct Metering<W: Fn() -> Reading> {
+    pub(super) meters: Meters,
+    pub(super) worker: usize,
+    /// The reading without CPU time.
+    pub(super) work: W,
 }
 
-impl Metering {
-    pub(super) fn start(
-        meters: &Meters,
-        worker: usize,
-        period: Duration,
-        work: impl Fn() -> Work + 'static,
-    ) -> Metering {
-        let meters = meters.clone();
-        let meter = std::rc::Rc::new(Meter { meters, worker, work, at_start: thread_times() });
-        let periodic = std::rc::Rc::clone(&meter);
-        let task = spawn(async move {
-            let mut next = Instant::now() + period;
-            loop {
-                sleep_until(next).await;
-                periodic.read();
-                // A busy worker is late; it does not catch up.
-                next = (next + period).max(Instant::now());
-            }
-        });
-        Metering { task, read: Box::new(move || meter.read()) }
-    }
-}
-
-impl Drop for Metering {
+impl<W: Fn() -> Reading> Drop for Metering<W> {
     fn drop(&mut self) {
-        self.task.abort();
-        (self.read)();
+        let (cpu_user, cpu_system) = thread_times();
+        let reading = Reading { cpu_user, cpu_system, ..(self.work)() };
+        *self.meters.0[self.worker].lock().unwrap_or_else(PoisonError::into_inner) = reading;
     }
 }

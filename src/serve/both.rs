@@ -1,0 +1,84 @@
+//! `--engine both`: workers of both engines serve the same addresses, and the final report has the counters of each.
+//! The kernel distributes connections and datagrams over the workers, by a hash of their addresses, so they may differ
+//! in what they served: `twinring compare` compares engines.
+
+use super::notices::tell;
+use crate::engine_args::EngineArgs;
+use std::collections::BTreeMap;
+use std::io;
+use twinring::{Runtime, config::Features};
+use twinring_services::{Meters, Server, Service};
+use twinring_wire::serve::EngineCounters;
+
+/// The workers of a service on both engines.
+#[derive(Clone)]
+pub(super) struct Both {
+    /// The engine of each worker.
+    engines: Vec<String>,
+    meters: Meters,
+}
+
+impl Both {
+    /// `None` if the arguments do not request both engines. If io_uring cannot be used, this prints why, and the service
+    /// runs on epoll.
+    ///
+    /// # Errors
+    /// When both engines cannot run as requested.
+    pub(super) fn of<S: Service>(
+        args: &EngineArgs,
+        runtime: &Runtime,
+        service: &Server<S>,
+    ) -> io::Result<Option<Both>> {
+        let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if !args.is_both() {
+            return Ok(None);
+        }
+        if runtime.workers() < 2 {
+            return refused("--engine both needs --workers 2 or more: one for each engine");
+        }
+        let engine = |worker| runtime.features_of(worker).engine();
+        if engine(0) == engine(1) {
+            let why = runtime.fallback_reason().unwrap_or("unknown");
+            tell(format!(
+                "twinring: --engine both: io_uring cannot be used, so the server runs on epoll: {why}"
+            ));
+            return Ok(None);
+        }
+        if matches!(runtime.features(), Features::IoUring(features) if features.sqpoll_idle_ms > 0)
+        {
+            return refused(
+                "--engine both does not work with sqpoll, which moves a worker's CPU time to a thread of the kernel",
+            );
+        }
+        let engines = (0..runtime.workers()).map(|worker| engine(worker).to_string()).collect();
+        Ok(Some(Both { engines, meters: service.meters() }))
+    }
+
+    /// The counters of each engine, once its workers have ended; `syscalls` are those of each worker.
+    pub(super) fn counters(&self, syscalls: &[u64]) -> BTreeMap<String, EngineCounters> {
+        let mut all: BTreeMap<String, EngineCounters> = BTreeMap::new();
+        for ((engine, reading), syscalls) in
+            self.engines.iter().zip(self.meters.read()).zip(syscalls)
+        {
+            let sum = all.entry(engine.clone()).or_default();
+            sum.workers += 1;
+            sum.units += reading.units;
+            sum.bytes += reading.bytes;
+            sum.connections += reading.connections;
+            sum.cpu_user_s += reading.cpu_user.as_secs_f64();
+            sum.cpu_system_s += reading.cpu_system.as_secs_f64();
+            sum.syscalls += syscalls;
+        }
+        all
+    }
+}
+
+/// The counters of an engine for people.
+pub(super) fn line(engine: &str, counters: &EngineCounters) -> String {
+    let EngineCounters { workers, units, bytes, connections, syscalls, .. } = counters;
+    let (user_s, system_s) = (counters.cpu_user_s, counters.cpu_system_s);
+    format!(
+        "{engine:8} workers {workers}, units {units}, bytes {bytes}, connections {connections}, CPU user \
+         {user_s:.3} s, CPU system {system_s:.3} s, system calls {syscalls}"
+    )
+}
