@@ -41,10 +41,7 @@ pub(super) fn with_details<C>(subject: Subject<C>, admin: Option<&Admin>) -> Sub
 ///
 /// # Errors
 /// When its thread or engine cannot be started.
-pub(super) fn start(
-    admin: Option<Admin>,
-    pages: impl Pages,
-) -> io::Result<Option<AtEnd>> {
+pub(super) fn start(admin: Option<Admin>, pages: impl Pages) -> io::Result<Option<AtEnd>> {
     let Some(admin) = admin else { return Ok(None) };
     let running = admin.start(pages)?;
     Ok(Some(Box::new(move |_| drop(running))))

@@ -2,8 +2,8 @@
 
 use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;
-use super::families;
 use super::both::Both;
+use super::families;
 use super::notices::print_once;
 use super::operate::{Hooks, become_unprivileged, operate};
 use super::problems::{USAGE, refuse, with_remedy};
