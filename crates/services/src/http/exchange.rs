@@ -138,10 +138,8 @@ impl Drop for Record {
         let worker = &self.worker;
         worker.clock.tick();
         let duration = worker.clock.now().saturating_duration_since(self.began);
-        if let Some(status) = self.status {
-            if let Some(durations) = &self.durations {
-                durations.observe(status, duration);
-            }
+        if let (Some(status), Some(durations)) = (self.status, &self.durations) {
+            durations.observe(status, duration);
         }
         let (Some(log), Some(line)) = (&worker.log, self.line.take()) else { return };
         let outcome = match (self.status, self.sent < self.bytes, self.stays) {
