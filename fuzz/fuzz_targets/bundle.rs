@@ -70,29 +70,10 @@ fn scratch_directory() -> TempDir {
     directory.expect("a directory for temporary files")
 }
 
-/// The stored bundle, with a profile.
+/// The stored bundle.
 static DOCUMENTS: LazyLock<(Value, Vec<Value>)> = LazyLock::new(|| {
     let read = |text| serde_json::from_str(text).expect("JSON");
-    let runs: Vec<Value> = RUNS.lines().map(read).collect();
-    let side = json!({
-        "cpu": 0, "samples": 9, "nameless": 0, "classes": {"network_stack": 5, "user": 4},
-        "deciders": [{"class": "user", "function": "memcpy", "samples": 3}],
-    });
-    let profiled = |run: &Value| {
-        json!({
-            "cell": run["cell"], "subject": run["subject"], "server": side, "client": side,
-            "counts": {
-                "units_per_s": 10.0, "seconds": 1.0, "syscalls_per_unit": 2.0,
-                "events": {"all_calls": 20, "io_uring_enter": 20}, "completions_per_enter": null,
-                "own_syscalls_per_unit": 2.0, "own_completions_per_enter": 1.5,
-            },
-        })
-    };
-    let mut bundle: Value = read(BUNDLE);
-    let profiled: Vec<Value> = runs.iter().step_by(4).map(profiled).collect();
-    bundle["profile"] =
-        json!({"problems": [], "perf": "perf", "frequency_hz": 4999, "runs": profiled});
-    (bundle, runs)
+    (read(BUNDLE), RUNS.lines().map(read).collect())
 });
 
 /// How many children a value has.

@@ -117,10 +117,7 @@ impl Writer {
             serde_json::to_vec(run).map_err(|error| LabError::write(&path, error.into()))?;
         line.push(b'\n');
         if before.as_ref().is_ok_and(|before| before + line.len() as u64 > RUNS_BYTES_MAX) {
-            let message =
-                format!("it would grow beyond {RUNS_BYTES_MAX} bytes, the most that is read");
-            let too_large = io::Error::new(io::ErrorKind::FileTooLarge, message);
-            return Err(LabError::write(&path, too_large));
+            return Err(LabError::write(&path, too_large()));
         }
         let written = self.runs.write_all(&line).and_then(|()| self.runs.sync_data());
         written.map_err(|error| {
@@ -131,6 +128,11 @@ impl Writer {
             LabError::write(&path, error)
         })
     }
+}
+
+fn too_large() -> io::Error {
+    let message = format!("it would have more than {RUNS_BYTES_MAX} bytes, the most that is read");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// Replaces the raw data of a bundle, or writes those of a new one.
@@ -148,9 +150,7 @@ pub(crate) fn write_runs<'a>(
             .map_err(|error| LabError::write(&path, error.into()))?;
         content.push(b'\n');
         if content.len() as u64 > RUNS_BYTES_MAX {
-            let message = format!("it would have more than {RUNS_BYTES_MAX} bytes");
-            let too_large = io::Error::new(io::ErrorKind::FileTooLarge, message);
-            return Err(LabError::write(&path, too_large));
+            return Err(LabError::write(&path, too_large()));
         }
     }
     Draft::write(directory, RUNS_FILE, &content)?.put()

@@ -57,13 +57,9 @@ pub enum Price {
     },
 }
 
-/// The prices that a bundle keeps, with what each is the price of.
-pub(crate) const PRICES: [(&str, &str); 4] = [
-    ("syscall_ns", "a system call that does nothing"),
-    ("notification_busy_ns", "notifying a busy CPU, both sides"),
-    ("wakeup_ns", "waking a thread"),
-    ("copy_ns_per_kb", "copying 1 KB to or from the kernel"),
-];
+/// The prices that a bundle keeps.
+pub(crate) const PRICES: [&str; 4] =
+    ["syscall_ns", "notification_busy_ns", "wakeup_ns", "copy_ns_per_kb"];
 
 /// No price is higher: a bundle may come from anywhere.
 const PRICE_NS_MAX: f64 = 1e9;
@@ -119,7 +115,7 @@ pub(crate) fn measure(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> PriceRe
 fn read(line: &str) -> Option<PriceRecord> {
     let line: Value = serde_json::from_str(line).ok()?;
     let prices = line.get("prices")?;
-    let price = |(name, _): &(&str, &str)| {
+    let price = |name: &&str| {
         let price: Price = json::from_value(prices.get(name)?).ok()?;
         Some(((*name).to_owned(), price))
     };

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounting::{CpuUse, MemoryUse, OtherProcesses, QuotaUse};
-use crate::contract::LoadResult;
 use crate::experiment::Cell;
 use crate::placement::Distance;
 use crate::process::Exit;
+use twinring_wire::LoadResult;
 
 /// The schema of the lines of `runs.jsonl`.
 pub const RUN_SCHEMA: &str = "twinring.lab.run/6";
@@ -126,59 +126,46 @@ impl RunRecord {
     }
 }
 
-/// What can go wrong in a run, as seen by the runner.
+/// What went wrong in a run, as seen by the runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case", tag = "what")]
-pub enum Failure {
+pub struct Failure {
+    /// The kind.
+    pub what: Failed,
+    /// What was seen, said or missing.
+    pub why: String,
+}
+
+/// What can go wrong in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Failed {
     /// The server was not ready in time.
-    ServerNotReady {
-        /// What it said or did.
-        why: String,
-    },
+    ServerNotReady,
     /// The server ended before it was asked to.
-    ServerDied {
-        /// How, and the end of its standard error.
-        why: String,
-    },
+    ServerDied,
     /// The server did not end well when it was asked to.
-    ServerDidNotStop {
-        /// How it ended.
-        why: String,
-    },
+    ServerDidNotStop,
     /// The load generator failed.
-    ClientFailed {
-        /// How, and the end of its standard error.
-        why: String,
-    },
+    ClientFailed,
     /// The load generator did not finish in time.
-    ClientTimeout {
-        /// Seconds it was given.
-        limit_s: f64,
-    },
+    ClientTimeout,
     /// A line that the contract promises is missing or cannot be read.
-    BadLine {
-        /// Which, and what is wrong with it.
-        why: String,
-    },
+    BadLine,
     /// CPU use could not be established.
-    NoAccounting {
-        /// What was missing.
-        why: String,
-    },
+    NoAccounting,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::ServerNotReady { why } => write!(f, "the server was not ready: {why}"),
-            Failure::ServerDied { why } => write!(f, "the server ended: {why}"),
-            Failure::ServerDidNotStop { why } => write!(f, "the server did not stop: {why}"),
-            Failure::ClientFailed { why } => write!(f, "the load generator failed: {why}"),
-            Failure::ClientTimeout { limit_s } => {
-                write!(f, "the load generator was not done after {limit_s} s")
-            }
-            Failure::BadLine { why } | Failure::NoAccounting { why } => f.write_str(why),
-        }
+        f.write_str(match self.what {
+            Failed::ServerNotReady => "the server was not ready: ",
+            Failed::ServerDied => "the server ended: ",
+            Failed::ServerDidNotStop => "the server did not stop: ",
+            Failed::ClientFailed => "the load generator failed: ",
+            Failed::ClientTimeout | Failed::BadLine | Failed::NoAccounting => "",
+        })?;
+        f.write_str(&self.why)
     }
 }

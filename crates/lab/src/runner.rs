@@ -16,7 +16,6 @@ use crate::accounting::{
     Watched,
 };
 use crate::bench::{Bench, Slot};
-use crate::contract::{self, LoadResult};
 use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::experiment::Ready;
@@ -24,8 +23,9 @@ use crate::net::Network;
 use crate::placement::Distance;
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
-use crate::record::{Failure, RUN_SCHEMA, RunRecord};
+use crate::record::{Failed, Failure, RUN_SCHEMA, RunRecord};
 use crate::words::{Commands, commands};
+use twinring_wire::LoadResult;
 
 /// How long a server may take until it is ready.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
@@ -184,8 +184,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn fail(&mut self, failure: Failure) {
-        self.record.failures.push(failure);
+    fn fail(&mut self, what: Failed, why: String) {
+        self.record.failures.push(Failure { what, why });
     }
 
     /// Waits until the server is ready. `false` means that it is not, and why is recorded.
@@ -204,7 +204,8 @@ impl Run<'_> {
             let closed = match next_event(&self.events, deadline.min(Instant::now() + patience)) {
                 Ok(Event::Stop) => return Err(Halt::Stopped),
                 Ok(Event::Line(Role::Server, line)) => {
-                    let ready = contract::event_of(&line).filter(|(event, _)| event == "ready");
+                    let ready =
+                        twinring_wire::event_of(&line).filter(|(event, _)| event == "ready");
                     self.record.ready = ready.map(|(_, value)| value).or(self.record.ready.take());
                     false
                 }
@@ -225,7 +226,7 @@ impl Run<'_> {
         let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
         let why = with_stderr(how, &self.server);
         self.record.server_exit = Some(exit);
-        self.fail(Failure::ServerNotReady { why });
+        self.fail(Failed::ServerNotReady, why);
     }
 
     fn server_ended_within(&self, patience: Duration) -> bool {
@@ -277,7 +278,9 @@ impl Run<'_> {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if !asked {
-                        self.fail(Failure::ClientTimeout { limit_s: limit.as_secs_f64() });
+                        let limit_s = limit.as_secs_f64();
+                        let why = format!("the load generator was not done after {limit_s} s");
+                        self.fail(Failed::ClientTimeout, why);
                     }
                     client.signal(Signal::SIGTERM);
                     asked = true;
@@ -296,7 +299,7 @@ impl Run<'_> {
         let exit = client.finish(STOP_PATIENCE, asked);
         // 4: the load was not the one that was asked for, which the checks find and name.
         if !asked && (exit.killed || !matches!(exit.code, Some(0 | 4))) {
-            self.fail(Failure::ClientFailed { why: with_stderr(exit.to_string(), &client) });
+            self.fail(Failed::ClientFailed, with_stderr(exit.to_string(), &client));
         }
         self.record.client_exit = Some(exit);
         Ok(())
@@ -313,7 +316,7 @@ impl Run<'_> {
 
     /// Of several load generators the window is open from the last mark of a start to the first of an end.
     fn note_load_line(&mut self, line: &str, client: i32) -> Result<(), LabError> {
-        let Some((event, value)) = contract::event_of(line) else { return Ok(()) };
+        let Some((event, value)) = twinring_wire::event_of(line) else { return Ok(()) };
         let generators = self.record.generators as usize;
         match &*event {
             WINDOW_START => {
@@ -354,7 +357,7 @@ impl Run<'_> {
     }
 
     fn note_server_line(&mut self, line: &str) {
-        if let Some((event, value)) = contract::event_of(line)
+        if let Some((event, value)) = twinring_wire::event_of(line)
             && event == "final"
         {
             self.record.server_final = Some(value);
@@ -370,10 +373,7 @@ impl Run<'_> {
             if died || !exit.is_clean() {
                 let how = if died { format!("{exit} under load") } else { exit.to_string() };
                 let why = with_stderr(how, &self.server);
-                self.fail(match died {
-                    true => Failure::ServerDied { why },
-                    false => Failure::ServerDidNotStop { why },
-                });
+                self.fail(if died { Failed::ServerDied } else { Failed::ServerDidNotStop }, why);
             }
             self.record.server_exit = Some(exit);
         }
@@ -388,12 +388,12 @@ impl Run<'_> {
     fn account(&mut self) {
         match self.cpu_use() {
             Ok(cpu) => self.record.cpu = Some(cpu),
-            Err(failure) => self.fail(failure),
+            Err(Failure { what, why }) => self.fail(what, why),
         }
     }
 
     fn cpu_use(&mut self) -> Result<CpuUse, Failure> {
-        let bad = |why: String| Failure::BadLine { why };
+        let bad = |why: String| Failure { what: Failed::BadLine, why };
         let (found, expected) = (self.record.loads.len(), self.record.generators as usize);
         if found != expected {
             return Err(bad(match expected {
@@ -411,7 +411,7 @@ impl Run<'_> {
         if server.at_ns >= server_end.at_ns {
             let why =
                 "the windows of the load generators were not open at the same time".to_owned();
-            return Err(Failure::NoAccounting { why });
+            return Err(Failure { what: Failed::NoAccounting, why });
         }
         let windows = results.iter().map(|result| *result.window());
         let window_s =

@@ -195,21 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn the_load_is_told_what_to_ask_for() {
+    fn only_its_owner_reads_the_key() {
         let bundle = tempfile::tempdir().unwrap();
-        let server: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let cells = [cell(10, 1, 0), cell(10, 3, 1)];
-        let site = Site::make(bundle.path(), &cells, 1, &[server.ip()]).unwrap().unwrap();
-        let [one, many] = cells.map(|cell| cell.point);
-        assert_eq!(site.urls(&one, server).unwrap(), ["http://127.0.0.1:9/10.bin"]);
-        let words = site.urls(&many, server).unwrap();
-        assert_eq!(words[0], "--urls");
-        let list = fs::read_to_string(&words[1]).unwrap();
-        let last = "https://127.0.0.1:9/10/2.bin";
-        assert_eq!((list.lines().count(), list.lines().last()), (3, Some(last)));
+        let server = "127.0.0.1".parse().unwrap();
+        let site = Site::make(bundle.path(), &[cell(10, 3, 1)], 1, &[server]).unwrap().unwrap();
         assert!(fs::read_to_string(site.certificate()).unwrap().contains("BEGIN CERTIFICATE"));
         let mode = std::os::unix::fs::PermissionsExt::mode;
         assert_eq!(mode(&fs::metadata(site.key()).unwrap().permissions()) & 0o777, 0o600);
-        assert!(site.verify_body(&one).ends_with("root/10.bin"));
     }
 }

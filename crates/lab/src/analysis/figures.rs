@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::accounting::{CpuBusy, CpuUse, ProcessUse};
-use crate::contract::LoadResult;
 use crate::record::RunRecord;
 use crate::statistics;
+use twinring_wire::LoadResult;
 
 /// The figures of one run, or the geometric mean over several; a figure that is 0 in one of them is their
 /// arithmetic mean. What is not known is left out.

@@ -45,7 +45,7 @@ pub fn list(places: &Places) -> Vec<PeerState> {
 }
 
 fn state(peer: &'static Peer, places: &Places) -> PeerState {
-    let found = places.find(peer).map_err(|absent| absent.to_string());
+    let found = places.find(peer);
     PeerState {
         name: peer.name.clone(),
         program: peer.program.clone(),

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::experiment::{Axis, Point, Protocol};
 
 pub use build::{Built, build};
-pub use find::{Absent, Places};
+pub use find::Places;
 pub use list::{PEERS_SCHEMA, PeerState, json, list, table};
 
 /// The largest buffer that a peer is given.
@@ -121,7 +121,7 @@ impl Peer {
     }
 
     /// Why it is left out, and what to do.
-    pub(crate) fn why_left_out(&self, absent: &Absent) -> String {
+    pub(crate) fn why_left_out(&self, absent: &str) -> String {
         let what_to_do = match self.how_to_get().as_slice() {
             [command] => format!("to get it, in the checkout: {command}"),
             _ => "`twinring lab peers` prints the commands that get it".to_owned(),

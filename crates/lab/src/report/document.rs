@@ -42,7 +42,7 @@ pub(crate) fn document(bundle: &Bundle) -> Vec<Block> {
     blocks
 }
 
-fn estimate(of: Option<&Estimate>) -> String {
+pub(super) fn estimate(of: Option<&Estimate>) -> String {
     match of {
         None => "-".to_owned(),
         Some(Estimate { ratio, ends: None, .. }) => format!("{ratio:.3}"),
@@ -268,30 +268,18 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
             Some(("price", format!("{name} {}", figure(prices.median(name)?))))
         }));
     }
-    let mut table = vec![vec!["condition".to_owned(), String::new()]];
-    table.extend(rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]));
     let mut blocks: Vec<Block> =
-        table.into_iter().skip(1).map(|row| Block::Item(row.join(": "))).collect();
+        rows.into_iter().map(|(name, value)| Block::Item(format!("{name}: {value}"))).collect();
     blocks.push(Block::Text(clock(
         bundle.summary.as_ref().map(|it| it.idle_clock).unwrap_or_default(),
     )));
-    blocks.extend(
-        bundle.experiment.claims.iter().map(|claim| Block::Item(format!("claimed: {claim}"))),
-    );
-    blocks.extend(
-        bundle
-            .experiment
-            .not_reproduced
-            .iter()
-            .map(|it| Block::Item(format!("not reproduced: {it}"))),
-    );
-    blocks.extend(
-        bundle
-            .not_run
-            .iter()
-            .map(|it| Block::Item(format!("{} was not run: {}", it.subject, it.why))),
-    );
-    blocks.extend(bundle.network_fallback.iter().map(|why| Block::Item(format!("network: {why}"))));
+    let experiment = &bundle.experiment;
+    let said = experiment.claims.iter().map(|claim| format!("claimed: {claim}"));
+    let said = said
+        .chain(experiment.not_reproduced.iter().map(|it| format!("not reproduced: {it}")))
+        .chain(bundle.not_run.iter().map(|it| format!("{} was not run: {}", it.subject, it.why)))
+        .chain(bundle.network_fallback.iter().map(|why| format!("network: {why}")));
+    blocks.extend(said.map(Block::Item));
     blocks
 }
 

@@ -1,14 +1,21 @@
 //! The report as one HTML file that needs nothing else: no script, no font, no network. The interval chart of all
 //! cells comes first, the first page as the terminal prints it after it, the tables behind, folded where they are long.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{Row, percent, scale, sections};
 use super::{Block, document, page};
-use crate::page::page as frame;
 use crate::result::Bundle;
 
 const STYLE: &str = "\
+    :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }\
+    body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\
+    h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 1.5rem 0 0 }\
+    .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }\
+    th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886 }\
+    th:first-child, td:first-child, th:last-child, td:last-child { text-align: left }\
+    .soft { opacity: .75 }\
+    @media print { body { margin: 0; max-width: none } }\
     :root { --io: #1769c4; --ep: #b85c00; --no: #777 }\
     @media (prefers-color-scheme: dark) { :root { --io: #6cb2ff; --ep: #ffad57; --no: #aaa } }\
     body { max-width: 72rem } pre { overflow-x: auto; font-size: .8rem; line-height: 1.35 }\
@@ -23,18 +30,31 @@ const DECISIONS: f64 = 130.0;
 const LINE: f64 = 20.0;
 
 pub(crate) fn html(bundle: &Bundle) -> String {
-    let body = html! {
-        style { (PreEscaped(STYLE)) }
-        h1 { (bundle.experiment.name) }
-        p { (bundle.experiment.about) }
-        @for ([baseline, subject], rows) in sections(bundle) {
-            h2 { (subject) "'s CPU per request against " (baseline) "'s" }
-            div.scroll { (chart(&rows)) }
+    let name = &bundle.experiment.name;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (name) ": report" }
+                // Or a browser asks the server of the page for one.
+                link rel="icon" href="data:,";
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { (name) }
+                p { (bundle.experiment.about) }
+                @for ([baseline, subject], rows) in sections(bundle) {
+                    h2 { (subject) "'s CPU per request against " (baseline) "'s" }
+                    div.scroll { (chart(&rows)) }
+                }
+                pre { (page(bundle, ".").join("\n")) }
+                @for block in document(bundle).into_iter().skip(1) { (rendered(&block)) }
+            }
         }
-        pre { (page(bundle, ".").join("\n")) }
-        @for block in document(bundle).into_iter().skip(1) { (rendered(&block)) }
     };
-    frame(&format!("{}: report", bundle.experiment.name), &body)
+    page.into_string()
 }
 
 /// The colour of an engine, or of no decision.

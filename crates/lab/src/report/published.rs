@@ -2,10 +2,10 @@
 //! common. There is no verdict; a reader sees both numbers and our interval.
 
 use super::Block;
+use super::document::estimate;
 use crate::analysis::{CellSummary, Comparison};
 use crate::experiment::{Axis, Printed, Protocol, Published};
 use crate::result::Bundle;
-use crate::statistics::Estimate;
 
 /// By which factor a printed mean latency may exceed what Little's law allows, for rounding.
 const LITTLE_MARGIN: f64 = 1.1;
@@ -67,20 +67,13 @@ fn throughputs(
                         format!("{} / {} {it:.3}", published.program, against.program)
                     }),
                     format!("{subject} / {baseline}"),
-                    ours.map_or("-".to_owned(), of),
+                    estimate(ours),
                     [&*printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
                 ]);
             }
         }
     }
     rows
-}
-
-fn of(estimate: &Estimate) -> String {
-    match estimate.ends {
-        None => format!("{:.3}", estimate.ratio),
-        Some(ends) => format!("{:.3} [{:.3}, {:.3}]", estimate.ratio, ends.low, ends.high),
-    }
 }
 
 /// CPU of a program that exchanges datagrams on a schedule, in percent of a core, beside ours.

@@ -8,8 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::contract::LoadResult;
 use crate::experiment::NetKind;
+use twinring_wire::LoadResult;
 
 use axis::AXES;
 pub use axis::Axis;

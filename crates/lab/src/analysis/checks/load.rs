@@ -3,9 +3,9 @@
 use hdrhistogram::Histogram;
 
 use super::{Effect, Found, Seen, differ, note, void};
-use crate::contract::{HttpResult, LoadResult, UdpResult, sum};
 use crate::experiment::{Axis, Protocol};
-use crate::record::Failure;
+use crate::record::Failed;
+use twinring_wire::{HttpResult, LoadResult, UdpResult, sum};
 
 /// How far what was due in a window may be from rate x window, as a share. Each stream or connection may also have
 /// one more or less by its phase.
@@ -16,8 +16,7 @@ const DUE_TOLERANCE: f64 = 0.01;
 const DUE_DEVIATIONS: f64 = 5.0;
 
 pub(super) fn result(seen: &Seen<'_>) -> Found {
-    let bad_line = seen.run.failures.iter().find(|it| matches!(it, Failure::BadLine { .. }));
-    if let Some(failure) = bad_line {
+    if let Some(failure) = seen.failed(&[Failed::BadLine]) {
         return void(failure.to_string());
     }
     let load = match seen.run.load_result()? {

@@ -7,8 +7,8 @@ mod requests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::LoadResult;
-use crate::record::{Failure, RunRecord};
+use crate::record::{Failed, Failure, RunRecord};
+use twinring_wire::LoadResult;
 
 /// A check, causes before their consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -99,6 +99,11 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// The first failure of these kinds.
+    fn failed(&self, kinds: &[Failed]) -> Option<&Failure> {
+        self.run.failures.iter().find(|failure| kinds.contains(&failure.what))
+    }
+
     fn window_s(&self) -> f64 {
         self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.window_s)
     }
@@ -251,35 +256,25 @@ pub(super) fn is_unanswered(run: &RunRecord) -> bool {
 }
 
 fn server_runs(seen: &Seen<'_>) -> Found {
-    let of_server = |failure: &&Failure| {
-        matches!(
-            failure,
-            Failure::ServerNotReady { .. }
-                | Failure::ServerDied { .. }
-                | Failure::ServerDidNotStop { .. }
-        )
-    };
-    let failure = seen.run.failures.iter().find(of_server)?;
+    use Failed::{ServerDidNotStop, ServerDied, ServerNotReady};
+    let failure = seen.failed(&[ServerNotReady, ServerDied, ServerDidNotStop])?;
     // A foreign server that ends badly has served well; ours has to end well.
-    let is_foreign = seen.run.ready.is_none();
-    match failure {
-        Failure::ServerDidNotStop { .. } if is_foreign => note(failure.to_string()),
-        _ => void(failure.to_string()),
+    match failure.what == ServerDidNotStop && seen.run.ready.is_none() {
+        true => note(failure.to_string()),
+        false => void(failure.to_string()),
     }
 }
 
 fn load_runs(seen: &Seen<'_>) -> Found {
-    let failure = seen.run.failures.iter().find(|failure| match failure {
-        // Without any answer the load generator says that it failed; see `Check::Answers`.
-        Failure::ClientFailed { .. } => !seen.is_unanswered(),
-        Failure::ClientTimeout { .. } | Failure::NoAccounting { .. } => true,
-        _ => false,
-    })?;
-    match failure {
-        // The windows of several load generators were apart.
-        Failure::NoAccounting { .. } => Some((Effect::Excluded, failure.to_string())),
-        _ => void(failure.to_string()),
-    }
+    use Failed::{ClientFailed, ClientTimeout, NoAccounting};
+    // Without any answer the load generator says that it failed; see `Check::Answers`.
+    let failure = match seen.is_unanswered() {
+        true => seen.failed(&[ClientTimeout, NoAccounting])?,
+        false => seen.failed(&[ClientFailed, ClientTimeout, NoAccounting])?,
+    };
+    // The windows of several load generators were apart.
+    let is_apart = failure.what == NoAccounting;
+    Some((if is_apart { Effect::Excluded } else { Effect::Void }, failure.to_string()))
 }
 
 /// Whether two figures that should be one are further apart than rounding. What is not a number differs from

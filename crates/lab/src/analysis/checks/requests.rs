@@ -1,8 +1,8 @@
 //! Checks of requests over connections, and of what is sent on a schedule.
 
 use super::{Effect, Found, Seen, note, void};
-use crate::contract::requests::RequestResult;
 use crate::experiment::Axis;
+use twinring_wire::requests::RequestResult;
 
 /// How far the requests in flight may be from Little's law, as a share.
 const LITTLE_TOLERANCE: f64 = 0.10;
