@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
@@ -212,7 +212,7 @@ impl Watchdog {
     }
 }
 
-/// Set in the child process of `alone`.
+/// Set in the child process of a test that runs in one.
 const ALONE: &str = "TWINRING_TEST_ALONE";
 
 /// Runs `body` in a process of its own, where no other test opens descriptors, with at most
@@ -223,24 +223,34 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
 
 /// As [`alone`], with this in its environment.
 pub(crate) fn alone_with(environment: (&str, &str), descriptors: usize, body: impl FnOnce()) {
-    if std::env::var_os(ALONE).is_some() {
+    if is_alone() {
         return body();
     }
     testing::needs_descriptors(descriptors as u64);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()]);
+    shell.env(environment.0, environment.1);
+    assert_passed(run_by(shell).expect("a shell"));
+}
+
+pub(crate) fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// Runs this test, in a process of its own, by a command that executes its arguments.
+pub(crate) fn run_by(mut command: Command) -> io::Result<Output> {
     let test = TEST.get();
     assert!(!test.is_empty(), "only a rule under `check` may ask for that");
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()])
-        .arg(std::env::current_exe().expect("the path of this test"))
-        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
-        .env(ALONE, "1")
-        .env(environment.0, environment.1)
-        .output()
-        .expect("a shell");
+    command.arg(std::env::current_exe().expect("the path of this test"));
+    command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
+    command.env(ALONE, "1").output()
+}
+
+pub(crate) fn assert_passed(output: Output) {
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test}, alone:\n{said}\n{complained}");
-    assert!(said.contains("1 passed"), "{test} was not found:\n{said}");
+    assert!(output.status.success(), "alone:\n{said}\n{complained}");
+    assert!(said.contains("1 passed"), "the test was not found:\n{said}");
 }
 
 /// Descriptors this process has open.

@@ -153,8 +153,7 @@ async fn queued_datagrams_outlive_the_socket(options: UdpOptions) {
 /// the linger limit is shorter than that takes, and then the rest goes without a trace.
 fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Configuration) {
     const SENT: usize = 150;
-    let test = "dropping::blocked_datagrams_outlive_the_socket_for_the_linger_time";
-    on_a_slow_path(&format!("{test}::{}", configuration.name), || {
+    on_a_slow_path(|| {
         for linger in [Duration::from_secs(20), Duration::from_millis(1)] {
             let before = open_descriptors();
             let peer = peer();

@@ -108,8 +108,7 @@ fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
 /// and again, and all are delivered, in order.
 fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
     const SENT: usize = 500;
-    let test = format!("exhaustion::a_full_send_buffer_is_waited_for::{}", configuration.name);
-    on_a_slow_path(&test, || {
+    on_a_slow_path(|| {
         in_all_ways(configuration, |options, _| async move {
             let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..options.clone() });
             let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..options.clone() };

@@ -107,16 +107,13 @@ pub(crate) async fn receive(socket: &UdpSocket, count: usize) -> Vec<Received> {
     received
 }
 
-/// Set in the child process of `on_a_slow_path`.
-const SLOW: &str = "TWINRING_TEST_SLOW_PATH";
-
 /// Runs `body` in a process of its own, in a network of its own whose loopback lets 5 MB/s
 /// through: what waits counts against the sender's buffer, as it would in a device. On one CPU,
 /// because with two such a loopback changes the order of datagrams by itself: what the sender and
 /// the timer of the queue take out at the same time goes up through the queues of two CPUs.
 /// Skipped, if that is allowed, where the rights or the tools for that are missing.
-pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
-    if std::env::var_os(SLOW).is_some() {
+pub(crate) fn on_a_slow_path(body: impl FnOnce()) {
+    if is_alone() {
         return body();
     }
     const REFUSED: i32 = 77;
@@ -125,22 +122,16 @@ pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
          && cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//') \
          || exit {REFUSED}; exec taskset -c $cpu \"$0\" \"$@\""
     );
-    let output = Command::new("unshare")
-        .args(["--net", "sh", "-c", &script])
-        .arg(std::env::current_exe().expect("the path of this test"))
-        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
-        .env(SLOW, "1")
-        .output();
-    let Some(output) = output.ok().filter(|output| output.status.code() != Some(REFUSED)) else {
-        testing::needs("namespaces", "no rights or tools for a network of its own");
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    if complained.starts_with("unshare:") {
-        testing::needs("namespaces", complained);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "sh", "-c", &script]);
+    match run_by(unshare) {
+        Ok(output)
+            if output.status.code() != Some(REFUSED) && !output.stderr.starts_with(b"unshare:") =>
+        {
+            assert_passed(output);
+        }
+        _ => testing::needs("namespaces", "no rights or tools for a network of its own"),
     }
-    assert!(output.status.success(), "{test}, on a slow path:\n{said}\n{complained}");
-    assert!(said.contains("1 passed"), "{test} was not found:\n{said}");
 }
 
 /// Datagram `number` of the sequence that `seed` names: its number, then a pattern.

@@ -56,9 +56,7 @@ async fn a_buffer_is_cut_into_datagrams(options: UdpOptions) {
 fn unsegmented_buffers_keep_their_place(configuration: Configuration) {
     const SEGMENT: usize = 2000;
     const ROUNDS: usize = 20;
-    let test =
-        format!("segmentation::unsegmented_buffers_keep_their_place::{}", configuration.name);
-    on_a_slow_path(&test, || {
+    on_a_slow_path(|| {
         in_all_ways(configuration, |options, _| async move {
             let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..Default::default() });
             let from = bind(&options);
