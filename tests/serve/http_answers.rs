@@ -13,8 +13,7 @@ pub(crate) const TESTS: &[Test] = tests![
     files_with_equal_times_have_tags_of_their_own,
     directories_have_an_index_a_redirect_or_a_listing,
     precompressed_files_go_to_clients_that_accept_them,
-    operators_add_fields_and_pages_by_path,
-    server_timing_is_sent_only_on_request
+    operators_add_fields_and_pages_by_path
 ];
 
 /// By which the tables are answered: engines know no HTTP.
@@ -332,18 +331,5 @@ fn operators_add_fields_and_pages_by_path() {
                 (get("/app/deep", "Range: bytes=0-1\r\n"), 206, &[Text("<h"), Field("x-a", "c")]),
             ],
         );
-    }
-}
-
-fn server_timing_is_sent_only_on_request() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &[]);
-    check_both(&server, &[(get("/hello.txt", ""), 200, &[Without("server-timing")])]);
-    let server = Server::http(ENGINE, site.path(), &["server.server-timing = true"]);
-    // Twice, so that the second answers come from the cache.
-    for target in ["/hello.txt", "/hello.txt", "/large.bin", "/none", "/sub"] {
-        let answer = ask(&server, &get(target, ""));
-        let timing = answer.field("server-timing").expect("a field").strip_prefix("total;dur=");
-        assert!(matches!(timing.map(str::parse), Some(Ok(0.0..))), "{target}: {timing:?}");
     }
 }

@@ -148,18 +148,16 @@ fn limits_per_address_count_the_clients_of_a_proxy() {
 fn fields_are_believed_from_trusted_proxies_only() {
     let both = "X-Forwarded-For: 198.51.100.1\r\nx-forwarded-for: 192.0.2.7, 127.0.0.2\r\n";
     let rfc_7239 = "Forwarded: for=\"[2001:db8::7]:1\"\r\n";
-    for (trusted, field, lines, expected) in [
-        ("127.0.0.0/8", "x-forwarded-for", both, "192.0.2.7"),
-        ("127.0.0.1", "forwarded", rfc_7239, "2001:db8::7"),
-        ("127.0.0.1", "x-forwarded-for", rfc_7239, "127.0.0.1"),
-        ("192.0.2.0/24", "x-forwarded-for", both, "127.0.0.1"),
+    for (trusted, lines, expected) in [
+        ("127.0.0.0/8", both, "192.0.2.7"),
+        ("127.0.0.1", rfc_7239, "127.0.0.1"),
+        ("192.0.2.0/24", both, "127.0.0.1"),
     ] {
-        let keys = [set("forwarded-from", trusted), set("forwarded-field", field)];
-        let logging = Logging::new(&keys.each_ref().map(String::as_str));
+        let logging = Logging::new(&[&set("forwarded-from", trusted)]);
         // Each request has its own.
         let requests = get("/hello.txt", lines) + &get("/none", "");
         assert_eq!(statuses(&logging.server, &requests), [200, 404]);
-        assert_eq!(logging.end("requests").0, [expected, "127.0.0.1"], "{trusted} {field}");
+        assert_eq!(logging.end("requests").0, [expected, "127.0.0.1"], "{trusted}");
     }
 }
 

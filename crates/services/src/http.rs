@@ -23,7 +23,6 @@ mod counters;
 pub mod date;
 pub mod encoding;
 mod exchange;
-mod forwarders;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
@@ -32,13 +31,12 @@ mod hosts;
 mod http1;
 pub mod http2;
 mod index;
-mod loads;
 mod metrics;
 mod mime;
 mod open_file;
 mod options;
 pub mod path;
-mod proxy_protocol;
+mod proxies;
 pub mod range;
 mod redirect;
 pub mod request;
@@ -57,16 +55,15 @@ pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
 pub use auth::{Auth, Credentials, Realm, Users};
 pub use counters::HttpCounters;
-pub use forwarders::{ForwardedField, Forwarders, Networks};
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;
 pub use options::{
-    CacheLimits, Http2Limits, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX,
+    CacheLimits, HTTP2_STREAMS, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX,
     SendStrategy, Timeouts,
 };
-pub use proxy_protocol::{NoProxyHeader, ProxyHeader};
+pub use proxies::{Forwarders, Networks, NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
 pub use rules::{
     Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,

@@ -147,7 +147,6 @@ impl<S: Service> Server<S> {
         &self.handle
     }
 
-    /// To be called by each worker when it is ready.
     pub(crate) fn worker_is_ready(&self) {
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.stage.ready();
@@ -181,7 +180,6 @@ pub(crate) type Listener<T> = (BoundListener, T);
 
 /// One worker's part of a service over TCP.
 pub(crate) trait WorkerService: 'static {
-    /// The service's state of a connection.
     type Connection: Tracked;
     /// The service's data about a listening socket.
     type Listener: 'static;

@@ -56,7 +56,6 @@ impl Default for Limits {
 /// A service over TCP, which runs a function for each connection.
 pub type TcpService = Server<Tcp>;
 
-/// Starts the task of an admitted connection.
 type StartTask = Arc<dyn Fn(Open<Connection>) + Send + Sync>;
 
 /// See [`TcpService`].
@@ -133,7 +132,6 @@ impl Service for Tcp {
     }
 }
 
-/// The part of one worker.
 struct Worker {
     start_task: StartTask,
     idle_timeout: Option<Duration>,

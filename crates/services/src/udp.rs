@@ -20,10 +20,9 @@ pub use crate::rate::SOURCES_MAX;
 pub use counters::UdpCounters;
 
 use crate::server::{AllowList, Reading, Running, Server, Service, end_vital, spawn_vital};
-use counters::StatsRequest;
+use counters::{WorkerStats, read};
 use reflector::{Port, reflect};
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -62,7 +61,7 @@ pub type UdpService = Server<Udp>;
 pub struct Udp {
     settings: UdpSettings,
     granted: Granted,
-    stats: Vec<Arc<StatsRequest>>,
+    stats: Vec<Arc<WorkerStats>>,
 }
 
 impl UdpService {
@@ -92,7 +91,7 @@ impl UdpService {
         let granted = all.iter().flatten().next().map(BoundUdp::granted);
         let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
         let granted = granted.ok_or_else(no_address)?;
-        let stats = (0..workers).map(|_| Arc::default()).collect();
+        let stats = (0..workers).map(|_| WorkerStats::new()).collect();
         let mut server = Server::new(Udp { settings, granted, stats }, workers, handle);
         for bound in all {
             server.add(bound.first().map(BoundUdp::local_addr), bound);
@@ -108,12 +107,7 @@ impl UdpService {
     /// A reader of the counters that outlives the service and works on any thread but a worker's.
     pub fn counters(&self) -> impl Fn() -> UdpCounters + Send + Sync + 'static {
         let workers = self.service.stats.clone();
-        move || {
-            workers.iter().for_each(|worker| worker.send());
-            let mut sum = UdpCounters::default();
-            workers.iter().for_each(|worker| sum.merge(&worker.reply()));
-            sum
-        }
+        move || read(&workers)
     }
 }
 
@@ -125,7 +119,6 @@ impl Service for Udp {
     }
 }
 
-/// Reflects what arrives at the sockets of a worker.
 async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
     let settings = &server.service.settings;
     let own: Rc<[SocketAddr]> = server.addresses().into();
@@ -134,8 +127,8 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
         Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
     };
     let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-    let request = Arc::clone(&server.service.stats[worker]);
-    let stats = Stats { ports: Rc::clone(&ports), request };
+    let worker_stats = Arc::clone(&server.service.stats[worker]);
+    let stats = Stats { ports: Rc::clone(&ports), worker: worker_stats };
     let answering = spawn_vital(server.handle(), stats.answer());
     let reflecting: Vec<_> = ports
         .iter()
@@ -175,20 +168,26 @@ fn reading(ports: &[Rc<Port>]) -> Reading {
 /// ends, also by a panic.
 struct Stats {
     ports: Rc<[Rc<Port>]>,
-    request: Arc<StatsRequest>,
+    worker: Arc<WorkerStats>,
 }
 
 impl Stats {
     async fn answer(self) -> io::Result<Infallible> {
-        loop {
-            poll_fn(|cx| self.request.poll_sent(cx)).await;
-            self.request.answer(sum(&self.ports));
+        let mut requests = self.worker.take_requests();
+        while let Some(requests) = &mut requests
+            && let Some(reply) = requests.recv().await
+        {
+            let counters = sum(&self.ports);
+            self.worker.keep(counters);
+            // Fails if nobody waits for it any more.
+            let _late = reply.try_send(counters);
         }
+        Err(io::Error::other("a worker was started twice"))
     }
 }
 
 impl Drop for Stats {
     fn drop(&mut self) {
-        self.request.close(sum(&self.ports));
+        self.worker.keep(sum(&self.ports));
     }
 }

@@ -18,10 +18,9 @@ use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
-    Addresses, CacheLimits, ForwardedField, Forwarders, HeaderField, HostName, Http2Limits,
-    HttpLimits, HttpSettings, HttpsAddress, ListingFormat, LogFormat, MinVersion, PathGlob,
-    Protection, Realm, Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX, SendStrategy, Sites,
-    Timeouts,
+    Addresses, CacheLimits, Forwarders, HTTP2_STREAMS, HeaderField, HostName, HttpLimits,
+    HttpSettings, HttpsAddress, ListingFormat, LogFormat, MinVersion, PathGlob, Protection, Realm,
+    Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX, SendStrategy, Sites, Timeouts,
 };
 
 pub(super) type Streams = Count<1, 10_000>;
@@ -61,10 +60,8 @@ pub(super) struct ServerKeys {
     cache_valid: Option<Text<Wait>>,
     sendfile_above: Option<Text<Size<0, SENDFILE_ABOVE_MAX>>>,
     send: Option<Text<SendStrategy>>,
-    server_timing: bool,
     proxy_protocol_from: List<Network>,
     forwarded_from: List<Network>,
-    forwarded_field: Option<Text<ForwardedField>>,
     pub(super) admin: Option<Text<ListenAddress>>,
     pub(super) user: Option<String>,
     pub(super) group: Option<String>,
@@ -96,9 +93,7 @@ impl ServerKeys {
     pub(super) fn settings(&self, sites: Sites) -> HttpSettings {
         let defaults = HttpSettings::new(sites);
         let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
-        let streams = self
-            .http2_streams
-            .map_or(Http2Limits::default().streams, |Text(streams)| streams.get() as u32);
+        let streams = self.http2_streams.map_or(HTTP2_STREAMS, |Text(n)| n.get() as u32);
         HttpSettings {
             cache: CacheLimits {
                 bytes: self.cache_bytes.map_or(defaults.cache.bytes, |Text(n)| n.get() as usize),
@@ -107,14 +102,12 @@ impl ServerKeys {
             },
             sendfile_above: self.sendfile_above.map_or(defaults.sendfile_above, |Text(n)| n.get()),
             send: self.send.map_or(defaults.send, |Text(send)| send),
-            server_timing: self.server_timing,
             forwarders: Forwarders {
                 proxy_protocol: networks(&self.proxy_protocol_from),
                 trusted: networks(&self.forwarded_from),
-                field: self.forwarded_field.map(|Text(field)| field).unwrap_or_default(),
             },
             limits: self.limits(),
-            http2: self.http2.unwrap_or(true).then_some(Http2Limits { streams }),
+            http2_streams: self.http2.unwrap_or(true).then_some(streams),
             timeouts: self.timeouts(),
             ..defaults
         }

@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that the thread writes without waiting for more.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// How long a line waits for others before it is written.
@@ -223,7 +222,6 @@ struct Writer<N> {
     torn: bool,
     /// Lines lost since writing began to fail; `None` while it works.
     failing: Option<u64>,
-    /// The current failure was reported.
     told: bool,
     /// When each kind of failure was last reported.
     complained: [Option<Instant>; 2],

@@ -12,7 +12,6 @@ use super::request::{HeadLimits, Method, Request, Scan, Storage};
 use super::response::{Body, Response};
 use crate::server::Stage;
 use http::HeaderValue;
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -113,28 +112,19 @@ impl Drop for RunningAdmin {
 
 async fn serve(listener: BoundListener, pages: Arc<dyn Pages>) -> io::Result<()> {
     let listener = TcpListener::from_bound(listener)?;
-    let open = Rc::new(Cell::new(0));
+    let open = Rc::new(());
     loop {
         let stream = listener.accept().await?;
-        if open.get() >= CONNECTIONS_MAX {
+        // Each holds one.
+        if Rc::strong_count(&open) > CONNECTIONS_MAX {
             continue;
         }
-        open.set(open.get() + 1);
-        let (closed, pages) = (Open(Rc::clone(&open)), Arc::clone(&pages));
+        let (open, pages) = (Rc::clone(&open), Arc::clone(&pages));
         spawn(async move {
-            let _closed = closed;
+            let _open = open;
             // A peer that is too slow, or leaves, gets no answer.
             let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &*pages)).await;
         });
-    }
-}
-
-/// Counts a connection less when it is dropped.
-struct Open(Rc<Cell<usize>>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -5,13 +5,13 @@ use super::Status;
 use super::access_log::error_line;
 use super::auth::{Access, Auth, Busy, Credentials, Users, access};
 use super::compression::preferred;
-use super::forwarders::Transport;
 use super::generation::Generation;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
 use super::open_file::Change;
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
+use super::proxies::Transport;
 use super::request::{Method, Request};
 use super::resource::{Missing, Resource};
 use super::response::{Body, Reason, Response, value};
@@ -27,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often an answer is rebuilt because its file was just written to.
 const ANSWER_ATTEMPTS: u32 = 3;
@@ -35,7 +35,6 @@ const ANSWER_ATTEMPTS: u32 = 3;
 /// Directories that clients without TLS must reach: certificates are renewed there (RFC 8555).
 const ACME: &[u8] = b"/.well-known/acme-challenge/";
 
-/// What an answer has to wait for.
 pub(super) enum Wait {
     /// These must accept the credentials.
     Verification(Vec<Arc<Auth>>, Credentials),
@@ -82,14 +81,13 @@ impl<'w, 'r> Call<'w, 'r> {
         let Some(site) = self.site() else {
             return Ok(self.refuse(Status::MISDIRECTED_REQUEST));
         };
-        let began = self.worker.clock.now();
         let mut response = match self.begin_in(site) {
             Ok(response) => response,
             // Most errors have no file.
             Err(Wait::Page(error)) if !self.has_page(site, error.status) => error,
             wait => return wait,
         };
-        self.finish(&mut response, Some(began));
+        self.finish(&mut response);
         Ok(response)
     }
 
@@ -156,14 +154,12 @@ impl<'w, 'r> Call<'w, 'r> {
         Some(self.respond(path, &resource, variant))
     }
 
-    /// The answer for which something had to be waited.
     pub(super) async fn resume(&self, wait: Wait) -> Response {
-        let began = self.worker.clock.now();
         let mut response = match self.site() {
             Some(site) => self.resume_in(site, wait).await,
             None => Response::message(Status::MISDIRECTED_REQUEST),
         };
-        self.finish(&mut response, Some(began));
+        self.finish(&mut response);
         response
     }
 
@@ -341,12 +337,12 @@ impl<'w, 'r> Call<'w, 'r> {
     /// The answer to a request that is refused without a look at its target.
     pub(super) fn refuse(&self, status: Status) -> Response {
         let mut response = Response::message(status);
-        self.finish(&mut response, None);
+        self.finish(&mut response);
         response
     }
 
-    /// What all answers have in common. They have taken the time since `began`.
-    fn finish(&self, response: &mut Response, began: Option<Instant>) {
+    /// What all answers have in common.
+    fn finish(&self, response: &mut Response) {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
                 response.fields.extend(self.policy(site).headers().into_iter().map(named));
@@ -354,11 +350,6 @@ impl<'w, 'r> Call<'w, 'r> {
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
                 response.add("Strict-Transport-Security", value(hsts));
             }
-        }
-        if let (true, Some(began)) = (self.generation.settings.server_timing, began) {
-            self.worker.clock.tick();
-            let ms = self.worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
-            response.add("Server-Timing", value(&format!("total;dur={ms:.3}")));
         }
         if self.request.method == Method::Head {
             response.body = Body::Empty;
@@ -384,7 +375,6 @@ impl<'w, 'r> Call<'w, 'r> {
         clean(self.request.path.as_bytes()).unwrap_or(Cow::Borrowed(b"/"))
     }
 
-    /// The rules of its site for its path.
     fn policy<'s>(&self, site: &'s Site) -> Policy<'s> {
         let matching = self.matching.get_or_init(|| site.rules.matching(as_path(&self.asked())));
         site.rules.of(matching)

@@ -1,19 +1,24 @@
-//! Basic authentication (RFC 7617): paths for which a user and a password are needed.
+//! Basic authentication (RFC 7617): paths for which a user and a password are needed, and the users of a file in the
+//! format of htpasswd.
 //!
 //! The passwords are bcrypt hashes, which take tens to hundreds of milliseconds to verify. That
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
 //! keyed hash, so that later requests are answered at once.
 
-mod users;
-
-pub(super) use users::Busy;
-pub use users::Users;
-
 use super::request::Request;
+use crate::server::network_of;
+use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bcrypt::HashParts;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+use twinring::spawn_blocking;
 
 /// Longest value of `Authorization` that is decoded, in bytes.
 const FIELD_BYTES_MAX: usize = 1024;
@@ -125,6 +130,184 @@ impl Credentials {
     }
 }
 
+/// The largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+const COST_MIN: u32 = 4;
+
+/// The highest cost of a hash. Each further one doubles the time: 14 takes about a second.
+const COST_MAX: u32 = 14;
+
+/// Verifications at a time, of the whole process: the workers need the CPUs.
+const RUNNING_MAX: usize = 2;
+
+/// Verifications that run or wait, of the whole process; a request beyond gets 503.
+const WAITING_MAX: usize = 64;
+
+/// Those of one IPv4 address, or of one IPv6 network of 64 bits: whoever tries passwords leaves room for others.
+const WAITING_OF_CLIENT_MAX: usize = 4;
+
+/// Credentials of one file that are remembered as verified. When there are more, all are forgotten.
+const VERIFIED_MAX: usize = 1024;
+
+/// Salt and hash of no known password.
+const OF_NOBODY: &str = "......................012345678901234567890123456789C";
+
+/// Verifications that run or wait, by client.
+static WAITING: Mutex<BTreeMap<Option<IpAddr>, usize>> = Mutex::new(BTreeMap::new());
+static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
+
+/// Users with the hashes of their passwords.
+pub struct Users {
+    hashes: HashMap<Vec<u8>, String>,
+    /// Verified for unknown users, so that these take as long as others.
+    of_nobody: String,
+    verified: Mutex<HashSet<[u8; 32]>>,
+    key: hmac::Key,
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Users").field("count", &self.hashes.len()).finish_non_exhaustive()
+    }
+}
+
+/// There were too many verifications at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Busy;
+
+impl Users {
+    /// Reads a file of lines `USER:HASH`, as `htpasswd -B` writes them.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has a line that is wrong.
+    pub fn read(path: &Path) -> Result<Users, String> {
+        let in_context = |error: &dyn fmt::Display| {
+            format!("cannot read the users of auth, {}: {error}", path.display())
+        };
+        let text = twinring_input::read_to_string(path, FILE_BYTES_MAX);
+        let text = text.map_err(|error| in_context(&error))?;
+        Users::parse(&text).map_err(|(line, error)| in_context(&format!("line {line}: {error}")))
+    }
+
+    /// Parses the content of a file.
+    ///
+    /// # Errors
+    /// The number of a line, and its error. The error shows no part of the line.
+    pub fn parse(text: &str) -> Result<Users, (usize, String)> {
+        let mut hashes = HashMap::new();
+        let mut highest = COST_MIN;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_end();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let wrong = |why: &str| Err((number + 1, why.to_owned()));
+            let Some((user, hash)) = line.split_once(':') else {
+                return wrong("expected USER:HASH, as `htpasswd -B` writes it");
+            };
+            let is_bcrypt = ["$2y$", "$2b$", "$2a$"].iter().any(|start| hash.starts_with(start));
+            let Some(parts) = HashParts::from_str(hash).ok().filter(|_| is_bcrypt) else {
+                return wrong("its hash is not bcrypt; make one by `htpasswd -B`");
+            };
+            if parts.get_cost() > COST_MAX {
+                return wrong("its hash has a cost above 14, which takes seconds to verify");
+            }
+            highest = highest.max(parts.get_cost());
+            if hashes.insert(user.as_bytes().to_vec(), hash.to_owned()).is_some() {
+                return wrong("its user has a line already");
+            }
+        }
+        let of_nobody = format!("$2b${highest:02}${OF_NOBODY}");
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new())
+            .map_err(|_| (0, "no random numbers".to_owned()))?;
+        Ok(Users { hashes, of_nobody, verified: Mutex::default(), key })
+    }
+
+    /// A keyed hash: without the key, the time of a comparison with it shows nothing.
+    fn tag(&self, credentials: &Credentials) -> [u8; 32] {
+        let Credentials { user, password } = credentials;
+        let mut context = hmac::Context::with_key(&self.key);
+        // A user has no colon.
+        [&user[..], b":", &password[..]].iter().for_each(|part| context.update(part));
+        let mut tag = [0; 32];
+        tag.copy_from_slice(context.sign().as_ref());
+        tag
+    }
+
+    fn are_verified(&self, credentials: &Credentials) -> bool {
+        self.remembers(&self.tag(credentials))
+    }
+
+    fn remembers(&self, tag: &[u8; 32]) -> bool {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
+    }
+
+    /// Verifies credentials without blocking the worker.
+    pub(super) async fn verify(
+        auth: Arc<Auth>,
+        credentials: Credentials,
+        client: Option<IpAddr>,
+    ) -> Result<bool, Busy> {
+        let place = Place::take(client).ok_or(Busy)?;
+        // It is never closed.
+        let turn = RUNNING.acquire().await.ok();
+        // A panic would be one of bcrypt; its input is not the peer's alone.
+        let verified = spawn_blocking(move || {
+            let _places = (place, turn);
+            auth.users.verify_now(&credentials)
+        });
+        Ok(verified.await.unwrap_or(false))
+    }
+
+    fn verify_now(&self, credentials: &Credentials) -> bool {
+        let tag = self.tag(credentials);
+        // Another request of the same client may have been first.
+        if self.remembers(&tag) {
+            return true;
+        }
+        let hash = self.hashes.get(&credentials.user);
+        let matches = bcrypt::verify(&credentials.password, hash.unwrap_or(&self.of_nobody));
+        let is_right = hash.is_some() && matches.unwrap_or(false);
+        if is_right {
+            let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            if verified.len() >= VERIFIED_MAX {
+                verified.clear();
+            }
+            verified.insert(tag);
+        }
+        is_right
+    }
+}
+
+/// One of the verifications that run or wait.
+struct Place {
+    client: Option<IpAddr>,
+}
+
+impl Place {
+    fn take(client: Option<IpAddr>) -> Option<Place> {
+        let client = client.map(network_of);
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = waiting.values().sum();
+        let of_client = waiting.entry(client).or_default();
+        let is_free = all < WAITING_MAX && *of_client < WAITING_OF_CLIENT_MAX;
+        *of_client += usize::from(is_free);
+        // Not then_some: a place that is dropped takes the lock.
+        is_free.then(|| Place { client })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiting.get_mut(&self.client) {
+            *count -= 1;
+        }
+        waiting.retain(|_, count| *count > 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +345,73 @@ mod tests {
     fn realms_cannot_end_the_field() {
         for wrong in ["a\"b", "a\\", "a\r\nX: y", "\u{fc}", &"x".repeat(201)] {
             assert!(wrong.parse::<Realm>().is_err(), "{wrong:?}");
+        }
+    }
+
+    fn credentials(user: &str, password: &str) -> Credentials {
+        Credentials { user: user.into(), password: password.into() }
+    }
+
+    #[test]
+    fn passwords_are_verified_and_remembered_per_file() {
+        let hash = bcrypt::hash("secret", 4).unwrap();
+        let other = bcrypt::hash("other", 4).unwrap().replacen("$2b$", "$2y$", 1);
+        let text = format!("# users\n\na:{hash}\nb:{other}\r\n");
+        let users = Users::parse(&text).unwrap();
+        for (user, password, expected) in [
+            ("a", "secret", true),
+            ("a", "secret", true),
+            ("b", "other", true),
+            ("b", "secret", false),
+            ("a", "", false),
+            ("c", "secret", false),
+            ("", "", false),
+        ] {
+            let credentials = credentials(user, password);
+            assert_eq!(users.verify_now(&credentials), expected, "{user}");
+            assert_eq!(users.are_verified(&credentials), expected, "{user}");
+        }
+        let again = Users::parse(&text).unwrap();
+        assert!(!again.are_verified(&credentials("a", "secret")));
+    }
+
+    /// An invalid hash would be refused at once, and tell that the user does not exist.
+    #[test]
+    fn the_hash_of_nobody_is_valid_and_as_expensive_as_the_others() {
+        let hash = bcrypt::hash("x", 4).unwrap().replacen("$04$", "$13$", 1);
+        let users = Users::parse(&format!("a:{hash}")).unwrap();
+        assert_eq!(HashParts::from_str(&users.of_nobody).unwrap().get_cost(), 13);
+        let cheap = users.of_nobody.replacen("$13$", "$04$", 1);
+        assert_eq!(bcrypt::verify("x", &cheap).ok(), Some(false));
+    }
+
+    /// Twenty connections with wrong passwords kept all other users out.
+    #[test]
+    fn one_client_leaves_places_to_others() {
+        let client = |last| Some(IpAddr::from([192, 0, 2, last]));
+        let taken: Vec<Place> = std::iter::from_fn(|| Place::take(client(1))).collect();
+        assert_eq!(taken.len(), WAITING_OF_CLIENT_MAX);
+        assert!(Place::take(client(2)).is_some());
+        let network = |text: &str| Some(text.parse().unwrap());
+        let of_network: Vec<Place> =
+            (0..9).filter_map(|n| Place::take(network(&format!("2001:db8::{n}")))).collect();
+        assert_eq!(of_network.len(), WAITING_OF_CLIENT_MAX);
+        drop(taken);
+        assert!(Place::take(client(1)).is_some());
+    }
+
+    #[test]
+    fn wrong_lines_are_named_and_not_shown() {
+        for (text, line) in [
+            ("secret", 1),
+            ("#\na:secret", 2),
+            ("a:{SHA}secret", 1),
+            ("a:$apr1$secret$x", 1),
+            ("a:$2y$05$secret", 1),
+            (&format!("a:$2y$31${OF_NOBODY}"), 1),
+        ] {
+            let (found, error) = Users::parse(text).unwrap_err();
+            assert!(found == line && !error.contains("secret"), "{text}: {found} {error}");
         }
     }
 }

@@ -5,9 +5,9 @@ mod secure;
 
 use super::counters::WorkerCounters;
 use super::exchange::Exchange;
-use super::forwarders::Transport;
 use super::options::SendStrategy;
-use super::proxy_protocol::ProxyHeader;
+use super::proxies::ProxyHeader;
+use super::proxies::Transport;
 use super::tls::Encryption;
 use super::worker::Worker;
 use crate::server::{AddressPermit, Ending, Tracked, Tracking};
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::fs::File;
-use twinring::{Either, RecvBuf, SendBuf, TcpStream, race, sleep};
+use twinring::{Either, RecvBuf, SendBuf, race, sleep};
 
 /// Pauses between two looks at what the peer has acknowledged behind FIN.
 const ACKED_CHECK_MIN: Duration = Duration::from_millis(10);
@@ -52,27 +52,26 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    tracking: Tracking<Phase>,
+    pub(super) tracking: Tracking<Phase>,
     /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
     /// Who sends the requests, if that matters: there may be trusted proxies, passwords, or a log.
     peer: Cell<Option<SocketAddr>>,
     /// When the first part of an incomplete head arrived.
-    head_began: Cell<Option<Instant>>,
-    file_strategy: SendStrategy,
-    counters: Arc<WorkerCounters>,
-    /// An answer was begun that is not handed over whole.
-    incomplete: Cell<bool>,
-    /// Bytes handed over for sending.
-    sent: Cell<u64>,
-    /// Of a connection that a proxy opens.
+    pub(super) head_began: Cell<Option<Instant>>,
+    /// How files are sent here.
+    pub(super) file_strategy: SendStrategy,
+    pub(super) counters: Arc<WorkerCounters>,
+    /// An answer was begun that is not handed over whole. If the connection ends then, it is reset: FIN could be taken
+    /// for the end of the answer.
+    pub(super) incomplete: Cell<bool>,
+    /// Bytes of answers that were handed over for sending so far.
+    pub(super) sent: Cell<u64>,
     pub(super) proxied: Option<Box<Proxied>>,
 }
 
-/// What a connection has that begins with a header of the PROXY protocol.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     /// Data that arrived behind the header.
@@ -92,12 +91,13 @@ impl Connection {
             || !settings.forwarders.trusted.is_empty()
             || settings.sites.know_clients();
         let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();
+        let has_tls = tls.is_some();
         Connection {
             tracking,
             tls,
             peer: Cell::new(peer),
             head_began: Cell::default(),
-            file_strategy: settings.send,
+            file_strategy: if has_tls { SendStrategy::Read } else { settings.send },
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
             sent: Cell::new(0),
@@ -111,16 +111,7 @@ impl Connection {
 
     /// Finds out who sends the requests, for a message about one of them.
     pub(super) fn learn_peer(&self) {
-        self.peer.set(self.peer.get().or_else(|| self.stream().peer_addr().ok()));
-    }
-
-    pub(super) fn stream(&self) -> &TcpStream {
-        self.tracking.stream()
-    }
-
-    /// Enters a phase: its time begins, unless the connection is already in it.
-    pub(super) fn enter(&self, phase: Phase) {
-        self.tracking.enter(phase);
+        self.peer.set(self.peer.get().or_else(|| self.tracking.stream().peer_addr().ok()));
     }
 
     /// Reads the header of the PROXY protocol, by which a proxy names the client. `count` counts the
@@ -130,7 +121,7 @@ impl Connection {
         proxied: &Proxied,
         count: impl FnOnce(SocketAddr) -> Option<AddressPermit>,
     ) -> io::Result<()> {
-        self.enter(Phase::Silent);
+        self.tracking.enter(Phase::Silent);
         let mut bytes = Vec::new();
         let header = loop {
             let chunk = self.tracking.recv().await?;
@@ -184,10 +175,10 @@ impl Connection {
         if let Some(tls) = &self.tls {
             return Box::pin(self.recv_secure(tls, phase)).await;
         }
-        self.enter(phase);
+        self.tracking.enter(phase);
         let received = self.recv_raw().await;
         if let Ok(chunk) = &received {
-            self.count_received(chunk.len() as u64);
+            self.counters.received_bytes.add(chunk.len() as u64);
             if phase == Phase::Idle {
                 self.tracking.continue_in(Phase::Working);
             }
@@ -202,18 +193,18 @@ impl Connection {
             return Box::pin(self.send_secure(tls, bytes)).await;
         }
         let length = bytes.len() as u64;
-        self.enter(Phase::Sending);
-        self.stream().send(bytes).await?;
-        self.enter(Phase::Working);
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().send(bytes).await?;
+        self.tracking.enter(Phase::Working);
         self.count_sent(length);
         Ok(())
     }
 
     /// Returns when the kernel has all bytes of earlier sends.
     pub(super) async fn flush(&self) -> io::Result<()> {
-        self.enter(Phase::Sending);
-        self.stream().flush().await?;
-        self.enter(Phase::Working);
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().flush().await?;
+        self.tracking.enter(Phase::Working);
         Ok(())
     }
 
@@ -225,70 +216,31 @@ impl Connection {
             self.count_sent(length);
             return tls.put(bytes.as_slice());
         }
-        self.enter(Phase::Sending);
-        self.stream().send_corked(bytes).await?;
-        self.enter(Phase::Working);
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().send_corked(bytes).await?;
+        self.tracking.enter(Phase::Working);
         self.count_sent(length);
         Ok(())
     }
 
     /// Sends a part of a file; less than requested only if the file ends before.
     pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
-        self.enter(Phase::Sending);
-        let before = self.stream().sent_of_files();
-        let outcome = self.stream().send_file(file, offset, len).await;
+        self.tracking.enter(Phase::Sending);
+        let before = self.tracking.stream().sent_of_files();
+        let outcome = self.tracking.stream().send_file(file, offset, len).await;
         // Bytes that were sent before the failure count too.
-        let sent = self.stream().sent_of_files() - before;
+        let sent = self.tracking.stream().sent_of_files() - before;
         self.count_sent(sent);
         self.counters.sent_file_bytes.add(sent);
         outcome?;
-        self.enter(Phase::Working);
+        self.tracking.enter(Phase::Working);
         Ok(sent)
-    }
-
-    /// As [`send`](Connection::send), for bytes that were read from a file.
-    pub(super) async fn send_read(&self, bytes: Vec<u8>) -> io::Result<()> {
-        let length = bytes.len() as u64;
-        self.send(bytes).await?;
-        self.counters.sent_file_bytes.add(length);
-        Ok(())
-    }
-
-    /// How files are sent here.
-    pub(super) fn file_strategy(&self) -> SendStrategy {
-        if self.tls.is_some() { SendStrategy::Read } else { self.file_strategy }
-    }
-
-    /// Counts bytes of requests (after decryption).
-    pub(super) fn count_received(&self, bytes: u64) {
-        self.counters.received_bytes.add(bytes);
     }
 
     /// Counts bytes of answers (before encryption).
     pub(super) fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
         self.sent.set(self.sent.get() + bytes);
-    }
-
-    /// Bytes of answers that were handed over for sending so far.
-    pub(super) fn sent(&self) -> u64 {
-        self.sent.get()
-    }
-
-    /// The first part of a head arrived, and the rest did not.
-    pub(super) fn begin_head(&self, now: Instant) {
-        self.head_began.set(self.head_began.get().or(Some(now)));
-    }
-
-    /// When the head that is complete now, or wrong, began to arrive, if it came in parts.
-    pub(super) fn head_began(&self) -> Option<Instant> {
-        self.head_began.take()
-    }
-
-    /// Records whether an answer is in progress. If the connection ends then, it is reset: FIN
-    /// could be taken for the end of the answer.
-    pub(super) fn set_incomplete(&self, incomplete: bool) {
-        self.incomplete.set(incomplete);
     }
 
     /// Records that the current answer cannot be completed, because its file was changed.
@@ -298,37 +250,18 @@ impl Connection {
         io::Error::other("the file was changed while it was being sent")
     }
 
-    /// True if the connection must end.
     pub(super) fn must_end(&self) -> bool {
         self.tracking.ending().is_some()
     }
 
-    /// True if it must end, and the peer can be told before. The reason is then counted, and the
+    /// True if it must end for a reason of which the peer can be told before. The reason is then counted, and the
     /// connection continues until the peer was told.
-    pub(super) fn takes_leave(&self) -> bool {
-        let is_polite = matches!(
-            self.tracking.ending(),
-            Some(Ending::Drain | Ending::TimedOut(Phase::Idle | Phase::Head))
-        );
+    pub(super) fn takes_leave(&self, is_polite: fn(Ending<Phase>) -> bool) -> bool {
+        let is_polite = self.tracking.ending().is_some_and(is_polite);
         if is_polite {
             self.count(self.tracking.take_ending());
         }
         is_polite
-    }
-
-    /// True if it must end because the body of a request is late. The reason is then counted, and the connection
-    /// continues until the peer was told.
-    pub(super) fn takes_late_body(&self) -> bool {
-        let is_late = self.tracking.ending() == Some(Ending::TimedOut(Phase::Body));
-        if is_late {
-            self.count(self.tracking.take_ending());
-        }
-        is_late
-    }
-
-    /// Enters a phase whose time began with the previous phase.
-    pub(super) fn continue_in(&self, phase: Phase) {
-        self.tracking.continue_in(phase);
     }
 
     /// Closes the connection in order: sends queued data and FIN, then reads until the peer's FIN.
@@ -338,8 +271,8 @@ impl Connection {
         if let Some(tls) = &self.tls {
             return self.shutdown_tls(tls).await;
         }
-        self.enter(Phase::Sending);
-        self.stream().shutdown().await?;
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().shutdown().await?;
         self.close_in_stages().await
     }
 
@@ -348,8 +281,8 @@ impl Connection {
     /// sending, such as a body that was refused.
     async fn close_in_stages(&self) -> io::Result<()> {
         let mut pause = ACKED_CHECK_MIN;
-        while !self.stream().is_acked().unwrap_or(true) {
-            self.enter(Phase::Sending);
+        while !self.tracking.stream().is_acked().unwrap_or(true) {
+            self.tracking.enter(Phase::Sending);
             match race(self.tracking.recv(), sleep(pause)).await {
                 Either::Left(chunk) => {
                     if chunk?.is_empty() {
@@ -359,7 +292,7 @@ impl Connection {
                 Either::Right(()) => pause = (2 * pause).min(ACKED_CHECK_MAX),
             }
         }
-        self.enter(Phase::Closing);
+        self.tracking.enter(Phase::Closing);
         let (began, mut discarded) = (Instant::now(), 0);
         loop {
             let chunk = self.tracking.recv().await?;
@@ -384,7 +317,7 @@ impl Connection {
             return self.shutdown().await;
         }
         self.flush().await?;
-        match race(self.stream().recv(), ready(())).await {
+        match race(self.tracking.stream().recv(), ready(())).await {
             Either::Left(Ok(chunk)) if !chunk.is_empty() => self.shutdown().await,
             Either::Left(received) => received.map(drop),
             Either::Right(()) => Ok(()),

@@ -12,7 +12,6 @@ use std::time::Duration;
 /// derive others from.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident = $metric:literal $label:literal,)*) => {
-        /// Live counters of one worker.
         #[derive(Debug, Default)]
         pub(super) struct WorkerCounters {
             $(pub(super) $name: Count,)*
@@ -125,7 +124,6 @@ counters! {
     sent_file_bytes = "sent_file_bytes_total" "",
 }
 
-/// A counter as metrics show it.
 pub(super) struct Shown {
     pub(super) metric: &'static str,
     pub(super) label: &'static str,
@@ -193,7 +191,6 @@ const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 /// Hosts that are told apart, since the start. Requests for further ones count for the default site.
 const HOSTS_MAX: usize = 100;
 
-/// The label of the site for hosts without one of their own.
 const DEFAULT_HOST: &str = "*";
 
 /// The label of requests for which there is no site, and of invalid ones.

@@ -51,50 +51,31 @@ impl FromStr for Coding {
     }
 }
 
-/// The weights of an `Accept-Encoding`, in thousandths; `None` for codings that it does not name.
-#[derive(Clone, Copy, Debug, Default)]
-struct Weights {
-    identity: Option<u16>,
-    brotli: Option<u16>,
-    gzip: Option<u16>,
-    zstd: Option<u16>,
-    others: Option<u16>,
-}
-
-impl Weights {
-    fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Weights {
-        let mut weights = Weights::default();
-        for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
-            let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
-            let name = parts.next().unwrap_or_default();
-            let weight = match name {
-                name if name.eq_ignore_ascii_case(b"identity") => &mut weights.identity,
-                name if name.eq_ignore_ascii_case(b"br") => &mut weights.brotli,
-                name if name.eq_ignore_ascii_case(b"gzip") => &mut weights.gzip,
-                name if name.eq_ignore_ascii_case(b"x-gzip") => &mut weights.gzip,
-                name if name.eq_ignore_ascii_case(b"zstd") => &mut weights.zstd,
-                b"*" => &mut weights.others,
-                _ => continue,
-            };
-            *weight = match parts.next() {
-                None => Some(1000),
-                Some(parameter) => weight_of(parameter).or(*weight),
-            };
-        }
-        weights
-    }
-
-    fn weight(&self, coding: Coding) -> u16 {
-        let named = match coding {
-            // Unless the client excludes it, it is acceptable, after all codings that it named.
-            Coding::Identity => return self.identity.or(self.others).unwrap_or(0),
-            Coding::Brotli => self.brotli,
-            Coding::Gzip => self.gzip,
-            Coding::Zstd => self.zstd,
+/// The weights of an `Accept-Encoding`, in thousandths, by coding; `None` for those that it does not name. The last one
+/// is for others.
+fn weights<'a>(lines: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 5] {
+    let mut weights = [None; 5];
+    for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
+        let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let name = parts.next().unwrap_or_default();
+        let coding = match name {
+            name if name.eq_ignore_ascii_case(b"identity") => Coding::Identity as usize,
+            name if name.eq_ignore_ascii_case(b"br") => Coding::Brotli as usize,
+            name if name.eq_ignore_ascii_case(b"gzip") => Coding::Gzip as usize,
+            name if name.eq_ignore_ascii_case(b"x-gzip") => Coding::Gzip as usize,
+            name if name.eq_ignore_ascii_case(b"zstd") => Coding::Zstd as usize,
+            b"*" => OTHERS,
+            _ => continue,
         };
-        named.or(self.others).unwrap_or(0)
+        weights[coding] = match parts.next() {
+            None => Some(1000),
+            Some(parameter) => weight_of(parameter).or(weights[coding]),
+        };
     }
+    weights
 }
+
+const OTHERS: usize = 4;
 
 /// `q=0.5` in thousandths.
 fn weight_of(parameter: &[u8]) -> Option<u16> {
@@ -125,11 +106,12 @@ pub fn choose<'a>(
     accepted: impl Iterator<Item = &'a [u8]>,
     available: impl Iterator<Item = Coding>,
 ) -> usize {
-    let weights = Weights::read(accepted);
+    let weights = weights(accepted);
     let mut best = (0, 0);
     let mut identity = 0;
     for (index, coding) in available.enumerate() {
-        let weight = weights.weight(coding);
+        // Unless the client excludes the identity, it is acceptable, after all codings that it named.
+        let weight = weights[coding as usize].or(weights[OTHERS]).unwrap_or(0);
         if coding == Coding::Identity {
             identity = index;
         }

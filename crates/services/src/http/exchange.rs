@@ -5,7 +5,7 @@ use super::Status;
 use super::access_log::{Client, Ended, LogLine, Outcome};
 use super::answer::Call;
 use super::counters::HostDurations;
-use super::forwarders::Transport;
+use super::proxies::Transport;
 use super::response::Response;
 use super::worker::Worker;
 use std::borrow::Cow;

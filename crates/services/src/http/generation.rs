@@ -5,9 +5,8 @@
 //! request. Requests under way keep the previous one until their answer is built, so none is
 //! answered by a mix of both.
 
-use super::cache::Cache;
+use super::cache::{Cache, Loads};
 use super::counters::{HostDurations, WorkerDurations};
-use super::loads::Loads;
 use super::options::HttpSettings;
 use crate::process::descriptor_limit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +19,6 @@ pub struct LiveSettings(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     current: RwLock<Arc<HttpSettings>>,
-    /// Number of replacements.
     replaced: AtomicU64,
     /// Reloads that replaced nothing.
     refused: AtomicU64,
@@ -54,7 +52,6 @@ impl LiveSettings {
         [self.replaced(), self.0.refused.load(Ordering::Relaxed)]
     }
 
-    /// Number of replacements so far.
     pub(super) fn replaced(&self) -> u64 {
         self.0.replaced.load(Ordering::Acquire)
     }

@@ -97,7 +97,6 @@ pub(super) fn render(
 #[derive(Debug)]
 pub(super) struct Ready {
     bytes: RefCell<Rc<[u8]>>,
-    /// The second of its date.
     dated: Cell<i64>,
     head_end: usize,
 }
@@ -128,7 +127,6 @@ impl Ready {
         Rc::clone(&bytes)
     }
 
-    /// The content.
     pub(super) fn content(&self) -> SendBuf {
         let bytes = Rc::clone(&self.bytes.borrow());
         let range = self.head_end..bytes.len();

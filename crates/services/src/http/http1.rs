@@ -10,14 +10,15 @@ use super::answer::{Call, Wait};
 use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::exchange::{Exchange, first_line};
-use super::forwarders::Transport;
 use super::generation::Generation;
 use super::head::{Persistence, render};
 use super::http2::PREFACE;
+use super::proxies::Transport;
 use super::request::{Framing, Method, Request, Scan, Storage};
 use super::response::{Body, Response};
 use super::sending::send_response;
 use super::worker::Worker;
+use crate::server::Ending;
 use std::io;
 use std::rc::Rc;
 use twinring::{RecvBuf, SendBuf};
@@ -27,7 +28,6 @@ use twinring::{RecvBuf, SendBuf};
 /// of the stream and one received buffer are all that a client can make pile up.
 const COLLECTED_BYTES_MAX: usize = 32 * 1024;
 
-/// Received bytes that are not dealt with yet.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     chunk: Option<RecvBuf>,
@@ -137,7 +137,8 @@ pub(super) async fn serve_connection(
     let mut input = Input::default();
     let mut collected = Collected::default();
     let mut answered = 0;
-    let mut may_be_http2 = connection.tls.is_none() && worker.generation().settings.http2.is_some();
+    let mut may_be_http2 =
+        connection.tls.is_none() && worker.generation().settings.http2_streams.is_some();
     loop {
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
@@ -187,7 +188,8 @@ pub(super) async fn serve_connection(
         }
         collected.send(connection).await?;
         if !input.is_empty() {
-            connection.begin_head(worker.clock.now());
+            let began = connection.head_began.get();
+            connection.head_began.set(began.or(Some(worker.clock.now())));
         }
     }
 }
@@ -234,7 +236,7 @@ fn next<'w>(
         (true, false) => Persistence::Stays,
     };
     let call = Call::new(worker, generation, connection.transport(), &request);
-    let began = connection.head_began().unwrap_or(worker.clock.now());
+    let began = connection.head_began.take().unwrap_or(worker.clock.now());
     let mut exchange = Exchange::begin(&call, || first_line(&bytes[..length]).into(), began);
     let begun = (request.framing == Framing::Empty).then(|| call.begin());
     let next = match begun {
@@ -288,7 +290,7 @@ pub(super) fn refusal(
     line: &[u8],
     response: &Response,
 ) -> (SendBuf, Exchange) {
-    let began = connection.head_began().unwrap_or(worker.clock.now());
+    let began = connection.head_began.take().unwrap_or(worker.clock.now());
     let mut exchange = Exchange::begin_unread(worker, connection.transport(), line, began);
     let (message, head_bytes) = render(response, &worker.clock, Persistence::Closes);
     exchange.answered(worker, response, head_bytes, false);
@@ -304,18 +306,18 @@ async fn take_time(
     let Slow { worker, generation, transport, request, begun, .. } = slow;
     let (mut exchange, mut persistence) = (slow.exchange, slow.persistence);
     let call = Call::new(worker, generation, transport, &request);
-    connection.enter(Phase::Working);
+    connection.tracking.enter(Phase::Working);
     let response = match begun {
         Some(Ok(response)) => response,
         Some(Err(wait)) => call.resume(wait).await,
         None => match receive_body(connection, input, &call, &mut persistence).await {
-            Err(_) if connection.takes_late_body() => {
+            Err(_) if connection.takes_leave(|ending| ending == Ending::TimedOut(Phase::Body)) => {
                 persistence = Persistence::Closes;
                 call.refuse(Status::REQUEST_TIMEOUT)
             }
             Err(error) => return Err(error),
             Ok(Ok(())) => {
-                connection.enter(Phase::Working);
+                connection.tracking.enter(Phase::Working);
                 call.worker.clock.tick();
                 call.answer().await
             }
@@ -325,7 +327,7 @@ async fn take_time(
             }
         },
     };
-    connection.enter(Phase::Working);
+    connection.tracking.enter(Phase::Working);
     send_response(connection, call.worker, &mut exchange, response, persistence).await?;
     // Requests behind it have waited.
     call.worker.clock.tick();

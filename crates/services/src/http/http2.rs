@@ -1,9 +1,7 @@
 //! One connection that speaks HTTP/2 (RFC 9113), by the h2 crate.
 //!
 //! A request of HTTP/2 becomes the same [`Request`](super::request::Request) as one of HTTP/1.1, and is answered by
-//! the same code (`exchange`); `message` hands the answer to the crate. `wire` is what the crate reads and writes, with the
-//! phases and the TLS of the connection; `frames` tells whether the client is in the middle of a
-//! frame.
+//! the same code (`exchange`). `wire` is what the crate reads and writes, with the phases and the TLS of the connection.
 //!
 //! *Memory.* Each stream holds at most 48 KiB of its answer for a client that does not take it:
 //! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
@@ -17,18 +15,16 @@
 //! the majority, the connection ends (CVE-2023-44487).
 
 mod exchange;
-mod frames;
-mod message;
 mod wire;
 
-pub use frames::{Frames, PREFACE};
+pub use wire::{Frames, PREFACE};
 
-use self::exchange::{CHUNK_BYTES, Shared, Stream, exchange};
-use self::message::Chunk;
+use self::exchange::{CHUNK_BYTES, Chunk, Shared, Stream, exchange};
 use self::wire::Wire;
 use super::connection::{Connection, Phase};
-use super::options::HttpSettings;
+use super::options::{HTTP2_STREAMS, HttpSettings};
 use super::worker::Worker;
+use crate::server::Ending;
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
 use h2::{RecvStream, server};
@@ -69,13 +65,17 @@ pub(super) async fn serve(
     }
     let wire = Wire::new(connection, first);
     let builder = builder(&worker.generation().settings);
-    connection.enter(Phase::Head);
+    connection.tracking.enter(Phase::Head);
     let begun = {
         let mut handshake = pin!(builder.handshake(Compat::new(&wire)));
         poll_fn(|cx| {
             if connection.must_end() {
                 // Nothing was agreed on, so the client cannot be told why.
-                return Poll::Ready(if connection.takes_leave() { Ok(None) } else { cancelled() });
+                return Poll::Ready(if connection.takes_leave(is_polite) {
+                    Ok(None)
+                } else {
+                    cancelled()
+                });
             }
             let polled = handshake.as_mut().poll(cx);
             if let Poll::Ready(Err(error)) = wire.poll_send_gathered(cx) {
@@ -106,11 +106,10 @@ pub(super) async fn serve(
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
-    let limits = settings.http2.unwrap_or_default();
     let head_bytes = u32::try_from(settings.limits.head.head_bytes).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(limits.streams)
+        .max_concurrent_streams(settings.http2_streams.unwrap_or(HTTP2_STREAMS))
         .max_header_list_size(head_bytes)
         .max_frame_size(FRAME_BYTES_MAX)
         .initial_window_size(RECEIVE_WINDOW_BYTES)
@@ -120,6 +119,11 @@ fn builder(settings: &HttpSettings) -> Builder {
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX));
     builder
+}
+
+/// The client of an ending connection is told.
+fn is_polite(ending: Ending<Phase>) -> bool {
+    matches!(ending, Ending::Drain | Ending::TimedOut(Phase::Idle | Phase::Head))
 }
 
 fn cancelled<T>() -> io::Result<T> {
@@ -183,7 +187,7 @@ impl Serving<'_> {
     fn take_leave(&mut self) -> io::Result<()> {
         let worker = &self.shared.worker;
         if self.connection.must_end() {
-            if self.leaves == Leaves::Now || !self.connection.takes_leave() {
+            if self.leaves == Leaves::Now || !self.connection.takes_leave(is_polite) {
                 return cancelled();
             }
             self.leave_now(Reason::NO_ERROR);
@@ -203,7 +207,7 @@ impl Serving<'_> {
     fn leave_now(&mut self, reason: Reason) {
         self.leaves = Leaves::Now;
         self.h2.abrupt_shutdown(reason);
-        self.connection.enter(Phase::Closing);
+        self.connection.tracking.enter(Phase::Closing);
     }
 
     fn fail(&self, error: h2::Error) -> io::Result<()> {
@@ -247,9 +251,13 @@ impl Serving<'_> {
         };
         match (self.phase, next) {
             // Frames that are no request get no more time, however they are cut.
-            (Phase::Head, Phase::Idle) if self.accepted > 0 => self.connection.continue_in(next),
-            (Phase::Idle, Phase::Head) if self.was_in_frame => self.connection.continue_in(next),
-            _ => self.connection.enter(next),
+            (Phase::Head, Phase::Idle) if self.accepted > 0 => {
+                self.connection.tracking.continue_in(next)
+            }
+            (Phase::Idle, Phase::Head) if self.was_in_frame => {
+                self.connection.tracking.continue_in(next)
+            }
+            _ => self.connection.tracking.enter(next),
         }
         self.was_in_frame |= next == Phase::Head;
         self.phase = next;

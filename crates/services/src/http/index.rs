@@ -19,7 +19,6 @@ pub(super) const ENTRIES_MAX: usize = 10_000;
 /// of the largest. A request beyond that gets 503.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// The memory of listings on one worker.
 #[derive(Debug)]
 pub(super) struct Listings {
     held_bytes: Rc<Cell<usize>>,
@@ -68,7 +67,6 @@ impl Drop for Listing {
     }
 }
 
-/// A line of a listing.
 #[derive(Serialize)]
 struct Line {
     name: String,

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use twinring::Handle;
 
-/// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What metrics of several counters show.

@@ -1,7 +1,7 @@
 //! How the service is set up.
 
-use super::forwarders::Forwarders;
 use super::hosts::Sites;
+use super::proxies::Forwarders;
 use super::request::HeadLimits;
 use std::str::FromStr;
 use std::time::Duration;
@@ -27,6 +27,9 @@ impl FromStr for SendStrategy {
     }
 }
 
+/// The default of concurrent requests on a connection of HTTP/2.
+pub const HTTP2_STREAMS: u32 = 100;
+
 /// The largest file that can be kept in memory whole, in bytes.
 pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;
 
@@ -45,11 +48,9 @@ pub struct HttpSettings {
     pub limits: HttpLimits,
     /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
-    /// HTTP/2, beside HTTP/1.1: for clients that begin with it on a connection without TLS, and for
-    /// those that agreed on it over TLS.
-    pub http2: Option<Http2Limits>,
-    /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
-    pub server_timing: bool,
+    /// HTTP/2, beside HTTP/1.1, with so many concurrent requests of a connection: for clients that begin with it on a
+    /// connection without TLS, and for those that agreed on it over TLS. 100 by default.
+    pub http2_streams: Option<u32>,
     /// Proxies in front of the service. None by default.
     pub forwarders: Forwarders,
 }
@@ -64,23 +65,9 @@ impl HttpSettings {
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
-            http2: Some(Http2Limits::default()),
-            server_timing: false,
+            http2_streams: Some(HTTP2_STREAMS),
             forwarders: Forwarders::default(),
         }
-    }
-}
-
-/// Limits of a connection that speaks HTTP/2, besides those of all connections.
-#[derive(Clone, Copy, Debug)]
-pub struct Http2Limits {
-    /// Concurrent requests. 100 by default.
-    pub streams: u32,
-}
-
-impl Default for Http2Limits {
-    fn default() -> Http2Limits {
-        Http2Limits { streams: 100 }
     }
 }
 

@@ -17,7 +17,6 @@ use std::str::FromStr;
 /// The longest target, in bytes.
 const TO_BYTES_MAX: usize = 4096;
 
-/// The port of https.
 const HTTPS_PORT: &str = "443";
 
 /// Where requests are sent instead.
@@ -51,7 +50,6 @@ impl Redirect {
         Ok(Redirect { status, to: to.to_owned(), with_rest })
     }
 
-    /// The location for a path with this rest.
     pub(super) fn location(&self, rest: &[u8], query: Option<&str>) -> String {
         let mut location = self.to.clone();
         if self.with_rest {

@@ -40,7 +40,6 @@ impl Default for HeadLimits {
 /// The search for the end of a head. It continues where it stopped when more bytes arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
-    /// Where the current line begins.
     line: usize,
     /// Where the search continues.
     next: usize,

@@ -73,7 +73,6 @@ pub(super) struct Found {
     files: Vec<(Coding, File, Metadata)>,
 }
 
-/// Finds the file of a clean path.
 pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
     let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
     if !path.ends_with(b"/") {
@@ -139,7 +138,6 @@ pub(super) struct Resource {
     asked: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) variants: Vec<Rc<Variant>>,
-    /// What is compressed on the fly.
     pub(super) compressed: Vec<Compressed>,
     /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,

@@ -18,7 +18,6 @@ const ALLOW: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
 /// Seconds after which a client should retry a request that failed for lack of resources.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
-/// A header field.
 pub(super) type Field = (Cow<'static, str>, HeaderValue);
 
 /// Why an answer is no success, for the log of errors.
@@ -61,9 +60,7 @@ pub(super) struct FileParts {
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: Status,
-    /// Fields that the cache has.
     pub(super) stored: Option<(Rc<Variant>, Part)>,
-    /// Further fields.
     pub(super) fields: Vec<Field>,
     /// Bytes of content, sent or not (HEAD); none for an answer that cannot have content.
     pub(super) length: Option<u64>,
@@ -96,7 +93,6 @@ impl Response {
         response.with_content("text/plain; charset=utf-8", text)
     }
 
-    /// The same for a reason.
     pub(super) fn failure(status: Status, reason: Reason) -> Response {
         Response { reason: Some(reason), ..Response::message(status) }
     }
@@ -110,7 +106,6 @@ impl Response {
         self.fields.push((Cow::Borrowed(name), value));
     }
 
-    /// The same with content of a type.
     pub(super) fn with_content(self, media_type: &str, content: impl Into<Vec<u8>>) -> Response {
         let content = content.into();
         let length = Some(content.len() as u64);
@@ -118,13 +113,11 @@ impl Response {
         Response { length, body: Body::Bytes(content), ..typed }
     }
 
-    /// All fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
         let stored = self.stored.as_ref().map(|(variant, part)| variant.fields(*part));
         stored.into_iter().flatten().chain(&self.fields)
     }
 
-    /// Bytes of content that are to be sent.
     pub(super) fn content_bytes(&self) -> u64 {
         match self.body {
             Body::Empty => 0,

@@ -6,8 +6,8 @@
 
 use super::Status;
 use super::auth::Auth;
-use super::forwarders::Networks;
 use super::options::ListingFormat;
+use super::proxies::Networks;
 use super::redirect::Redirect;
 use crate::rate::RateLimit;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
@@ -55,7 +55,6 @@ pub struct PathGlob {
 }
 
 impl PathGlob {
-    /// For all paths.
     fn all() -> Result<PathGlob, String> {
         REST.parse()
     }
@@ -259,7 +258,6 @@ impl Rule {
 pub struct Rules {
     rules: Vec<Rule>,
     patterns: GlobSet,
-    /// The rule of each pattern.
     rule_of: Vec<usize>,
     comes_before_files: bool,
 }
@@ -337,7 +335,6 @@ impl<'a> Policy<'a> {
         self.0.iter().rev().find_map(|rule| get(rule))
     }
 
-    /// The header fields of all answers.
     pub(super) fn headers(&self) -> Vec<(&'a str, &'a str)> {
         let mut fields: Vec<(&str, &str)> = Vec::new();
         for rule in self.adding(Protection::Headers) {
@@ -366,7 +363,6 @@ impl<'a> Policy<'a> {
         self.adding(Protection::Auth).filter_map(|rule| rule.auth.as_ref()).collect()
     }
 
-    /// True if a client at this address is served.
     pub(super) fn admits(&self, client: Option<IpAddr>) -> bool {
         let mut rules = self.adding(Protection::Addresses);
         rules.all(|rule| rule.addresses.as_ref().is_none_or(|addresses| addresses.admit(client)))

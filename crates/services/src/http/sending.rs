@@ -61,9 +61,9 @@ pub(super) async fn send_response(
 ) -> io::Result<()> {
     let (message, head_bytes) = render(&response, &worker.clock, persistence);
     exchange.answered(worker, &response, head_bytes, persistence.stays());
-    let before = connection.sent();
+    let before = connection.sent.get();
     let outcome = send_message(connection, message, response.body).await;
-    exchange.sent(connection.sent() - before);
+    exchange.sent(connection.sent.get() - before);
     outcome
 }
 
@@ -71,14 +71,14 @@ async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> 
     if !matches!(body, Body::File(_) | Body::Listing(_)) {
         return connection.send(message).await;
     }
-    connection.set_incomplete(true);
+    connection.incomplete.set(true);
     connection.send_corked(message).await?;
     match body {
         Body::File(parts) => send_parts(connection, *parts).await?,
         Body::Listing(listing) => send_listing(connection, &listing).await?,
         Body::Empty | Body::Bytes(_) | Body::Stored | Body::Of(_) => {}
     }
-    connection.set_incomplete(false);
+    connection.incomplete.set(false);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ async fn send_parts(connection: &Connection, rest: FileParts) -> io::Result<()> 
 }
 
 async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
-    if connection.file_strategy() == SendStrategy::Read {
+    if connection.file_strategy == SendStrategy::Read {
         return send_checked(connection, rest, range).await;
     }
     let OpenFile { file, .. } = &*rest.file;
@@ -141,7 +141,8 @@ async fn send_checked(
         if bytes.len() as u64 != length || !rest.file.is_sound().await? {
             return Err(connection.break_off());
         }
-        connection.send_read(bytes).await?;
+        connection.send(bytes).await?;
+        connection.counters.sent_file_bytes.add(length);
         from += length;
     }
     Ok(())

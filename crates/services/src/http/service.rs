@@ -31,10 +31,8 @@ use twinring::{
 const SWEEP_MAX: Duration = Duration::from_secs(1);
 const SWEEP_MIN: Duration = Duration::from_millis(5);
 
-/// Sweeps in the shortest timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 4;
 
-/// A drain ends a connection that was idle for this long.
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(2);
 
 /// How long a connection is read from after its last answer, until the peer ends it too.
@@ -144,7 +142,6 @@ impl HttpService {
 }
 
 impl Service for Http {
-    /// With the TLS that is spoken there.
     type Socket = Listener<Option<Tls>>;
 
     fn run(

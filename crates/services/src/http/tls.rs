@@ -258,7 +258,6 @@ pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
     /// Decrypted data that was not taken yet.
     opened: RefCell<Vec<u8>>,
-    /// The peer will send no more.
     ended: Cell<bool>,
     /// The peer did not send TLS, and gets an alert.
     failed: Cell<bool>,

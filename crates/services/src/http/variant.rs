@@ -43,7 +43,6 @@ pub(super) struct Inputs<'a> {
     pub(super) site: &'a Site,
     /// Of the file.
     pub(super) path: &'a Path,
-    /// That was asked for.
     pub(super) asked: &'a Path,
     pub(super) coding: Coding,
     pub(super) varies: bool,
@@ -70,7 +69,6 @@ pub(super) struct Variant {
     pub(super) version: Metadata,
     /// The file, if its content is not in memory.
     pub(super) file: Option<Rc<OpenFile>>,
-    /// The open file that this was compressed from.
     source: Option<Rc<OpenFile>>,
     /// Bytes less than the file, if it was compressed on the fly.
     pub(super) saved: u64,

@@ -2,12 +2,12 @@
 //! lookup of a path.
 
 use super::access_log::AccessLog;
+use super::cache::Outcome;
 use super::connection::Connection;
 use super::counters::{WorkerCounters, WorkerDurations};
 use super::date::Clock;
 use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
-use super::loads::Outcome;
 use super::resource::{Resource, find};
 use crate::server::{ConnectionLimiter, Connections};
 use std::cell::{Cell, RefCell};
@@ -25,7 +25,6 @@ type TellError = Arc<dyn Fn(String) + Send + Sync>;
 /// What all workers of a service share; see [`HttpService`](crate::http::HttpService).
 pub struct Http {
     pub(super) settings: LiveSettings,
-    /// Of each worker.
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,

@@ -112,7 +112,6 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Counts a connection for its client's address.
     pub(crate) fn count(
         self: &Arc<ConnectionLimiter>,
         address: IpAddr,

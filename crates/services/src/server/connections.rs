@@ -46,7 +46,6 @@ pub(crate) enum Ending<P> {
     Failed,
 }
 
-/// How long a connection may stay in a phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit<P> {
     pub(crate) time: Duration,
@@ -222,7 +221,6 @@ pub(crate) trait Tracked: Debug + 'static {
     fn closed(&self);
 }
 
-/// The connections of one worker.
 #[derive(Debug)]
 pub(crate) struct Connections<C> {
     open: RefCell<Slab<Rc<C>>>,

@@ -12,9 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A count with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub struct Count(AtomicU64);
 
 impl Count {
     pub(crate) fn add(&self, amount: u64) {
@@ -31,20 +30,37 @@ impl Count {
     }
 }
 
-/// Live counters of one worker.
-#[derive(Debug, Default)]
-pub(crate) struct WorkerCounters {
-    pub(crate) accepted: Count,
-    pub(crate) closed: Count,
-    pub(crate) refused: Count,
-    pub(crate) refused_of_address: Count,
-    pub(crate) not_allowed: Count,
-    pub(crate) reset: Count,
-    pub(crate) idle_closed: Count,
-    pub(crate) cut: Count,
-    pub(crate) received_bytes: Count,
-    pub(crate) sent_bytes: Count,
+/// Counters of a service: live ones of a worker, or those summed over the workers at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters<T> {
+    /// Connections that were accepted and served.
+    pub accepted: T,
+    /// Closed connections.
+    pub closed: T,
+    /// Open connections; of a sum only.
+    pub open: T,
+    /// Connections that were accepted and closed immediately because the maximum was reached.
+    pub refused: T,
+    /// The same for the maximum of their address.
+    pub refused_of_address: T,
+    /// The same because their address is not allowed.
+    pub not_allowed: T,
+    /// Connections that ended with an error: the peer reset them or became unreachable.
+    pub reset: T,
+    /// Connections closed by the idle timeout.
+    pub idle_closed: T,
+    /// Connections cut at the drain timeout, with work unfinished.
+    pub cut: T,
+    /// Bytes received from peers.
+    pub received_bytes: T,
+    /// Bytes passed to the engine for sending, including those dropped by a broken connection.
+    pub sent_bytes: T,
 }
+
+/// Counters of a service, summed over its workers.
+pub type ServiceCounters = Counters<u64>;
+
+pub(crate) type WorkerCounters = Counters<Count>;
 
 impl WorkerCounters {
     /// The work of this worker. Its service sees no messages: a unit is a received byte.
@@ -55,48 +71,25 @@ impl WorkerCounters {
     }
 }
 
-/// Counters of a service, summed over its workers, at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ServiceCounters {
-    /// Connections that were accepted and served.
-    pub accepted: u64,
-    /// Closed connections.
-    pub closed: u64,
-    /// Open connections.
-    pub open: u64,
-    /// Connections that were accepted and closed immediately because the maximum was reached.
-    pub refused: u64,
-    /// The same for the maximum of their address.
-    pub refused_of_address: u64,
-    /// The same because their address is not allowed.
-    pub not_allowed: u64,
-    /// Connections that ended with an error: the peer reset them or became unreachable.
-    pub reset: u64,
-    /// Connections closed by the idle timeout.
-    pub idle_closed: u64,
-    /// Connections cut at the drain timeout, with work unfinished.
-    pub cut: u64,
-    /// Bytes received from peers.
-    pub received_bytes: u64,
-    /// Bytes passed to the engine for sending, including those dropped by a broken connection.
-    pub sent_bytes: u64,
-}
-
 impl ServiceCounters {
     pub(crate) fn sum<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> ServiceCounters {
         let mut sum = ServiceCounters::default();
         for worker in workers {
             // `closed` is read first: it never runs ahead of `accepted`, so `open` stays >= 0.
-            sum.closed += worker.closed.get();
-            sum.accepted += worker.accepted.get();
-            sum.refused += worker.refused.get();
-            sum.refused_of_address += worker.refused_of_address.get();
-            sum.not_allowed += worker.not_allowed.get();
-            sum.reset += worker.reset.get();
-            sum.idle_closed += worker.idle_closed.get();
-            sum.cut += worker.cut.get();
-            sum.received_bytes += worker.received_bytes.get();
-            sum.sent_bytes += worker.sent_bytes.get();
+            for (sum, count) in [
+                (&mut sum.closed, &worker.closed),
+                (&mut sum.accepted, &worker.accepted),
+                (&mut sum.refused, &worker.refused),
+                (&mut sum.refused_of_address, &worker.refused_of_address),
+                (&mut sum.not_allowed, &worker.not_allowed),
+                (&mut sum.reset, &worker.reset),
+                (&mut sum.idle_closed, &worker.idle_closed),
+                (&mut sum.cut, &worker.cut),
+                (&mut sum.received_bytes, &worker.received_bytes),
+                (&mut sum.sent_bytes, &worker.sent_bytes),
+            ] {
+                *sum += count.get();
+            }
         }
         sum.open = sum.accepted.saturating_sub(sum.closed);
         sum

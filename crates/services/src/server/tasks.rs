@@ -71,7 +71,6 @@ pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::R
     }
 }
 
-/// The accepting tasks of one worker.
 #[derive(Debug)]
 pub(super) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
 

@@ -5,13 +5,17 @@
 //! reply. Statistics therefore cost a datagram nothing, and an idle worker sleeps.
 
 use serde::Serialize;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use twinring::net::UdpStats;
 
 /// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Requests that may wait for one worker.
+const REQUESTS_MAX: usize = 16;
 
 /// Counters of the reflector, summed over its sockets, at one moment. They balance: `received = sent +
 /// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
@@ -61,67 +65,49 @@ impl UdpCounters {
     }
 }
 
-#[derive(Debug, Default)]
-struct State {
-    sent: u64,
-    answered: u64,
-    worker: Option<Waker>,
-    /// The worker has ended; its counters are the last ones.
-    closed: bool,
-    counters: UdpCounters,
+/// Where one worker takes requests for its counters.
+#[derive(Debug)]
+pub(super) struct WorkerStats {
+    requests: Sender<SyncSender<UdpCounters>>,
+    /// Until the worker starts.
+    received: Mutex<Option<Receiver<SyncSender<UdpCounters>>>>,
+    /// The last reply; at the end, the final counters.
+    last: Mutex<UdpCounters>,
 }
 
-/// A request to one worker for its counters, and the reply.
-#[derive(Debug, Default)]
-pub(super) struct StatsRequest {
-    state: Mutex<State>,
-    replied: Condvar,
+impl WorkerStats {
+    pub(super) fn new() -> Arc<WorkerStats> {
+        let (requests, received) = channel(REQUESTS_MAX);
+        let received = Mutex::new(Some(received));
+        Arc::new(WorkerStats { requests, received, last: Mutex::default() })
+    }
+
+    /// Asks the worker; none if it has ended, or has too many requests.
+    fn ask(&self) -> Option<mpsc::Receiver<UdpCounters>> {
+        let (reply, replied) = mpsc::sync_channel(1);
+        self.requests.try_send(reply).ok().map(|()| replied)
+    }
+
+    fn last(&self) -> MutexGuard<'_, UdpCounters> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take_requests(&self) -> Option<Receiver<SyncSender<UdpCounters>>> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn keep(&self, counters: UdpCounters) {
+        *self.last() = counters;
+    }
 }
 
-impl StatsRequest {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+/// The counters of all workers, which reply at the same time.
+pub(super) fn read(workers: &[Arc<WorkerStats>]) -> UdpCounters {
+    let asked: Vec<_> = workers.iter().map(|worker| worker.ask()).collect();
+    let mut sum = UdpCounters::default();
+    for (worker, replied) in workers.iter().zip(asked) {
+        let reply = replied.and_then(|replied| replied.recv_timeout(REPLY_TIMEOUT).ok());
+        sum.merge(&reply.unwrap_or_else(|| *worker.last()));
     }
-
-    /// Sends it; [`reply`](StatsRequest::reply) waits for the reply.
-    pub(super) fn send(&self) {
-        let mut state = self.state();
-        state.sent += 1;
-        let worker = state.worker.take();
-        drop(state);
-        if let Some(worker) = worker {
-            worker.wake();
-        }
-    }
-
-    pub(super) fn reply(&self) -> UdpCounters {
-        let state = self.state();
-        let sent = state.sent;
-        let is_open = |state: &mut State| state.answered < sent && !state.closed;
-        let waited = self.replied.wait_timeout_while(state, REPLY_TIMEOUT, is_open);
-        waited.unwrap_or_else(PoisonError::into_inner).0.counters
-    }
-
-    /// For the worker: ready when there is a request.
-    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state();
-        if state.answered < state.sent {
-            return Poll::Ready(());
-        }
-        state.worker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    pub(super) fn answer(&self, counters: UdpCounters) {
-        let mut state = self.state();
-        state.counters = counters;
-        state.answered = state.sent;
-        self.replied.notify_all();
-    }
-
-    /// Sets the reply to all later requests.
-    pub(super) fn close(&self, counters: UdpCounters) {
-        self.state().closed = true;
-        self.answer(counters);
-    }
+    sum
 }

@@ -41,7 +41,6 @@ fn add(count: &Cell<u64>, amount: usize) {
     count.set(count.get() + amount as u64);
 }
 
-/// A socket of the reflector.
 #[derive(Debug)]
 pub(super) struct Port {
     socket: UdpSocket,
@@ -84,7 +83,6 @@ impl Port {
         self.socket.cancel();
     }
 
-    /// Counters of this socket at this moment.
     pub(super) fn counters(&self) -> UdpCounters {
         // The kernel refuses only the question for its drops, and only before Linux 4.12.
         let sockets = self.socket.stats().unwrap_or_default();

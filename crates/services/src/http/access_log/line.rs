@@ -100,7 +100,6 @@ pub(in super::super) struct Ended {
     pub(in super::super) outcome: Outcome,
 }
 
-/// A line of JSON.
 #[derive(Serialize)]
 struct Json<'a> {
     time: &'a str,

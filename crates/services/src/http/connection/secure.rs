@@ -21,7 +21,7 @@ impl Connection {
         tls: &Encryption,
         in_the_open: impl FnOnce() -> (SendBuf, Exchange),
     ) -> io::Result<()> {
-        self.enter(Phase::Silent);
+        self.tracking.enter(Phase::Silent);
         let mut is_first = true;
         while tls.is_handshaking() {
             let chunk = self.recv_raw().await?;
@@ -39,7 +39,7 @@ impl Connection {
                 if chunk[0].is_ascii_uppercase() {
                     let (answer, mut exchange) = in_the_open();
                     let length = answer.len() as u64;
-                    self.stream().send(answer).await?;
+                    self.tracking.stream().send(answer).await?;
                     self.count_sent(length);
                     exchange.sent_whole();
                 }
@@ -58,7 +58,7 @@ impl Connection {
 
     /// As [`recv`](Connection::recv).
     pub(super) async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
-        self.enter(phase);
+        self.tracking.enter(phase);
         let mut plain = tls.opened();
         while plain.is_empty() && !tls.has_ended() {
             let chunk = self.recv_raw().await?;
@@ -68,7 +68,7 @@ impl Connection {
             self.take_in(tls, &chunk).await?;
             plain = tls.opened();
         }
-        self.count_received(plain.len() as u64);
+        self.counters.received_bytes.add(plain.len() as u64);
         if phase == Phase::Idle {
             self.tracking.continue_in(Phase::Working);
         }
@@ -81,7 +81,7 @@ impl Connection {
         let opened = tls.open(bytes);
         let answer = tls.take()?;
         if !answer.is_empty() {
-            self.stream().send(answer).await?;
+            self.tracking.stream().send(answer).await?;
         }
         opened.map_err(|error| self.fail_tls(error))
     }
@@ -102,29 +102,29 @@ impl Connection {
 
     /// Like [`send`](Connection::send), behind the data encrypted before.
     pub(super) async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
-        self.enter(Phase::Sending);
+        self.tracking.enter(Phase::Sending);
         let mut left = bytes.as_slice();
         loop {
             let (chunk, rest) = left.split_at(left.len().min(CHUNK_BYTES));
             tls.put(chunk)?;
-            self.stream().send(tls.take()?).await?;
+            self.tracking.stream().send(tls.take()?).await?;
             self.count_sent(chunk.len() as u64);
             left = rest;
             if left.is_empty() {
                 break;
             }
-            self.enter(Phase::Working);
-            self.enter(Phase::Sending);
+            self.tracking.enter(Phase::Working);
+            self.tracking.enter(Phase::Sending);
         }
-        self.enter(Phase::Working);
+        self.tracking.enter(Phase::Working);
         Ok(())
     }
 
     /// Like [`shutdown`](Connection::shutdown): announces the end, so that the peer can distinguish it
     /// from a cut connection.
     pub(super) async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
-        self.enter(Phase::Sending);
-        self.stream().flush().await?;
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().flush().await?;
         match self.close_in_order(tls).await {
             // A peer that has ended may have left, and then answers with a reset.
             Err(_) if tls.has_ended() && self.tracking.ending().is_none() => Ok(()),
@@ -136,9 +136,9 @@ impl Connection {
         tls.put_end();
         let end = tls.take()?;
         if !end.is_empty() {
-            self.stream().send(end).await?;
+            self.tracking.stream().send(end).await?;
         }
-        self.stream().shutdown().await?;
+        self.tracking.stream().shutdown().await?;
         self.close_in_stages().await
     }
 }

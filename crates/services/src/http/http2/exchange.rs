@@ -1,17 +1,20 @@
-//! One request and its answer.
+//! One request and its answer, as the h2 crate takes them.
 
-use super::message::{Chunk, head_bytes, head_of};
 use crate::http::Status;
 use crate::http::answer::Call;
+use crate::http::date::Clock;
 use crate::http::exchange::Exchange;
-use crate::http::forwarders::Transport;
 use crate::http::open_file::OpenFile;
+use crate::http::proxies::Transport;
 use crate::http::request::{Framing, Method, Request};
 use crate::http::response::{Body, FileParts, Response};
 use crate::http::worker::Worker;
+use bytes::Buf;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, DATE};
 use http::request::Parts;
+use http::{HeaderName, HeaderValue, Version};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::ops::Range;
@@ -80,7 +83,6 @@ impl Shared {
     }
 }
 
-/// A stream in progress.
 pub(super) struct Stream {
     shared: Rc<Shared>,
     /// The connection stays behind it.
@@ -111,7 +113,6 @@ impl Drop for Stream {
 /// Why an answer is not completed.
 struct Broken;
 
-/// Answers a request.
 pub(super) async fn exchange(
     mut stream: Stream,
     request: http::Request<RecvStream>,
@@ -244,7 +245,6 @@ async fn skip_body(
     timeout(settings.timeouts.body, skip).await.unwrap_or(Err(Status::REQUEST_TIMEOUT))
 }
 
-/// Sends the content of an answer.
 struct Content<'s> {
     worker: &'s Worker,
     record: &'s mut Exchange,
@@ -346,4 +346,59 @@ impl Content<'_> {
             }
         }
     }
+}
+
+/// A part of bytes that several frames share.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    bytes: Rc<SendBuf>,
+    range: Range<usize>,
+}
+
+impl Chunk {
+    pub(super) fn new(bytes: &Rc<SendBuf>, range: Range<usize>) -> Chunk {
+        Chunk { bytes: Rc::clone(bytes), range }
+    }
+}
+
+impl Buf for Chunk {
+    fn remaining(&self) -> usize {
+        self.range.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes.as_slice()[self.range.clone()]
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.range.start = (self.range.start + bytes).min(self.range.end);
+    }
+}
+
+/// The head of an answer, with the fields that all have.
+pub(super) fn head_of(response: &Response, clock: &Clock) -> http::Response<()> {
+    let mut head = http::Response::new(());
+    *head.version_mut() = Version::HTTP_2;
+    *head.status_mut() = response.status;
+    let fields = head.headers_mut();
+    fields.insert(
+        DATE,
+        HeaderValue::from_bytes(&clock.date()).unwrap_or(HeaderValue::from_static("")),
+    );
+    for (name, value) in response.fields() {
+        // Names were checked where they come from, so none is invalid.
+        if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+            fields.append(name, value.clone());
+        }
+    }
+    if let Some(length) = response.length {
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    head
+}
+
+/// The bytes of these fields as HTTP/1.1 has them, by which logs of both protocols can be compared.
+pub(super) fn head_bytes(head: &http::Response<()>) -> usize {
+    let fields = head.headers().iter();
+    fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + 2
 }

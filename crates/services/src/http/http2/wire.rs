@@ -3,12 +3,10 @@
 //! The crate writes and flushes each frame by itself. Frames are gathered here until its task has no
 //! more of them, and leave together: small answers share a record of TLS and a send.
 
-use super::frames::Frames;
 use crate::http::connection::Connection;
 use std::cell::{Cell, RefCell};
-use std::io;
-use std::mem;
 use std::task::{Context, Poll, ready};
+use std::{io, mem};
 use twinring::{RecvBuf, SendBuf};
 use twinring_compat::Socket;
 
@@ -32,9 +30,7 @@ pub(super) struct Wire<'c> {
     frames: Cell<Frames>,
     /// The queue of the stream is full.
     is_blocked: Cell<bool>,
-    /// Streams are open.
     is_busy: Cell<bool>,
-    /// The stream has ended.
     has_ended: Cell<bool>,
     /// Turns since then that began without an open stream; none before the first turn.
     quiet_turns: Cell<Option<u32>>,
@@ -104,11 +100,10 @@ impl<'c> Wire<'c> {
         self.poll_output(cx)
     }
 
-    /// Ready when the stream has taken the output.
     fn poll_output(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut output = self.output.borrow_mut();
         match output.is_some() {
-            true => self.connection.stream().poll_send(cx, &mut output),
+            true => self.connection.tracking.stream().poll_send(cx, &mut output),
             false => Poll::Ready(Ok(())),
         }
     }
@@ -127,7 +122,6 @@ impl<'c> Wire<'c> {
         if self.encrypted.get() < ENCRYPTED_BYTES_MAX { Ok(()) } else { self.send_encrypted(cx) }
     }
 
-    /// Sends what TLS has to send. The stream has taken the output before.
     fn send_encrypted(&self, cx: &mut Context<'_>) -> io::Result<()> {
         self.encrypted.set(0);
         match &self.connection.tls {
@@ -151,7 +145,7 @@ impl<'c> Wire<'c> {
 
     fn poll_plain(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let Some(tls) = &self.connection.tls else {
-            return self.connection.stream().poll_recv(cx);
+            return self.connection.tracking.stream().poll_recv(cx);
         };
         loop {
             let opened = tls.opened();
@@ -159,7 +153,7 @@ impl<'c> Wire<'c> {
                 return Poll::Ready(Ok(RecvBuf::from(opened)));
             }
             ready!(self.poll_output(cx))?;
-            let chunk = ready!(self.connection.stream().poll_recv(cx))?;
+            let chunk = ready!(self.connection.tracking.stream().poll_recv(cx))?;
             if chunk.is_empty() {
                 self.connection.end_truncated(tls);
             }
@@ -180,7 +174,7 @@ impl Socket for &Wire<'_> {
         if received.is_empty() {
             return self.poll_end(cx);
         }
-        self.connection.count_received(received.len() as u64);
+        self.connection.counters.received_bytes.add(received.len() as u64);
         self.note(&received);
         Poll::Ready(Ok(received))
     }
@@ -188,7 +182,7 @@ impl Socket for &Wire<'_> {
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.is_blocked.set(true);
         ready!(self.poll_output(cx))?;
-        ready!(self.connection.stream().poll_send_ready(cx))?;
+        ready!(self.connection.tracking.stream().poll_send_ready(cx))?;
         self.is_blocked.set(false);
         Poll::Ready(Ok(()))
     }
@@ -220,5 +214,117 @@ impl Wire<'_> {
         let mut frames = self.frames.get();
         frames.advance(bytes);
         self.frames.set(frames);
+    }
+}
+
+/// The client's connection preface, before its first frame.
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const HEADER_BYTES: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+/// The frames of a client, as far as they have arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames {
+    header: [u8; HEADER_BYTES],
+    /// Bytes of `header` that are there.
+    header_bytes: usize,
+    /// Bytes of the preface or of the payload that are still to come.
+    left: usize,
+    /// The payload is content of a request.
+    is_data: bool,
+    /// The fields of a request have begun, and their last frame has not.
+    in_fields: bool,
+}
+
+impl Frames {
+    /// Before the preface.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Frames {
+        Frames {
+            header: [0; HEADER_BYTES],
+            header_bytes: 0,
+            left: PREFACE.len(),
+            is_data: false,
+            in_fields: false,
+        }
+    }
+
+    /// Notes received bytes.
+    pub fn advance(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let skipped = self.left.min(bytes.len());
+                self.left -= skipped;
+                bytes = &bytes[skipped..];
+                continue;
+            }
+            let taken = (HEADER_BYTES - self.header_bytes).min(bytes.len());
+            let (part, rest) = bytes.split_at(taken);
+            self.header[self.header_bytes..self.header_bytes + taken].copy_from_slice(part);
+            self.header_bytes += taken;
+            bytes = rest;
+            if self.header_bytes == HEADER_BYTES {
+                self.begin_payload();
+            }
+        }
+    }
+
+    fn begin_payload(&mut self) {
+        let [high, middle, low, kind, flags, ..] = self.header;
+        self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
+        self.is_data = kind == DATA;
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.in_fields = flags & END_HEADERS == 0;
+        }
+        self.header_bytes = 0;
+    }
+
+    /// True if the preface, the fields of a request, or a frame of another type than DATA has begun
+    /// and not ended.
+    pub fn is_incomplete(&self) -> bool {
+        self.in_fields || self.header_bytes > 0 || (self.left > 0 && !self.is_data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1];
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn a_frame_is_incomplete_until_its_last_byte() {
+        let mut bytes = PREFACE.to_vec();
+        // Complete after each of these.
+        let mut ends = vec![bytes.len()];
+        for part in [
+            frame(4, 0, b"settings"),
+            frame(4, 1, b""),
+            frame(HEADERS, END_HEADERS, b"fields"),
+            [frame(HEADERS, 0, b"fiel"), frame(CONTINUATION, END_HEADERS, b"ds")].concat(),
+        ] {
+            bytes.extend(part);
+            ends.push(bytes.len());
+        }
+        let mut frames = Frames::new();
+        assert!(frames.is_incomplete());
+        for (at, byte) in bytes.iter().enumerate() {
+            frames.advance(&[*byte]);
+            assert_eq!(frames.is_incomplete(), !ends.contains(&(at + 1)), "at {at}");
+        }
+        let mut at_once = Frames::new();
+        at_once.advance(&bytes);
+        assert!(!at_once.is_incomplete());
+        // Content has a time limit of its own, from its first byte.
+        frames.advance(&frame(DATA, 0, b"content")[..HEADER_BYTES + 1]);
+        assert!(!frames.is_incomplete());
     }
 }

@@ -1,9 +1,98 @@
-//! The header of the PROXY protocol, versions 1 and 2, by which a proxy names its client at the
-//! beginning of a connection (haproxy's doc/proxy-protocol.txt).
+//! Proxies in front of the service, and the clients that they name: by a header of the PROXY protocol, versions 1 and 2,
+//! at the beginning of a connection (haproxy's doc/proxy-protocol.txt), or by a header field for a request.
 //!
-//! It is required from proxies and from no one else, so it never has to be guessed.
+//! The header is required from certain proxies and from no one else, so it never has to be guessed.
 
+use super::request::Request;
+use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
+#[derive(Clone, Debug, Default)]
+pub struct Networks(Box<[IpNet]>);
+
+impl Networks {
+    /// True if the address is in one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// True without any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<IpNet> for Networks {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Networks {
+        Networks(networks.into_iter().collect())
+    }
+}
+
+/// The proxies in front of the service.
+#[derive(Clone, Debug, Default)]
+pub struct Forwarders {
+    /// Connections from here must begin with a header of the PROXY protocol.
+    pub proxy_protocol: Networks,
+    /// `X-Forwarded-For` and `X-Forwarded-Proto` of these are believed.
+    pub trusted: Networks,
+}
+
+impl Forwarders {
+    /// The client of a request from `peer`, if a trusted proxy names it. Each proxy appends the
+    /// address that it got the request from, so the list is read from its end, up to the first
+    /// address that is no trusted proxy: what is before it comes from there, and may be invented.
+    pub(super) fn client(&self, peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
+        if !self.trusted.contains(peer) {
+            return None;
+        }
+        let mut client = None;
+        let lines = request.lines("x-forwarded-for").rev();
+        for element in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
+            // A wrong element ends what can be believed.
+            let Some(found) = address_in(element) else { break };
+            client = Some(found);
+            if !self.trusted.contains(found) {
+                break;
+            }
+        }
+        client
+    }
+
+    /// True if a trusted proxy that sent the request says that its client used TLS. The first value counts, which is
+    /// about the client. A client that invents it only keeps itself from being redirected to https.
+    fn says_https(&self, peer: IpAddr, request: &Request<'_>) -> bool {
+        let mut lines = request.lines("x-forwarded-proto");
+        let protocol = lines.next().and_then(|line| line.split(|byte| *byte == b',').next());
+        self.trusted.contains(peer)
+            && protocol.is_some_and(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"https"))
+    }
+}
+
+/// An address, with a port or without.
+fn address_in(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
+    let address = text.parse::<IpAddr>().ok();
+    let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()));
+    address.or_else(bracketed).map(|address| address.to_canonical())
+}
+
+/// How requests of a connection arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transport {
+    /// The connection uses TLS.
+    pub(super) has_tls: bool,
+    /// Who sends them, if that matters.
+    pub(super) peer: Option<SocketAddr>,
+}
+
+impl Transport {
+    pub(super) fn is_secure(self, forwarders: &Forwarders, request: &Request<'_>) -> bool {
+        self.has_tls || self.peer.is_some_and(|peer| forwarders.says_https(peer.ip(), request))
+    }
+}
 
 /// The longest header of version 1, in bytes.
 const V1_BYTES_MAX: usize = 107;
@@ -119,7 +208,44 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::{HeadLimits, Storage};
     use super::*;
+
+    #[test]
+    fn the_client_is_the_last_address_that_is_no_trusted_proxy() {
+        let trusted = ["10.0.0.0/8", "2001:db8:1::/48"].map(|network| network.parse().unwrap());
+        let trusted = trusted.into_iter().collect();
+        let forwarders = Forwarders { trusted, ..Forwarders::default() };
+        for (lines, expected) in [
+            (&["192.0.2.7"][..], Some("192.0.2.7")),
+            (&["192.0.2.7, 10.1.1.1"], Some("192.0.2.7")),
+            (&["192.0.2.7", "10.1.1.1 ,10.2.2.2"], Some("192.0.2.7")),
+            // The beginning is invented.
+            (&["198.51.100.1, 192.0.2.7, 10.1.1.1"], Some("192.0.2.7")),
+            (&["10.9.9.9, 192.0.2.7"], Some("192.0.2.7")),
+            (&["10.1.1.1, 10.2.2.2"], Some("10.1.1.1")),
+            (&["192.0.2.7:4711"], Some("192.0.2.7")),
+            (&["[2001:db8::7]:4711, 2001:db8:1::1"], Some("2001:db8::7")),
+            (&["[2001:db8::7]"], Some("2001:db8::7")),
+            (&["::ffff:192.0.2.7"], Some("192.0.2.7")),
+            (&["unknown, 10.1.1.1"], Some("10.1.1.1")),
+            (&["192.0.2.7, x"], None),
+            (&["192.0.2.7,"], None),
+            (&["192.0.2.07"], None),
+            (&[""], None),
+            (&[], None),
+        ] {
+            let lines: String =
+                lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
+            let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+            let mut storage = Storage::new();
+            let limits = HeadLimits::default();
+            let request = Request::parse(text.as_bytes(), &mut storage, limits).unwrap();
+            let found = forwarders.client("10.0.0.1".parse().unwrap(), &request);
+            assert_eq!(found, expected.map(|address: &str| address.parse().unwrap()), "{lines}");
+            assert_eq!(forwarders.client("192.0.2.1".parse().unwrap(), &request), None);
+        }
+    }
 
     fn v2(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
         let length = (addresses.len() as u16).to_be_bytes();
