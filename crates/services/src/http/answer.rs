@@ -16,7 +16,7 @@ use super::request::{Method, Request};
 use super::resource::{Missing, Resource};
 use super::response::{Body, Reason, Response, value};
 use super::rules::Policy;
-use super::variant::{Part, Variant, named};
+use super::variant::{Variant, named};
 use super::worker::Worker;
 use http::HeaderValue;
 use std::borrow::Cow;
@@ -151,7 +151,7 @@ impl<'w, 'r> Call<'w, 'r> {
             return None;
         }
         self.worker.counters.cache_hits.add(1);
-        Some(self.respond(path, &resource, variant))
+        Some(self.respond(path, &resource, variant, None))
     }
 
     pub(super) async fn resume(&self, wait: Wait) -> Response {
@@ -187,7 +187,7 @@ impl<'w, 'r> Call<'w, 'r> {
 
     async fn file(&self, site: &Site, path: &[u8]) -> Response {
         let policy = self.policy(site);
-        let missing = match self.present(path).await {
+        let missing = match self.present(path, None).await {
             Ok(response) => return response,
             Err(missing) => missing,
         };
@@ -214,33 +214,37 @@ impl<'w, 'r> Call<'w, 'r> {
         let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if let Some(fallback) = policy.fallback()
             && !last_segment.contains(&b'.')
-            && let Ok(mut response) = self.present(fallback).await
+            && let Ok(response) = self.present(fallback, Some(&policy)).await
         {
-            if let Some((variant, part)) = response.stored.take() {
-                response = variant.without_rules(response, part);
-                if part != Part::Chosen {
-                    response.fields.extend(policy.cache_control().map(named));
-                }
-            }
             return response;
         }
         self.with_page(site, Response { reason, ..Response::message(Status::NOT_FOUND) }).await
     }
 
     /// The answer from a file that is there.
-    async fn present(&self, path: &[u8]) -> Result<Response, Missing> {
+    async fn present(
+        &self,
+        path: &[u8],
+        fallback_for: Option<&Policy<'_>>,
+    ) -> Result<Response, Missing> {
         let choose = |resource: &Rc<Resource>| preferred(self.request, resource).cloned();
         let (resource, variant) = self.unchanged(path, choose).await?;
-        Ok(self.respond(path, &resource, &variant))
+        Ok(self.respond(path, &resource, &variant, fallback_for))
     }
 
-    fn respond(&self, path: &[u8], resource: &Rc<Resource>, variant: &Rc<Variant>) -> Response {
+    fn respond(
+        &self,
+        path: &[u8],
+        resource: &Rc<Resource>,
+        variant: &Rc<Variant>,
+        fallback_for: Option<&Policy<'_>>,
+    ) -> Response {
         if let Some(site) = self.site
             && !resource.compressed.is_empty()
         {
             self.worker.compress_for(self.request, &self.generation, site, path, resource);
         }
-        let response = variant.respond(self.request);
+        let response = variant.respond(self.request, fallback_for);
         if variant.saved > 0 && self.request.method == Method::Get && response.status == Status::OK
         {
             self.worker.counters.compression_saved_bytes.add(variant.saved);

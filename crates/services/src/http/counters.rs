@@ -233,8 +233,8 @@ impl WorkerDurations {
             Arc::clone(hosts.entry(label).or_default())
         };
         let none = find(NO_HOST.to_owned());
-        let names = (0..sites.count()).map(|number| sites.name(number));
-        let of_sites = names.map(|name| find(name.unwrap_or_else(|| DEFAULT_HOST.to_owned())));
+        let of_sites =
+            sites.names().map(|name| find(name.unwrap_or_else(|| DEFAULT_HOST.to_owned())));
         of_sites.chain([none]).collect()
     }
 

@@ -67,7 +67,7 @@ impl LiveSettings {
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
         let settings = Arc::clone(&current);
         drop(current);
-        let (limits, sites) = (settings.cache, settings.sites.count());
+        let (limits, sites) = (settings.cache, settings.sites.names().count());
         let cache = Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites);
         let durations = durations.map(|durations| durations.of_sites(&settings.sites));
         let durations = durations.unwrap_or_default();

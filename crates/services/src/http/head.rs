@@ -3,7 +3,6 @@
 use super::Status;
 use super::date::{Clock, DATE_BYTES};
 use super::response::{Body, Field, Response, reason_phrase};
-use super::variant::Part;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use twinring::SendBuf;
@@ -72,7 +71,7 @@ pub(super) fn render(
     clock: &Clock,
     persistence: Persistence,
 ) -> (SendBuf, usize) {
-    if let (Some((variant, Part::All)), Persistence::Stays) = (&response.stored, persistence)
+    if let (Some(variant), Persistence::Stays) = (&response.stored, persistence)
         && response.fields.is_empty()
     {
         let Ready { head_end, .. } = variant.ready;
@@ -85,7 +84,7 @@ pub(super) fn render(
     let head_end = message.len();
     match (&response.body, &response.stored) {
         (Body::Bytes(bytes), _) => message.extend_from_slice(bytes),
-        (Body::Of(variant), _) | (Body::Stored, Some((variant, _))) => {
+        (Body::Of(variant), _) | (Body::Stored, Some(variant)) => {
             message.extend_from_slice(variant.ready.content().as_slice());
         }
         _ => {}

@@ -8,7 +8,6 @@ use super::rules::Rules;
 use super::target::is_host;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 use twinring::fs::{Dir, Symlinks};
@@ -72,9 +71,8 @@ impl Site {
 /// The name of a host, `example.org`, or of all hosts beneath one, `*.example.org`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName {
-    /// In lower case, without the star and its dot.
+    /// In lower case; of hosts beneath another one without the star, but with its dot.
     name: String,
-    is_wildcard: bool,
 }
 
 impl FromStr for HostName {
@@ -82,95 +80,73 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<HostName, String> {
         let lower = text.to_ascii_lowercase();
-        let (name, is_wildcard) = match lower.strip_prefix("*.") {
-            Some(name) => (name, true),
-            None => (lower.as_str(), false),
-        };
-        let without_port = name_in(name.as_bytes());
+        let wildcard = lower.strip_prefix("*.");
+        let name = wildcard.unwrap_or(&lower);
         let is_name = is_host(name.as_bytes())
             && !name.is_empty()
             && !name.starts_with('.')
             && !name.contains('*')
             && name.len() <= NAME_BYTES_MAX
-            && *without_port == *name.as_bytes()
-            && !(is_wildcard && name.starts_with('['));
-        match is_name {
-            true => Ok(HostName { name: name.to_owned(), is_wildcard }),
-            false => Err(format!(
+            && *name_in(name.as_bytes()) == *name.as_bytes()
+            && !(wildcard.is_some() && name.starts_with('['));
+        if !is_name {
+            return Err(format!(
                 "`{text}` is not a host name; expected one such as example.org or \
                  *.example.org, without a port"
-            )),
+            ));
         }
+        Ok(HostName { name: lower.trim_start_matches('*').to_owned() })
     }
 }
 
 impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", if self.is_wildcard { "*." } else { "" }, self.name)
+        write!(f, "{}{}", if self.name.starts_with('.') { "*" } else { "" }, self.name)
     }
 }
 
 /// Values by the name of a host. An exact name counts before a wildcard, and a longer wildcard
 /// before a shorter one.
 #[derive(Clone, Debug)]
-pub(super) struct HostMap<T> {
-    exact: HashMap<Vec<u8>, T>,
-    /// By the suffix after `*.`.
-    wildcards: HashMap<Vec<u8>, T>,
-}
+pub(super) struct HostMap<T>(HashMap<Vec<u8>, T>);
 
 impl<T> Default for HostMap<T> {
     fn default() -> HostMap<T> {
-        HostMap { exact: HashMap::new(), wildcards: HashMap::new() }
+        HostMap(HashMap::new())
     }
 }
 
 impl<T> HostMap<T> {
     /// Adds a value; false if the name has one already.
     pub(super) fn add(&mut self, name: &HostName, value: T) -> bool {
-        let map = if name.is_wildcard { &mut self.wildcards } else { &mut self.exact };
-        match map.entry(name.name.clone().into_bytes()) {
-            Entry::Vacant(free) => {
-                free.insert(value);
-                true
-            }
-            Entry::Occupied(_) => false,
+        let name = name.name.clone().into_bytes();
+        let is_free = !self.0.contains_key(&name);
+        if is_free {
+            self.0.insert(name, value);
         }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.wildcards.is_empty()
+        is_free
     }
 
     /// The value for `host:port`.
     pub(super) fn find(&self, host: &[u8]) -> Option<&T> {
         let name = name_in(host);
+        // Only wildcards begin with a dot.
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
-        if let Some(value) = self.exact.get(&*name) {
-            return Some(value);
-        }
-        let mut rest = &*name;
-        while let Some(dot) = memchr::memchr(b'.', rest) {
-            rest = &rest[dot + 1..];
-            if let Some(value) = self.wildcards.get(rest) {
-                return Some(value);
-            }
-        }
-        None
+        let exact = self.0.get(&*name).filter(|_| !name.starts_with(b"."));
+        exact.or_else(|| memchr::memchr_iter(b'.', &name).find_map(|dot| self.0.get(&name[dot..])))
     }
 }
 
 /// The sites of a service, and the hosts that they belong to.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
-    all: Vec<Site>,
+    /// Each with its first name.
+    all: Vec<(Option<HostName>, Site)>,
     /// For hosts without a site; without a default they get 421.
     default: Option<usize>,
     by_host: HostMap<usize>,
-    /// All names of hosts, with the numbers of their sites.
-    names: Vec<(HostName, usize)>,
 }
 
 impl Sites {
@@ -178,7 +154,8 @@ impl Sites {
     /// (Misdirected Request).
     pub fn new(default: Option<Site>) -> Sites {
         let number = default.as_ref().map(|_| 0);
-        Sites { all: default.into_iter().collect(), default: number, ..Sites::default() }
+        let all = default.map(|site| (None, site)).into_iter().collect();
+        Sites { all, default: number, ..Sites::default() }
     }
 
     /// Adds a site for the hosts of these names. An exact name counts before a wildcard.
@@ -187,47 +164,34 @@ impl Sites {
     /// The name that another site has already.
     pub fn add(&mut self, names: &[HostName], site: Site) -> Result<(), HostName> {
         let number = self.all.len();
-        self.all.push(site);
-        for name in names {
-            if !self.by_host.add(name, number) {
-                return Err(name.clone());
-            }
-            self.names.push((name.clone(), number));
+        self.all.push((names.first().cloned(), site));
+        match names.iter().find(|name| !self.by_host.add(name, number)) {
+            Some(taken) => Err(taken.clone()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// True if it may matter to a site which client asks.
     pub(super) fn know_clients(&self) -> bool {
-        self.all.iter().any(|site| site.rules.come_before_files())
+        self.all.iter().any(|(_, site)| site.rules.come_before_files())
     }
 
-    /// The first name of a site; none for the default.
-    pub(super) fn name(&self, number: usize) -> Option<String> {
-        let (name, _) = self.names.iter().find(|(_, site)| *site == number)?;
-        Some(name.to_string())
-    }
-
-    /// Number of sites.
-    pub(super) fn count(&self) -> usize {
-        self.all.len()
+    /// The first name of each site; none for the default.
+    pub(super) fn names(&self) -> impl Iterator<Item = Option<String>> {
+        self.all.iter().map(|(name, _)| name.as_ref().map(HostName::to_string))
     }
 
     pub(super) fn site(&self, number: usize) -> &Site {
-        &self.all[number]
+        &self.all[number].1
     }
 
     /// The number of the site for a request, if there is one.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
-        if self.by_host.is_empty() {
+        if self.by_host.0.is_empty() {
             return self.default;
         }
-        request.host().and_then(|host| self.of_named_host(host)).or(self.default)
-    }
-
-    /// The number of the site that has a name for `host:port`.
-    pub(super) fn of_named_host(&self, host: &[u8]) -> Option<usize> {
-        self.by_host.find(host).copied()
+        let named = request.host().and_then(|host| self.by_host.find(host));
+        named.copied().or(self.default)
     }
 }
 
@@ -281,7 +245,7 @@ mod tests {
             (":80", None),
             (&"a.".repeat(500), None),
         ] {
-            assert_eq!(sites.of_named_host(host.as_bytes()), expected, "{host}");
+            assert_eq!(sites.by_host.find(host.as_bytes()).copied(), expected, "{host}");
         }
     }
 

@@ -11,13 +11,10 @@ use super::path::encode;
 use super::request::Request;
 use super::rules::{PathGlob, REST};
 use super::target::{Target, is_host};
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// The longest target, in bytes.
 const TO_BYTES_MAX: usize = 4096;
-
-const HTTPS_PORT: &str = "443";
 
 /// Where requests are sent instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +31,10 @@ impl Redirect {
     /// # Errors
     /// When target or status cannot be one.
     pub fn new(to: &str, status: u16, patterns: &[PathGlob]) -> Result<Redirect, String> {
-        let status = status_of(status)?;
+        let is_redirect = matches!(status, 301 | 302 | 307 | 308);
+        let wrong =
+            || format!("`{status}` is not a redirect status: expected 301, 302, 307 or 308");
+        let status = Status::from_u16(status).ok().filter(|_| is_redirect).ok_or_else(wrong)?;
         // A rule without a pattern is for all paths, which have a rest.
         let have_rest = patterns.iter().all(|pattern| pattern.directory().is_some());
         let (to, with_rest) = match to.strip_suffix("**") {
@@ -60,16 +60,6 @@ impl Redirect {
             location.push_str(query);
         }
         location
-    }
-}
-
-fn status_of(code: u16) -> Result<Status, String> {
-    match code {
-        301 => Ok(Status::MOVED_PERMANENTLY),
-        302 => Ok(Status::FOUND),
-        307 => Ok(Status::TEMPORARY_REDIRECT),
-        308 => Ok(Status::PERMANENT_REDIRECT),
-        _ => Err(format!("`{code}` is not a redirect status: expected 301, 302, 307 or 308")),
     }
 }
 
@@ -108,8 +98,8 @@ fn has_path(url: &str) -> bool {
 pub struct HttpsAddress {
     /// That of the request if empty.
     host: String,
-    /// None for 443.
-    port: Option<u16>,
+    /// `:PORT`; empty for 443.
+    port: String,
 }
 
 impl FromStr for HttpsAddress {
@@ -117,33 +107,21 @@ impl FromStr for HttpsAddress {
 
     /// From a port, a host, or both.
     fn from_str(text: &str) -> Result<HttpsAddress, String> {
-        let wrong = || format!("`{text}` is neither a port, nor HOST or HOST:PORT");
-        if let Ok(address) = text.parse::<SocketAddr>() {
-            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-            return Ok(HttpsAddress::new(host, address.port()));
-        }
-        if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text.parse().map(|port| HttpsAddress::new("", port)).map_err(|_| wrong());
-        }
-        if !is_host(text.as_bytes()) || text.contains('%') {
-            return Err(wrong());
-        }
-        match text.rsplit_once(':') {
-            Some((host, port)) if !text.ends_with(']') => {
-                let port = port.parse().map_err(|_| wrong())?;
-                Ok(HttpsAddress::new(host, port))
-            }
-            _ => Ok(HttpsAddress { host: text.to_owned(), port: None }),
+        let (host, port) = match text.rsplit_once(':') {
+            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => ("", text),
+            Some(parts) if !text.ends_with(']') => parts,
+            _ => (text, "443"),
+        };
+        let is_sound = is_host(text.as_bytes()) && !text.contains('%');
+        match port.parse::<u16>().ok().filter(|_| is_sound) {
+            Some(443) => Ok(HttpsAddress { host: host.to_owned(), port: String::new() }),
+            Some(port) => Ok(HttpsAddress { host: host.to_owned(), port: format!(":{port}") }),
+            None => Err(format!("`{text}` is neither a port, nor HOST or HOST:PORT")),
         }
     }
 }
 
 impl HttpsAddress {
-    fn new(host: &str, port: u16) -> HttpsAddress {
-        let port = Some(port).filter(|port| port.to_string() != HTTPS_PORT);
-        HttpsAddress { host: host.to_owned(), port }
-    }
-
     /// The location for a request without TLS; none if it would need a host that the request does not name.
     pub(super) fn location(&self, request: &Request<'_>) -> Option<String> {
         let origin = self.origin(request.host().unwrap_or_default())?;
@@ -157,14 +135,10 @@ impl HttpsAddress {
             Some(colon) if !requested.ends_with(b"]") => &requested[..colon],
             _ => requested,
         };
-        let host = match self.host.as_str() {
-            "" => std::str::from_utf8(requested).ok().filter(|host| !host.is_empty())?,
-            host => host,
-        };
-        Some(match self.port {
-            Some(port) => format!("https://{host}:{port}"),
-            None => format!("https://{host}"),
-        })
+        let requested = std::str::from_utf8(requested).ok();
+        let host = Some(self.host.as_str()).filter(|host| !host.is_empty());
+        let host = host.or(requested.filter(|host| !host.is_empty()))?;
+        Some(format!("https://{host}{}", self.port))
     }
 }
 

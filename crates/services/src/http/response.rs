@@ -4,7 +4,7 @@
 use super::Status;
 use super::index::Listing;
 use super::open_file::OpenFile;
-use super::variant::{Part, Variant};
+use super::variant::Variant;
 use http::HeaderValue;
 use nix::errno::Errno;
 use std::borrow::Cow;
@@ -60,7 +60,8 @@ pub(super) struct FileParts {
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: Status,
-    pub(super) stored: Option<(Rc<Variant>, Part)>,
+    /// The variant whose fields it has, if it is the whole of it.
+    pub(super) stored: Option<Rc<Variant>>,
     pub(super) fields: Vec<Field>,
     /// Bytes of content, sent or not (HEAD); none for an answer that cannot have content.
     pub(super) length: Option<u64>,
@@ -114,7 +115,7 @@ impl Response {
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
-        let stored = self.stored.as_ref().map(|(variant, part)| variant.fields(*part));
+        let stored = self.stored.as_ref().map(|variant| &variant.fields);
         stored.into_iter().flatten().chain(&self.fields)
     }
 

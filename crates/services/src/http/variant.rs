@@ -11,6 +11,7 @@ use super::open_file::OpenFile;
 use super::range::{Selection, select};
 use super::request::{Method, Name, Request};
 use super::response::{Body, Field, FileParts, Response, value};
+use super::rules::Policy;
 use http::HeaderValue;
 use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
@@ -49,18 +50,6 @@ pub(super) struct Inputs<'a> {
     pub(super) clock: &'a Clock,
 }
 
-/// Some of the fields of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// Those of rules that all answers have, errors included.
-    Chosen,
-    /// Those that 304 repeats.
-    Repeated,
-    /// Those of 206, but for the type.
-    OfContent,
-    All,
-}
-
 /// One representation of a resource.
 #[derive(Debug)]
 pub(super) struct Variant {
@@ -75,11 +64,11 @@ pub(super) struct Variant {
     tag: String,
     pub(super) weak: bool,
     modified: Option<i64>,
-    /// First those that 304 repeats, then those that 206 adds; the type is the last.
-    fields: Vec<Field>,
-    /// Those of rules, and where those of them begin that all answers have.
-    ruled: Range<usize>,
-    chosen_start: usize,
+    /// Those that 304 repeats, `Cache-Control` of a rule, those of rules that all answers have, and those of the
+    /// content; the type is the last.
+    pub(super) fields: Vec<Field>,
+    cache_control: Range<usize>,
+    chosen_end: usize,
     /// The answer with status 200 as HTTP/1.1 sends it, with the content that is in memory.
     pub(super) ready: Ready,
 }
@@ -101,11 +90,11 @@ impl Variant {
             fields.push(field("Vary", "Accept-Encoding"));
         }
         let policy = inputs.site.rules.policy(inputs.asked);
-        let ruled_start = fields.len();
+        let repeated_end = fields.len();
         fields.extend(policy.cache_control().map(named));
-        let chosen_start = fields.len();
+        let cache_control = repeated_end..fields.len();
         fields.extend(policy.headers().into_iter().map(named));
-        let ruled = ruled_start..fields.len();
+        let chosen_end = fields.len();
         if let Content::Compressed(bytes) = &content {
             version.len = bytes.len() as u64;
         } else {
@@ -131,8 +120,8 @@ impl Variant {
             weak,
             modified,
             fields,
-            ruled,
-            chosen_start,
+            cache_control,
+            chosen_end,
             ready,
         }
     }
@@ -141,15 +130,6 @@ impl Variant {
     pub(super) fn made_from(self, identity: &Variant) -> Variant {
         let saved = identity.version.len.saturating_sub(self.version.len);
         Variant { saved, source: identity.file.clone(), ..self }
-    }
-
-    pub(super) fn fields(&self, part: Part) -> &[Field] {
-        match part {
-            Part::Chosen => &self.fields[self.chosen_start..self.ruled.end],
-            Part::Repeated => &self.fields[..self.ruled.end],
-            Part::OfContent => &self.fields[..self.fields.len() - 1],
-            Part::All => &self.fields,
-        }
     }
 
     /// The open file that must not have changed when an answer begins.
@@ -171,22 +151,24 @@ impl Variant {
         size_of::<Variant>() + self.tag.len() + of_fields + self.ready.len()
     }
 
-    /// The answer to GET or HEAD.
-    pub(super) fn respond(self: &Rc<Variant>, request: &Request<'_>) -> Response {
+    /// The answer to GET or HEAD. As a fallback, it has the rules of the path that was asked for instead of its own.
+    pub(super) fn respond(
+        self: &Rc<Variant>,
+        request: &Request<'_>,
+        fallback_for: Option<&Policy<'_>>,
+    ) -> Response {
         if !request.has_conditions() {
-            return self.whole();
+            return self.whole(fallback_for);
         }
         let validators =
             Validators { tag: self.tag.as_bytes(), weak: self.weak, modified: self.modified };
         match evaluate(request, &validators) {
             Outcome::Proceed => {}
             Outcome::NotModified => {
-                return self.with_part(Part::Repeated, Response::new(Status::NOT_MODIFIED));
+                let fields = self.repeated(fallback_for);
+                return Response { fields, ..Response::new(Status::NOT_MODIFIED) };
             }
-            Outcome::Failed => {
-                return self
-                    .with_part(Part::Chosen, Response::message(Status::PRECONDITION_FAILED));
-            }
+            Outcome::Failed => return Response::message(Status::PRECONDITION_FAILED),
         }
         // RFC 9110 section 14.2: ranges are for GET.
         if request.method == Method::Get
@@ -195,41 +177,46 @@ impl Variant {
         {
             match select(field, self.version.len) {
                 Selection::Whole => {}
-                Selection::One(range) => return self.one_part(range),
-                Selection::Many(ranges) => return self.many_parts(&ranges),
+                Selection::One(range) => return self.one_part(range, fallback_for),
+                Selection::Many(ranges) => return self.many_parts(&ranges, fallback_for),
                 Selection::Unsatisfiable => {
-                    let length = format!("bytes */{}", self.version.len);
-                    let refused = Response::message(Status::RANGE_NOT_SATISFIABLE)
-                        .with("Content-Range", value(&length));
-                    return self.with_part(Part::Chosen, refused);
+                    let length = value(&format!("bytes */{}", self.version.len));
+                    let refused = Response::message(Status::RANGE_NOT_SATISFIABLE);
+                    return refused.with("Content-Range", length);
                 }
             }
         }
-        self.whole()
+        self.whole(fallback_for)
     }
 
-    fn with_part(self: &Rc<Variant>, part: Part, response: Response) -> Response {
-        Response { stored: Some((Rc::clone(self), part)), ..response }
+    /// The fields that 304 repeats, besides those of rules that all answers have.
+    fn repeated(&self, fallback_for: Option<&Policy<'_>>) -> Vec<Field> {
+        match fallback_for {
+            None => self.fields[..self.cache_control.end].to_vec(),
+            Some(policy) => {
+                let repeated = self.fields[..self.cache_control.start].iter().cloned();
+                repeated.chain(policy.cache_control().map(named)).collect()
+            }
+        }
     }
 
-    fn whole(self: &Rc<Variant>) -> Response {
-        let body = self.whole_body();
-        let whole = Response { length: Some(self.version.len), body, ..Response::new(Status::OK) };
-        self.with_part(Part::All, whole)
+    fn whole(self: &Rc<Variant>, fallback_for: Option<&Policy<'_>>) -> Response {
+        let (length, body) = (Some(self.version.len), self.whole_body());
+        let whole = Response { length, body, ..Response::new(Status::OK) };
+        if fallback_for.is_none() {
+            return Response { stored: Some(Rc::clone(self)), ..whole };
+        }
+        let mut fields = self.repeated(fallback_for);
+        fields.extend_from_slice(&self.fields[self.chosen_end..]);
+        Response { fields, body: self.detached(whole.body), ..whole }
     }
 
-    /// An answer of this variant without its fields of rules, which are not those of the path that was asked for.
-    pub(super) fn without_rules(self: &Rc<Variant>, response: Response, part: Part) -> Response {
-        let all = self.fields(part).iter().enumerate();
-        // A part that begins elsewhere consists of such fields only.
-        let others = all.filter(|(at, _)| part != Part::Chosen && !self.ruled.contains(at));
-        let mut fields: Vec<Field> = others.map(|(_, field)| field.clone()).collect();
-        fields.extend(response.fields);
-        let body = match response.body {
+    /// The body of an answer that does not have all fields of this variant.
+    fn detached(self: &Rc<Variant>, body: Body) -> Body {
+        match body {
             Body::Stored => Body::Of(Rc::clone(self)),
             other => other,
-        };
-        Response { stored: None, fields, body, ..response }
+        }
     }
 
     fn whole_body(&self) -> Body {
@@ -245,10 +232,7 @@ impl Variant {
 
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
     pub(super) fn as_content_of(self: &Rc<Variant>, mut error: Response) -> Response {
-        let body = match self.whole_body() {
-            Body::Stored => Body::Of(Rc::clone(self)),
-            other => other,
-        };
+        let body = self.detached(self.whole_body());
         error.fields.retain(|(name, _)| name != "Content-Type");
         let error = error.with("Content-Type", self.content_type());
         Response { length: Some(self.version.len), body, ..error }
@@ -262,14 +246,14 @@ impl Variant {
         format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len)
     }
 
-    fn one_part(self: &Rc<Variant>, range: Range<u64>) -> Response {
+    fn one_part(&self, range: Range<u64>, fallback_for: Option<&Policy<'_>>) -> Response {
         let response = Response::new(Status::PARTIAL_CONTENT)
             .with("Content-Type", self.content_type())
             .with("Content-Range", value(&self.content_range(&range)));
-        self.with_ranges(response, vec![(Vec::new(), range)], Vec::new())
+        self.with_ranges(response, vec![(Vec::new(), range)], Vec::new(), fallback_for)
     }
 
-    fn many_parts(self: &Rc<Variant>, ranges: &[Range<u64>]) -> Response {
+    fn many_parts(&self, ranges: &[Range<u64>], fallback_for: Option<&Policy<'_>>) -> Response {
         let boundary = self.boundary();
         let content_type = self.content_type();
         let content_type = content_type.to_str().unwrap_or_default();
@@ -287,7 +271,7 @@ impl Variant {
         let media_type = format!("multipart/byteranges; boundary={boundary}");
         let response =
             Response::new(Status::PARTIAL_CONTENT).with("Content-Type", value(&media_type));
-        self.with_ranges(response, parts, end)
+        self.with_ranges(response, parts, end, fallback_for)
     }
 
     /// The separator of the parts: derived from the entity tag, so it is the same on every server, and
@@ -302,10 +286,11 @@ impl Variant {
 
     /// The parts as content: at once if it is in memory.
     fn with_ranges(
-        self: &Rc<Variant>,
+        &self,
         response: Response,
         parts: Vec<(Vec<u8>, Range<u64>)>,
         end: Vec<u8>,
+        fallback_for: Option<&Policy<'_>>,
     ) -> Response {
         let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
         let length = Some(lengths.sum::<u64>() + end.len() as u64);
@@ -323,7 +308,10 @@ impl Variant {
                 Body::Bytes(bytes)
             }
         };
-        self.with_part(Part::OfContent, Response { length, body, ..response })
+        let mut fields = self.repeated(fallback_for);
+        fields.extend_from_slice(&self.fields[self.chosen_end..self.fields.len() - 1]);
+        fields.extend(response.fields);
+        Response { fields, length, body, ..response }
     }
 }
 

@@ -265,7 +265,7 @@ impl Content<'_> {
             Body::Bytes(bytes) => self.send_bytes(bytes.into()).await,
             Body::Of(variant) => self.send_bytes(variant.ready.content()).await,
             Body::Stored => match response.stored {
-                Some((variant, _)) => self.send_bytes(variant.ready.content()).await,
+                Some(variant) => self.send_bytes(variant.ready.content()).await,
                 None => Ok(()),
             },
             Body::File(parts) => self.send_parts(&parts).await,
