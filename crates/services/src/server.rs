@@ -9,7 +9,9 @@ mod tasks;
 pub use admission::AllowList;
 pub use meters::{Meters, Reading, ServiceCounters};
 
-pub(crate) use admission::{AddressPermit, ConnectionLimiter, Refused, is_one_host, network_of};
+pub(crate) use admission::{
+    AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
+};
 pub(crate) use connections::{Connections, Ending, Limit, Open, Tracked, Tracking};
 pub(crate) use meters::{Count, Metering, WorkerCounters};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
@@ -22,7 +24,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tasks::{Acceptors, accept, drain, watch};
+use tasks::{accept, drain, watch};
 use twinring::{
     Handle, TcpListener, TcpStream,
     net::{BoundListener, ListenOptions},
@@ -248,13 +250,18 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
                 accept(&listener, start, at_shutdown).await
             }
         });
-        let acceptors = Acceptors::spawn(&self.handle, acceptors);
+        let spawn = |acceptor| spawn_vital(&self.handle, acceptor);
+        let acceptors: Vec<_> = acceptors.map(spawn).collect();
         let watch = service.sweep_period().map(|period| {
             let service = Rc::clone(service);
             spawn_vital(&self.handle, async move { watch(&*service, period).await })
         });
         self.worker_is_ready();
-        let mut outcome = acceptors.ended().await;
+        let mut outcome = Ok(());
+        for acceptor in acceptors {
+            let ended = acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
+            outcome = outcome.and(ended);
+        }
         if let Some(watch) = watch {
             outcome = outcome.and(end_vital(watch).await);
         }

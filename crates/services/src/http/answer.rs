@@ -323,7 +323,8 @@ impl<'w, 'r> Call<'w, 'r> {
         };
         let root = site.root.as_ref().ok_or(Missing::Nothing)?;
         let listed = {
-            let _turn = listings.scan().await;
+            // It is never closed.
+            let _turn = listings.scans.acquire().await.ok();
             root.list(relative, site.symlinks, ENTRIES_MAX).await?
         };
         let (content_type, content) = render(format, path, &listed);

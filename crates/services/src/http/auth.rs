@@ -6,17 +6,17 @@
 //! keyed hash, so that later requests are answered at once.
 
 use super::request::Request;
-use crate::server::network_of;
+use crate::server::{AddressPermit, AllowList, ConnectionLimiter, Permit};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 use twinring::spawn_blocking;
 
@@ -153,8 +153,9 @@ const VERIFIED_MAX: usize = 1024;
 /// Salt and hash of no known password.
 const OF_NOBODY: &str = "......................012345678901234567890123456789C";
 
-/// Verifications that run or wait, by client.
-static WAITING: Mutex<BTreeMap<Option<IpAddr>, usize>> = Mutex::new(BTreeMap::new());
+/// Verifications that run or wait.
+static WAITING: LazyLock<Arc<ConnectionLimiter>> =
+    LazyLock::new(|| ConnectionLimiter::new(AllowList::any(), WAITING_MAX, WAITING_OF_CLIENT_MAX));
 static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
 
 /// Users with the hashes of their passwords.
@@ -249,7 +250,7 @@ impl Users {
         credentials: Credentials,
         client: Option<IpAddr>,
     ) -> Result<bool, Busy> {
-        let place = Place::take(client).ok_or(Busy)?;
+        let place = place(client)?;
         // It is never closed.
         let turn = RUNNING.acquire().await.ok();
         // A panic would be one of bcrypt; its input is not the peer's alone.
@@ -280,32 +281,11 @@ impl Users {
     }
 }
 
-/// One of the verifications that run or wait.
-struct Place {
-    client: Option<IpAddr>,
-}
-
-impl Place {
-    fn take(client: Option<IpAddr>) -> Option<Place> {
-        let client = client.map(network_of);
-        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = waiting.values().sum();
-        let of_client = waiting.entry(client).or_default();
-        let is_free = all < WAITING_MAX && *of_client < WAITING_OF_CLIENT_MAX;
-        *of_client += usize::from(is_free);
-        // Not then_some: a place that is dropped takes the lock.
-        is_free.then(|| Place { client })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = waiting.get_mut(&self.client) {
-            *count -= 1;
-        }
-        waiting.retain(|_, count| *count > 0);
-    }
+/// A place among the verifications that run or wait.
+fn place(client: Option<IpAddr>) -> Result<(Permit, Option<AddressPermit>), Busy> {
+    let permit = WAITING.admit_any().map_err(|_| Busy)?;
+    let of_client = client.map(|client| WAITING.count(client)).transpose().map_err(|_| Busy)?;
+    Ok((permit, of_client))
 }
 
 #[cfg(test)]
@@ -388,16 +368,15 @@ mod tests {
     /// Twenty connections with wrong passwords kept all other users out.
     #[test]
     fn one_client_leaves_places_to_others() {
-        let client = |last| Some(IpAddr::from([192, 0, 2, last]));
-        let taken: Vec<Place> = std::iter::from_fn(|| Place::take(client(1))).collect();
+        let of = |client: &str| place(client.parse().ok());
+        let taken: Vec<_> = std::iter::from_fn(|| of("192.0.2.1").ok()).collect();
         assert_eq!(taken.len(), WAITING_OF_CLIENT_MAX);
-        assert!(Place::take(client(2)).is_some());
-        let network = |text: &str| Some(text.parse().unwrap());
-        let of_network: Vec<Place> =
-            (0..9).filter_map(|n| Place::take(network(&format!("2001:db8::{n}")))).collect();
+        assert!(of("192.0.2.2").is_ok());
+        let network = |n: usize| of(&format!("2001:db8::{n}")).ok();
+        let of_network: Vec<_> = (0..9).filter_map(network).collect();
         assert_eq!(of_network.len(), WAITING_OF_CLIENT_MAX);
         drop(taken);
-        assert!(Place::take(client(1)).is_some());
+        assert!(of("192.0.2.1").is_ok());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::cell::{Cell, OnceCell};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use twinring::fs::Metadata;
 use twinring::{spawn, spawn_blocking};
 
@@ -31,11 +31,11 @@ const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
 pub(super) struct Compressed {
     pub(super) coding: Coding,
     stage: Cell<Stage>,
-    variant: OnceCell<Rc<Variant>>,
+    pub(super) variant: OnceCell<Rc<Variant>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+enum Stage {
     Untried,
     Running,
     /// It is there; or it is not used, for this version of the file: it would be larger than the
@@ -64,24 +64,7 @@ impl Compressed {
         all
     }
 
-    pub(super) fn stage(&self) -> Stage {
-        self.stage.get()
-    }
-
-    pub(super) fn set_stage(&self, stage: Stage) {
-        self.stage.set(stage);
-    }
-
-    /// It was made; the first one is kept.
-    pub(super) fn made(&self, variant: Variant) {
-        let _first = self.variant.set(Rc::new(variant));
-    }
-
-    pub(super) fn variant(&self) -> Option<&Rc<Variant>> {
-        self.variant.get()
-    }
-
-    pub(super) fn may_be_used(&self) -> bool {
+    fn may_be_used(&self) -> bool {
         self.stage.get() != Stage::Done || self.variant.get().is_some()
     }
 }
@@ -96,24 +79,7 @@ const BROTLI_QUALITY: i32 = 5;
 /// Of brotli, as a power of two; all decoders have it.
 const BROTLI_WINDOW_BITS: i32 = 22;
 
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-
-/// One of the compressions under way.
-struct Permit;
-
-impl Permit {
-    fn take() -> Option<Permit> {
-        let before = RUNNING.fetch_add(1, Ordering::Relaxed);
-        let permit = Permit;
-        (before < RUNNING_MAX).then_some(permit)
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
 
 /// The form of a resource that the client prefers, of those that are there. Ranges are of the file
 /// itself: what a compressor makes need not be the same bytes next time.
@@ -125,7 +91,7 @@ pub(super) fn preferred<'r>(
         return Some(only);
     }
     let (identity, precompressed) = resource.variants.split_last()?;
-    let compressed = resource.compressed.iter().filter_map(Compressed::variant);
+    let compressed = resource.compressed.iter().filter_map(|compressed| compressed.variant.get());
     let compressed = compressed.filter(|_| !request.has(Name::Range));
     let all = || precompressed.iter().chain(compressed.clone()).chain([identity]);
     let available = all().map(|variant| variant.coding);
@@ -134,7 +100,7 @@ pub(super) fn preferred<'r>(
 
 /// The index of the form that the client would prefer and that nobody has tried to make.
 fn wanted(request: &Request<'_>, resource: &Resource) -> Option<usize> {
-    let is_untried = |compressed: &Compressed| compressed.stage() == Stage::Untried;
+    let is_untried = |compressed: &Compressed| compressed.stage.get() == Stage::Untried;
     if !resource.compressed.iter().any(is_untried) || request.has(Name::Range) {
         return None;
     }
@@ -165,48 +131,42 @@ impl Worker {
         if !generation.cache.holds(site, path, resource) {
             return;
         }
-        let Some(permit) = Permit::take() else { return };
-        resource.compressed[index].set_stage(Stage::Running);
+        let Ok(permit) = RUNNING.try_acquire() else { return };
+        resource.compressed[index].stage.set(Stage::Running);
         let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
         let (path, resource) = (path.to_vec(), Rc::clone(resource));
         spawn(async move {
-            let begun = Begun { worker: &worker, generation: &generation, site, path: &path };
-            begun.compress(&resource, &resource.compressed[index], permit).await;
-            resource.compressed[index].set_stage(Stage::Done);
+            let target = &resource.compressed[index];
+            let made = worker.compress(&generation, site, &resource, target, permit).await;
+            if let Some(variant) = made
+                && generation.cache.holds(site, &path, &resource)
+                && generation.cache.fits(&path, resource.bytes() + variant.bytes())
+            {
+                let _first = target.variant.set(Rc::new(variant));
+                // Its size has changed.
+                generation.cache.insert(site, &path, &resource);
+                worker.count_cache();
+            }
+            target.stage.set(Stage::Done);
         });
     }
-}
 
-/// A compression under way, of a path of a site.
-struct Begun<'a> {
-    worker: &'a Worker,
-    generation: &'a Generation,
-    site: usize,
-    path: &'a [u8],
-}
-
-impl Begun<'_> {
-    async fn compress(&self, resource: &Rc<Resource>, target: &Compressed, permit: Permit) {
-        let Some(identity) = resource.identity() else { return };
+    async fn compress(
+        &self,
+        generation: &Generation,
+        site: usize,
+        resource: &Resource,
+        target: &Compressed,
+        permit: SemaphorePermit<'static>,
+    ) -> Option<Variant> {
         // A file that was changed meanwhile gets a new resource.
-        let Some(content) = identity.content().await else { return };
+        let content = resource.identity()?.content().await?;
         let (coding, length) = (target.coding, content.len());
         let work = move || compress(coding, &content);
-        let Some(bytes) = attempt(&self.worker.counters, permit, work).await else { return };
-        let Generation { settings, cache, .. } = self.generation;
-        if bytes.len() >= length || !cache.holds(self.site, self.path, resource) {
-            return;
-        }
-        let site = settings.sites.site(self.site);
-        let variant = resource.compressed_variant(site, coding, bytes, &self.worker.clock);
-        if let Some(variant) = variant
-            && cache.fits(self.path, resource.bytes() + variant.bytes())
-        {
-            target.made(variant);
-            // Its size has changed.
-            cache.insert(self.site, self.path, resource);
-            self.worker.count_cache();
-        }
+        let bytes = attempt(&self.counters, permit, work).await?;
+        let site = generation.settings.sites.site(site);
+        let is_less = bytes.len() < length;
+        is_less.then(|| resource.compressed_variant(site, coding, bytes, &self.clock))?
     }
 }
 
@@ -214,7 +174,7 @@ impl Begun<'_> {
 /// compressor: it costs only the compressed form.
 async fn attempt(
     counters: &WorkerCounters,
-    permit: Permit,
+    permit: SemaphorePermit<'static>,
     work: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
 ) -> Option<Vec<u8>> {
     counters.compressions.add(1);
@@ -257,7 +217,6 @@ fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::sync::Mutex;
     use twinring::{EngineChoice, Runtime};
 
     #[test]
@@ -287,16 +246,12 @@ mod tests {
         }
     }
 
-    /// `RUNNING` is of the whole process.
-    static PERMITS: Mutex<()> = Mutex::new(());
-
     /// What is expected of a compressor, and the compressor.
     type Work = (Option<Vec<u8>>, fn() -> io::Result<Vec<u8>>);
 
-    /// A compressor that fails or panics is counted, and leaves its place to the next.
+    /// A compressor that fails or panics is counted, and gives its permit back.
     #[test]
     fn a_compressor_that_fails_costs_only_the_compressed_form() {
-        let _alone = PERMITS.lock();
         let works: [Work; 3] = [
             (None, || Err(io::ErrorKind::InvalidData.into())),
             (None, || panic!("a fault of the compressor, for a test")),
@@ -306,12 +261,12 @@ mod tests {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
         let ended = runtime.block_on(async {
             for (expected, work) in works {
-                let permit = Permit::take().expect("those that failed have given theirs back");
+                let permit = RUNNING.acquire().await.unwrap();
                 assert_eq!(attempt(&counters, permit, work).await, expected);
             }
         });
         ended.unwrap();
-        assert_eq!(counters.compressions.get(), 3);
+        assert_eq!((counters.compressions.get(), RUNNING.available_permits()), (3, RUNNING_MAX));
         assert_eq!(counters.compression_failures.get(), 2);
     }
 }

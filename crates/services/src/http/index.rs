@@ -5,11 +5,11 @@ use super::path::encode;
 use httpdate::HttpDate;
 use maud::{DOCTYPE, html};
 use serde::Serialize;
-use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use twinring::fs::{Entry, Kind, Listed};
 
 /// Names in one listing; the rest of a larger directory is left out, and the listing states that.
@@ -19,16 +19,18 @@ pub(super) const ENTRIES_MAX: usize = 10_000;
 /// of the largest. A request beyond that gets 503.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
+/// Bounds of the listings on one worker.
 #[derive(Debug)]
 pub(super) struct Listings {
-    held_bytes: Rc<Cell<usize>>,
+    /// Bytes that can be held.
+    free: Arc<Semaphore>,
     /// One directory is read at a time: files that are not in memory share its threads.
-    scans: Semaphore,
+    pub(super) scans: Semaphore,
 }
 
 impl Default for Listings {
     fn default() -> Listings {
-        Listings { held_bytes: Rc::default(), scans: Semaphore::new(1) }
+        Listings { free: Arc::new(Semaphore::new(HELD_BYTES_MAX)), scans: Semaphore::new(1) }
     }
 }
 
@@ -36,34 +38,19 @@ impl Default for Listings {
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) content: Rc<[u8]>,
-    held_bytes: Rc<Cell<usize>>,
+    _held: OwnedSemaphorePermit,
 }
 
 impl Listings {
-    /// Waits for the turn to read a directory, which lasts as long as the result lives.
-    pub(super) async fn scan(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.scans.acquire().await.ok()
-    }
-
-    /// True if no further listing fits.
     pub(super) fn are_full(&self) -> bool {
-        self.held_bytes.get() >= HELD_BYTES_MAX
+        self.free.available_permits() == 0
     }
 
     /// Counts a listing; `None` if it does not fit.
     pub(super) fn hold(&self, content: Vec<u8>) -> Option<Listing> {
-        let held_bytes = self.held_bytes.get() + content.len();
-        (held_bytes <= HELD_BYTES_MAX).then(|| {
-            self.held_bytes.set(held_bytes);
-            Listing { content: content.into(), held_bytes: Rc::clone(&self.held_bytes) }
-        })
-    }
-}
-
-impl Drop for Listing {
-    fn drop(&mut self) {
-        self.held_bytes.set(self.held_bytes.get() - self.content.len());
+        let bytes = u32::try_from(content.len()).ok()?;
+        let held = Arc::clone(&self.free).try_acquire_many_owned(bytes).ok()?;
+        Some(Listing { content: content.into(), _held: held })
     }
 }
 
@@ -192,7 +179,7 @@ mod tests {
         drop(first);
         assert!(!listings.are_full() && half().is_some());
         drop(second);
-        assert_eq!(listings.held_bytes.get(), 0);
+        assert_eq!(listings.free.available_permits(), HELD_BYTES_MAX);
     }
 
     /// Two names became one in JSON, and it led nowhere.

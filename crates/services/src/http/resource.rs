@@ -248,7 +248,7 @@ impl Resource {
 
     /// Memory of it, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let compressed = self.compressed.iter().filter_map(Compressed::variant);
+        let compressed = self.compressed.iter().filter_map(|compressed| compressed.variant.get());
         let variants = self.variants.iter().chain(compressed);
         let variants = variants.map(|variant| variant.bytes()).sum::<usize>();
         size_of::<Resource>()

@@ -3,8 +3,8 @@
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use twinring::TcpStream;
 
 /// The clients of a service that sends back what it receives: all, or certain networks. This
@@ -54,8 +54,7 @@ pub(crate) fn is_one_host(source: SocketAddr) -> bool {
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
     allow: AllowList,
-    open_max: usize,
-    open: AtomicUsize,
+    free: Arc<Semaphore>,
     of_address_max: usize,
     /// Only kept when there is a maximum; an entry for each address with a connection.
     of_address: Mutex<HashMap<IpAddr, usize>>,
@@ -78,8 +77,7 @@ impl ConnectionLimiter {
     ) -> Arc<ConnectionLimiter> {
         Arc::new(ConnectionLimiter {
             allow,
-            open_max,
-            open: AtomicUsize::new(0),
+            free: Arc::new(Semaphore::new(open_max.min(Semaphore::MAX_PERMITS))),
             of_address_max,
             of_address: Mutex::default(),
         })
@@ -103,13 +101,9 @@ impl ConnectionLimiter {
     }
 
     /// Admits a connection from any address, whose client is counted later, if at all.
-    pub(crate) fn admit_any(self: &Arc<ConnectionLimiter>) -> Result<Permit, Refused> {
-        let permit = Permit { limiter: Arc::clone(self), _of_address: None };
-        // From here on, dropping the permit decrements the count again.
-        match self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
-            true => Err(Refused::Full),
-            false => Ok(permit),
-        }
+    pub(crate) fn admit_any(&self) -> Result<Permit, Refused> {
+        let place = Arc::clone(&self.free).try_acquire_owned().map_err(|_| Refused::Full)?;
+        Ok(Permit { _place: place, _of_address: None })
     }
 
     pub(crate) fn count(
@@ -147,14 +141,8 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
 /// An admitted connection; dropping it frees its place.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    limiter: Arc<ConnectionLimiter>,
+    _place: OwnedSemaphorePermit,
     _of_address: Option<AddressPermit>,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.limiter.open.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A connection that is counted for an address; dropping it frees that place.

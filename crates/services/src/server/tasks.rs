@@ -71,29 +71,6 @@ pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::R
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
-
-impl Acceptors {
-    /// Starts them. If one fails or panics, all workers are asked to shut down.
-    pub(super) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
-    where
-        A: Future<Output = io::Result<()>> + 'static,
-    {
-        Acceptors(acceptors.map(|acceptor| spawn_vital(handle, acceptor)).collect())
-    }
-
-    /// Waits until all of them have ended.
-    pub(super) async fn ended(self) -> io::Result<()> {
-        let mut outcome = Ok(());
-        for acceptor in self.0 {
-            let ended = acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
-            outcome = outcome.and(ended);
-        }
-        outcome
-    }
-}
-
 /// Time between two sweeps of a drain.
 pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
 
