@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_services::http::range::{RANGES_MAX, Selection, select};
+use twinring_services::http::conditional::{RANGES_MAX, Selection, select};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((length, field)) = bytes.split_first_chunk() else { return };

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
-use twinring_services::http::path::{Refusal, clean, encode};
+use twinring_services::http::target::{Refusal, clean, encode};
 use twinring_services::http::target::{Target, is_host};
 
 /// A path decoded segment by segment; `None` if an encoding is malformed or NUL.

@@ -13,15 +13,13 @@
 //! control, and must not claim that it reacts to marks (RFC 3168). To measure how a path treats
 //! ECN, each answer can carry the codepoint of its datagram instead.
 
-mod counters;
 mod reflector;
 
 pub use crate::rate::SOURCES_MAX;
-pub use counters::UdpCounters;
+pub use reflector::UdpCounters;
 
 use crate::server::{AllowList, Reading, Running, Server, Service, end_vital, spawn_vital};
-use counters::{WorkerStats, read};
-use reflector::{Port, reflect};
+use reflector::{Port, WorkerStats, read, reflect};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;

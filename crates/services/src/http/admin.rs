@@ -6,10 +6,10 @@
 
 use super::Status;
 use super::date::Clock;
-use super::head::{Persistence, render};
 use super::metrics;
 use super::request::{HeadLimits, Method, Request, Scan, Storage};
 use super::response::{Body, Response};
+use super::response::{Persistence, render};
 use crate::server::Stage;
 use http::HeaderValue;
 use std::fmt;

@@ -6,11 +6,11 @@
 
 use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
-use super::generation::Generation;
 use super::mime::is_compressible;
 use super::request::{Name, Request};
 use super::resource::Resource;
 use super::variant::Variant;
+use super::worker::Generation;
 use super::worker::Worker;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};

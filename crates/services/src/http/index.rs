@@ -1,7 +1,7 @@
 //! Directory listings, and the bound of their memory.
 
 use super::options::ListingFormat;
-use super::path::encode;
+use super::target::encode;
 use httpdate::HttpDate;
 use maud::{DOCTYPE, html};
 use serde::Serialize;

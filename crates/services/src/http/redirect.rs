@@ -7,9 +7,9 @@
 //! which is the one that it addressed.
 
 use super::Status;
-use super::path::encode;
 use super::request::Request;
 use super::rules::{PathGlob, REST};
+use super::target::encode;
 use super::target::{Target, is_host};
 use std::str::FromStr;
 
@@ -144,8 +144,8 @@ impl HttpsAddress {
 
 #[cfg(test)]
 mod tests {
-    use super::super::path::clean;
     use super::super::rules::{Rule, Rules};
+    use super::super::target::clean;
     use super::*;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;

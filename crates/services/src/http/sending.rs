@@ -30,11 +30,11 @@
 
 use super::connection::Connection;
 use super::exchange::Exchange;
-use super::head::{Persistence, render};
 use super::index::Listing;
-use super::open_file::OpenFile;
 use super::options::SendStrategy;
+use super::resource::OpenFile;
 use super::response::{Body, FileParts, Response};
+use super::response::{Persistence, render};
 use super::worker::Worker;
 use std::io;
 use std::ops::Range;

@@ -5,12 +5,12 @@ use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::HttpCounters;
 use super::exchange::Exchange;
-use super::generation::LiveSettings;
 use super::http1::{refusal, serve_connection};
 use super::http2;
 use super::options::HttpSettings;
 use super::response::Response;
 use super::tls::Tls;
+use super::worker::LiveSettings;
 use super::worker::{Http, Worker};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,

@@ -3,13 +3,13 @@
 
 use super::Status;
 use super::conditional::{Outcome, Validators, evaluate, range_applies};
+use super::conditional::{Selection, select};
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
-use super::head::Ready;
 use super::hosts::Site;
-use super::open_file::OpenFile;
-use super::range::{Selection, select};
 use super::request::{Method, Name, Request};
+use super::resource::OpenFile;
+use super::response::Ready;
 use super::response::{Body, Field, FileParts, Response, value};
 use super::rules::Policy;
 use http::HeaderValue;
