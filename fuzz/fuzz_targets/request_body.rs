@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_load::http::fuzzing::chunked;
+use twinring_load::http::fuzzing::answers;
 use twinring_services::http::Status;
 use twinring_services::http::body::Skip;
 use twinring_services::http::request::Framing;
@@ -47,9 +47,12 @@ fuzz_target!(|bytes: &[u8]| {
         Framing::Empty => assert_eq!(length, 0),
         Framing::Length(expected) => assert_eq!(length as u64, expected),
         Framing::Chunked => {
-            let (client_end, content) = chunked(bytes).expect("the server took it");
-            assert_eq!(client_end, Some(length));
-            assert!(content.len() as u64 <= BODY_BYTES_MAX && content.len() < length);
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let [answer] = answers([&head[..], &bytes[..length]], false, false).answers[..] else {
+                panic!("the server took it");
+            };
+            assert_eq!(answer.bytes, (head.len() + length) as u64);
+            assert!(answer.content_bytes <= BODY_BYTES_MAX && answer.content_bytes < length as u64);
         }
     }
 });

@@ -104,7 +104,7 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     let mut settings = udp::Settings {
         common,
-        rate: udp::Rate::from_millionths(args.pps),
+        rate: args.pps,
         packet_bytes: args.size,
         pending: args.pending,
         batch: args.batch == Switch::On,

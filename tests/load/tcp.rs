@@ -225,8 +225,8 @@ fn an_unreachable_rate_reports_unsent_requests(engine: &str) {
 /// every run.
 fn requests_arrive_as_independently_as_asked_for(engine: &str) {
     let target = serve(|_, stream| echo(stream));
-    let due = Schedule::new(0, 500, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
-    let periodic = Schedule::new(0, 500, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
+    let due = Schedule::new(0, 500_000_000, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
+    let periodic = Schedule::new(0, 500_000_000, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
     assert_ne!(due, periodic);
     let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
     let outcome = run(engine, target, arguments);

@@ -115,8 +115,6 @@ pub(crate) struct Recorder {
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     pub(crate) content_bytes: u64,
-    /// Answers from 2xx to 5xx, then others.
-    pub(crate) statuses: [u64; 5],
     /// Answers inside the window by status.
     pub(crate) codes: BTreeMap<u16, u64>,
     /// By URL, over the whole run.
@@ -150,7 +148,6 @@ impl Recorder {
             sent_bytes: 0,
             received_bytes: 0,
             content_bytes: 0,
-            statuses: [0; 5],
             codes: BTreeMap::new(),
             urls: vec![Requests::default(); urls],
             kept_open: 0,
@@ -185,8 +182,6 @@ impl Recorder {
         now_ns: u64,
         window: &Range<u64>,
     ) {
-        let class = usize::from(status / 100).wrapping_sub(2).min(4);
-        self.statuses[class] += 1;
         if window.contains(&now_ns) {
             *self.codes.entry(status).or_default() += 1;
             self.received_bytes += bytes;
@@ -271,7 +266,6 @@ impl Recorder {
         self.received_bytes += other.received_bytes;
         self.content_bytes += other.content_bytes;
         self.kept_open += other.kept_open;
-        self.statuses.iter_mut().zip(other.statuses).for_each(|(mine, theirs)| *mine += theirs);
         for (status, count) in other.codes {
             *self.codes.entry(status).or_default() += count;
         }

@@ -187,9 +187,7 @@ impl<P: Protocol> Client for Requests<P> {
     fn begin(&mut self, first_ns: u64) {
         let worker = &self.worker;
         let common = worker.common();
-        let schedule =
-            |(rate, arrivals)| Schedule::new(first_ns, rate, common.connections, arrivals);
-        worker.schedule.set(common.schedule().map(schedule));
+        worker.schedule.set(common.schedule(first_ns));
         for (number, link) in self.links.drain(..) {
             let connection = Rc::new(RefCell::new(Connection::new(worker, number)));
             self.connections.push(Rc::clone(&connection));

@@ -12,7 +12,7 @@
 //! from a fixed seed and repeat: every subject gets the same schedule.
 
 use std::fmt;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -47,41 +47,6 @@ impl FromStr for Arrivals {
     }
 }
 
-/// Requests or packets a second, in millionths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rate(u64);
-
-impl Rate {
-    /// One in 1,000 seconds, to one in a nanosecond.
-    pub const RANGE: RangeInclusive<Rate> = Rate(1_000)..=Rate(RATE_PER_S_MAX * 1_000_000);
-
-    /// From a number a second, rounded to a millionth.
-    pub fn per_second(number: f64) -> Rate {
-        // Negative and not a number become 0, which is outside the range.
-        Rate((number * 1e6).round() as u64)
-    }
-
-    /// From millionths.
-    pub fn from_millionths(rate: u64) -> Rate {
-        Rate(rate)
-    }
-
-    /// In a second.
-    pub fn number_per_s(self) -> f64 {
-        self.0 as f64 / 1e6
-    }
-
-    pub(crate) fn millionths(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number_per_s().fmt(f)
-    }
-}
-
 /// A schedule for all connections together.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
@@ -111,16 +76,9 @@ static DRAWN: LazyLock<Vec<u32>> = LazyLock::new(|| {
 });
 
 impl Schedule {
-    /// `rate_per_s` requests a second (1 to [`RATE_PER_S_MAX`]) in total, spread over `connections` (at
-    /// least 1), from `start_ns` on.
-    pub fn new(start_ns: u64, rate_per_s: u64, connections: u64, arrivals: Arrivals) -> Schedule {
-        let rate = Rate(rate_per_s.clamp(1, RATE_PER_S_MAX) * 1_000_000);
-        Schedule::with_rate(start_ns, rate, connections, arrivals)
-    }
-
-    /// The same with a fraction of a request, and below one.
-    pub fn with_rate(start_ns: u64, rate: Rate, connections: u64, arrivals: Arrivals) -> Schedule {
-        Schedule { start_ns, moments: rate.0.max(1), connections: connections.max(1), arrivals }
+    /// `rate` millionths of a request a second in total, spread over `connections` (at least 1), from `start_ns` on.
+    pub fn new(start_ns: u64, rate: u64, connections: u64, arrivals: Arrivals) -> Schedule {
+        Schedule { start_ns, moments: rate.max(1), connections: connections.max(1), arrivals }
     }
 
     /// How many connections share it.
@@ -200,7 +158,7 @@ mod tests {
             pick in any::<prop::sample::Index>(), elapsed in 0..86_400 * NS_PER_S,
             arrivals in any_arrivals(),
         ) {
-            let schedule = Schedule::new(start, rate, connections, arrivals);
+            let schedule = Schedule::new(start, rate * 1_000_000, connections, arrivals);
             let connection = pick.index(connections as usize) as u64;
             let now = start + elapsed;
             let due = schedule.due(connection, now);
@@ -215,7 +173,7 @@ mod tests {
     #[test]
     fn requests_due_within_a_window_are_counted() {
         for arrivals in [Arrivals::Periodic, Arrivals::Poisson] {
-            let schedule = Schedule::new(1_000, 1_500, 3, arrivals);
+            let schedule = Schedule::new(1_000, 1_500_000_000, 3, arrivals);
             let window = 1_000 + NS_PER_S / 4..1_000 + NS_PER_S / 2;
             for connection in 0..3 {
                 let times = (0..).map(|sequence| schedule.intended_ns(connection, sequence));
@@ -224,7 +182,9 @@ mod tests {
                 assert_eq!(schedule.due_within(connection, &window), inside, "{arrivals}");
             }
         }
-        let due = |arrivals| Schedule::new(0, 1_500, 1, arrivals).due_within(0, &(0..NS_PER_S / 4));
+        let due = |arrivals| {
+            Schedule::new(0, 1_500_000_000, 1, arrivals).due_within(0, &(0..NS_PER_S / 4))
+        };
         assert_eq!(due(Arrivals::Periodic), 375);
         assert_ne!(due(Arrivals::Poisson), 375);
     }
@@ -233,7 +193,7 @@ mod tests {
     /// deviation is their mean, and a share of exp(-2) is longer than twice the mean.
     #[test]
     fn poisson_arrivals_have_exponential_distances() {
-        let schedule = Schedule::new(0, 100_000, 7, Arrivals::Poisson);
+        let schedule = Schedule::new(0, 100_000_000_000, 7, Arrivals::Poisson);
         let at = |m: u64| schedule.intended_ns(m % 7, m / 7);
         let gaps: Vec<f64> = (0..3 * TOGETHER).map(|m| (at(m + 1) - at(m)) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;

@@ -1,7 +1,7 @@
 //! The settings that all loads of requests over connections share, and the bounds of all settings.
 
 use crate::gates::Gates;
-use crate::schedule::{Arrivals, RATE_PER_S_MAX};
+use crate::schedule::{Arrivals, RATE_PER_S_MAX, Schedule};
 use crate::workers::Workers;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -81,9 +81,15 @@ impl Common {
         sources(&self.local, &self.addresses)
     }
 
-    /// What an open loop keeps to.
-    pub(crate) fn schedule(&self) -> Option<(u64, Arrivals)> {
-        self.rate_per_s.map(|rate| (rate, self.arrivals))
+    /// What an open loop keeps to, whose first request is due at `first_ns`.
+    pub(crate) fn schedule(&self, first_ns: u64) -> Option<Schedule> {
+        let rate = self.rate_per_s? * 1_000_000;
+        Some(Schedule::new(first_ns, rate, self.connections, self.arrivals))
+    }
+
+    /// The arrivals of an open loop, as a result shows them.
+    pub(crate) fn arrivals(&self) -> Option<String> {
+        self.is_open().then(|| self.arrivals.to_string())
     }
 
     pub(crate) fn is_open(&self) -> bool {

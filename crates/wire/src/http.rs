@@ -25,9 +25,6 @@ pub struct HttpResult {
     pub all: RequestResult,
     /// Bytes of the requests and answers inside the window, before TLS.
     pub bytes: Bytes,
-    /// Final answers of the whole run by class.
-    #[serde(default)]
-    pub statuses: Statuses,
     /// Final answers inside the window by status.
     #[serde(default)]
     pub status_codes: BTreeMap<String, u64>,
@@ -166,27 +163,6 @@ pub struct Bytes {
     pub bodies: u64,
 }
 
-/// Final answers by class.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct Statuses {
-    /// Success.
-    #[serde(rename = "2xx")]
-    pub of_2xx: u64,
-    /// Redirections.
-    #[serde(rename = "3xx")]
-    pub of_3xx: u64,
-    /// Errors of the client.
-    #[serde(rename = "4xx")]
-    pub of_4xx: u64,
-    /// Errors of the server.
-    #[serde(rename = "5xx")]
-    pub of_5xx: u64,
-    /// All others.
-    pub other: u64,
-}
-
 /// Histograms beside that of the latency.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -298,7 +274,7 @@ impl HttpResult {
         self.all.shortfall(self.settings.rate_per_s)
     }
 
-    /// Adds the result of another load generator; the window stays. Intervals, URLs, gates and
+    /// Adds the result of another load generator; the window stays. URLs, gates and
     /// latencies before correction belong to a single load generator, and are dropped.
     pub(crate) fn add(&mut self, other: HttpResult) -> Result<(), String> {
         self.head.interrupted |= other.head.interrupted;
@@ -308,7 +284,6 @@ impl HttpResult {
             self.settings.verify_body = None;
         }
         add_counts!(self.bytes, other.bytes; sent, received, bodies);
-        add_counts!(self.statuses, other.statuses; of_2xx, of_3xx, of_4xx, of_5xx, other);
         add_counts!(
             self.errors, other.errors;
             connect, tls, reset, closed_early, timeout, malformed, status, length, hash, goaway,

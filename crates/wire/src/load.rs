@@ -74,58 +74,47 @@ impl LoadResult {
                 _ => return Err("the load generators speak different protocols".to_owned()),
             }
         }
-        *sum.window_mut() = Window::mean(&windows);
+        let window = Window::mean(&windows);
+        match &mut sum {
+            LoadResult::Tcp(result) => result.all.window = window,
+            LoadResult::Udp(result) => result.window = window,
+            LoadResult::Http(result) => result.all.window = window,
+        }
         Ok(sum)
+    }
+
+    /// The common part of requests over connections, or the result of datagrams.
+    fn either(&self) -> Result<&RequestResult, &UdpResult> {
+        match self {
+            LoadResult::Tcp(result) => Ok(&result.all),
+            LoadResult::Http(result) => Ok(&result.all),
+            LoadResult::Udp(result) => Err(result),
+        }
     }
 
     /// The common part of requests over connections; `None` for datagrams.
     pub fn requests(&self) -> Option<&RequestResult> {
-        match self {
-            LoadResult::Tcp(result) => Some(&result.all),
-            LoadResult::Http(result) => Some(&result.all),
-            LoadResult::Udp(_) => None,
-        }
+        self.either().ok()
     }
 
     /// The result of datagrams, if it is one.
     pub fn udp(&self) -> Option<&UdpResult> {
-        match self {
-            LoadResult::Udp(result) => Some(result),
-            LoadResult::Tcp(_) | LoadResult::Http(_) => None,
-        }
-    }
-
-    /// The result of HTTP, if it is one.
-    pub fn http(&self) -> Option<&HttpResult> {
-        match self {
-            LoadResult::Http(result) => Some(result),
-            LoadResult::Tcp(_) | LoadResult::Udp(_) => None,
-        }
+        self.either().err()
     }
 
     /// The measured window.
     pub fn window(&self) -> &Window {
-        match self {
-            LoadResult::Tcp(result) => &result.all.window,
-            LoadResult::Udp(result) => &result.window,
-            LoadResult::Http(result) => &result.all.window,
-        }
-    }
-
-    fn window_mut(&mut self) -> &mut Window {
-        match self {
-            LoadResult::Tcp(result) => &mut result.all.window,
-            LoadResult::Udp(result) => &mut result.window,
-            LoadResult::Http(result) => &mut result.all.window,
+        match self.either() {
+            Ok(requests) => &requests.window,
+            Err(udp) => &udp.window,
         }
     }
 
     /// Requests answered, or packets that came back, inside the window.
     pub fn done(&self) -> u64 {
-        match self {
-            LoadResult::Tcp(result) => result.all.requests.answered,
-            LoadResult::Udp(result) => result.packets.received,
-            LoadResult::Http(result) => result.all.requests.answered,
+        match self.either() {
+            Ok(requests) => requests.requests.answered,
+            Err(udp) => udp.packets.received,
         }
     }
 
@@ -158,19 +147,17 @@ impl LoadResult {
 
     /// The requested gates.
     pub fn gates(&self) -> &[Gate] {
-        match self {
-            LoadResult::Tcp(result) => &result.all.gates,
-            LoadResult::Udp(result) => &result.gates,
-            LoadResult::Http(result) => &result.all.gates,
+        match self.either() {
+            Ok(requests) => &requests.gates,
+            Err(udp) => &udp.gates,
         }
     }
 
     /// CPU use of the load generator.
     pub fn cpu(&self) -> &Cpu {
-        match self {
-            LoadResult::Tcp(result) => &result.all.cpu,
-            LoadResult::Udp(result) => &result.cpu,
-            LoadResult::Http(result) => &result.all.cpu,
+        match self.either() {
+            Ok(requests) => &requests.cpu,
+            Err(udp) => &udp.cpu,
         }
     }
 
@@ -179,10 +166,9 @@ impl LoadResult {
     /// # Errors
     /// As [`crate::EncodedHistogram::decode`].
     pub fn latencies(&self) -> Result<Histogram<u64>, String> {
-        match self {
-            LoadResult::Tcp(result) => result.all.histogram.decode(),
-            LoadResult::Http(result) => result.all.histogram.decode(),
-            LoadResult::Udp(result) => result.histograms.round_trip.decode(),
+        match self.either() {
+            Ok(requests) => requests.histogram.decode(),
+            Err(udp) => udp.histograms.round_trip.decode(),
         }
     }
 }

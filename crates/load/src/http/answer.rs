@@ -1,36 +1,42 @@
 //! Parses answers incrementally: only heads that arrive in several parts are copied.
 
-use super::chunked::Chunks;
-use super::head::{Framing, HEAD_BYTES_MAX, Head, HeadReader, Malformed};
+use super::head::{self, Framing, HEAD_BYTES_MAX, Head, Malformed};
+use twinring_input::chunked::{Chunked, Event, Invalid};
+
+/// Longest chunk extension; longest trailer section, with the extension of the last chunk.
+const OVERHEAD_BYTES_MAX: u32 = 16 * 1024;
 
 /// Most interim answers (1xx) before the final one.
 const INTERIM_MAX: u32 = 100;
 
 /// A whole answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) status: u16,
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
     /// All its bytes, interim answers included.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Its content.
-    pub(super) content_bytes: u64,
+    pub content_bytes: u64,
     /// When the first byte of the final head arrived.
-    pub(super) first_byte_ns: u64,
+    pub first_byte_ns: u64,
     /// Another answer may follow on the connection.
-    pub(super) keep_alive: bool,
+    pub keep_alive: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum State {
+    #[default]
     Head,
     /// This many bytes of content remain.
     Length(u64),
-    Chunked(Chunks),
+    /// With the bytes of framing since the last content.
+    Chunked(Chunked, u32),
     UntilClose,
 }
 
 /// Parses the answers of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AnswerParser {
     state: State,
     /// The beginning of an incomplete head.
@@ -40,22 +46,13 @@ pub(super) struct AnswerParser {
 }
 
 impl AnswerParser {
-    pub(super) fn new() -> AnswerParser {
-        AnswerParser {
-            state: State::Head,
-            partial_head: Vec::new(),
-            answer: Answer::default(),
-            interim: 0,
-        }
-    }
-
     /// True if a part of an answer has arrived.
     pub(super) fn is_inside(&self) -> bool {
         self.answer.bytes > 0 || !self.partial_head.is_empty()
     }
 
     /// Parses bytes that arrived at `now_ns`, up to the end of the answer, and passes on the
-    /// content. Returns how many bytes it consumed, and the answer if it is complete.
+    /// content. An answer `to_head` has none. Returns how many bytes it consumed, and the answer if it is complete.
     ///
     /// # Errors
     /// When the bytes are not an answer. The following answers cannot be separated then.
@@ -63,7 +60,7 @@ impl AnswerParser {
         &mut self,
         bytes: &[u8],
         now_ns: u64,
-        heads: &mut HeadReader,
+        to_head: bool,
         mut content: impl FnMut(&[u8]),
     ) -> Result<(usize, Option<Answer>), Malformed> {
         let mut at = 0;
@@ -74,7 +71,7 @@ impl AnswerParser {
                 State::Length(0) => (0, true),
                 _ if rest.is_empty() => return Ok((at, None)),
                 State::Head => {
-                    at += self.take_head(rest, now_ns, heads)?;
+                    at += self.take_head(rest, now_ns, to_head)?;
                     continue;
                 }
                 State::Length(left) => {
@@ -84,12 +81,23 @@ impl AnswerParser {
                     self.answer.content_bytes += taken;
                     (taken as usize, *left == 0)
                 }
-                State::Chunked(chunks) => {
+                State::Chunked(chunked, overhead_bytes) => {
                     let content_bytes = &mut self.answer.content_bytes;
-                    chunks.take(rest, |part| {
-                        *content_bytes += part.len() as u64;
-                        content(part);
-                    })?
+                    let taken = chunked.take(rest, |event| {
+                        match event {
+                            Event::Chunk(_) => *overhead_bytes = 0,
+                            Event::Content(part) => {
+                                *content_bytes += part.len() as u64;
+                                content(part);
+                            }
+                            Event::Overhead => *overhead_bytes += 1,
+                        }
+                        match *overhead_bytes <= OVERHEAD_BYTES_MAX {
+                            true => Ok(()),
+                            false => Err(too_long("chunk framing", OVERHEAD_BYTES_MAX as usize)),
+                        }
+                    })?;
+                    (taken, chunked.is_done())
                 }
                 State::UntilClose => {
                     content(rest);
@@ -111,22 +119,15 @@ impl AnswerParser {
     }
 
     fn end(&mut self) -> Answer {
-        self.state = State::Head;
-        self.interim = 0;
-        std::mem::take(&mut self.answer)
+        std::mem::take(self).answer
     }
 
     /// Parses a head or a part of one.
-    fn take_head(
-        &mut self,
-        bytes: &[u8],
-        now_ns: u64,
-        heads: &mut HeadReader,
-    ) -> Result<usize, Malformed> {
+    fn take_head(&mut self, bytes: &[u8], now_ns: u64, to_head: bool) -> Result<usize, Malformed> {
         let before = self.partial_head.len();
         if before == 0 {
             self.answer.first_byte_ns = now_ns;
-            if let Some(head) = heads.read(bytes)? {
+            if let Some(head) = head::parse(bytes, to_head)? {
                 self.head(head)?;
                 return Ok(head.bytes);
             }
@@ -134,7 +135,7 @@ impl AnswerParser {
         let room = HEAD_BYTES_MAX - before;
         self.partial_head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         if before > 0
-            && let Some(head) = heads.read(&self.partial_head)?
+            && let Some(head) = head::parse(&self.partial_head, to_head)?
         {
             self.partial_head = Vec::new();
             self.head(head)?;
@@ -142,7 +143,7 @@ impl AnswerParser {
         }
         match bytes.len() < room {
             true => Ok(bytes.len()),
-            false => Err(Malformed(format!("a head of more than {HEAD_BYTES_MAX} bytes"))),
+            false => Err(too_long("head", HEAD_BYTES_MAX)),
         }
     }
 
@@ -159,52 +160,28 @@ impl AnswerParser {
         self.answer.keep_alive = head.keep_alive;
         self.state = match head.framing {
             Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Chunked(Chunks::default()),
+            Framing::Chunked => State::Chunked(Chunked::default(), 0),
             Framing::UntilClose => State::UntilClose,
         };
         Ok(())
     }
 }
 
+fn too_long(what: &str, most: usize) -> Malformed {
+    Malformed(format!("more than {most} bytes of {what}"))
+}
+
+impl From<Invalid> for Malformed {
+    fn from(Invalid { byte, part }: Invalid) -> Malformed {
+        Malformed(format!("byte {byte:#04x} in {part}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::fuzzing::answers as parse;
     use proptest::prelude::*;
-
-    /// The state after these chunks: answers, content, and the error.
-    #[derive(Debug, Default, PartialEq, Eq)]
-    struct Seen {
-        answers: Vec<Answer>,
-        content: Vec<u8>,
-        error: Option<Malformed>,
-        inside: bool,
-    }
-
-    fn see<'a>(parts: impl IntoIterator<Item = &'a [u8]>, to_head: bool, finish: bool) -> Seen {
-        let (mut parser, mut seen) = (AnswerParser::new(), Seen::default());
-        let mut heads = HeadReader::of(to_head);
-        for part in parts {
-            let mut rest = part;
-            while !rest.is_empty() {
-                let content = &mut seen.content;
-                match parser.take(rest, 7, &mut heads, |part| content.extend_from_slice(part)) {
-                    Ok((taken, answer)) => {
-                        rest = &rest[taken..];
-                        seen.answers.extend(answer);
-                    }
-                    Err(error) => {
-                        seen.error = Some(error);
-                        return seen;
-                    }
-                }
-            }
-        }
-        if finish {
-            seen.answers.extend(parser.finish());
-        }
-        seen.inside = parser.is_inside();
-        seen
-    }
 
     fn body(length: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 7 + length) as u8).collect()
@@ -214,11 +191,7 @@ mod tests {
     fn answer() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let chunk = (1usize..300, 0usize..3);
         let interim = proptest::collection::vec(prop_oneof![Just(100u16), Just(103)], 0..3);
-        let fields = prop_oneof![
-            Just(""),
-            Just("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
-            Just("Server: x\r\nDate: Mon, 07 Nov 1994 08:49:37 GMT\r\nETag: \"1\"\r\n"),
-        ];
+        let fields = prop_oneof![Just(""), Just("Server: x\r\nETag: \"1\"\r\n")];
         let shape = prop_oneof![
             (0usize..2000).prop_map(|length| (Some(length), Vec::new())),
             proptest::collection::vec(chunk, 0..6).prop_map(|chunks| (None, chunks)),
@@ -266,8 +239,8 @@ mod tests {
         ) {
             let bytes: Vec<u8> = answers.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
             let content: Vec<u8> = answers.iter().flat_map(|(_, content)| content.clone()).collect();
-            let whole = see([bytes.as_slice()], false, false);
-            prop_assert_eq!(&whole.error, &None);
+            let whole = parse([bytes.as_slice()], false, false);
+            prop_assert!(!whole.failed && !whole.is_inside);
             prop_assert_eq!(&whole.content, &content);
             let expected: Vec<(u64, u64)> =
                 answers.iter().map(|(b, c)| (b.len() as u64, c.len() as u64)).collect();
@@ -278,25 +251,7 @@ mod tests {
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
             let parts = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
-            prop_assert_eq!(see(parts, false, false), whole);
-        }
-
-        /// Corrupted answers, in one chunk or byte by byte, end in the same error or the same
-        /// answers, and never in a panic.
-        #[test]
-        fn corrupted_answers_give_the_same_result_in_any_chunks(
-            (mut bytes, _) in answer(), at in any::<prop::sample::Index>(), byte: u8,
-        ) {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-            let whole = see([bytes.as_slice()], false, true);
-            let single = see(bytes.chunks(1), false, true);
-            // A broken head is detected where it breaks: the text of the error depends on how much
-            // of the head had arrived, its existence does not.
-            prop_assert_eq!(whole.error.is_some(), single.error.is_some());
-            if whole.error.is_none() {
-                prop_assert_eq!(whole, single);
-            }
+            prop_assert_eq!(parse(parts, false, false), whole);
         }
     }
 
@@ -307,7 +262,7 @@ mod tests {
         let chunk = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{extension}");
         for long in [head, chunk] {
             for parts in [vec![long.as_bytes()], long.as_bytes().chunks(1000).collect()] {
-                assert!(see(parts, false, false).error.is_some());
+                assert!(parse(parts, false, false).failed);
             }
         }
     }

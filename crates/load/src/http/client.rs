@@ -3,20 +3,18 @@
 use super::answer::Answer;
 use super::choice::Choice;
 use super::expect::Expectation;
-use super::head::{HeadReader, Malformed};
+use super::head::Malformed;
 use super::link::Link;
 use super::outbox::Outbox;
 use super::settings::Settings;
-use super::tls::{Agreed, TlsClient};
+use super::tls::TlsClient;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::requests::{Lost, Protocol, Tally, Worker};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use twinring::TcpStream;
-
-/// Heads that a thread remembers, a power of two; URLs beyond share their places.
-const HEADS_MAX: usize = 64;
+use twinring_wire::http as wire;
 
 /// State shared by all threads.
 pub(super) struct Shared {
@@ -56,53 +54,24 @@ impl Shared {
 /// State of a thread.
 pub(super) struct Local {
     pub(super) outbox: Outbox,
-    /// By the low bits of a URL's number: a power of two of them.
-    pub(super) heads: RefCell<Vec<HeadReader>>,
-    handshakes: Cell<u64>,
-    resumed: Cell<u64>,
-    agreed: RefCell<Option<Agreed>>,
-    streams_max: Cell<Option<u64>>,
+    pub(super) special: RefCell<Special>,
 }
 
 impl Local {
     pub(super) fn new(shared: &Shared) -> Local {
-        let heads = shared.settings.targets.len().next_power_of_two().min(HEADS_MAX);
-        Local {
-            outbox: Outbox::new(&shared.settings),
-            heads: RefCell::new((0..heads).map(|_| HeadReader::default()).collect()),
-            handshakes: Cell::new(0),
-            resumed: Cell::new(0),
-            agreed: RefCell::new(None),
-            streams_max: Cell::new(None),
-        }
-    }
-
-    /// The server allows this many streams on a connection.
-    pub(super) fn note_streams_max(&self, streams: usize) {
-        // The largest number stands for no limit.
-        let limit = Some(streams as u64).filter(|_| streams < usize::MAX);
-        self.streams_max.set([self.streams_max.get(), limit].into_iter().flatten().min());
-    }
-
-    pub(super) fn special(&self) -> Special {
-        Special {
-            handshakes: self.handshakes.get(),
-            resumed: self.resumed.get(),
-            agreed: self.agreed.take(),
-            streams_max: self.streams_max.get(),
-        }
+        Local { outbox: Outbox::new(&shared.settings), special: RefCell::default() }
     }
 }
 
 /// What was agreed on with the server.
 #[derive(Default)]
 pub(super) struct Special {
-    pub(super) handshakes: u64,
-    pub(super) resumed: u64,
-    /// By the first handshake.
-    pub(super) agreed: Option<Agreed>,
+    handshakes: u64,
+    resumed: u64,
+    /// Protocol and cipher suite of the first handshake.
+    agreed: Option<[String; 2]>,
     /// The fewest streams that the server allowed on a connection.
-    pub(super) streams_max: Option<u64>,
+    streams_max: Option<u64>,
 }
 
 impl Special {
@@ -110,8 +79,27 @@ impl Special {
         self.handshakes += other.handshakes;
         self.resumed += other.resumed;
         self.agreed = self.agreed.take().or(other.agreed);
-        let limits = [self.streams_max, other.streams_max];
-        self.streams_max = limits.into_iter().flatten().min();
+        self.note_streams_max(other.streams_max);
+    }
+
+    /// The server allows this many streams on a connection.
+    pub(super) fn note_streams_max(&mut self, limit: Option<u64>) {
+        self.streams_max = [self.streams_max, limit].into_iter().flatten().min();
+    }
+
+    /// The settings as a result shows them.
+    pub(super) fn report(self, settings: &Settings) -> wire::Settings {
+        let [protocol, cipher_suite] = self.agreed.map_or([None, None], |both| both.map(Some));
+        let tls = settings.is_tls().then(|| wire::Tls {
+            ca: settings.tls.ca.as_ref().map(|file| file.display().to_string()),
+            insecure: settings.tls.insecure,
+            full_handshake: settings.tls.full_handshake,
+            protocol,
+            cipher_suite,
+            handshakes: self.handshakes,
+            resumed: self.resumed,
+        });
+        wire::Settings { tls, streams_max: self.streams_max, ..settings.report() }
     }
 }
 
@@ -140,10 +128,10 @@ where
     let mut link = Link::new(stream, session);
     link.handshake().await.map_err(refused)?;
     if let Some(tls) = link.tls() {
-        let local = &worker.local;
-        local.handshakes.set(local.handshakes.get() + 1);
-        local.resumed.set(local.resumed.get() + u64::from(tls.is_resumed()));
-        local.agreed.borrow_mut().get_or_insert_with(|| tls.agreed());
+        let mut special = worker.local.special.borrow_mut();
+        special.handshakes += 1;
+        special.resumed += u64::from(tls.is_resumed());
+        special.agreed.get_or_insert_with(|| tls.agreed());
     }
     Ok(link)
 }
@@ -174,10 +162,10 @@ pub(super) fn answered<P: Protocol<Shared = Shared>>(
                 recorder.first_byte(request, answer.first_byte_ns);
             }
         }
-        Err(wrong) => {
+        Err((kind, what)) => {
             tally.failed(request, 1, now_ns, window, recorder);
             tally.served();
-            trouble(tally, request, wrong.kind(), &wrong.to_string(), recorder);
+            trouble(tally, request, kind, &what, recorder);
         }
     }
 }

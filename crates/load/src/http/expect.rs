@@ -18,12 +18,6 @@ impl Default for Statuses {
     }
 }
 
-impl Statuses {
-    fn contain(&self, status: u16) -> bool {
-        self.0.iter().any(|range| range.contains(&status))
-    }
-}
-
 impl FromStr for Statuses {
     type Err = String;
 
@@ -98,38 +92,6 @@ pub(super) struct Expectation {
     content: Vec<OnceLock<Content>>,
 }
 
-/// The error in an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
-    Status { got: u16, expected: Statuses },
-    Length { got: u64, expected: u64 },
-    Hash { got: u32, expected: u32, bytes: u64 },
-}
-
-impl Wrong {
-    pub(super) fn kind(&self) -> Trouble {
-        match self {
-            Wrong::Status { .. } => Trouble::Status,
-            Wrong::Length { .. } => Trouble::Length,
-            Wrong::Hash { .. } => Trouble::Hash,
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Wrong::Status { got, expected } => write!(f, "status {got}, expected {expected}"),
-            Wrong::Length { got, expected } => {
-                write!(f, "{got} bytes of content, expected {expected}")
-            }
-            Wrong::Hash { got, expected, bytes } => {
-                write!(f, "{bytes} bytes of content with CRC {got:08x}, expected {expected:08x}")
-            }
-        }
-    }
-}
-
 impl Expectation {
     pub(super) fn new(
         statuses: Statuses,
@@ -153,29 +115,43 @@ impl Expectation {
     }
 
     /// Whether an answer of URL number `target`, with this CRC, is as expected.
-    pub(super) fn check(&self, target: u32, answer: &Answer, crc: u32) -> Result<(), Wrong> {
-        if !self.statuses.contain(answer.status) {
-            let expected = self.statuses.clone();
-            return Err(Wrong::Status { got: answer.status, expected });
+    ///
+    /// # Errors
+    /// What is wrong, and in words.
+    pub(super) fn check(
+        &self,
+        target: u32,
+        answer: &Answer,
+        crc: u32,
+    ) -> Result<(), (Trouble, String)> {
+        let Answer { status, content_bytes: bytes, .. } = *answer;
+        if !self.statuses.0.iter().any(|range| range.contains(&status)) {
+            let what = format!("status {status}, expected {}", self.statuses);
+            return Err((Trouble::Status, what));
         }
-        let got = Content { bytes: answer.content_bytes, crc };
-        if let ExpectedLength::Bytes(expected) = self.length
-            && got.bytes != expected
-        {
-            return Err(Wrong::Length { got: got.bytes, expected });
+        let length = |expected: u64| match bytes == expected {
+            true => Ok(()),
+            false => {
+                let what = format!("{bytes} bytes of content, expected {expected}");
+                Err((Trouble::Length, what))
+            }
+        };
+        if let ExpectedLength::Bytes(expected) = self.length {
+            length(expected)?;
         }
         if self.length != ExpectedLength::First && !self.verify_body {
             return Ok(());
         }
         let Some(known) = self.content.get(target as usize) else { return Ok(()) };
-        let expected = known.get_or_init(|| got);
-        if got.bytes != expected.bytes {
-            return Err(Wrong::Length { got: got.bytes, expected: expected.bytes });
+        let expected = known.get_or_init(|| Content { bytes, crc });
+        length(expected.bytes)?;
+        if self.verify_body && crc != expected.crc {
+            let wanted = expected.crc;
+            let what =
+                format!("{bytes} bytes of content with CRC {crc:08x}, expected {wanted:08x}");
+            return Err((Trouble::Hash, what));
         }
-        match self.verify_body && got.crc != expected.crc {
-            true => Err(Wrong::Hash { got: got.crc, expected: expected.crc, bytes: got.bytes }),
-            false => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -205,7 +181,7 @@ mod tests {
         let length = ExpectedLength::Bytes(5);
         let five = Expectation::new(Statuses::default(), length, &ExpectedBody::Any, 1);
         assert_eq!(five.check(0, &answer(200, 5), 1), Ok(()));
-        assert_eq!(five.check(0, &answer(200, 6), 1).unwrap_err().kind(), Trouble::Length);
+        assert_eq!(five.check(0, &answer(200, 6), 1).unwrap_err().0, Trouble::Length);
         let body = ExpectedBody::Bytes(b"hello".to_vec());
         let hello = Expectation::new(Statuses::default(), ExpectedLength::First, &body, 1);
         assert_eq!(hello.check(0, &answer(200, 5), crc32fast::hash(b"hello")), Ok(()));

@@ -1,28 +1,15 @@
-//! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
+//! Entry points for the fuzz targets of `fuzz/`, and for tests. Not part of the interface.
 
-use super::answer::{Answer, AnswerParser};
-use super::chunked::Chunks;
-use super::head::HeadReader;
+pub use super::answer::Answer;
+
+use super::answer::AnswerParser;
 use super::target::{Request, Target};
-
-/// An answer that was whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Its status.
-    pub status: u16,
-    /// All its bytes.
-    pub bytes: u64,
-    /// Its content.
-    pub content_bytes: u64,
-    /// Another may follow.
-    pub keep_alive: bool,
-}
 
 /// The result of parsing some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The answers that were whole.
-    pub answers: Vec<Seen>,
+    pub answers: Vec<Answer>,
     /// The content of all answers, including an incomplete last one.
     pub content: Vec<u8>,
     /// The bytes were no answers.
@@ -31,18 +18,20 @@ pub struct Outcome {
     pub is_inside: bool,
 }
 
-/// Parses `bytes` in chunks of `step` bytes; with `ends`, the connection ends behind them.
-pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome {
-    let mut parser = AnswerParser::new();
-    let mut heads = HeadReader::of(to_head);
-    let mut outcome = Outcome::default();
-    for mut part in bytes.chunks(step.max(1)) {
+/// Parses bytes in these parts; with `ends`, the connection ends behind them.
+pub fn answers<'a>(
+    parts: impl IntoIterator<Item = &'a [u8]>,
+    to_head: bool,
+    ends: bool,
+) -> Outcome {
+    let (mut parser, mut outcome) = (AnswerParser::default(), Outcome::default());
+    for mut part in parts {
         while !part.is_empty() {
             let content = &mut outcome.content;
-            match parser.take(part, 1, &mut heads, |bytes| content.extend_from_slice(bytes)) {
+            match parser.take(part, 1, to_head, |bytes| content.extend_from_slice(bytes)) {
                 Ok((taken, answer)) => {
                     part = &part[taken..];
-                    outcome.answers.extend(answer.map(seen));
+                    outcome.answers.extend(answer);
                 }
                 Err(_) => {
                     outcome.failed = true;
@@ -52,23 +41,10 @@ pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome 
         }
     }
     if ends {
-        outcome.answers.extend(parser.finish().map(seen));
+        outcome.answers.extend(parser.finish());
     }
     outcome.is_inside = parser.is_inside();
     outcome
-}
-
-fn seen(answer: Answer) -> Seen {
-    let Answer { status, bytes, content_bytes, keep_alive, .. } = answer;
-    Seen { status, bytes, content_bytes, keep_alive }
-}
-
-/// The end of chunked content, if it ends, and the content; `None` if it is malformed.
-pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
-    let mut content = Vec::new();
-    let (taken, ended) =
-        Chunks::default().take(bytes, |part| content.extend_from_slice(part)).ok()?;
-    Some((ended.then_some(taken), content))
 }
 
 /// The bytes that are sent for a URL.

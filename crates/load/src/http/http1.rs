@@ -74,7 +74,7 @@ impl Protocol for Http1 {
     }
 
     fn special(worker: &Worker<Http1>) -> Special {
-        worker.local.special()
+        worker.local.special.take()
     }
 
     fn prepare(worker: &Worker<Http1>) -> Result<(), Lost> {
@@ -86,7 +86,7 @@ impl Protocol for Http1 {
         Http1 {
             pipeline: settings.pipeline as usize,
             keepalive: settings.keepalive,
-            parser: AnswerParser::new(),
+            parser: AnswerParser::default(),
             crc: crc32fast::Hasher::new(),
             unanswered: VecDeque::new(),
             handed: 0,
@@ -104,7 +104,7 @@ impl Protocol for Http1 {
     }
 
     fn begin_life(&mut self, _: u64) {
-        self.parser = AnswerParser::new();
+        self.parser = AnswerParser::default();
         self.crc.reset();
         self.patience = None;
         self.closing = false;
@@ -205,7 +205,6 @@ impl Http1 {
         window: &Range<u64>,
     ) -> Result<bool, Lost> {
         let worker = Rc::clone(&tally.worker);
-        let mut heads = worker.local.heads.borrow_mut();
         let mut recorder = worker.recorder.borrow_mut();
         let verify = worker.shared.expectation.verify_body;
         let (mut rest, mut answered) = (bytes, false);
@@ -214,10 +213,9 @@ impl Http1 {
                 let what = format!("received {} bytes that belong to no request", rest.len());
                 return Err(Lost(Trouble::Malformed, what));
             };
-            let at = request.target as usize & (heads.len() - 1);
-            heads[at].to_head = worker.shared.settings.is_head(request.target);
+            let to_head = worker.shared.settings.is_head(request.target);
             let crc = &mut self.crc;
-            let taken = self.parser.take(rest, now_ns, &mut heads[at], |content| {
+            let taken = self.parser.take(rest, now_ns, to_head, |content| {
                 if verify {
                     crc.update(content);
                 }

@@ -107,7 +107,7 @@ impl Protocol for Http2 {
     }
 
     fn special(worker: &Worker<Http2>) -> Special {
-        worker.local.special()
+        worker.local.special.take()
     }
 
     fn prepare(worker: &Worker<Http2>) -> Result<(), Lost> {
@@ -156,7 +156,9 @@ impl Protocol for Http2 {
             },
         })
         .await?;
-        worker.local.note_streams_max(send.current_max_send_streams());
+        // The largest number stands for no limit.
+        let limit = Some(send.current_max_send_streams()).filter(|limit| *limit < usize::MAX);
+        worker.local.special.borrow_mut().note_streams_max(limit.map(|limit| limit as u64));
         Ok(Http2Link { send, h2, wire })
     }
 

@@ -9,7 +9,6 @@
 
 mod answer;
 mod choice;
-mod chunked;
 mod client;
 mod expect;
 #[doc(hidden)]
@@ -47,7 +46,7 @@ use twinring::RuntimeError;
 use twinring_wire::HttpResult;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::http as wire;
-use twinring_wire::http::{Bytes, Errors, Histograms, Tls, Url};
+use twinring_wire::http::{Bytes, Errors, Histograms, Url};
 
 /// URLs that a result lists.
 const URLS_REPORTED_MAX: usize = 100;
@@ -118,14 +117,13 @@ fn report(
     requests.connections.kept_open = Some(counts.kept_open);
     HttpResult {
         head: head(wire::SCHEMA, target, ran),
-        settings: settings_report(settings, special),
+        settings: special.report(settings),
         all: requests,
         bytes: Bytes {
             sent: counts.sent_bytes,
             received: counts.received_bytes,
             bodies: counts.content_bytes,
         },
-        statuses: statuses(&counts.statuses),
         status_codes: (counts.codes.iter())
             .map(|(status, count)| (status.to_string(), *count))
             .collect(),
@@ -137,30 +135,6 @@ fn report(
         }),
         urls: urls(settings, counts),
         errors: errors(&counts.troubles),
-    }
-}
-
-fn settings_report(settings: &Settings, special: Special) -> wire::Settings {
-    let first = special.agreed;
-    let tls = settings.is_tls().then(|| Tls {
-        ca: settings.tls.ca.as_ref().map(|file| file.display().to_string()),
-        insecure: settings.tls.insecure,
-        full_handshake: settings.tls.full_handshake,
-        protocol: first.as_ref().map(|first| first.protocol.clone()),
-        cipher_suite: first.as_ref().map(|first| first.cipher_suite.clone()),
-        handshakes: special.handshakes,
-        resumed: special.resumed,
-    });
-    wire::Settings { tls, streams_max: special.streams_max, ..settings.report() }
-}
-
-fn statuses([of_2xx, of_3xx, of_4xx, of_5xx, other]: &[u64; 5]) -> wire::Statuses {
-    wire::Statuses {
-        of_2xx: *of_2xx,
-        of_3xx: *of_3xx,
-        of_4xx: *of_4xx,
-        of_5xx: *of_5xx,
-        other: *other,
     }
 }
 

@@ -200,7 +200,7 @@ impl Settings {
             threads: common.workers.threads as u64,
             mode: common.mode(),
             rate_per_s: common.rate_per_s,
-            arrivals: common.schedule().map(|(_, arrivals)| arrivals.to_string()),
+            arrivals: common.arrivals(),
             requests: common.requests,
             seed: self.seed,
             expect_status: self.statuses.to_string(),

@@ -149,13 +149,6 @@ fn system_certificates() -> Vec<CertificateDer<'static>> {
     certificates
 }
 
-/// The result of the first handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
-    pub(super) protocol: String,
-    pub(super) cipher_suite: String,
-}
-
 /// TLS on one connection.
 #[derive(Debug)]
 pub(super) struct TlsSession {
@@ -182,11 +175,12 @@ impl TlsSession {
         self.client.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    pub(super) fn agreed(&self) -> Agreed {
+    /// Protocol and cipher suite.
+    pub(super) fn agreed(&self) -> [String; 2] {
         let protocol = self.client.protocol_version().and_then(|version| version.as_str());
         let suite = self.client.negotiated_cipher_suite().and_then(|s| s.suite().as_str());
         let name = |name: Option<&str>| name.unwrap_or("unknown").to_owned();
-        Agreed { protocol: name(protocol).replace('_', "."), cipher_suite: name(suite) }
+        [name(protocol).replace('_', "."), name(suite)]
     }
 
     /// Decrypts bytes of the connection, and passes on the plain text.

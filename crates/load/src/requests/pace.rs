@@ -74,7 +74,7 @@ mod tests {
             rate in 1u64..1_000_000, connections in 1u64..1000, round in 0u64..1000,
             rounds_late in 0u64..50, rest in any::<prop::sample::Index>(),
         ) {
-            let (schedule, last) = (Schedule::new(0, rate, connections, Arrivals::Periodic), connections - 1);
+            let (schedule, last) = (Schedule::new(0, rate * 1_000_000, connections, Arrivals::Periodic), connections - 1);
             // Within the round, some rounds later.
             let late = schedule.intended_ns(last, round + rounds_late);
             let length = schedule.intended_ns(last, round + rounds_late + 1) - late;

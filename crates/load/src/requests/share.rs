@@ -208,7 +208,7 @@ mod tests {
         // Two connections in turn, 1,000 requests per second: each has one every 2 ms.
         let unsent = |sent: u64| {
             let mut unsent = Unsent::none();
-            unsent.add(&Schedule::new(0, 1000, 2, Arrivals::Periodic), 0, sent, 3000 * MS);
+            unsent.add(&Schedule::new(0, 1_000_000_000, 2, Arrivals::Periodic), 0, sent, 3000 * MS);
             unsent
         };
         // Due from 1 s up to the end; and up to 1 s before it, that moment excluded.

@@ -24,7 +24,6 @@ mod settings;
 mod stream;
 mod traffic;
 
-pub use crate::schedule::Rate;
 pub use packet::RTP_HEADER_BYTES;
 pub(crate) use report::Table;
 pub use settings::Settings;

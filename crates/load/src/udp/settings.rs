@@ -1,7 +1,7 @@
 //! The settings of a load of datagrams.
 
 use super::packet::RTP_HEADER_BYTES;
-use crate::schedule::{Arrivals, Rate, Schedule};
+use crate::schedule::{Arrivals, Schedule};
 use crate::settings::{Common, between};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,8 +32,8 @@ const DEFAULT_RECEIVE_BUFFER_BYTES: f64 = 212_992.0;
 pub struct Settings {
     /// Streams (as connections), times, and the address of the reflector, the first.
     pub common: Common,
-    /// Packets a second and stream.
-    pub rate: Rate,
+    /// Millionths of a packet a second and stream.
+    pub rate: u64,
     /// Bytes of a packet: the payload of a datagram, RTP header included.
     pub packet_bytes: u32,
     /// io_uring: single-shot receives in flight for each socket, instead of one multishot receive.
@@ -72,9 +72,7 @@ impl Settings {
         if let Some(pending) = self.pending {
             between("--pending", pending, 1, 4096)?;
         }
-        if !Rate::RANGE.contains(&self.rate) {
-            return Err(format!("--pps {}: expected 0.001 to {PACKETS_PER_S_MAX}", self.rate));
-        }
+        between("--pps", self.per_stream_s(), 0.001, PACKETS_PER_S_MAX)?;
         if self.packets_per_s() > PACKETS_PER_S_MAX {
             let packets = self.packets_per_s();
             return Err(format!("--pps x --streams is {packets}: expected at most 100000000"));
@@ -91,20 +89,23 @@ impl Settings {
     /// The schedule of all streams, whose first packet is due at `start_ns`.
     pub(super) fn schedule(&self, start_ns: u64) -> Schedule {
         let streams = self.common.connections;
-        let total = Rate::from_millionths(self.rate.millionths().saturating_mul(streams));
-        Schedule::with_rate(start_ns, total, streams, Arrivals::Periodic)
+        Schedule::new(start_ns, self.rate * streams, streams, Arrivals::Periodic)
+    }
+
+    fn per_stream_s(&self) -> f64 {
+        self.rate as f64 / 1e6
     }
 
     /// Packets a second of all streams together.
     pub(super) fn packets_per_s(&self) -> f64 {
-        self.rate.number_per_s() * self.common.connections as f64
+        self.per_stream_s() * self.common.connections as f64
     }
 
     /// Packets that each stream remembers: those of a second, or of the wait for replies if that is
     /// longer.
     pub(super) fn remembered(&self) -> usize {
         let seconds = self.drain.as_secs_f64().max(1.0);
-        let packets = (self.rate.number_per_s() * seconds).ceil() as u64;
+        let packets = (self.per_stream_s() * seconds).ceil() as u64;
         packets.clamp(*REMEMBERED.start(), *REMEMBERED.end()).next_power_of_two() as usize
     }
 
@@ -115,7 +116,7 @@ impl Settings {
             return self.receive_buffer_bytes;
         }
         let packet = f64::from(self.packet_bytes) + PACKET_OVERHEAD_BYTES;
-        let wanted = self.rate.number_per_s() * packet / 4.0;
+        let wanted = self.per_stream_s() * packet / 4.0;
         (wanted > DEFAULT_RECEIVE_BUFFER_BYTES)
             .then(|| wanted.min(f64::from(LARGE_RECEIVE_BUFFER_BYTES)) as u32)
     }
@@ -153,7 +154,7 @@ impl Settings {
         let common = &self.common;
         wire::Settings {
             streams: common.connections,
-            packets_per_s: self.rate.number_per_s(),
+            packets_per_s: self.per_stream_s(),
             packet_bytes: self.packet_bytes.into(),
             pending: self.pending,
             batch: self.batch,

@@ -156,7 +156,7 @@ impl Traffic {
         let bytes = settings.packet_bytes as usize;
         Traffic {
             submits,
-            format: Format::new(bytes, settings.seed, settings.rate.millionths()),
+            format: Format::new(bytes, settings.seed, settings.rate),
             schedule: settings.schedule(0),
             settings,
             counts: Counts::new(),
