@@ -267,59 +267,37 @@ mod tests {
         cpus.parse().unwrap()
     }
 
-    fn chosen(
-        list: &[&[usize]],
-        [server, client]: [Option<&str>; 2],
-        workers: usize,
-    ) -> (String, String, [bool; 2]) {
-        let [server_cpu, client_cpu] = [server, client].map(|it| it.map(self::list));
-        let cpus = choose(&cores(list), &Pin { server_cpu, client_cpu }, workers).unwrap();
-        (cpus.server.to_string(), cpus.client.to_string(), [cpus.shared, cpus.siblings])
-    }
-
-    fn expected(
-        server: &str,
-        client: &str,
-        shared: bool,
-        siblings: bool,
-    ) -> (String, String, [bool; 2]) {
-        (server.to_owned(), client.to_owned(), [shared, siblings])
-    }
-
     #[test]
-    fn server_and_client_get_cores_of_their_own() {
-        let two_cores: &[&[usize]] = &[&[0, 1], &[2, 3]];
-        assert_eq!(chosen(two_cores, [None; 2], 1), expected("0", "2", false, false));
-        assert_eq!(chosen(two_cores, [Some("3"), None], 1), expected("3", "0", false, false));
-        assert_eq!(chosen(two_cores, [None, Some("0")], 1), expected("2", "0", false, false));
-        let cpus = choose(&cores(two_cores), &Pin::default(), 1).unwrap();
-        assert_eq!(cpus.others, [1, 3]);
-    }
-
-    #[test]
-    fn one_core_or_one_cpu_is_said_to_be_so() {
-        assert_eq!(chosen(&[&[4, 5]], [None; 2], 1), expected("4", "5", false, true));
-        assert_eq!(chosen(&[&[7]], [None; 2], 1), expected("7", "7", true, false));
-        let pin = Pin { server_cpu: Some(CpuList::one(8)), client_cpu: None };
-        assert_eq!(choose(&cores(&[&[7]]), &pin, 1).unwrap_err().exit_code(), 2);
-    }
-
-    #[test]
-    fn workers_get_a_core_each_and_the_load_generator_as_many() {
+    fn both_sides_get_cores_of_their_own_as_long_as_there_are() {
         let eight: Vec<[usize; 1]> = (0..8).map(|cpu| [cpu]).collect();
         let eight: Vec<&[usize]> = eight.iter().map(|core| &core[..]).collect();
-        assert_eq!(chosen(&eight, [None; 2], 2), expected("0,1", "2,3", false, false));
-        // No more than half of the cores.
-        assert_eq!(chosen(&eight, [None; 2], 16), expected("0,1,2,3", "4,5,6,7", false, false));
+        let two_cores: &[&[usize]] = &[&[0, 1], &[2, 3]];
         let threads: &[&[usize]] = &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]];
-        assert_eq!(chosen(threads, [None; 2], 8), expected("0,1", "2,3", false, false));
-        assert_eq!(chosen(&[&[0], &[1]], [None; 2], 8), expected("0", "1", false, false));
-        // Who gives them decides.
-        assert_eq!(
-            chosen(&eight, [Some("0-5"), None], 6),
-            expected("0,1,2,3,4,5", "6,7", false, false)
-        );
-        assert_eq!(chosen(&[&[0], &[1]], [Some("0,1"); 2], 2), expected("0,1", "0,1", true, false));
+        let (one_core, one_cpu, two): (&[&[usize]], &[&[usize]], &[&[usize]]) =
+            (&[&[4, 5]], &[&[7]], &[&[0], &[1]]);
+        for (list, given, workers, server, client, shared, siblings) in [
+            (two_cores, [None; 2], 1, "0", "2", false, false),
+            (two_cores, [Some("3"), None], 1, "3", "0", false, false),
+            (two_cores, [None, Some("0")], 1, "2", "0", false, false),
+            (one_core, [None; 2], 1, "4", "5", false, true),
+            (one_cpu, [None; 2], 1, "7", "7", true, false),
+            // A core for each worker, and as many for the load generator: no more than half of them.
+            (&eight, [None; 2], 2, "0,1", "2,3", false, false),
+            (&eight, [None; 2], 16, "0,1,2,3", "4,5,6,7", false, false),
+            (threads, [None; 2], 8, "0,1", "2,3", false, false),
+            (two, [None; 2], 8, "0", "1", false, false),
+            // Who gives them decides.
+            (&eight, [Some("0-5"), None], 6, "0,1,2,3,4,5", "6,7", false, false),
+            (two, [Some("0,1"); 2], 2, "0,1", "0,1", true, false),
+        ] {
+            let [server_cpu, client_cpu] = given.map(|it| it.map(self::list));
+            let found = choose(&cores(list), &Pin { server_cpu, client_cpu }, workers).unwrap();
+            assert_eq!((&*found.server.to_string(), &*found.client.to_string()), (server, client));
+            assert_eq!((found.shared, found.siblings), (shared, siblings), "{list:?}");
+        }
+        assert_eq!(choose(&cores(two_cores), &Pin::default(), 1).unwrap().others, [1, 3]);
+        let pin = Pin { server_cpu: Some(CpuList::one(8)), client_cpu: None };
+        assert_eq!(choose(&cores(one_cpu), &pin, 1).unwrap_err().exit_code(), 2);
     }
 
     #[test]

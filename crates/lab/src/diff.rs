@@ -34,7 +34,7 @@ pub struct Diff {
     /// One for each subject in each cell that both have.
     pub changes: Vec<Change>,
     /// What differs beside the figures.
-    pub conditions: Vec<String>,
+    pub conditions: Vec<&'static str>,
     /// What each gate says.
     pub gates: Vec<Judged>,
 }
@@ -112,7 +112,7 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
         schema: "twinring.lab.diff/2",
         family,
         changes,
-        conditions: conditions(&a, &b),
+        conditions: a.bundle.differences(&b.bundle),
         gates,
     })
 }
@@ -176,24 +176,6 @@ fn judge(gate: &Gate, changes: &[Change]) -> Judged {
         .map(|it| it.1)
         .collect();
     Judged { gate: gate.to_string(), is: worst, at }
-}
-
-/// What differs beside the figures.
-fn conditions(a: &Stored, b: &Stored) -> Vec<String> {
-    let [before, after] = [a, b].map(|it| &it.bundle);
-    let hashes = |it: &crate::result::Bundle| {
-        let own = it.programs.iter().map(|it| (it.peer.clone(), it.sha256.clone()));
-        own.collect::<Vec<_>>()
-    };
-    let found = [
-        ("the machine", !before.machine.is_same_machine(&after.machine)),
-        ("the kernel", before.machine.kernel != after.machine.kernel),
-        ("the mitigations", before.machine.mitigations != after.machine.mitigations),
-        ("the CPUs used", before.cpus != after.cpus),
-        ("the programs", hashes(before) != hashes(after)),
-        ("the experiment", before.experiment != after.experiment),
-    ];
-    found.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect()
 }
 
 /// 3 if a gate was breached, 1 if one could not be judged, else 0.

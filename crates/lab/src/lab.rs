@@ -1,5 +1,6 @@
 //! An experiment from its first process to its report.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +22,6 @@ use crate::gate::{Gate, Gated};
 use crate::machine::{Fingerprint, Program, hash};
 use crate::net::{self, Network};
 use crate::noise::{self, Noise};
-use crate::options::RunOptions;
 use crate::peers::find::Found;
 use crate::placement::Placement;
 use crate::plan::{Block, Plan};
@@ -37,6 +37,33 @@ use crate::stop::{Stop, keep_children};
 /// How long a block waits for the placement that is wanted, and between two samples of it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
 const PLACEMENT_TICK: Duration = Duration::from_millis(300);
+
+/// The usual [`RunOptions::excluded_max`].
+pub const EXCLUDED_MAX: usize = 6;
+
+/// What to run and where to put it.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The experiment, options applied: see [`Experiment::with`].
+    pub experiment: Experiment,
+    /// The directory that gets a directory for this bundle.
+    pub out: PathBuf,
+    /// Seed of the order and the resampling; from the clock if not given.
+    pub seed: Option<u64>,
+    /// The `twinring` binary: `{twinring}` in commands.
+    pub binary: PathBuf,
+    /// Program and first arguments that lead to [`crate::helper()`].
+    pub helper: Vec<OsString>,
+    /// The directory in which peers are looked for first.
+    pub peers: Option<PathBuf>,
+    /// Measure the machine's prices first, and look for background load meanwhile; takes seconds.
+    pub prices: bool,
+    /// After so many excluded blocks in a row the experiment stops, if what disturbs it can be ended: see
+    /// [`EXCLUDED_MAX`].
+    pub excluded_max: usize,
+    /// Arguments that led here, recorded so that the experiment can be repeated.
+    pub command: Vec<String>,
+}
 
 /// What came out of an experiment.
 #[derive(Debug, Clone)]

@@ -60,16 +60,12 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     if !stored.bundle.machine.is_same_machine(&next.bundle.machine) {
         return Err(cannot(other, OTHER_MACHINE));
     }
-    let hashes = |it: &Bundle| it.programs.iter().map(|it| it.sha256.clone()).collect::<Vec<_>>();
-    let of_setup = [
-        ("the CPUs used", stored.bundle.cpus != next.bundle.cpus),
-        ("the programs", hashes(&stored.bundle) != hashes(&next.bundle)),
-    ];
-    let of_setup = of_setup.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what);
-    for what in differences(&stored.bundle, &next.bundle).chain(of_setup) {
+    let differences = stored.bundle.differences(&next.bundle);
+    let joined = join(stored, next, other)?;
+    for what in differences {
         say(&format!("not the same as in the first session: {what}"));
     }
-    let bundle = write(directory, join(stored, next, other)?)?;
+    let bundle = write(directory, joined)?;
     // All of it is in the other bundle now.
     fs::remove_dir_all(other).map_err(|error| LabError::write(other, error))?;
     Ok(bundle)
@@ -78,16 +74,6 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
 /// Why runs of two bundles are not of one machine.
 const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
                                         merge` joins bundles of several machines";
-
-/// What differs between two bundles of one machine, and may be.
-fn differences(before: &Bundle, after: &Bundle) -> impl Iterator<Item = &'static str> {
-    let [before, after] = [before, after].map(|it| &it.machine);
-    let found = [
-        ("the kernel", before.kernel != after.kernel),
-        ("the mitigations", before.mitigations != after.mitigations),
-    ];
-    found.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what)
-}
 
 fn cannot(path: &Path, why: &str) -> LabError {
     LabError::CannotJoin { path: path.to_owned(), why: why.to_owned() }

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::cpus::{CpuList, Cpus};
 use crate::json;
+use crate::lab::RunOptions;
 use crate::namespace::Place;
-use crate::options::RunOptions;
 use crate::process::{self, Event, Role};
 use crate::stop::Stop;
 

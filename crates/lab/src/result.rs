@@ -98,6 +98,22 @@ impl Bundle {
         }]
     }
 
+    /// What differs between two bundles beside their figures.
+    pub(crate) fn differences(&self, other: &Bundle) -> Vec<&'static str> {
+        let hashes = |it: &Bundle| -> Vec<(Option<String>, Option<String>)> {
+            it.programs.iter().map(|it| (it.peer.clone(), it.sha256.clone())).collect()
+        };
+        let found = [
+            ("the machine", !self.machine.is_same_machine(&other.machine)),
+            ("the kernel", self.machine.kernel != other.machine.kernel),
+            ("the mitigations", self.machine.mitigations != other.machine.mitigations),
+            ("the CPUs used", self.cpus != other.cpus),
+            ("the programs", hashes(self) != hashes(other)),
+            ("the experiment", self.experiment != other.experiment),
+        ];
+        found.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what).collect()
+    }
+
     /// The CPUs that a run was on: those of the server, and of the load generator.
     pub(crate) fn cpus_of(&self, run: &RunRecord) -> [CpuList; 2] {
         let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
