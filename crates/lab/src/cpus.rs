@@ -273,8 +273,9 @@ mod tests {
         let eight: Vec<&[usize]> = eight.iter().map(|core| &core[..]).collect();
         let two_cores: &[&[usize]] = &[&[0, 1], &[2, 3]];
         let threads: &[&[usize]] = &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]];
-        let (one_core, one_cpu, two): (&[&[usize]], &[&[usize]], &[&[usize]]) =
-            (&[&[4, 5]], &[&[7]], &[&[0], &[1]]);
+        let one_core: &[&[usize]] = &[&[4, 5]];
+        let one_cpu: &[&[usize]] = &[&[7]];
+        let two: &[&[usize]] = &[&[0], &[1]];
         for (list, given, workers, server, client, shared, siblings) in [
             (two_cores, [None; 2], 1, "0", "2", false, false),
             (two_cores, [Some("3"), None], 1, "3", "0", false, false),
