@@ -176,40 +176,21 @@ pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(C
     });
 }
 
-/// Runs this test under the watchdog.
+/// Runs this test. If it takes too long, the process ends and names it.
 pub(crate) fn watched(name: &'static str, test: impl FnOnce()) {
-    let _watchdog = Watchdog::new(name);
-    test();
-}
-
-/// Ends the process, naming the test, unless it is dropped in time.
-struct Watchdog {
-    /// Dropping it is the message.
-    alive: Option<mpsc::Sender<()>>,
-    /// Joined and not left behind: it is one of the process's threads and counts as such.
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.alive = None;
-        let _ended = self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-impl Watchdog {
-    fn new(name: &'static str) -> Watchdog {
-        let (alive, test) = mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
+    let (alive, watched) = mpsc::channel::<()>();
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
             let patience = patience();
-            if test.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if watched.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Not eprintln!, which the harness might capture and never show.
                 let _ = writeln!(io::stderr(), "HUNG: {name} after {patience:?}");
                 std::process::abort();
             }
         });
-        Watchdog { alive: Some(alive), thread: Some(thread) }
-    }
+        test();
+        drop(alive);
+    });
 }
 
 /// Set in the child process of a test that runs in one.
