@@ -1,17 +1,16 @@
 //! The configuration file: TOML with `[server]`, `[default]`, `[[site]]` and `[[site.rule]]`, and what the command line
 //! says instead.
 //!
-//! serde reads each table. A table with an error is read again without the key that has it, so that all errors are
-//! reported at once, with their lines.
+//! serde reads it. A file with an error is read again without the key that has it, so that all errors are reported at
+//! once, with their lines.
 
 use super::arguments::HttpArgs;
 use super::keys::{RuleKeys, ServerKeys, SiteKeys};
-use super::moved::{Table, unknown};
+use super::moved::unknown;
 use super::server::Server;
 use serde::Deserialize;
-use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use twinring_services::http::Rule;
@@ -19,11 +18,8 @@ use twinring_services::http::Rule;
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Errors that are found in one table; a further one ends the search.
+/// Errors of a file that are found; a further one ends the search.
 const PROBLEMS_MAX: usize = 100;
-
-/// What a site does not take from `[default]`.
-const NOT_INHERITED: [&str; 3] = ["names", "tls-cert", "tls-key"];
 
 /// Command line and file together.
 #[derive(Debug)]
@@ -55,7 +51,6 @@ pub(super) struct RuleConfig {
     pub(super) keys: RuleKeys,
     /// Without what is in files.
     pub(super) rule: Rule,
-    shown: String,
 }
 
 impl SiteConfig {
@@ -112,7 +107,11 @@ impl Configuration {
 /// # Errors
 /// The errors, if they prevent further checks.
 pub(super) fn read(args: &HttpArgs) -> Result<Configuration, Vec<String>> {
-    let text = args.config.as_deref().map(text_of).transpose().map_err(|problem| vec![problem])?;
+    let read = |path: &PathBuf| {
+        twinring_input::read_to_string(path, FILE_BYTES_MAX)
+            .map_err(|error| vec![format!("cannot read --config {}: {error}", path.display())])
+    };
+    let text = args.config.as_ref().map(read).transpose()?;
     let path = args.config.as_deref().unwrap_or(Path::new(""));
     merge(&File { path, text: text.as_deref().unwrap_or("") }, args)
 }
@@ -124,103 +123,102 @@ pub(super) fn read(args: &HttpArgs) -> Result<Configuration, Vec<String>> {
 pub(crate) fn merge(file: &File<'_>, args: &HttpArgs) -> Result<Configuration, Vec<String>> {
     let (document, errors) = DeTable::parse_recoverable(file.text);
     if !errors.is_empty() {
-        let told = |error: &toml::de::Error| {
-            // Its first line says what; a further one, what was expected.
-            let what = error.message().replace('\n', "; ");
-            match error.span() {
-                Some(span) => file.tell(&span, &what),
-                // Keys of too many parts: the parser does not say where.
-                None => format!("{}: {what}", file.path.display()),
-            }
-        };
-        return Err(errors.iter().map(told).collect());
+        return Err(errors.iter().map(|error| file.tell(error.span(), error.message())).collect());
     }
-    let mut reader = Reader { file, problems: Vec::new() };
-    let (mut server, mut default, mut sites) = (None, None, Vec::new());
-    for (key, value) in document.into_inner() {
-        match (key.get_ref().as_ref(), value.get_ref()) {
-            ("server", DeValue::Table(_)) => server = Some(value),
-            ("default", DeValue::Table(_)) => default = Some(value),
-            ("site", DeValue::Array(_)) => sites = reader.tables("site", value),
-            ("site", _) => {
-                reader.complain(value.span(), "site: expected tables that begin with [[site]]");
-            }
-            (name @ ("server" | "default"), _) => {
-                reader.complain(value.span(), &format!("{name}: expected a table [{name}]"));
-            }
-            (name, _) => reader.unknown(Table::Root, name, key.span(), &value),
+    let mut document = document.into_inner();
+    let (keys, mut problems) = file.keys(&mut document);
+    let values = toml::Table::deserialize(deserializer(document)).unwrap_or_default();
+    let fixed = values.get("server").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+    let none = toml::Table::new();
+    let default_values = values.get("default").and_then(toml::Value::as_table).unwrap_or(&none);
+    let default = keys.default.get_ref();
+    for (name, is_there) in [
+        ("names", !default.names.0.is_empty()),
+        ("tls-cert", default.tls_cert.is_some()),
+        ("tls-key", default.tls_key.is_some()),
+    ] {
+        if is_there {
+            let problem = format!("{name}: this belongs in a [[site]]");
+            problems.push((keys.default.span().start, file.tell(Some(keys.default.span()), &problem)));
         }
     }
-    let (mut server, span) = parts(server);
-    let keys: ServerKeys = reader.keys(Table::Server, &mut server, span);
-    let fixed = toml::Table::deserialize(deserializer(&server, 0..0)).unwrap_or_default();
-    let mut defaults = reader.defaults(default);
-    let mut sites: Vec<SiteConfig> =
-        sites.into_iter().filter_map(|site| reader.site(site, &defaults)).collect();
-    add_site_of_arguments(args, &mut sites, &mut defaults);
-    reader.problems.sort_by_key(|(offset, _)| *offset);
-    reader.problems.dedup();
-    let problems = reader.problems.into_iter().map(|(_, problem)| problem).collect();
-    Ok(Configuration { server: Server::new(args, keys), sites, problems, fixed })
+    let default_rules = file.rules(default, &mut problems);
+    let mut sites = Vec::new();
+    let all_values = values.get("site").and_then(toml::Value::as_array);
+    for (number, (site, site_values)) in
+        keys.site.iter().zip(all_values.into_iter().flatten()).enumerate()
+    {
+        let site_values = site_values.as_table().unwrap_or(&none);
+        let mut rules = default_rules.clone();
+        rules.extend(file.rules(site.get_ref(), &mut problems));
+        let start = site.span().start;
+        let site = file.site(site.span(), &[default_values, site_values], rules);
+        // One with an error is left out: without a key that it was to have, others would look wrong.
+        let end = keys.site.get(number + 1).map_or(usize::MAX, |next| next.span().start);
+        if problems.iter().any(|(at, _)| (start..end).contains(at)) {
+            continue;
+        }
+        match site.has_content() {
+            true => sites.push(site),
+            false => {
+                let problem = format!("{}site: root is missing, here and in [default]", site.place);
+                problems.push((start, problem));
+            }
+        }
+    }
+    let default = file.site(keys.default.span(), &[default_values], default_rules);
+    add_site_of_arguments(args, &mut sites, default);
+    problems.sort();
+    problems.dedup();
+    let problems = problems.into_iter().map(|(_, problem)| problem).collect();
+    Ok(Configuration { server: Server::new(args, keys.server), sites, problems, fixed })
 }
 
-/// What all sites have.
-struct Defaults<'a> {
-    table: DeTable<'a>,
-    config: SiteConfig,
-}
-
-/// What the command line says of the site of hosts without one of their own.
-fn add_site_of_arguments(
-    args: &HttpArgs,
-    sites: &mut Vec<SiteConfig>,
-    defaults: &mut Defaults<'_>,
-) {
+/// What the command line says of the site of hosts without one of their own, which is like `default` unless the file
+/// has it.
+fn add_site_of_arguments(args: &HttpArgs, sites: &mut Vec<SiteConfig>, default: SiteConfig) {
     let HttpArgs { root, listing, tls_cert, tls_key, .. } = args;
     let found = sites.iter().position(SiteConfig::is_for_others);
     let says = root.is_some() || listing.is_some() || tls_cert.is_some() || tls_key.is_some();
-    if !says && (found.is_some() || !sites.is_empty() || !defaults.config.has_content()) {
+    if !says && (found.is_some() || !sites.is_empty() || !default.has_content()) {
         return;
     }
     let number = found.unwrap_or_else(|| {
-        sites.push(std::mem::take(&mut defaults.config));
+        sites.push(default);
         sites.len() - 1
     });
-    let site = &mut sites[number];
-    let own =
-        [("root", root, &mut site.keys.root), ("tls-cert", tls_cert, &mut site.keys.tls_cert)];
-    for (name, given, key) in own.into_iter().chain([("tls-key", tls_key, &mut site.keys.tls_key)])
-    {
+    let SiteConfig { keys, rules, shown, .. } = &mut sites[number];
+    for (name, given, key) in [
+        ("root", root, &mut keys.root),
+        ("tls-cert", tls_cert, &mut keys.tls_cert),
+        ("tls-key", tls_key, &mut keys.tls_key),
+    ] {
         if let Some(path) = given {
             *key = Some(path.clone());
-            site.shown.push(format!("{name} = {:?}", path.display().to_string()));
+            shown.push(format!("{name} = {:?}", path.display().to_string()));
         }
     }
     if let Some(listing) = listing {
+        shown.push(format!("rule = {{ listing = \"{listing}\" }}"));
         let rule = Rule { listing: Some(listing.0), ..Rule::default() };
-        let shown = format!("{{ listing = \"{listing}\" }}");
-        site.shown.push(format!("rule = {shown}"));
-        let keys = RuleKeys::default();
-        site.rules.push(RuleConfig { place: String::new(), keys, rule, shown });
+        rules.push(RuleConfig { place: String::new(), keys: RuleKeys::default(), rule });
     }
 }
 
-fn text_of(path: &Path) -> Result<String, String> {
-    twinring_input::read_to_string(path, FILE_BYTES_MAX)
-        .map_err(|error| format!("cannot read --config {}: {error}", path.display()))
+/// The tables of a file.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FileKeys {
+    server: ServerKeys,
+    default: Spanned<SiteKeys>,
+    site: Vec<Spanned<SiteKeys>>,
 }
 
-/// A table, and where it begins.
-fn parts(value: Option<Value<'_>>) -> (DeTable<'_>, Range<usize>) {
-    let span = value.as_ref().map_or(0..0, Spanned::span);
-    match value.map(Spanned::into_inner) {
-        Some(DeValue::Table(table)) => (table, span),
-        _ => (DeTable::default(), span),
+impl Default for FileKeys {
+    fn default() -> FileKeys {
+        let default = Spanned::new(0..0, SiteKeys::default());
+        FileKeys { server: ServerKeys::default(), default, site: Vec::new() }
     }
-}
-
-fn deserializer<'a>(table: &DeTable<'a>, span: Range<usize>) -> ValueDeserializer<'a> {
-    ValueDeserializer::from(Spanned::new(span, DeValue::Table(table.clone())))
 }
 
 /// A configuration file and its errors.
@@ -229,194 +227,118 @@ pub(crate) struct File<'a> {
     pub(crate) text: &'a str,
 }
 
+/// An error, behind its offset in the file.
+type Problem = (usize, String);
+
 impl File<'_> {
-    /// `FILE:LINE: `
-    fn place(&self, span: &Range<usize>) -> String {
-        let line = self.text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1;
-        format!("{}:{line}: ", self.path.display())
+    /// `FILE:LINE: `; without a place, which keys of too many parts do not have, `FILE: `.
+    fn place(&self, span: Option<Range<usize>>) -> String {
+        let path = self.path.display();
+        let Some(Range { start, .. }) = span else { return format!("{path}: ") };
+        let line = self.text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        format!("{path}:{line}: ")
     }
 
-    fn tell(&self, span: &Range<usize>, what: &str) -> String {
-        format!("{}{what}", self.place(span))
-    }
-}
-
-struct Reader<'f> {
-    file: &'f File<'f>,
-    /// Each with its offset in the file.
-    problems: Vec<(usize, String)>,
-}
-
-type Value<'a> = Spanned<DeValue<'a>>;
-
-/// A key with an error, taken out of its table.
-struct Removed<'a> {
-    /// With those of the tables that it is in.
-    path: String,
-    value: Value<'a>,
-}
-
-/// Takes the key out of a table that is at this place in the file, or whose value is.
-fn remove<'a>(table: &mut DeTable<'a>, at: &Range<usize>) -> Option<Removed<'a>> {
-    let is_in = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
-    let mut found = None;
-    for (key, value) in table.iter_mut() {
-        let name = key.get_ref().to_string();
-        if !is_in(key.span())
-            && let DeValue::Table(inner) = value.get_mut()
-            && let Some(removed) = remove(inner, at)
-        {
-            return Some(Removed { path: format!("{name}.{}", removed.path), ..removed });
-        }
-        if is_in(key.span()) || is_in(value.span()) {
-            found = Some(name);
-        }
-    }
-    let path = found?;
-    let (_, value) = table.remove_entry(path.as_str())?;
-    Some(Removed { path, value })
-}
-
-impl Reader<'_> {
-    fn complain(&mut self, span: Range<usize>, what: &str) {
-        self.problems.push((span.start, self.file.tell(&span, what)));
+    /// The first line of an error says what; a further one, what was expected.
+    fn tell(&self, span: Option<Range<usize>>, what: &str) -> String {
+        self.place(span) + &what.replace('\n', "; ")
     }
 
-    fn unknown(&mut self, table: Table, key: &str, at: Range<usize>, value: &Value<'_>) {
-        if let ("host", DeValue::Array(hosts)) = (key, value.get_ref()) {
-            // Each of them, and what its keys are now.
-            for host in hosts.iter() {
-                self.complain(host.span(), &unknown(table, key, host.get_ref(), ""));
-                let keys = host.get_ref().as_table().into_iter().flatten();
-                for (key, value) in
-                    keys.filter(|(key, _)| !Table::Site.keys().contains(&key.get_ref().as_ref()))
-                {
-                    self.unknown(Table::Site, key.get_ref(), key.span(), value);
-                }
-            }
-            return;
-        }
-        let text = self.file.text.get(value.span()).unwrap_or_default();
-        self.complain(at, &unknown(table, key, value.get_ref(), text));
-    }
-
-    /// The keys of a table; those with errors are taken out of it.
-    fn keys<'a, T: Deserialize<'a> + Default>(
-        &mut self,
-        kind: Table,
-        table: &mut DeTable<'a>,
-        span: Range<usize>,
-    ) -> T {
+    /// All keys without errors; the others are taken out of the document.
+    fn keys(&self, document: &mut DeTable<'_>) -> (FileKeys, Vec<Problem>) {
+        let mut problems = Vec::new();
         for _ in 0..PROBLEMS_MAX {
-            let error = match T::deserialize(deserializer(table, span.clone())) {
-                Ok(keys) => return keys,
+            let error = match FileKeys::deserialize(deserializer(document.clone())) {
+                Ok(keys) => return (keys, problems),
                 Err(error) => error,
             };
-            let what = error.message().replace('\n', "; ");
-            let at = error.span().unwrap_or(span.clone());
-            match remove(table, &at) {
-                Some(Removed { path, value }) if what.starts_with("unknown field") => {
-                    self.unknown(kind, &path, at, &value);
+            let at = error.span().unwrap_or(0..0);
+            let removed = remove(document, &at);
+            let what = match &removed {
+                Some((key, value)) if error.message().starts_with("unknown field") => {
+                    unknown(key, self.text.get(value.clone()).unwrap_or_default(), error.message())
                 }
-                Some(Removed { path, .. }) => self.complain(at, &format!("{path}: {what}")),
-                None => {
-                    self.complain(at, &what);
-                    break;
-                }
+                Some((key, _)) => format!("{key}: {}", error.message()),
+                None => error.message().to_owned(),
+            };
+            problems.push((at.start, self.tell(Some(at), &what)));
+            if removed.is_none() {
+                break;
             }
         }
-        T::default()
+        (FileKeys::default(), problems)
     }
 
-    /// The tables of an array.
-    fn tables<'a>(&mut self, name: &str, array: Value<'a>) -> Vec<Value<'a>> {
-        let DeValue::Array(array) = array.into_inner() else { return Vec::new() };
-        let mut tables = Vec::new();
-        for value in array {
-            match value.get_ref() {
-                DeValue::Table(_) => tables.push(value),
-                _ => self.complain(value.span(), &format!("{name}: expected a table")),
-            }
-        }
-        tables
-    }
-
-    /// The rules in a table, which are taken out of it.
-    fn rules(&mut self, table: &mut DeTable<'_>) -> Vec<RuleConfig> {
-        let Some((_, value)) = table.remove_entry("rule") else { return Vec::new() };
-        if value.get_ref().as_array().is_none() {
-            self.complain(value.span(), "rule: expected tables that begin with [[site.rule]]");
-            return Vec::new();
-        }
+    /// The rules of a site.
+    fn rules(&self, keys: &SiteKeys, problems: &mut Vec<Problem>) -> Vec<RuleConfig> {
         let mut rules = Vec::new();
-        for value in self.tables("rule", value) {
-            let (mut table, span) = parts(Some(value));
-            let before = self.problems.len();
-            let keys: RuleKeys = self.keys(Table::Rule, &mut table, span.clone());
-            let place = self.file.place(&span);
-            match keys.rule() {
-                Ok(rule) if self.problems.len() == before => {
-                    let shown = toml::Table::deserialize(deserializer(&table, 0..0));
-                    let shown = shown.map(|table| toml::Value::Table(table).to_string());
-                    rules.push(RuleConfig { place, keys, rule, shown: shown.unwrap_or_default() });
-                }
-                Ok(_) => {}
-                Err(why) => self.complain(span, &why),
+        for keys in &keys.rule {
+            let place = self.place(Some(keys.span()));
+            match keys.get_ref().rule() {
+                Ok(rule) => rules.push(RuleConfig { place, keys: keys.get_ref().clone(), rule }),
+                Err(why) => problems.push((keys.span().start, place + &why)),
             }
         }
         rules
     }
 
-    /// What all sites have.
-    fn defaults<'a>(&mut self, default: Option<Value<'a>>) -> Defaults<'a> {
-        let (mut table, span) = parts(default);
-        let rules = self.rules(&mut table);
-        let keys: SiteKeys = self.keys(Table::Site, &mut table, span.clone());
-        for name in NOT_INHERITED {
-            if table.contains_key(name) {
-                self.complain(span.clone(), &format!("{name}: this belongs in a [[site]]"));
-            }
-        }
-        let shown = shown(&table, &rules);
-        let place = if span.is_empty() { String::new() } else { self.file.place(&span) };
-        Defaults { table, config: SiteConfig { place, keys, rules, shown } }
-    }
-
-    /// One site: its own keys, and those of all sites for the others.
-    fn site<'a>(&mut self, site: Value<'a>, defaults: &Defaults<'a>) -> Option<SiteConfig> {
-        let (mut table, span) = parts(Some(site));
-        let before = self.problems.len();
-        let mut rules = defaults.config.rules.clone();
-        rules.extend(self.rules(&mut table));
-        for (key, value) in &defaults.table {
-            if !table.contains_key(key.get_ref().as_ref()) {
-                table.insert(key.clone(), value.clone());
-            }
-        }
-        let keys: SiteKeys = self.keys(Table::Site, &mut table, span.clone());
-        let shown = shown(&table, &rules);
-        let place = self.file.place(&span);
-        let site = SiteConfig { place, keys, rules, shown };
-        if self.problems.len() == before && !site.has_content() {
-            self.complain(span, "site: root is missing, here and in [default]");
-        }
-        (self.problems.len() == before).then_some(site)
+    /// A site with the keys of the last of these tables that has them.
+    fn site(&self, at: Range<usize>, tables: &[&toml::Table], rules: Vec<RuleConfig>) -> SiteConfig {
+        let keys = tables.iter().copied().flatten().filter(|(name, _)| *name != "rule");
+        let mut table: toml::Table = keys.map(|(name, value)| (name.clone(), value.clone())).collect();
+        // They were read before, so this does not fail.
+        let keys = SiteKeys::deserialize(table.clone()).unwrap_or_default();
+        table.remove("names");
+        let mut shown: Vec<String> =
+            table.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let of_table = |table: &&toml::Table| table.get("rule").and_then(toml::Value::as_array).cloned();
+        let all = tables.iter().filter_map(of_table).flatten();
+        shown.extend(all.map(|rule| format!("rule = {rule}")));
+        let place = if at.is_empty() { String::new() } else { self.place(Some(at)) };
+        SiteConfig { place, keys, rules, shown }
     }
 }
 
-/// The keys and rules that hold, a line each.
-fn shown(table: &DeTable<'_>, rules: &[RuleConfig]) -> Vec<String> {
-    let value = |key: &Spanned<Cow<'_, str>>, value: &Value<'_>| {
-        let value = toml::Value::deserialize(ValueDeserializer::from(value.clone())).ok()?;
-        Some(format!("{} = {value}", key.get_ref()))
-    };
-    let keys = table.iter().filter(|(key, _)| key.get_ref() != "names");
-    let keys = keys.filter_map(|(key, of_key)| value(key, of_key));
-    keys.chain(rules.iter().map(|rule| format!("rule = {}", rule.shown))).collect()
+fn deserializer(table: DeTable<'_>) -> ValueDeserializer<'_> {
+    ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table)))
+}
+
+/// Takes the key out of a table that is at this place in the file, or whose value is. Returns its name within its
+/// `[[site]]` or other table of the file, and the place of its value.
+fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<(String, Range<usize>)> {
+    let is_in = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
+    let mut found = None;
+    for (key, value) in table.iter_mut() {
+        let name = key.get_ref().to_string();
+        let inner: Vec<&mut DeTable<'_>> = match value.get_mut() {
+            DeValue::Table(table) => vec![table],
+            DeValue::Array(list) => {
+                let tables = list.iter_mut().filter_map(|value| match value.get_mut() {
+                    DeValue::Table(table) => Some(table),
+                    _ => None,
+                });
+                tables.collect()
+            }
+            _ => Vec::new(),
+        };
+        if !is_in(key.span())
+            && let Some((path, value)) = inner.into_iter().find_map(|table| remove(table, at))
+        {
+            let is_table = ["server", "default", "site", "rule"].contains(&name.as_str());
+            return Some((if is_table { path } else { format!("{name}.{path}") }, value));
+        }
+        if is_in(key.span()) || is_in(value.span()) {
+            found = Some(name);
+        }
+    }
+    let name = found?;
+    let (_, value) = table.remove_entry(name.as_str())?;
+    Some((name, value.span()))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::moved::{error_of, names};
     use super::*;
 
     const EXAMPLE: &str = include_str!("../../../deploy/twinring-http.toml");
@@ -456,8 +378,9 @@ mod tests {
     /// Every key has an example, with a comment that explains it.
     #[test]
     fn the_example_has_every_key() {
-        for table in [Table::Server, Table::Site, Table::Rule] {
-            for key in table.keys() {
+        for keys in [error_of::<ServerKeys>(), error_of::<SiteKeys>(), error_of::<RuleKeys>()] {
+            assert!(names(&keys).count() > 10, "{keys}");
+            for key in names(&keys).filter(|key| *key != "rule") {
                 let is_key = |line: &str| {
                     let line = line.trim_start_matches('#');
                     line.starts_with(&format!("{key} = ")) || line.starts_with(&format!("{key}."))
@@ -480,26 +403,12 @@ mod tests {
                 "autoindex = \"html\"",
                 "autoindex: since 0.3.0 write `listing = \"html\"` in a [[site.rule]]",
             ),
-            ("spa = \"i.html\"", "write `fallback = \"i.html\"` in a [[site.rule]]"),
-            ("not-found = \"x\"", "write `error-pages = { 404 = \"x\" }` in a [[site.rule]]"),
-            (
-                "header = [\"*=X-A: b\", \"/c/*=D:e\"]",
-                "write `rule = [{ match = \"/**\", headers = { X-A = \"b\" } }, \
-                 { match = \"/c/**\", headers = { D = \"e\" } }]` in [[site]] or [default]",
-            ),
-            (
-                "cache-control = \"*.css=max-age=60\"",
-                "`rule = [{ match = \"*.css\", cache-control = \"max-age=60\" }]`",
-            ),
-            (
-                "redirect = [\"/a=302:/b\", \"/c/*=/d/*\"]",
-                "`rule = [{ match = \"/a\", redirect = \"/b\", status = 302 }, \
-                 { match = \"/c/**\", redirect = \"/d/**\" }]`",
-            ),
-            (
-                "basic-auth = \"/p/*=/etc/users\"",
-                "`rule = [{ match = \"/p/**\", auth = \"/etc/users\" }]`",
-            ),
+            ("[[site]]\nspa = \"i.html\"", "x.toml:2: spa: since 0.3.0 write `fallback = \"FILE\"` in a"),
+            ("not-found = \"x\"", "write `error-pages = { 404 = \"FILE\" }` in a [[site.rule]]"),
+            ("header = [\"*=X-A: b\"]", "`rule = [{ match = \"/**\", headers = { NAME = \"VALUE\" } }]`"),
+            ("cache-control = \"*.css=max-age=60\"", "cache-control = \"VALUE\" }]`"),
+            ("redirect = [\"/a=302:/b\"]", "redirect = \"/TO/**\", status = 301 }]`"),
+            ("basic-auth = \"/p/*=/etc/users\"", "auth = \"FILE\" }]`"),
             ("[[host]]\nnames = \"a\"\n", "host: since 0.3.0 write [[site]] for each [[host]]"),
             (
                 "gzip = true",
@@ -519,9 +428,6 @@ mod tests {
             let problems = problems(old);
             assert!(problems.iter().any(|told| told.contains(new)), "{old}: {problems:?}");
         }
-        let text = "[[host]]\nnames = \"a\"\nspa = \"x\"\nroot = \"/\"\n";
-        let told = problems(text);
-        assert!(told.len() == 2 && told[1].starts_with("x.toml:3: spa: "), "{told:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use toml::Spanned;
 use twinring::config::{EpollOptions, UringOptions};
 use twinring::fs::Symlinks;
 use twinring_input::quantity::{self, Count, Size};
@@ -165,6 +166,7 @@ pub(super) struct SiteKeys {
     pub(super) hsts: Option<Text<Hsts>>,
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,
+    pub(super) rule: Vec<Spanned<RuleKeys>>,
 }
 
 /// `[[site.rule]]`.

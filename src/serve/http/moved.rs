@@ -1,13 +1,7 @@
 //! What to write instead of a key that is unknown: keys of 0.2, directives of nginx, and slips of the pen.
 
 use super::keys::{RuleKeys, ServerKeys, SiteKeys};
-use serde::de::value::Error;
-use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
-use serde::forward_to_deserialize_any;
-use toml::de::DeValue;
-
-/// Items of a list that are shown in their new form.
-const SHOWN_MAX: usize = 3;
+use serde::de::DeserializeOwned;
 
 /// Values with more bytes are not repeated.
 const TEXT_MAX: usize = 80;
@@ -15,35 +9,17 @@ const TEXT_MAX: usize = 80;
 /// How alike two names are that may be meant for each other.
 const ALIKE: f64 = 0.8;
 
-/// The tables of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
-    Root,
-    Server,
-    Site,
-    Rule,
-}
-
-impl Table {
-    /// The names of its keys.
-    pub(super) fn keys(self) -> &'static [&'static str] {
-        match self {
-            Table::Root => &["server", "default", "site"],
-            Table::Server => fields::<ServerKeys>(),
-            Table::Site => fields::<SiteKeys>(),
-            Table::Rule => fields::<RuleKeys>(),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Table::Root => "the file",
-            Table::Server => "[server]",
-            Table::Site => "[[site]] or [default]",
-            Table::Rule => "[[site.rule]]",
-        }
-    }
-}
+/// What 0.3.0 has for the keys of 0.2. Paths in which `*` stood for slashes, too, end in `/**`.
+const OF_0_2: &[(&str, &str)] = &[
+    ("autoindex", "`listing = \"html\"` in a [[site.rule]] without match"),
+    ("basic-auth", "`rule = [{ match = \"/PATH/**\", auth = \"FILE\" }]`"),
+    ("cache-control", "`rule = [{ match = \"PATHS\", cache-control = \"VALUE\" }]`"),
+    ("header", "`rule = [{ match = \"/**\", headers = { NAME = \"VALUE\" } }]`"),
+    ("host", "[[site]] for each [[host]], and [default] for what all have"),
+    ("not-found", "`error-pages = { 404 = \"FILE\" }` in a [[site.rule]] without match"),
+    ("redirect", "`rule = [{ match = \"/FROM/**\", redirect = \"/TO/**\", status = 301 }]`"),
+    ("spa", "`fallback = \"FILE\"` in a [[site.rule]] without match"),
+];
 
 /// What does the same here: names of nginx and of others.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -78,117 +54,47 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("worker_processes", "workers in [server]"),
 ];
 
-/// Why a key is not one of `table`, and what to write; `text` is its value in the file.
-pub(super) fn unknown(table: Table, key: &str, value: &DeValue<'_>, text: &str) -> String {
+/// The names of the keys of a table, from the error about one that it does not have.
+pub(super) fn names(error: &str) -> impl Iterator<Item = &str> {
+    error.split('`').skip(3).step_by(2)
+}
+
+/// The error about a key that no table has.
+pub(super) fn error_of<T: DeserializeOwned>() -> String {
+    let read = toml::from_str::<T>("\"?\" = 1");
+    read.err().map(|error| error.message().to_owned()).unwrap_or_default()
+}
+
+/// What to write instead of a key that its table does not have. `text` is its value in the file, and `error` that of
+/// serde, which lists the keys that the table has.
+pub(super) fn unknown(key: &str, text: &str, error: &str) -> String {
     let text = if text.len() > TEXT_MAX || text.contains('\n') { "..." } else { text };
-    if let Some(new) = new_form(key, value, text) {
-        return format!("{key}: since 0.3.0 write {new}");
-    }
+    let of = |list: &[(&str, &'static str)], key: &str| {
+        list.iter().find(|(name, _)| *name == key).map(|(_, new)| *new)
+    };
     if ["config", "check", "sandbox-check"].contains(&key) {
         return format!("{key}: this belongs on the command line");
     }
-    let others = [Table::Server, Table::Site, Table::Rule];
-    if let Some(other) = others.into_iter().find(|other| other.keys().contains(&key)) {
-        return format!("{key}: write `{key} = {text}` in {}", other.name());
+    if let Some(new) = of(OF_0_2, key) {
+        return format!("{key}: since 0.3.0 write {new}");
     }
-    let hyphenated = key.replace('-', "_");
-    if let Some((_, new)) = ELSEWHERE.iter().find(|(name, _)| *name == key || *name == hyphenated) {
+    for (table, others) in [
+        ("[server]", error_of::<ServerKeys>()),
+        ("[[site]] or [default]", error_of::<SiteKeys>()),
+        ("[[site.rule]]", error_of::<RuleKeys>()),
+    ] {
+        if names(&others).any(|name| name == key) {
+            return format!("{key}: write `{key} = {text}` in {table}");
+        }
+    }
+    if let Some(new) = of(ELSEWHERE, key).or_else(|| of(ELSEWHERE, &key.replace('-', "_"))) {
         return format!("{key}: unknown key; here it is {new}");
     }
-    let likeness = |name: &&&str| (strsim::jaro_winkler(key, name) * 1e6) as u64;
-    match table.keys().iter().max_by_key(likeness) {
+    let likeness = |name: &&str| (strsim::jaro_winkler(key, name) * 1e6) as u64;
+    match names(error).max_by_key(likeness) {
         Some(name) if strsim::jaro_winkler(key, name) > ALIKE => {
             format!("{key}: unknown key; did you mean `{name}`?")
         }
-        _ => format!("{key}: unknown key in {}", table.name()),
-    }
-}
-
-/// What 0.3.0 has for a key of 0.2.
-fn new_form(key: &str, value: &DeValue<'_>, text: &str) -> Option<String> {
-    let in_rule = |what: String| Some(format!("`{what}` in a [[site.rule]] without match"));
-    match key {
-        "host" => Some("[[site]] for each [[host]], and [default] for what all have".to_owned()),
-        "autoindex" => in_rule(format!("listing = {text}")),
-        "spa" => in_rule(format!("fallback = {text}")),
-        "not-found" => in_rule(format!("error-pages = {{ 404 = {text} }}")),
-        "header" => rules(value, |paths, rest| {
-            let (name, value) = rest.split_once(':')?;
-            Some(format!("match = {paths:?}, headers = {{ {} = {:?} }}", name.trim(), value.trim()))
-        }),
-        "cache-control" => {
-            rules(value, |paths, rest| Some(format!("match = {paths:?}, cache-control = {rest:?}")))
-        }
-        "basic-auth" => {
-            rules(value, |paths, rest| Some(format!("match = {paths:?}, auth = {rest:?}")))
-        }
-        "redirect" => rules(value, |paths, rest| {
-            let (status, to) = match rest.split_once(':') {
-                Some((code, to)) if code.parse::<u16>().is_ok() => {
-                    (format!(", status = {code}"), to)
-                }
-                _ => (String::new(), rest),
-            };
-            Some(format!("match = {paths:?}, redirect = {:?}{status}", across(to)))
-        }),
-        _ => None,
-    }
-}
-
-/// Rules in their new form, of items that begin with paths and `=`.
-fn rules(value: &DeValue<'_>, rule: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
-    let items: Vec<&str> = match value {
-        DeValue::Array(list) => list.iter().filter_map(|item| item.get_ref().as_str()).collect(),
-        one => one.as_str().into_iter().collect(),
-    };
-    let new = items.iter().take(SHOWN_MAX).filter_map(|item| {
-        let (paths, rest) = item.split_once('=')?;
-        Some(format!("{{ {} }}", rule(&across(paths), rest)?))
-    });
-    let new = new.collect::<Vec<_>>().join(", ");
-    let more = if items.len() > SHOWN_MAX { ", ..." } else { "" };
-    Some(format!("`rule = [{new}{more}]` in [[site]] or [default]"))
-}
-
-/// A path in which `*` stood for slashes, too.
-fn across(paths: &str) -> String {
-    match paths {
-        "*" => "/**".to_owned(),
-        paths if paths.ends_with("/*") => format!("{paths}*"),
-        paths => paths.to_owned(),
-    }
-}
-
-/// The names of the fields of a struct.
-fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    let mut found: &'static [&'static str] = &[];
-    // It fails by design.
-    let _fields = T::deserialize(Probe(&mut found));
-    found
-}
-
-/// Finds out which fields a struct has.
-struct Probe<'a>(&'a mut &'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
-        Err(Error::custom("no struct"))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        fields: &'static [&'static str],
-        _visitor: V,
-    ) -> Result<V::Value, Error> {
-        *self.0 = fields;
-        Err(Error::custom("no value"))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        _ => format!("{key}: unknown key"),
     }
 }
