@@ -139,7 +139,8 @@ pub(crate) fn merge(file: &File<'_>, args: &HttpArgs) -> Result<Configuration, V
     ] {
         if is_there {
             let problem = format!("{name}: this belongs in a [[site]]");
-            problems.push((keys.default.span().start, file.tell(Some(keys.default.span()), &problem)));
+            problems
+                .push((keys.default.span().start, file.tell(Some(keys.default.span()), &problem)));
         }
     }
     let default_rules = file.rules(default, &mut problems);
@@ -283,15 +284,22 @@ impl File<'_> {
     }
 
     /// A site with the keys of the last of these tables that has them.
-    fn site(&self, at: Range<usize>, tables: &[&toml::Table], rules: Vec<RuleConfig>) -> SiteConfig {
+    fn site(
+        &self,
+        at: Range<usize>,
+        tables: &[&toml::Table],
+        rules: Vec<RuleConfig>,
+    ) -> SiteConfig {
         let keys = tables.iter().copied().flatten().filter(|(name, _)| *name != "rule");
-        let mut table: toml::Table = keys.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut table: toml::Table =
+            keys.map(|(name, value)| (name.clone(), value.clone())).collect();
         // They were read before, so this does not fail.
         let keys = SiteKeys::deserialize(table.clone()).unwrap_or_default();
         table.remove("names");
         let mut shown: Vec<String> =
             table.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        let of_table = |table: &&toml::Table| table.get("rule").and_then(toml::Value::as_array).cloned();
+        let of_table =
+            |table: &&toml::Table| table.get("rule").and_then(toml::Value::as_array).cloned();
         let all = tables.iter().filter_map(of_table).flatten();
         shown.extend(all.map(|rule| format!("rule = {rule}")));
         let place = if at.is_empty() { String::new() } else { self.place(Some(at)) };
@@ -403,9 +411,15 @@ mod tests {
                 "autoindex = \"html\"",
                 "autoindex: since 0.3.0 write `listing = \"html\"` in a [[site.rule]]",
             ),
-            ("[[site]]\nspa = \"i.html\"", "x.toml:2: spa: since 0.3.0 write `fallback = \"FILE\"` in a"),
+            (
+                "[[site]]\nspa = \"i.html\"",
+                "x.toml:2: spa: since 0.3.0 write `fallback = \"FILE\"` in a",
+            ),
             ("not-found = \"x\"", "write `error-pages = { 404 = \"FILE\" }` in a [[site.rule]]"),
-            ("header = [\"*=X-A: b\"]", "`rule = [{ match = \"/**\", headers = { NAME = \"VALUE\" } }]`"),
+            (
+                "header = [\"*=X-A: b\"]",
+                "`rule = [{ match = \"/**\", headers = { NAME = \"VALUE\" } }]`",
+            ),
             ("cache-control = \"*.css=max-age=60\"", "cache-control = \"VALUE\" }]`"),
             ("redirect = [\"/a=302:/b\"]", "redirect = \"/TO/**\", status = 301 }]`"),
             ("basic-auth = \"/p/*=/etc/users\"", "auth = \"FILE\" }]`"),
