@@ -183,8 +183,8 @@ enum Owner {
 const _: () = assert!(size_of::<Option<RecvBuf>>() == 24 && size_of::<Option<SendBuf>>() == 40);
 
 impl SendBuf {
-    fn of(bytes: &[u8]) -> (NonNull<u8>, usize) {
-        (NonNull::from(bytes).cast(), bytes.len())
+    fn of(bytes: NonNull<[u8]>, owner: Owner) -> SendBuf {
+        SendBuf { start: bytes.cast(), len: bytes.len(), owner }
     }
 
     /// One buffer with the bytes of all, in order.
@@ -200,8 +200,8 @@ impl SendBuf {
     /// A part of bytes that several sends share. A range that reaches outside is cut.
     pub fn shared(bytes: Rc<[u8]>, range: std::ops::Range<usize>) -> SendBuf {
         let end = range.end.min(bytes.len());
-        let (start, len) = SendBuf::of(&bytes[range.start.min(end)..end]);
-        SendBuf { start, len, owner: Owner::Shared { _rc: bytes } }
+        let part = NonNull::from(&bytes[range.start.min(end)..end]);
+        SendBuf::of(part, Owner::Shared { _rc: bytes })
     }
 
     /// The bytes still to be sent.
@@ -258,29 +258,25 @@ impl From<RecvBuf> for SendBuf {
 
 impl From<Vec<u8>> for SendBuf {
     fn from(bytes: Vec<u8>) -> SendBuf {
-        let (start, len) = SendBuf::of(&bytes);
-        SendBuf { start, len, owner: Owner::Bytes { _vec: bytes } }
+        SendBuf::of(NonNull::from(&bytes[..]), Owner::Bytes { _vec: bytes })
     }
 }
 
 impl From<Rc<[u8]>> for SendBuf {
     fn from(bytes: Rc<[u8]>) -> SendBuf {
-        let (start, len) = SendBuf::of(&bytes);
-        SendBuf { start, len, owner: Owner::Shared { _rc: bytes } }
+        SendBuf::of(NonNull::from(&*bytes), Owner::Shared { _rc: bytes })
     }
 }
 
 impl From<Arc<[u8]>> for SendBuf {
     fn from(bytes: Arc<[u8]>) -> SendBuf {
-        let (start, len) = SendBuf::of(&bytes);
-        SendBuf { start, len, owner: Owner::SharedByThreads { _arc: bytes } }
+        SendBuf::of(NonNull::from(&*bytes), Owner::SharedByThreads { _arc: bytes })
     }
 }
 
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> SendBuf {
-        let (start, len) = SendBuf::of(bytes);
-        SendBuf { start, len, owner: Owner::Static }
+        SendBuf::of(NonNull::from(bytes), Owner::Static)
     }
 }
 

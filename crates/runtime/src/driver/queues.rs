@@ -11,10 +11,8 @@ pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 
 /// A queue that is empty most of the time, when it is only a pointer.
 #[derive(Debug)]
-pub(crate) struct Seldom<T>(Option<Box<Items<T>>>);
-
-#[derive(Debug)]
-struct Items<T>(VecDeque<T>);
+#[expect(clippy::box_collection, reason = "no more than a pointer where it is seldom there")]
+pub(crate) struct Seldom<T>(Option<Box<VecDeque<T>>>);
 
 impl<T> Default for Seldom<T> {
     fn default() -> Seldom<T> {
@@ -24,12 +22,12 @@ impl<T> Default for Seldom<T> {
 
 impl<T> Seldom<T> {
     pub(crate) fn items(&mut self) -> &mut VecDeque<T> {
-        &mut self.0.get_or_insert_with(|| Box::new(Items(VecDeque::new()))).0
+        self.0.get_or_insert_default()
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |items| items.0.len())
+        self.0.as_ref().map_or(0, |items| items.len())
     }
 
     #[inline]
@@ -39,7 +37,7 @@ impl<T> Seldom<T> {
 
     #[inline(never)]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        self.0.as_mut()?.0.pop_front()
+        self.0.as_mut()?.pop_front()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -48,7 +46,7 @@ impl<T> Seldom<T> {
 
     pub(crate) fn map_all(&mut self, change: impl Fn(T) -> T) {
         if let Some(items) = &mut self.0 {
-            items.0 = std::mem::take(&mut items.0).into_iter().map(change).collect();
+            **items = std::mem::take(&mut **items).into_iter().map(change).collect();
         }
     }
 }
@@ -120,45 +118,5 @@ impl Unread {
         self.first = self.first.take().map(RecvBuf::detach);
         self.more.map_all(RecvBuf::detach);
         moved
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn piece(byte: u8, bytes: usize) -> RecvBuf {
-        RecvBuf::from(vec![byte; bytes])
-    }
-
-    proptest! {
-        /// Against a model: pieces come out whole and in order.
-        #[test]
-        fn unread_data_is_a_queue(
-            steps in proptest::collection::vec((0u8..4, 1usize..3000), 0..60),
-        ) {
-            let (mut unread, mut model) = (Unread::default(), VecDeque::new());
-            for (step, (kind, bytes)) in steps.into_iter().enumerate() {
-                match kind {
-                    0 | 1 => {
-                        unread.push(piece(step as u8, bytes), 0);
-                        model.push_back(vec![step as u8; bytes]);
-                    }
-                    2 => {
-                        let popped = unread.pop().map(|piece| piece.to_vec());
-                        prop_assert_eq!(popped, model.pop_front());
-                    }
-                    _ => prop_assert_eq!(unread.detach(), model.len() as u64),
-                }
-                prop_assert_eq!(unread.is_empty(), model.is_empty());
-            }
-            let bytes: usize = model.iter().map(Vec::len).sum();
-            prop_assert_eq!(unread.is_full(1), bytes >= RECEIVED_BYTES_MAX);
-            while let Some(expected) = model.pop_front() {
-                prop_assert_eq!(unread.pop().map(|piece| piece.to_vec()), Some(expected));
-            }
-            prop_assert!(unread.pop().is_none() && unread.is_empty());
-        }
     }
 }

@@ -12,7 +12,6 @@
 //! no task, the enter must not wait while anything waits for one.
 
 mod close;
-mod connect;
 mod files;
 mod listener;
 mod lost_events;

@@ -1,10 +1,13 @@
 //! The state of a stream on io_uring, beside the common state.
 
-use super::Uring;
+use super::{Op, Uring};
 use crate::buf::SendBuf;
 use crate::driver::stream::{End, Stream};
 use crate::sys;
 use crate::sys::socket::SockAddr;
+use io_uring::opcode;
+use io_uring::types::Fd;
+use std::task::Waker;
 
 /// The send that is with the kernel.
 #[derive(Debug, Default)]
@@ -119,5 +122,24 @@ impl Stream {
         // A silent quick send is over only when it was settled.
         let idle = self.uring.expected == 0 && !self.uring.in_flight.is_silent();
         self.sending.closing && closed && idle
+    }
+}
+
+impl Uring {
+    pub(in crate::driver) fn connect(&mut self, stream: &mut Stream, address: &SockAddr) {
+        let Some(fd) = stream.fd().map(Fd) else { return };
+        stream.uring.expected = 1;
+        // The kernel reads the address when the entry is submitted, so it lives in the socket.
+        let address = stream.uring.connecting.insert(Box::new(address.clone()));
+        let entry = opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build();
+        // SAFETY: the address is boxed in the socket, which the slot keeps until the completion.
+        unsafe { self.ring.push(entry.user_data(Op::Connect.tag(stream.key))) };
+    }
+
+    pub(super) fn on_connect(stream: &mut Stream, result: i32, wakes: &mut Vec<Waker>) {
+        stream.uring.expected -= 1;
+        stream.uring.connecting = None;
+        let outcome = if result < 0 { Err(-result) } else { Ok(()) };
+        stream.sending.connected(outcome, wakes);
     }
 }
