@@ -1,7 +1,6 @@
 //! The few fields of `/proc` that the lab reads, as pure functions on text where there is
 //! anything to get wrong.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::str::FromStr;
@@ -45,20 +44,16 @@ pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
     Some(CpuTicks { idle, irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
 }
 
-/// Packets that found the receive backlog of `cpu` full (`net.core.netdev_max_backlog`), from the
-/// text of `/proc/net/softnet_stat`.
-pub(crate) fn backlog_drops(softnet_stat: &str, cpu: usize) -> Option<u64> {
-    softnet(softnet_stat, cpu, 1)
-}
+/// The column of `/proc/net/softnet_stat` with the packets that found the receive backlog of a CPU full
+/// (`net.core.netdev_max_backlog`).
+pub(crate) const BACKLOG_DROPS: usize = 1;
 
-/// How often another CPU told `cpu` that it had steered packets to it, from the same text.
-pub(crate) fn steered(softnet_stat: &str, cpu: usize) -> Option<u64> {
-    softnet(softnet_stat, cpu, 9)
-}
+/// The one with how often another CPU told this one that it had steered packets to it.
+pub(crate) const STEERED: usize = 9;
 
-/// Hexadecimal columns, a line for each CPU that is online. Since 5.10 the thirteenth says which
-/// (net/core/net-procfs.c, `softnet_seq_show`).
-fn softnet(softnet_stat: &str, cpu: usize, column: usize) -> Option<u64> {
+/// A column of `cpu` in the text of `/proc/net/softnet_stat`: hexadecimal, a line for each CPU that is online. Since
+/// 5.10 the thirteenth says which (net/core/net-procfs.c, `softnet_seq_show`).
+pub(crate) fn softnet(softnet_stat: &str, cpu: usize, column: usize) -> Option<u64> {
     let columns = softnet_stat.lines().map(|line| -> Vec<u64> {
         line.split_ascii_whitespace().flat_map(|hex| u64::from_str_radix(hex, 16)).collect()
     });
@@ -189,28 +184,19 @@ pub(crate) fn page_bytes() -> u64 {
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
 }
 
-/// The threads of the kernel called `name/CPU`, by CPU.
-pub(crate) fn threads_per_cpu(name: &str) -> BTreeMap<usize, i32> {
+/// The threads of the kernel whose name begins so, with their names. Older kernels show 15 characters of a name.
+pub(crate) fn kernel_threads(name: &str) -> Vec<(String, i32)> {
     let of_kernel = |pid: i32| {
         let text = text(&format!("/proc/{pid}/stat"))?;
         let stat = process_stat(&text).filter(|stat| stat.parent == KERNEL_THREADS)?;
-        let cpu = stat.name.strip_prefix(name)?.strip_prefix('/')?.parse().ok()?;
-        Some((cpu, pid))
+        stat.name.starts_with(name).then(|| (stat.name.to_owned(), pid))
     };
     pids().into_iter().flatten().filter_map(of_kernel).collect()
 }
 
-/// The threads of the kernel whose name begins so, by their number. Older kernels show 15 characters
-/// of a name.
-pub(crate) fn kernel_threads(name: &str) -> Vec<i32> {
-    let is_one = |pid: &i32| {
-        let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
-        process_stat(&text)
-            .is_some_and(|stat| stat.parent == KERNEL_THREADS && stat.name.starts_with(name))
-    };
-    let mut threads: Vec<i32> = pids().into_iter().flatten().filter(is_one).collect();
-    threads.sort_unstable();
-    threads
+/// CPU time so far of a process or thread.
+pub(crate) fn run_ns_of(thread: i32) -> Option<u64> {
+    run_ns(&text(&format!("/proc/{thread}/schedstat"))?)
 }
 
 /// The parent of all threads of the kernel, kthreadd.

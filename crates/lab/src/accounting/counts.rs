@@ -76,7 +76,7 @@ impl Counts {
                     procfs::count_of_cpu(&interrupts, "RES", cpu)
                 }),
                 net_rx_runs: of_cpus(&|cpu| procfs::count_of_cpu(&softirqs, "NET_RX", cpu)),
-                steered: of_cpus(&|cpu| procfs::steered(softnet_stat, cpu)),
+                steered: of_cpus(&|cpu| procfs::softnet(softnet_stat, cpu, procfs::STEERED)),
                 tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
                 listen_drops: procfs::snmp(&netstat, "TcpExt", "ListenDrops"),
                 device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
@@ -149,9 +149,8 @@ impl CpuUse {
 }
 
 fn napi_threads_ns(device: &Device) -> Option<u64> {
-    let run_ns =
-        |thread: &i32| procfs::run_ns(&procfs::text(&format!("/proc/{thread}/schedstat"))?);
-    let all: Option<Vec<u64>> = device.napi_threads.iter().map(run_ns).collect();
+    let threads = device.napi_threads.iter();
+    let all: Option<Vec<u64>> = threads.map(|thread| procfs::run_ns_of(*thread)).collect();
     all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn take<const SIDES: usize>(
         let idle: Vec<(IdleClock, Idle)> = all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
         let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
             all().map(softirq_thread_ns).collect(),
-            all().map(|cpu| procfs::backlog_drops(&softnet_stat, cpu)).collect(),
+            all().map(|cpu| procfs::softnet(&softnet_stat, cpu, procfs::BACKLOG_DROPS)).collect(),
         );
         SideSample {
             at_ns,
@@ -148,9 +148,9 @@ fn idle(timer_list: &str, stat: &str, cpu: usize) -> (IdleClock, Idle) {
 
 /// The softirq thread of each CPU of this host, where they can be seen: not from within a container
 /// with a process namespace of its own. They live as long as their CPU is online.
-fn softirq_threads() -> &'static BTreeMap<usize, i32> {
-    static THREADS: OnceLock<BTreeMap<usize, i32>> = OnceLock::new();
-    THREADS.get_or_init(|| procfs::threads_per_cpu("ksoftirqd"))
+fn softirq_threads() -> &'static BTreeMap<String, i32> {
+    static THREADS: OnceLock<BTreeMap<String, i32>> = OnceLock::new();
+    THREADS.get_or_init(|| procfs::kernel_threads("ksoftirqd/").into_iter().collect())
 }
 
 /// Time that a CPU has been idle so far, from the text of `/proc/timer_list`. The first call reads
@@ -173,8 +173,7 @@ pub(crate) fn prepare() {
 }
 
 fn softirq_thread_ns(cpu: usize) -> Option<u64> {
-    let thread = softirq_threads().get(&cpu)?;
-    procfs::run_ns(&procfs::text(&format!("/proc/{thread}/schedstat"))?)
+    procfs::run_ns_of(*softirq_threads().get(&format!("ksoftirqd/{cpu}"))?)
 }
 
 /// A process, its threads and its children, so far.

@@ -148,6 +148,7 @@ fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
     ethtool::switch(device, &ethtool::GRO, &ethtool::TSO)?;
     write(&format!("{}/class/net/{device}/threaded", sys()), "1")?;
     let threads = procfs::kernel_threads(&format!("napi/{device}-"));
+    let threads: Vec<i32> = threads.into_iter().map(|(_, thread)| thread).collect();
     if threads.is_empty() {
         return Err(format!(
             "no thread napi/{device}-N of the kernel can be seen: it takes Linux 5.12, and the \

@@ -64,13 +64,12 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
             ));
         }
     }
-    let open = rows.iter().filter(|row| row.comparison.less.is_none()).count();
-    if brief && open > 0 {
-        parts.push(format!("not decided {open} of {}", rows.len()));
-        return parts.join("; ");
-    }
     let undecided: Vec<&&Row<'_>> =
         rows.iter().filter(|row| row.comparison.less.is_none()).collect();
+    if brief && !undecided.is_empty() {
+        parts.push(format!("not decided {} of {}", undecided.len(), rows.len()));
+        return parts.join("; ");
+    }
     let mut reasons: Vec<String> = undecided.iter().filter_map(|row| reason(row)).collect();
     reasons.sort_unstable();
     for group in reasons.chunk_by(|a, b| a == b) {
