@@ -2,7 +2,7 @@
 
 mod targets;
 
-use super::options::{Output, RequestArgs, Server, answering};
+use super::options::{Output, RequestArgs, addresses, answering};
 use super::outcome::{drive, refuse};
 use crate::values;
 use clap::Args;
@@ -88,15 +88,15 @@ pub(crate) struct HttpArgs {
 
     /// Connect to this HOST:PORT instead of the one in the URLs.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
-    connect_to: Option<Server>,
+    connect_to: Option<String>,
     #[command(flatten)]
     output: Output,
 }
 
 pub(super) fn run(mut args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let targets = args.targets()?;
-    let addresses = match (&args.connect_to, targets.first()) {
-        (Some(server), _) => server.resolve(),
+    let of_server = match (&args.connect_to, targets.first()) {
+        (Some(server), _) => addresses(server),
         (None, Some(target)) => target.resolve()?,
         (None, None) => Vec::new(),
     };
@@ -121,7 +121,7 @@ pub(super) fn run(mut args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
             insecure: args.insecure,
             full_handshake: args.tls_full_handshake,
         },
-        ..refuse(Settings::new(targets, args.requests.common(addresses)))
+        ..refuse(Settings::new(targets, args.requests.common(of_server)))
     };
     refuse(settings.check());
     let common = &mut settings.common;

@@ -162,23 +162,9 @@ impl RequestArgs {
     }
 }
 
-/// The addresses of a server, or the name that has them.
-#[derive(Clone, Debug)]
-pub(super) struct Server(String);
-
-impl std::str::FromStr for Server {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Server, String> {
-        Ok(Server(text.to_owned()))
-    }
-}
-
-impl Server {
-    /// Its addresses. Ends the program if it is none.
-    pub(super) fn resolve(&self) -> Vec<SocketAddr> {
-        refuse(resolve(&self.0))
-    }
+/// The addresses of a server by its name. Ends the program if it is none.
+pub(super) fn addresses(server: &str) -> Vec<SocketAddr> {
+    refuse(resolve(server))
 }
 
 /// Those addresses that a server answers at; the others are named on standard error.

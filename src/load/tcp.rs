@@ -1,6 +1,6 @@
 //! `twinring load tcp`.
 
-use super::options::{Output, RequestArgs, Server, answering};
+use super::options::{Output, RequestArgs, addresses, answering};
 use super::outcome::{drive, refuse};
 use crate::values;
 use clap::Args;
@@ -15,7 +15,7 @@ use twinring_wire::LoadResult;
 pub(crate) struct TcpArgs {
     /// Address of the server: IP:PORT, [IPV6]:PORT or NAME:PORT.
     #[arg(value_name = "ADDR")]
-    target: Server,
+    target: String,
     /// Size of a request and of its answer, such as 128 or 4K.
     #[arg(short, long, value_name = "BYTES", default_value = "128", value_parser = values::size)]
     size: u32,
@@ -50,7 +50,7 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
         churn: args.churn,
         idle: args.idle,
         verify: !args.no_verify,
-        ..tcp::Settings::new(args.requests.common(args.target.resolve()))
+        ..tcp::Settings::new(args.requests.common(addresses(&args.target)))
     };
     refuse(settings.check());
     let common = &mut settings.common;

@@ -1,6 +1,6 @@
 //! `twinring load udp`.
 
-use super::options::{Engine, GateArgs, Output, Server, answering};
+use super::options::{Engine, GateArgs, Output, addresses, answering};
 use super::outcome::{drive, refuse};
 use crate::values::{self, duration};
 use clap::{Args, ValueEnum};
@@ -20,7 +20,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct UdpArgs {
     /// Address of the reflector: IP:PORT, [IPV6]:PORT or NAME:PORT.
     #[arg(value_name = "ADDR")]
-    target: Server,
+    target: String,
     /// Streams, in total.
     #[arg(long, value_name = "N", default_value = "1", value_parser = quantity::count)]
     streams: u64,
@@ -100,7 +100,7 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         duration: args.duration,
         local: args.local,
         gates: args.gates.into(),
-        ..Common::new(args.target.resolve())
+        ..Common::new(addresses(&args.target))
     };
     let mut settings = udp::Settings {
         common,

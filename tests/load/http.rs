@@ -5,7 +5,6 @@ use crate::support::load::{
     Bounded, answer_each, answering, assert_refused, http, ok, run_http, serve, sound,
 };
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -395,17 +394,21 @@ fn senseless_arguments_are_named_and_end_with_2() {
 }
 
 fn files_that_cannot_be_read_are_named_and_end_with_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let [empty, fifo] = ["empty.pem", "fifo.pem"].map(|name| directory.path().join(name));
+    std::fs::write(&empty, "nothing\n").unwrap();
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let [empty, fifo] = [empty, fifo].map(|path| path.display().to_string());
     // A device without end was read until memory ended.
-    let paths = [("/nowhere/x", "No such file"), ("/dev/zero", "is a device")];
-    for option in ["--body @", "--verify-body=", "--urls "] {
-        for (path, why) in paths {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-            command.args(["load", "http", "http://127.0.0.1:9/"]);
-            command.args(format!("{option}{path}").split_whitespace());
-            let output = command.output().unwrap();
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{option}{path}: {stderr}");
-            assert!(stderr.contains(path) && stderr.contains(why), "{option}{path}: {stderr}");
-        }
+    let cases = ["--body @", "--verify-body=", "--urls ", "--tls-ca "].map(|option| {
+        [(option, "/nowhere/x", "No such file"), (option, "/dev/zero", "is a device")]
+    });
+    let of_tls = [("--tls-ca ", &*empty, "no certificate"), ("--tls-ca ", &fifo, &fifo)];
+    for (option, path, why) in cases.into_iter().flatten().chain(of_tls) {
+        let arguments = format!("load http https://127.0.0.1:9/ {option}{path}");
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let (code, _, stderr) = crate::support::run(&arguments);
+        assert_eq!(code, Some(1), "{option}{path}: {stderr}");
+        assert!(stderr.contains(path) && stderr.contains(why), "{option}{path}: {stderr}");
     }
 }

@@ -5,7 +5,7 @@ use crate::support::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM,
     SETTINGS, next_frame,
 };
-use crate::support::load::{Bounded, Outcome, answering, ok, run_http, serve, sound};
+use crate::support::load::{Bounded, Outcome, answering, assert_faults, ok, run_http, serve, sound};
 use crate::support::tls::Identity;
 use crate::support::{pattern, run, wait_until};
 use std::io::{Read, Write};
@@ -240,9 +240,7 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
         });
         let arguments = format!("-c 1 -n 200 --http2 {arguments}");
         let outcome = run_http(engine, target, &arguments);
-        outcome.expect(1, &[(kind, 20)]);
-        assert_eq!(outcome.number("/whole_run/answered"), 180, "{kind}");
-        assert_eq!(outcome.number("/whole_run/failed"), 20, "{kind}");
+        assert_faults(&outcome, kind, 180, 20);
         assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
         let first = outcome.result["first_error"].as_str().unwrap();
         assert!(first.contains(&format!("{target}/x")), "{first}");
@@ -275,11 +273,8 @@ fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
             false
         });
         let outcome = run_http(engine, target, "-c 1 -n 40 --http2");
-        outcome.expect(1, &[(kind, 10)]);
-        assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
-        assert_eq!(outcome.number("/whole_run/failed"), 10);
+        assert_faults(&outcome, kind, 30, 10);
         assert!(outcome.number("/connections/reconnects") >= 9);
-        assert_eq!(outcome.number("/connections/lost"), 0);
     }
 }
 

@@ -16,18 +16,13 @@ use testing::{Test, engine_tests, tests};
 use twinring_lab::certificate::SelfSigned;
 
 pub(crate) const TESTS: &[Test] = tests![
-    certificates_that_cannot_be_read_are_named,
     the_certificates_of_the_system_are_where_its_variables_say
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     connections_end_in_order,
-    a_server_without_http2_is_named,
     answers_are_checked_through_tls,
-    a_large_request_goes_through_tls_as_a_whole,
     sessions_are_resumed_unless_that_is_unwanted,
-    a_server_that_cannot_be_trusted_gets_no_request,
-    a_ca_certificate_is_reported_with_a_fix,
-    a_server_without_tls_is_named,
+    servers_that_cannot_be_used_are_named_with_a_fix,
     an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole
 ];
 
@@ -137,38 +132,6 @@ fn answers_are_checked_through_tls(engine: &str) {
     }
 }
 
-fn a_large_request_goes_through_tls_as_a_whole(engine: &str) {
-    let secure = Secure::new("127.0.0.1", &TLS13);
-    let config = Arc::clone(&secure.config);
-    let body = crate::support::pattern(3, 900_000);
-    let expected = body.clone();
-    let target = serve(move |_, stream| {
-        let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-        let mut stream = BufReader::new(StreamOwned::new(connection, stream));
-        loop {
-            let mut line = String::new();
-            while line != "\r\n" {
-                line.clear();
-                if !matches!(stream.read_line(&mut line), Ok(1..)) {
-                    return;
-                }
-            }
-            let mut body = vec![0; expected.len()];
-            let right =
-                std::io::Read::read_exact(&mut stream, &mut body).is_ok() && body == expected;
-            let status = if right { "200 OK" } else { "400 Wrong" };
-            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-            if stream.get_mut().write_all(answer.as_bytes()).is_err() {
-                return;
-            }
-        }
-    });
-    let file = secure.directory.path().join("body");
-    std::fs::write(&file, &body).unwrap();
-    let arguments = format!("-c 2 -n 10 --insecure --body @{}", file.display());
-    run(engine, target, &arguments).expect(0, &[]);
-}
-
 fn sessions_are_resumed_unless_that_is_unwanted(engine: &str) {
     for version in [&TLS13, &TLS12] {
         let secure = Secure::new("127.0.0.1", version);
@@ -208,45 +171,36 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
     }
 }
 
-fn a_server_that_cannot_be_trusted_gets_no_request(engine: &str) {
+/// That of a CA certificate was `Other(OtherError(CaUsedAsEndEntity))`.
+fn servers_that_cannot_be_used_are_named_with_a_fix(engine: &str) {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
-    let cases = [
-        // Another certificate than the one that is trusted; the right one for another name.
-        (here.serve(ok("hello"), true), elsewhere.ca()),
-        (elsewhere.serve(ok("hello"), true), elsewhere.ca()),
-    ];
-    for (target, ca) in cases {
-        let output = spawn(engine, target, &format!("-c 2 --tls-ca {}", ca.display())).output();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("TLS: invalid peer certificate"), "{stderr}");
-        run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
-    }
-}
-
-/// It was `Other(OtherError(CaUsedAsEndEntity))`.
-fn a_ca_certificate_is_reported_with_a_fix(engine: &str) {
     let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
-    let secure = Secure::showing(&made.certificate, &made.key, &TLS13);
-    let target = secure.serve(ok("hello"), true);
-    let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
-    let output = spawn(engine, target, &arguments).output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("TLS: the server shows a CA certificate (CA:TRUE)"), "{stderr}");
-    run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
-}
-
-fn a_server_without_tls_is_named(engine: &str) {
-    let target = serve(|_, mut stream| {
+    let authority = Secure::showing(&made.certificate, &made.key, &TLS13);
+    let plain = serve(|_, mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         std::thread::sleep(Duration::from_secs(1));
     });
-    let output = spawn(engine, target, "-c 2 --insecure").output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("TLS: the server does not speak TLS on this port"), "{stderr}");
+    let trusting = |secure: &Secure| format!("--tls-ca {}", secure.ca().display());
+    let cases = [
+        // Another certificate than the one that is trusted; the right one for another name.
+        (&here, trusting(&elsewhere), "TLS: invalid peer certificate"),
+        (&elsewhere, trusting(&elsewhere), "TLS: invalid peer certificate"),
+        (&authority, trusting(&authority), "TLS: the server shows a CA certificate (CA:TRUE)"),
+        (&here, "--insecure --http2".to_owned(), "ALPN"),
+    ];
+    let serve = |secure: &Secure| secure.serve(ok("hello"), true);
+    let cases = cases.map(|(secure, arguments, named)| (serve(secure), arguments, named));
+    let without_tls = (plain, "--insecure".to_owned(), "the server does not speak TLS on this port");
+    for (target, arguments, named) in cases.into_iter().chain([without_tls]) {
+        let output = spawn(engine, target, &format!("-c 2 {arguments}")).output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(named), "{named} in {stderr}");
+        if target != plain {
+            run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
+        }
+    }
 }
 
 fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole(engine: &str) {
@@ -268,25 +222,3 @@ fn connections_end_in_order(engine: &str) {
     assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
 }
 
-fn a_server_without_http2_is_named(engine: &str) {
-    let target = Secure::new("127.0.0.1", &TLS13).serve(ok("hello"), true);
-    let output = spawn(engine, target, "-c 1 --insecure --http2").output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("ALPN"), "{stderr}");
-}
-
-fn certificates_that_cannot_be_read_are_named() {
-    let directory = tempfile::tempdir().unwrap();
-    let empty = directory.path().join("empty.pem");
-    std::fs::write(&empty, "nothing\n").unwrap();
-    let fifo = directory.path().join("fifo.pem");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for path in [PathBuf::from("/nowhere/ca.pem"), PathBuf::from("/dev/zero"), empty, fifo] {
-        let path = path.display().to_string();
-        let arguments = ["load", "http", "https://127.0.0.1:9/", "--tls-ca", &path];
-        let (code, _, stderr) = crate::support::run(&arguments);
-        assert_eq!(code, Some(1), "{stderr}");
-        assert!(stderr.contains(&path), "{stderr}");
-    }
-}

@@ -209,17 +209,6 @@ fn system_calls_are_reported_by_kind(engine: &str) {
             (_, false) => ("sendmmsg", "recvmmsg"),
         };
         assert!(count(sends) > 0 && count(receives) > 0, "{calls:?}");
-        if engine == "epoll" && arguments.contains("off") {
-            assert!(count("sendmsg") >= outcome.packets("sent"), "{calls:?}");
-        }
-        let window_us = outcome.result["window"]["seconds"].as_f64().unwrap() * 1e6;
-        for row in calls {
-            let value = |name: &str| row[name].as_f64().unwrap();
-            assert!(value("mean_us") <= value("max_us") + 1e-9, "{row}");
-            // The one during which the window ended may have lasted for any time.
-            let most = 1.1 + value("max_us") / window_us;
-            assert!((0.0..=most).contains(&value("run_share")), "{row}");
-        }
     }
 }
 

@@ -111,6 +111,15 @@ impl Outcome {
     }
 }
 
+/// What a run has counted whose answers were of a kind that fails `failed` times, on connections that are replaced
+/// or stay in use.
+pub(crate) fn assert_faults(outcome: &Outcome, kind: &str, answered: u64, failed: u64) {
+    outcome.expect(1, &[(kind, failed)]);
+    assert_eq!(outcome.number("/whole_run/answered"), answered, "{kind}: {}", outcome.result);
+    assert_eq!(outcome.number("/whole_run/failed"), failed, "{kind}");
+    assert_eq!(outcome.number("/connections/lost"), 0, "{kind}");
+}
+
 /// The outcome of a run. Its marks are those of its window, and its counts balance.
 pub(crate) fn sound(output: Output) -> Outcome {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

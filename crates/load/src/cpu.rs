@@ -4,40 +4,30 @@ use twinring::measure::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
 use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{Cpu, SATURATED_SHARE};
 
-/// CPU time of one thread inside the window.
+/// The clocks of one thread, or what passed between two readings of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CpuUse {
     user_ns: u64,
     system_ns: u64,
     /// By the exact clock of the thread.
     used_ns: u64,
-    /// Between the two readings.
     elapsed_ns: u64,
 }
 
-/// The first of two readings of the calling thread's clocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CpuStart {
-    user_ns: u64,
-    system_ns: u64,
-    used_ns: u64,
-    now_ns: u64,
-}
-
-impl CpuStart {
-    pub(crate) fn read() -> CpuStart {
+impl CpuUse {
+    /// The clocks of the calling thread.
+    pub(crate) fn read() -> CpuUse {
         let (user_ns, system_ns) = thread_cpu_time_ns();
-        CpuStart { user_ns, system_ns, used_ns: thread_cpu_clock_ns(), now_ns: monotonic_ns() }
+        let (used_ns, elapsed_ns) = (thread_cpu_clock_ns(), monotonic_ns());
+        CpuUse { user_ns, system_ns, used_ns, elapsed_ns }
     }
 
-    /// The CPU time of the thread since the start.
-    pub(crate) fn used(&self) -> CpuUse {
-        let end = CpuStart::read();
+    pub(crate) fn since(self, start: CpuUse) -> CpuUse {
         CpuUse {
-            user_ns: end.user_ns.saturating_sub(self.user_ns),
-            system_ns: end.system_ns.saturating_sub(self.system_ns),
-            used_ns: end.used_ns - self.used_ns,
-            elapsed_ns: end.now_ns - self.now_ns,
+            user_ns: self.user_ns.saturating_sub(start.user_ns),
+            system_ns: self.system_ns.saturating_sub(start.system_ns),
+            used_ns: self.used_ns - start.used_ns,
+            elapsed_ns: self.elapsed_ns - start.elapsed_ns,
         }
     }
 }

@@ -9,7 +9,7 @@ mod lives;
 mod pace;
 mod share;
 
-pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Tally};
+pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Shared, Tally};
 pub(crate) use self::share::{LATE, Share};
 
 use self::pace::{keep_pace, watch};
@@ -47,7 +47,7 @@ pub(crate) struct Worker<P: Protocol> {
     pub(crate) control: Arc<Control>,
     pub(crate) shared: Arc<P::Shared>,
     /// What only this protocol needs.
-    pub(crate) local: P::Local,
+    pub(crate) local: <P::Shared as Shared>::Local,
     pub(crate) recorder: RefCell<Recorder>,
     /// The schedule of an open loop, once its start is known.
     schedule: Cell<Option<Schedule>>,
@@ -60,7 +60,7 @@ pub(crate) struct Worker<P: Protocol> {
 
 impl<P: Protocol> Worker<P> {
     fn common(&self) -> &Common {
-        P::common(&self.shared)
+        self.shared.common()
     }
 
     /// Those of these connections, by number, that belong to this thread.
@@ -103,7 +103,7 @@ impl<P: Protocol> Worker<P> {
 /// The counts of a thread, and what only its protocol has.
 pub(crate) struct Outcome<P: Protocol> {
     pub(crate) share: Share,
-    pub(crate) special: P::Special,
+    pub(crate) special: <P::Shared as Shared>::Special,
 }
 
 /// The requests of one thread.
@@ -122,11 +122,11 @@ pub(crate) async fn run_thread<P: Protocol>(
     control: Arc<Control>,
     shared: Arc<P::Shared>,
 ) -> Outcome<P> {
-    let warmup = P::common(&shared).warmup;
+    let warmup = shared.common().warmup;
     let worker = Rc::new(Worker {
         index,
-        local: P::local(&shared),
-        recorder: RefCell::new(Recorder::new(P::common(&shared).is_open(), P::urls(&shared))),
+        local: shared.local(),
+        recorder: RefCell::new(Recorder::new(shared.common().is_open(), shared.urls())),
         schedule: Cell::new(None),
         alive: Cell::new(0),
         lost: Cell::new(0),
@@ -172,11 +172,11 @@ impl<P: Protocol> Client for Requests<P> {
     type Outcome = Outcome<P>;
 
     async fn open(&mut self) -> u64 {
-        if let Err(lost) = P::prepare(&self.worker) {
+        if let Err(lost) = self.worker.shared.prepare() {
             self.worker.trouble(0, lost);
             return 0;
         }
-        let (active, idle) = (self.worker.common().connections, P::idle(&self.worker.shared));
+        let (active, idle) = (self.worker.common().connections, self.worker.shared.idle());
         self.links = self.connect(0..active).await;
         // The numbers of idle connections follow those of the active ones.
         self.idle = self.connect(active..active + idle).await;
@@ -217,6 +217,6 @@ impl<P: Protocol> Client for Requests<P> {
 
     fn outcome(self, cpu: CpuUse) -> Outcome<P> {
         let share = Share::of(&self.worker, &self.connections, self.idle.len() as u64, cpu);
-        Outcome { share, special: P::special(&self.worker) }
+        Outcome { share, special: P::Shared::special(&self.worker.local) }
     }
 }

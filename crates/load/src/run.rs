@@ -11,7 +11,7 @@ pub(crate) use self::control::Control;
 
 use self::conductor::Conductor;
 use self::control::Note;
-use crate::cpu::{CpuStart, CpuUse, Throttling};
+use crate::cpu::{CpuUse, Throttling};
 use crate::observer::Observer;
 use crate::settings::Common;
 use std::error::Error;
@@ -74,10 +74,10 @@ pub(crate) async fn work<C: Client>(
     let mut cpu = CpuUse::default();
     let begins = sleep_until(instant_at(window.start));
     if let Either::Left(()) = race(begins, shutdown_requested()).await {
-        let start = CpuStart::read();
+        let start = CpuUse::read();
         // The end may come earlier than planned; the conductor then requests it.
         race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
-        cpu = start.used();
+        cpu = CpuUse::read().since(start);
     }
     client.window_ends();
     client.drain().await;

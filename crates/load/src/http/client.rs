@@ -9,7 +9,8 @@ use super::outbox::Outbox;
 use super::settings::Settings;
 use super::tls::TlsClient;
 use crate::recorder::{Recorder, Request, Trouble};
-use crate::requests::{Lost, Protocol, Tally, Worker};
+use crate::requests::{self, Lost, Protocol, Tally, Worker};
+use crate::settings::Common;
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
@@ -57,9 +58,42 @@ pub(super) struct Local {
     pub(super) special: RefCell<Special>,
 }
 
-impl Local {
-    pub(super) fn new(shared: &Shared) -> Local {
-        Local { outbox: Outbox::new(&shared.settings), special: RefCell::default() }
+impl requests::Shared for Shared {
+    type Local = Local;
+    type Special = Special;
+
+    fn common(&self) -> &Common {
+        &self.settings.common
+    }
+
+    fn urls(&self) -> usize {
+        self.settings.targets.len()
+    }
+
+    fn life(&self) -> u64 {
+        if self.settings.keepalive { u64::MAX } else { 1 }
+    }
+
+    fn connects_for_each(&self) -> bool {
+        !self.settings.keepalive
+    }
+
+    fn local(&self) -> Local {
+        Local { outbox: Outbox::new(&self.settings), special: RefCell::default() }
+    }
+
+    fn special(local: &Local) -> Special {
+        local.special.take()
+    }
+
+    fn prepare(&self) -> Result<(), Lost> {
+        self.tls.as_ref().map_or(Ok(()), TlsClient::warm_up).map_err(refused)
+    }
+
+    /// By weight. Bytes of HTTP/2 count when they are sent.
+    fn pick(&self, local: &Local, connection: u64, sequence: u64) -> (u32, u64) {
+        let target = self.choice.pick(connection, sequence);
+        (target, local.outbox.request_bytes(target) as u64)
     }
 }
 
@@ -113,15 +147,10 @@ fn refused(error: io::Error) -> Lost {
     Lost(Trouble::Tls, format!("TLS: {error}"))
 }
 
-/// Makes the thread ready for handshakes.
-pub(super) fn prepare<P: Protocol<Shared = Shared>>(worker: &Worker<P>) -> Result<(), Lost> {
-    worker.shared.tls.as_ref().map_or(Ok(()), TlsClient::warm_up).map_err(refused)
-}
-
 /// A new stream as bytes of HTTP, behind the TLS handshake if there is one.
 pub(super) async fn secure<P>(worker: &Worker<P>, stream: TcpStream) -> Result<Link, Lost>
 where
-    P: Protocol<Shared = Shared, Local = Local>,
+    P: Protocol<Shared = Shared>,
 {
     let session =
         worker.shared.tls.as_ref().map(TlsClient::session).transpose().map_err(refused)?;
@@ -134,15 +163,6 @@ where
         special.agreed.get_or_insert_with(|| tls.agreed());
     }
     Ok(link)
-}
-
-/// Which URL is the next of a connection, and the bytes of its request; with HTTP/2 they count when they are sent.
-pub(super) fn pick<P>(worker: &Worker<P>, connection: u64, sequence: u64) -> (u32, u64)
-where
-    P: Protocol<Shared = Shared, Local = Local>,
-{
-    let target = worker.shared.choice.pick(connection, sequence);
-    (target, worker.local.outbox.request_bytes(target) as u64)
 }
 
 /// Counts the answer to a request, whose content has this CRC.

@@ -5,11 +5,10 @@
 //! Answers that arrive together are followed by one send of as many requests.
 
 use super::answer::{Answer, AnswerParser};
-use super::client::{self, Local, Shared, Special};
+use super::client::{self, Shared};
 use super::link::Link;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
-use crate::settings::Common;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::Pin;
@@ -47,39 +46,9 @@ pub(super) struct Http1 {
 
 impl Protocol for Http1 {
     type Shared = Shared;
-    type Local = Local;
-    type Special = Special;
     type Link = Link;
 
     const REPLACES_LOST: bool = true;
-
-    fn common(shared: &Shared) -> &Common {
-        &shared.settings.common
-    }
-
-    fn urls(shared: &Shared) -> usize {
-        shared.settings.targets.len()
-    }
-
-    fn life(shared: &Shared) -> u64 {
-        if shared.settings.keepalive { u64::MAX } else { 1 }
-    }
-
-    fn connects_for_each(shared: &Shared) -> bool {
-        !shared.settings.keepalive
-    }
-
-    fn local(shared: &Shared) -> Local {
-        Local::new(shared)
-    }
-
-    fn special(worker: &Worker<Http1>) -> Special {
-        worker.local.special.take()
-    }
-
-    fn prepare(worker: &Worker<Http1>) -> Result<(), Lost> {
-        client::prepare(worker)
-    }
 
     fn new(worker: &Worker<Http1>, _: u64) -> Http1 {
         let settings = &worker.shared.settings;
@@ -97,10 +66,6 @@ impl Protocol for Http1 {
 
     async fn agree(worker: &Rc<Worker<Http1>>, stream: TcpStream) -> Result<Link, Lost> {
         client::secure(worker, stream).await
-    }
-
-    fn pick(worker: &Worker<Http1>, connection: u64, sequence: u64) -> (u32, u64) {
-        client::pick(worker, connection, sequence)
     }
 
     fn begin_life(&mut self, _: u64) {

@@ -18,11 +18,10 @@ mod wire;
 use self::stream::{Stream, UPLOAD_BYTES, Upload};
 use self::wakes::Wakes;
 use self::wire::Wire;
-use super::client::{self as common, Local, Shared, Special};
+use super::client::{self as common, Shared};
 use super::head::HEAD_BYTES_MAX;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
-use crate::settings::Common;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, client};
@@ -84,35 +83,9 @@ fn builder() -> Builder {
 
 impl Protocol for Http2 {
     type Shared = Shared;
-    type Local = Local;
-    type Special = Special;
     type Link = Http2Link;
 
     const REPLACES_LOST: bool = true;
-
-    fn common(shared: &Shared) -> &Common {
-        &shared.settings.common
-    }
-
-    fn urls(shared: &Shared) -> usize {
-        shared.settings.targets.len()
-    }
-
-    fn life(_: &Shared) -> u64 {
-        u64::MAX
-    }
-
-    fn local(shared: &Shared) -> Local {
-        Local::new(shared)
-    }
-
-    fn special(worker: &Worker<Http2>) -> Special {
-        worker.local.special.take()
-    }
-
-    fn prepare(worker: &Worker<Http2>) -> Result<(), Lost> {
-        common::prepare(worker)
-    }
 
     fn new(worker: &Worker<Http2>, _: u64) -> Http2 {
         Http2 {
@@ -160,10 +133,6 @@ impl Protocol for Http2 {
         let limit = Some(send.current_max_send_streams()).filter(|limit| *limit < usize::MAX);
         worker.local.special.borrow_mut().note_streams_max(limit.map(|limit| limit as u64));
         Ok(Http2Link { send, h2, wire })
-    }
-
-    fn pick(worker: &Worker<Http2>, connection: u64, sequence: u64) -> (u32, u64) {
-        common::pick(worker, connection, sequence)
     }
 
     fn begin_life(&mut self, _: u64) {

@@ -77,7 +77,7 @@ impl Load {
 
     fn run_as<P>(self, observer: &mut dyn Observer) -> Result<HttpResult, LoadError>
     where
-        P: Protocol<Shared = Shared, Special = Special>,
+        P: Protocol<Shared = Shared>,
     {
         let shared = Arc::new(Shared::new(self.settings).map_err(LoadError::Setup)?);
         let (settings, stopper) = (&shared.settings, &self.stopper);

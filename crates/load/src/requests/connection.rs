@@ -35,49 +35,55 @@ impl From<io::Error> for Lost {
     }
 }
 
-/// A protocol as one connection speaks it.
-pub(crate) trait Protocol: Sized + 'static {
-    /// Settings, and what follows from them: of all threads.
-    type Shared: Send + Sync;
+/// Settings of a kind of load, and what follows from them: of all threads.
+pub(crate) trait Shared: Send + Sync + 'static {
     /// State of a thread.
     type Local;
-    /// What only this protocol counts.
+    /// What only this kind counts.
     type Special: Send + 'static;
+
+    fn common(&self) -> &Common;
+
+    /// Different requests.
+    fn urls(&self) -> usize {
+        0
+    }
+
+    /// Connections that only stay open.
+    fn idle(&self) -> u64 {
+        0
+    }
+
+    /// Requests of one life of a connection.
+    fn life(&self) -> u64;
+
+    /// A request begins with the attempt to connect.
+    fn connects_for_each(&self) -> bool {
+        false
+    }
+
+    fn local(&self) -> Self::Local;
+
+    /// The counts of a thread at its end.
+    fn special(local: &Self::Local) -> Self::Special;
+
+    /// What takes time once, before the first connection: its time would count as the server's.
+    fn prepare(&self) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    /// Which request is the next of a connection, and its bytes that count as sent when it begins.
+    fn pick(&self, local: &Self::Local, connection: u64, sequence: u64) -> (u32, u64);
+}
+
+/// A protocol as one connection speaks it.
+pub(crate) trait Protocol: Sized + 'static {
+    type Shared: Shared;
     /// An open stream, ready for requests.
     type Link: 'static;
 
     /// A connection that broke is replaced.
     const REPLACES_LOST: bool;
-
-    fn common(shared: &Self::Shared) -> &Common;
-
-    /// Different requests.
-    fn urls(_: &Self::Shared) -> usize {
-        0
-    }
-
-    /// Connections that only stay open.
-    fn idle(_: &Self::Shared) -> u64 {
-        0
-    }
-
-    /// Requests of one life of a connection.
-    fn life(shared: &Self::Shared) -> u64;
-
-    /// A request begins with the attempt to connect.
-    fn connects_for_each(_: &Self::Shared) -> bool {
-        false
-    }
-
-    fn local(shared: &Self::Shared) -> Self::Local;
-
-    /// The counts of a thread at its end.
-    fn special(worker: &Worker<Self>) -> Self::Special;
-
-    /// What takes time once, before the first connection: its time would count as the server's.
-    fn prepare(_: &Worker<Self>) -> Result<(), Lost> {
-        Ok(())
-    }
 
     fn new(worker: &Worker<Self>, number: u64) -> Self;
 
@@ -89,9 +95,6 @@ pub(crate) trait Protocol: Sized + 'static {
 
     /// Prepares for another stream. Requests that have begun are kept.
     fn begin_life(&mut self, life: u64);
-
-    /// Which request is the next of a connection, and its bytes that count as sent when it begins.
-    fn pick(worker: &Worker<Self>, connection: u64, sequence: u64) -> (u32, u64);
 
     /// Takes over a request that has begun.
     fn push(&mut self, request: Request);
@@ -146,7 +149,7 @@ impl<P: Protocol> Tally<P> {
             worker: Rc::clone(worker),
             number,
             life: 0,
-            life_left: P::life(&worker.shared),
+            life_left: worker.shared.life(),
             sent: 0,
             answered_in_window: 0,
             was_served: false,
@@ -184,7 +187,7 @@ impl<P: Protocol> Tally<P> {
         let mut recorder = worker.recorder.borrow_mut();
         for sequence in self.sent..self.sent + requests {
             let since_ns = schedule.map_or(now_ns, |it| it.intended_ns(self.number, sequence));
-            let (target, bytes) = P::pick(worker, self.number, sequence);
+            let (target, bytes) = worker.shared.pick(&worker.local, self.number, sequence);
             let request = Request { since_ns, began_ns: now_ns, target, drawn };
             recorder.sent(&request, bytes, window);
             each(request);
@@ -261,8 +264,8 @@ impl<P: Protocol> Connection<P> {
     /// Prepares the next life, which may already have its first request.
     pub(super) fn begin_life(&mut self) {
         self.tally.life += 1;
-        if !P::connects_for_each(&self.tally.worker.shared) {
-            self.tally.life_left = P::life(&self.tally.worker.shared);
+        if !self.tally.worker.shared.connects_for_each() {
+            self.tally.life_left = self.tally.worker.shared.life();
         }
         self.protocol.begin_life(self.tally.life);
     }

@@ -1,6 +1,6 @@
 //! Making connections, and the streams that serve one after the other, each a life of it.
 
-use super::Worker;
+use super::{Shared, Worker};
 use super::connection::{Connection, Ending, Lost, Protocol};
 use crate::recorder::Trouble;
 use std::cell::RefCell;
@@ -66,7 +66,7 @@ impl<P: Protocol> Worker<P> {
             if monotonic_ns() >= self.control.window().end {
                 return Err(false);
             }
-            if P::connects_for_each(&self.shared)
+            if self.shared.connects_for_each()
                 && !poll_fn(|cx| connection.borrow_mut().poll_begin(cx)).await
             {
                 return Err(false);

@@ -5,9 +5,9 @@
 //! by one send of as many requests, in one slice of the pattern's table.
 
 use super::settings::Settings;
-use crate::pattern::{Difference, Pattern};
+use crate::pattern::Pattern;
 use crate::recorder::{Request, Trouble};
-use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
+use crate::requests::{Ending, Lost, Protocol, Shared, Tally, Worker};
 use crate::settings::Common;
 use std::collections::VecDeque;
 use std::io;
@@ -34,29 +34,36 @@ pub(super) struct Tcp {
     depth: u64,
 }
 
-impl Protocol for Tcp {
-    type Shared = Settings;
+impl Shared for Settings {
     type Local = ();
     type Special = ();
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    fn life(&self) -> u64 {
+        self.churn.unwrap_or(u64::MAX)
+    }
+
+    fn local(&self) {}
+
+    fn special((): &()) {}
+
+    fn pick(&self, (): &(), _: u64, _: u64) -> (u32, u64) {
+        (0, self.message_bytes.into())
+    }
+}
+
+impl Protocol for Tcp {
+    type Shared = Settings;
     type Link = TcpStream;
 
     const REPLACES_LOST: bool = false;
-
-    fn common(settings: &Settings) -> &Common {
-        &settings.common
-    }
-
-    fn idle(settings: &Settings) -> u64 {
-        settings.idle
-    }
-
-    fn life(settings: &Settings) -> u64 {
-        settings.churn.unwrap_or(u64::MAX)
-    }
-
-    fn local(_: &Settings) {}
-
-    fn special(_: &Worker<Tcp>) {}
 
     fn new(worker: &Worker<Tcp>, number: u64) -> Tcp {
         let settings = &worker.shared;
@@ -82,10 +89,6 @@ impl Protocol for Tcp {
     fn begin_life(&mut self, life: u64) {
         self.pattern = Pattern::new(self.number, life);
         (self.begun, self.handed, self.received, self.partial) = (0, 0, 0, 0);
-    }
-
-    fn pick(worker: &Worker<Tcp>, _: u64, _: u64) -> (u32, u64) {
-        (0, worker.shared.message_bytes.into())
     }
 
     fn push(&mut self, request: Request) {
@@ -180,7 +183,7 @@ impl Tcp {
             return Err(Lost(if self.verify { Trouble::Mismatch } else { Trouble::Other }, what));
         }
         if self.verify {
-            let differs = |difference: Difference| Lost(Trouble::Mismatch, difference.to_string());
+            let differs = |difference| Lost(Trouble::Mismatch, difference);
             self.pattern.check(self.received, chunk).map_err(differs)?;
         }
         self.received += bytes;
