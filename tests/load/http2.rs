@@ -5,7 +5,9 @@ use crate::support::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM,
     SETTINGS, next_frame,
 };
-use crate::support::load::{Bounded, Outcome, answering, assert_faults, ok, run_http, serve, sound};
+use crate::support::load::{
+    Bounded, Outcome, answering, assert_faults, ok, run_http, serve, sound,
+};
 use crate::support::tls::Identity;
 use crate::support::{pattern, run, wait_until};
 use std::io::{Read, Write};

@@ -15,9 +15,8 @@ use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring_lab::certificate::SelfSigned;
 
-pub(crate) const TESTS: &[Test] = tests![
-    the_certificates_of_the_system_are_where_its_variables_say
-];
+pub(crate) const TESTS: &[Test] =
+    tests![the_certificates_of_the_system_are_where_its_variables_say];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     connections_end_in_order,
     answers_are_checked_through_tls,
@@ -191,7 +190,8 @@ fn servers_that_cannot_be_used_are_named_with_a_fix(engine: &str) {
     ];
     let serve = |secure: &Secure| secure.serve(ok("hello"), true);
     let cases = cases.map(|(secure, arguments, named)| (serve(secure), arguments, named));
-    let without_tls = (plain, "--insecure".to_owned(), "the server does not speak TLS on this port");
+    let without_tls =
+        (plain, "--insecure".to_owned(), "the server does not speak TLS on this port");
     for (target, arguments, named) in cases.into_iter().chain([without_tls]) {
         let output = spawn(engine, target, &format!("-c 2 {arguments}")).output();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -221,4 +221,3 @@ fn connections_end_in_order(engine: &str) {
     }
     assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
 }
-

@@ -1,7 +1,7 @@
 //! Making connections, and the streams that serve one after the other, each a life of it.
 
-use super::{Shared, Worker};
 use super::connection::{Connection, Ending, Lost, Protocol};
+use super::{Shared, Worker};
 use crate::recorder::Trouble;
 use std::cell::RefCell;
 use std::future::poll_fn;
