@@ -261,15 +261,4 @@ mod tests {
         assert_eq!(datagram.datagrams(), 3);
         assert_eq!(Datagram { segment_bytes: Some(0), ..Datagram::new("1") }.datagrams(), 1);
     }
-
-    #[test]
-    fn stats_of_sockets_are_summed() {
-        let mut a = UdpStats { received: 1, ..UdpStats::default() };
-        let mut b = UdpStats { received: 2, ..UdpStats::default() };
-        b.send_errors.count(libc::EMSGSIZE, 3);
-        b.send_errors.count(libc::EXDEV, 4);
-        a.merge(&b);
-        assert_eq!((a.received, a.send_errors.too_big, a.send_errors.other), (3, 3, 4));
-        assert_eq!(a.send_errors.total(), 7);
-    }
 }

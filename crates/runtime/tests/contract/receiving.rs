@@ -161,25 +161,21 @@ async fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too() {
     for waiting in [true, false] {
         let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);
-        let sender = {
-            let stream = Rc::clone(&stream);
-            spawn(async move {
-                loop {
-                    if let Err(error) = stream.send(vec![3; 100_000]).await {
-                        return error;
-                    }
+        let own = Rc::clone(&stream);
+        let sender = spawn(async move {
+            loop {
+                if let Err(error) = own.send(vec![3; 100_000]).await {
+                    return error;
                 }
-            })
-        };
-        let receiver = {
-            let stream = Rc::clone(&stream);
-            spawn(async move {
-                if !waiting {
-                    sleep(Duration::from_millis(10)).await;
-                }
-                recv_to_end(&stream).await
-            })
-        };
+            }
+        });
+        let own = Rc::clone(&stream);
+        let receiver = spawn(async move {
+            if !waiting {
+                sleep(Duration::from_millis(10)).await;
+            }
+            recv_to_end(&own).await
+        });
         settle().await;
         reset(peer);
         let sent = sender.await.expect("not aborted").raw_os_error();
