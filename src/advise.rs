@@ -1,8 +1,7 @@
 //! `twinring advise`: the page for the one who decides. It is `compare` with what the probe says of this machine.
 
 use crate::compare::{Workload, measure, service};
-use crate::lab::tell;
-use crate::output::complain;
+use crate::lab::{finish, tell};
 use clap::Args;
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
@@ -19,19 +18,10 @@ pub(crate) struct Advise {
     /// Requests per second of one worker; by default a quarter of what it can answer, and as many as it can.
     #[arg(short, long, value_name = "R", value_parser = crate::values::count)]
     rate: Option<u32>,
-    /// Print the result as one JSON line.
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn run(options: &Advise) -> ExitCode {
-    match advise(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            complain(&format!("twinring advise: {error}"));
-            ExitCode::from(error.exit_code())
-        }
-    }
+    finish("advise", advise(options))
 }
 
 fn advise(options: &Advise) -> Result<u8, LabError> {
@@ -40,7 +30,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
     let experiment = question(options, protocol)?.experiment()?;
     let found = Capabilities::detect();
     if let Some(refusal) = &found.refusal {
-        let page = match options.json {
+        let page = match options.workload.run.json {
             true => format!(
                 "{}\n",
                 serde_json::json!({"event": "result", "use": "epoll", "refused": refusal.what})
@@ -53,7 +43,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
         return Ok(tell(&page, 0));
     }
     let outcome = measure(experiment, &options.workload)?;
-    let page = match options.json {
+    let page = match options.workload.run.json {
         true => format!("{}\n", twinring_lab::json_line(&outcome)),
         false => page(&outcome, protocol, &found),
     };
@@ -72,17 +62,7 @@ fn question(options: &Advise, protocol: Protocol) -> Result<Question, LabError> 
         (None, Protocol::Udp) => Vec::new(),
         (None, _) => vec![Load::Percent(25), Load::Max],
     };
-    Ok(Question {
-        name: "advise".to_owned(),
-        protocol,
-        subjects,
-        clients: options.workload.connections,
-        bytes: options.workload.bytes(protocol),
-        tls: options.workload.tls,
-        loads,
-        net: options.workload.net.clone(),
-        pairs: None,
-    })
+    Ok(options.workload.question("advise", protocol, subjects, loads))
 }
 
 /// The page of the comparison, with what the probe says before its answer.

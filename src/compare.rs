@@ -1,6 +1,6 @@
 //! `twinring compare`: which of two or more servers needs less CPU for one workload.
 
-use crate::lab::{HELPER, tell};
+use crate::lab::{HELPER, finish, tell};
 use crate::output::complain;
 use crate::values;
 use clap::Args;
@@ -34,9 +34,6 @@ pub(crate) struct Compare {
     /// Repeatable.
     #[arg(long, value_name = "EXPR")]
     fail_if: Vec<Gate>,
-    /// Print the result as one JSON line.
-    #[arg(long)]
-    json: bool,
     /// Print all tables before the page.
     #[arg(long, conflicts_with = "json")]
     full: bool,
@@ -58,25 +55,71 @@ pub(crate) struct Workload {
     /// `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
     #[arg(long, default_value = "auto")]
     pub(crate) net: NetChoice,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// How an experiment is run, and where its result goes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
     /// Go on beside a busy process: by default the experiment stops after six excluded blocks in a row.
     #[arg(long)]
-    pub(crate) busy: bool,
-    /// Directory in which peers are looked for first.
+    busy: bool,
+    /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
+    /// binary, peers/target/release here, and PATH.
     #[arg(long, value_name = "DIR")]
-    pub(crate) peers: Option<PathBuf>,
-    /// Directory for the bundle with the raw data.
+    peers: Option<PathBuf>,
+    /// Directory for bundles, which have the raw data.
     #[arg(long, default_value = "bundles", value_name = "DIR")]
-    pub(crate) out: PathBuf,
+    out: PathBuf,
+    /// Print the result as one JSON line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunArgs {
+    /// The options of a run of this experiment.
+    pub(crate) fn options(&self, experiment: Experiment) -> Result<RunOptions, LabError> {
+        let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
+        Ok(RunOptions {
+            experiment,
+            out: self.out.clone(),
+            seed: None,
+            helper: vec![OsString::from(&binary), HELPER.into()],
+            binary,
+            peers: self.peers.clone(),
+            prices: true,
+            excluded_max: if self.busy { usize::MAX } else { twinring_lab::EXCLUDED_MAX },
+            command: std::env::args().collect(),
+        })
+    }
 }
 
 impl Workload {
-    /// The size, or the usual one of a protocol.
-    pub(crate) fn bytes(&self, protocol: Protocol) -> u32 {
-        self.size.unwrap_or(match protocol {
+    /// The question about this workload.
+    pub(crate) fn question(
+        &self,
+        name: &str,
+        protocol: Protocol,
+        subjects: Vec<Subject>,
+        loads: Vec<Load>,
+    ) -> Question {
+        let usual_bytes = match protocol {
             Protocol::Tcp => 128,
             Protocol::Http => 1024,
             Protocol::Udp => 172,
-        })
+        };
+        Question {
+            name: name.to_owned(),
+            protocol,
+            subjects,
+            clients: self.connections,
+            bytes: self.size.unwrap_or(usual_bytes),
+            tls: self.tls,
+            loads,
+            net: self.net.clone(),
+            pairs: None,
+        }
     }
 }
 
@@ -91,20 +134,14 @@ pub(crate) fn service(word: &str) -> Option<Protocol> {
 }
 
 pub(crate) fn run(options: &Compare) -> ExitCode {
-    match compare(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            complain(&format!("twinring compare: {error}"));
-            ExitCode::from(error.exit_code())
-        }
-    }
+    finish("compare", compare(options))
 }
 
 fn compare(options: &Compare) -> Result<u8, LabError> {
     let question = question(options)?;
     let outcome = measure(question.experiment()?, &options.workload)?;
     let (verdicts, code) = judge(&outcome, &options.fail_if);
-    let page = if options.json {
+    let page = if options.workload.run.json {
         format!("{}\n", twinring_lab::json_line(&outcome))
     } else if options.full {
         let directory = outcome.directory.display().to_string();
@@ -112,7 +149,7 @@ fn compare(options: &Compare) -> Result<u8, LabError> {
     } else {
         outcome.page(Style::for_stdout()) + &verdicts
     };
-    if options.json && !verdicts.is_empty() {
+    if options.workload.run.json && !verdicts.is_empty() {
         complain(verdicts.trim_end());
     }
     let code = if outcome.exit_code() == 0 { code } else { outcome.exit_code() };
@@ -133,42 +170,15 @@ fn question(options: &Compare) -> Result<Question, LabError> {
     };
     let subjects = words.iter().map(|word| Subject::parse(word)).collect::<Result<_, _>>()?;
     let usual = if protocol == Protocol::Udp { vec![] } else { vec![Load::Percent(25), Load::Max] };
-    Ok(Question {
-        name: "compare".to_owned(),
-        protocol,
-        subjects,
-        clients: options.workload.connections,
-        bytes: options.workload.bytes(protocol),
-        tls: options.workload.tls,
-        loads: if options.load.is_empty() { usual } else { options.load.clone() },
-        net: options.workload.net.clone(),
-        pairs: options.pairs,
-    })
-}
-
-/// After how many excluded blocks in a row an experiment stops.
-pub(crate) fn excluded_max(busy: bool) -> usize {
-    if busy { usize::MAX } else { twinring_lab::EXCLUDED_MAX }
+    let loads = if options.load.is_empty() { usual } else { options.load.clone() };
+    Ok(Question { pairs: options.pairs, ..options.workload.question("compare", protocol, subjects, loads) })
 }
 
 /// Runs an experiment, after saying how long it takes.
 pub(crate) fn measure(experiment: Experiment, workload: &Workload) -> Result<Outcome, LabError> {
     complain(&format!("measuring, {}", Estimate::of(&experiment).words()));
-    let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-    twinring_lab::run(
-        &RunOptions {
-            experiment,
-            out: workload.out.clone(),
-            seed: None,
-            helper: vec![OsString::from(&binary), HELPER.into()],
-            binary,
-            peers: workload.peers.clone(),
-            prices: true,
-            excluded_max: excluded_max(workload.busy),
-            command: std::env::args().collect(),
-        },
-        &Stop::on_signals().map_err(LabError::signals)?,
-    )
+    let options = workload.run.options(experiment)?;
+    twinring_lab::run(&options, &Stop::on_signals().map_err(LabError::signals)?)
 }
 
 /// A line for each gate, and the exit code.

@@ -1,9 +1,9 @@
 //! `twinring lab`: experiments, their bundles and reports.
 
+use crate::compare::RunArgs;
 use crate::output::{self, complain};
 use crate::values;
 use clap::{Args, Subcommand};
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -127,10 +127,6 @@ pub(crate) struct Run {
     /// peer such as nginx (see `lab peers`), or NAME=COMMAND with {addr} where the address goes. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,
-    /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
-    /// binary, peers/target/release here, and PATH.
-    #[arg(long, value_name = "DIR")]
-    peers: Option<PathBuf>,
     /// CPUs of the server, such as `0,2-3`: one for each worker.
     #[arg(long, value_name = "CPUS")]
     server_cpu: Option<CpuList>,
@@ -141,18 +137,11 @@ pub(crate) struct Run {
     /// seconds.
     #[arg(long)]
     no_prices: bool,
-    /// Go on beside a busy process: by default the experiment stops after six excluded blocks in a row.
-    #[arg(long)]
-    busy: bool,
     /// Seed of the order of the runs; from the clock by default, recorded either way.
     #[arg(long)]
     seed: Option<u64>,
-    /// Directory for bundles.
-    #[arg(long, default_value = "bundles", value_name = "DIR")]
-    out: PathBuf,
-    /// Print the summary as one JSON line instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    run: RunArgs,
     #[command(flatten)]
     via: ViaOptions,
 }
@@ -256,10 +245,15 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
             .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
     };
+    finish("lab", done)
+}
+
+/// The exit code of a command that uses the lab; complains about its error.
+pub(crate) fn finish(command: &str, done: Result<u8, LabError>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            complain(&format!("twinring lab: {error}"));
+            complain(&format!("twinring {command}: {error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -294,22 +288,15 @@ fn measure(options: &Run) -> Result<u8, LabError> {
         via: options.via.via(),
         subjects: options.subject,
     };
-    let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
     let experiment = match &options.add {
         Some(bundle) => twinring_lab::add_to(bundle)?,
         None => Experiment::find(options.name.as_deref().unwrap_or_default())?.with(&overrides)?,
     };
     let mut outcome = twinring_lab::run(
         &RunOptions {
-            experiment,
-            out: options.out,
             seed: options.seed,
-            helper: vec![OsString::from(&binary), HELPER.into()],
-            binary,
-            peers: options.peers,
             prices: !options.no_prices,
-            excluded_max: crate::compare::excluded_max(options.busy),
-            command: std::env::args().collect(),
+            ..options.run.options(experiment)?
         },
         &stop,
     )?;
@@ -317,7 +304,7 @@ fn measure(options: &Run) -> Result<u8, LabError> {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
         outcome.directory = directory;
     }
-    let result = if options.json {
+    let result = if options.run.json {
         format!("{}\n", twinring_lab::json_line(&outcome))
     } else {
         outcome.page(Style::for_stdout())

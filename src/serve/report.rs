@@ -31,9 +31,6 @@ pub(super) struct OutputArgs {
 /// How long the final line may take.
 pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
-/// Makes a row for people out of the uptime in seconds and the counters.
-type Row<C> = Box<dyn Fn(f64, &C) -> String + Send + Sync>;
-
 /// A service as reports see it. `C` are its counters.
 pub(super) struct Subject<C> {
     name: &'static str,
@@ -41,7 +38,6 @@ pub(super) struct Subject<C> {
     counters: Box<dyn Fn() -> C + Send + Sync>,
     details: Map<String, Value>,
     details_text: String,
-    row: Option<Row<C>>,
 }
 
 impl<C> Subject<C> {
@@ -56,7 +52,6 @@ impl<C> Subject<C> {
             counters: Box::new(counters),
             details: Map::new(),
             details_text: String::new(),
-            row: None,
         }
     }
 
@@ -75,15 +70,6 @@ impl<C> Subject<C> {
             self.details_text.push_str("; ");
         }
         self.details_text.push_str(&text);
-        self
-    }
-
-    /// Prints statistics for people as rows of a table, instead of `key=value` pairs.
-    pub(super) fn with_table(
-        mut self,
-        row: impl Fn(f64, &C) -> String + Send + Sync + 'static,
-    ) -> Subject<C> {
-        self.row = Some(Box::new(row));
         self
     }
 }
@@ -210,7 +196,6 @@ impl<C: Serialize + 'static> Reporter<C> {
             return;
         }
         *stage = next;
-        let counters = (self.subject.counters)();
         let statistics = Statistics {
             event: event.to_owned(),
             schema: SCHEMA.to_owned(),
@@ -225,7 +210,7 @@ impl<C: Serialize + 'static> Reporter<C> {
                 },
             ),
             reason: reason.map(str::to_owned),
-            service_counters: Fields::of(&counters),
+            service_counters: Fields::of(&(self.subject.counters)()),
             runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {
@@ -233,9 +218,6 @@ impl<C: Serialize + 'static> Reporter<C> {
         }
         for (engine, counters) in &statistics.engines {
             complain(&both::line(engine, counters));
-        }
-        if let (None, Some(row)) = (reason, &self.subject.row) {
-            return complain(&row(statistics.uptime_s, &counters));
         }
         let happened = as_text(&statistics.service_counters);
         let uptime_s = statistics.uptime_s;

@@ -271,16 +271,4 @@ mod tests {
         let text = Report(by_default.report).to_string();
         assert_eq!(text, "sandbox off; without landlock (no)");
     }
-
-    #[test]
-    fn the_ready_line_has_each_part_once() {
-        let args = SandboxArgs { sandbox: "off".parse().ok(), sandbox_check: false };
-        let report =
-            Sandbox::new(&args, Uses::default()).seal(false).expect("nothing was asked for");
-        assert_eq!(report.to_string(), "sandbox off");
-        let json = serde_json::to_value(&report).expect("JSON");
-        for part in PARTS {
-            assert_eq!(json[part.name()]["on"], false, "{json}");
-        }
-    }
 }

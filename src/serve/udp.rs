@@ -1,7 +1,6 @@
 //! `twinring serve udp`: the reflector.
 
 mod arguments;
-mod table;
 
 pub(super) use arguments::UdpArgs;
 
@@ -18,7 +17,6 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use table::Table;
 use twinring::confine::Uses;
 use twinring::net::Granted;
 use twinring_services::http::plain_metrics;
@@ -58,12 +56,10 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
     let details = Details { max_datagram_bytes: args.max_datagram_with(granted), granted };
     let allowed = args.allow.list();
-    let table = Table::default();
     let both = Both::of(&args.engine, &runtime, &service)?;
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))
-        .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")))
-        .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
+        .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")));
     let admin = args.admin.bind()?;
     let subject = admin::with_details(subject, admin.as_ref());
     let paths = Paths { own_process: admin.is_some(), ..Paths::default() };

@@ -244,49 +244,32 @@ pub fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(wrong("is not between 0% and 100%")) }
 }
 
-/// A count from `MIN` to `MAX`, for command lines and configuration files.
+/// A number from `MIN` to `MAX`, of bytes or of things, for command lines and configuration files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count<const MIN: u64, const MAX: u64>(u64);
+pub struct Within<const BYTES: bool, const MIN: u64, const MAX: u64>(u64);
+
+/// A count from `MIN` to `MAX`.
+pub type Count<const MIN: u64, const MAX: u64> = Within<false, MIN, MAX>;
 
 /// A number of bytes from `MIN` to `MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size<const MIN: u64, const MAX: u64>(u64);
+pub type Size<const MIN: u64, const MAX: u64> = Within<true, MIN, MAX>;
 
-impl<const MIN: u64, const MAX: u64> Count<MIN, MAX> {
+impl<const BYTES: bool, const MIN: u64, const MAX: u64> Within<BYTES, MIN, MAX> {
     /// The number.
     pub fn get(self) -> u64 {
         self.0
     }
 }
 
-impl<const MIN: u64, const MAX: u64> Size<MIN, MAX> {
-    /// The bytes.
-    pub fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl<const MIN: u64, const MAX: u64> FromStr for Count<MIN, MAX> {
+impl<const BYTES: bool, const MIN: u64, const MAX: u64> FromStr for Within<BYTES, MIN, MAX> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        within(text, count(text)?, MIN, MAX).map(Count)
-    }
-}
-
-impl<const MIN: u64, const MAX: u64> FromStr for Size<MIN, MAX> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        within(text, size(text)?, MIN, MAX).map(Size)
-    }
-}
-
-fn within(text: &str, value: u64, min: u64, max: u64) -> Result<u64, String> {
-    match value {
-        _ if value < min => Err(format!("`{text}` is too small: at least {min}")),
-        _ if value > max => Err(format!("`{text}` is too large: at most {max}")),
-        value => Ok(value),
+        match if BYTES { size(text)? } else { count(text)? } {
+            value if value < MIN => Err(format!("`{text}` is too small: at least {MIN}")),
+            value if value > MAX => Err(format!("`{text}` is too large: at most {MAX}")),
+            value => Ok(Within(value)),
+        }
     }
 }
 
@@ -297,80 +280,33 @@ mod tests {
     #[test]
     fn numbers_are_read_as_people_write_them() {
         type Read = fn(&str) -> Result<u64, String>;
-        let table: [(Read, &[(&str, u64)]); 3] = [
-            (
-                size,
-                &[
-                    ("0", 0),
-                    ("512", 512),
-                    ("512B", 512),
-                    ("12KB", 12 << 10),
-                    ("12k", 12 << 10),
-                    ("4 KiB", 4096),
-                    ("1.5K", 1536),
-                    ("64M", 64 << 20),
-                    ("64MiB", 64 << 20),
-                    ("3GiB", 3 << 30),
-                    ("20,000", 20_000),
-                ],
-            ),
-            (count, &[("100", 100), ("20,000", 20_000), ("20_000", 20_000), ("1.5M", 1_500_000)]),
-            (
-                rate,
-                &[("2k", 2_000), ("2k/s", 2_000), ("20,000", 20_000), ("1,000,000/s", 1_000_000)],
-            ),
+        let ms: Read = |text| duration(text).map(|time| time.as_millis() as u64);
+        let sizes = "0=0 512=512 512B=512 12KB=12288 12k=12288 1.5K=1536 \
+                     64M=67108864 64MiB=67108864 3GiB=3221225472 20,000=20000";
+        let table: [(Read, &str); 5] = [
+            (size, sizes),
+            (count, "100=100 20,000=20000 20_000=20000 1.5M=1500000"),
+            (rate, "2k=2000 2k/s=2000 20,000=20000 1,000,000/s=1000000"),
+            (ms, "500ms=500 10s=10000 2min=120000 5m=300000 1.5s=1500 1h30m=5400000 0=0 0s=0"),
+            (rate_millionths, "33.3=33300000 2k/s=2000000000 0.001=1000"),
         ];
         for (read, cases) in table {
-            for (text, value) in cases {
-                assert_eq!(read(text), Ok(*value), "{text}");
+            for case in cases.split(' ') {
+                let (text, value) = case.split_once('=').unwrap();
+                assert_eq!(read(text), Ok(value.parse().unwrap()), "{text}");
             }
         }
-        for (text, ms) in [
-            ("500ms", 500),
-            ("10s", 10_000),
-            ("2min", 120_000),
-            ("5m", 300_000),
-            ("1.5s", 1500),
-            ("1h30m", 5_400_000),
-            ("1h 30m", 5_400_000),
-            ("0", 0),
-            ("0s", 0),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for (text, millionths) in [("33.3", 33_300_000), ("2k/s", 2_000_000_000), ("0.001", 1_000)]
-        {
-            assert_eq!(rate_millionths(text), Ok(millionths), "{text}");
-        }
+        assert_eq!(size("4 KiB"), Ok(4096));
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("7us"), Ok(Duration::from_micros(7)));
         assert_eq!((share("1%"), share("0.01"), share("100 %")), (Ok(0.01), Ok(0.01), Ok(1.0)));
     }
 
     #[test]
     fn what_is_no_number_is_refused() {
-        let wrong = [
-            "",
-            "k",
-            "-1",
-            "+1",
-            "1,5",
-            "1,50k",
-            "1.",
-            ".5",
-            "1__0",
-            "1,,000",
-            "4X",
-            "4KiBs",
-            "é",
-            "0x10",
-            "99999999999999999999",
-            "99999999999T",
-            "1e3",
-            "1.0000000001k",
-            "inf",
-            "NaN",
-        ];
-        for text in wrong {
+        let wrong = "|k|-1|+1|1,5|1,50k|1.|.5|1__0|1,,000|4X|4KiBs|\u{e9}|0x10|99999999999999999999|\
+                     99999999999T|1e3|1.0000000001k|inf|NaN";
+        for text in wrong.split('|') {
             let read = [size(text), count(text), rate(text), duration(text).map(|_| 0)];
             assert!(read.iter().all(Result::is_err), "{text:?}: {read:?}");
         }

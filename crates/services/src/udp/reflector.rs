@@ -288,16 +288,6 @@ impl UdpCounters {
         self.not_allowed += other.not_allowed;
         self.over_rate += other.over_rate;
     }
-
-    /// Received datagrams that were not answered, and answers that could not be sent.
-    pub fn dropped(&self) -> u64 {
-        self.sockets.truncated
-            + self.sockets.send_errors.total()
-            + self.from_self
-            + self.bad_source
-            + self.not_allowed
-            + self.over_rate
-    }
 }
 
 /// Where one worker takes requests for its counters.
