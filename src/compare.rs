@@ -80,7 +80,8 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// The options of a run of this experiment.
     pub(crate) fn options(&self, experiment: Experiment) -> Result<RunOptions, LabError> {
-        let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
+        let binary =
+            std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
         Ok(RunOptions {
             experiment,
             out: self.out.clone(),
@@ -171,7 +172,10 @@ fn question(options: &Compare) -> Result<Question, LabError> {
     let subjects = words.iter().map(|word| Subject::parse(word)).collect::<Result<_, _>>()?;
     let usual = if protocol == Protocol::Udp { vec![] } else { vec![Load::Percent(25), Load::Max] };
     let loads = if options.load.is_empty() { usual } else { options.load.clone() };
-    Ok(Question { pairs: options.pairs, ..options.workload.question("compare", protocol, subjects, loads) })
+    Ok(Question {
+        pairs: options.pairs,
+        ..options.workload.question("compare", protocol, subjects, loads)
+    })
 }
 
 /// Runs an experiment, after saying how long it takes.
