@@ -83,8 +83,8 @@ fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
     site.precompressed = vec![Coding::Gzip];
     let mut settings = HttpSettings::new(Sites::new(Some(site)));
     settings.sendfile_above = 4096;
-    settings.limits.requests = 40;
-    settings.limits.body_bytes = 4096;
+    settings.max_requests = 40;
+    settings.max_body_bytes = 4096;
     let options = ListenOptions::default();
     let service = HttpService::bind(&any_port(), &options, settings, 1, runtime.handle())?;
     let service = Arc::new(service);

@@ -245,7 +245,7 @@ fn run(
         subject = subject.with_details("tls", &encrypted, text);
     }
     let subject = admin::with_details(subject, admin.as_ref());
-    let drain_timeout = server.keys.timeouts().drain;
+    let drain_timeout = prepared.settings.drain_timeout;
     let mut hooks = Hooks { drain_timeout, signals, both, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();

@@ -53,10 +53,7 @@ pub use counters::HttpCounters;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;
-pub use options::{
-    CacheLimits, HTTP2_STREAMS, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX,
-    SendStrategy, Timeouts,
-};
+pub use options::{HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, SendStrategy};
 pub use proxies::{Forwarders, Networks, NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
 pub use rules::{

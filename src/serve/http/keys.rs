@@ -19,9 +19,9 @@ use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
-    Addresses, CacheLimits, Forwarders, HTTP2_STREAMS, HeaderField, HostName, HttpLimits,
-    HttpSettings, HttpsAddress, ListingFormat, LogFormat, MinVersion, PathGlob, Protection, Realm,
-    Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX, SendStrategy, Sites, Timeouts,
+    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress, ListingFormat,
+    LogFormat, MinVersion, PathGlob, Protection, Realm, Redirect, RequestRate, Rule,
+    SENDFILE_ABOVE_MAX, SendStrategy, Sites,
 };
 
 pub(super) type Streams = Count<1, 10_000>;
@@ -43,7 +43,7 @@ pub(super) struct ServerKeys {
     epoll: Option<Text<EpollOptions>>,
     pub(super) http2: Option<bool>,
     pub(super) http2_streams: Option<Text<Streams>>,
-    tls_min_version: Option<Text<MinVersion>>,
+    tls_min_version: Option<MinVersion>,
     tls_handshake_timeout: Option<Text<Timeout>>,
     header_timeout: Option<Text<Timeout>>,
     body_timeout: Option<Text<Timeout>>,
@@ -60,7 +60,7 @@ pub(super) struct ServerKeys {
     cache_files: Option<Text<Count<0, 1_000_000>>>,
     cache_valid: Option<Text<Wait>>,
     sendfile_above: Option<Text<Size<0, SENDFILE_ABOVE_MAX>>>,
-    send: Option<Text<SendStrategy>>,
+    send: Option<SendStrategy>,
     proxy_protocol_from: List<Network>,
     forwarded_from: List<Network>,
     pub(super) admin: Option<Text<ListenAddress>>,
@@ -69,7 +69,7 @@ pub(super) struct ServerKeys {
     pub(super) sandbox: Option<Text<Selection>>,
     pub(super) sandbox_read: List<PathBuf>,
     pub(super) access_log: Option<PathBuf>,
-    pub(super) access_log_format: Option<Text<LogFormat>>,
+    pub(super) access_log_format: Option<LogFormat>,
     pub(super) access_log_buffer: Option<Text<Size<65_536, { 1 << 30 }>>>,
     pub(super) stats: Option<Text<Count<1, 86_400>>>,
     pub(super) json: bool,
@@ -87,63 +87,47 @@ impl ServerKeys {
     }
 
     pub(super) fn min_version(&self) -> MinVersion {
-        self.tls_min_version.map(|Text(version)| version).unwrap_or_default()
+        self.tls_min_version.unwrap_or_default()
     }
 
     /// Settings with these sites.
     pub(super) fn settings(&self, sites: Sites) -> HttpSettings {
-        let defaults = HttpSettings::new(sites);
+        let d = HttpSettings::new(sites);
         let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
-        let streams = self.http2_streams.map_or(HTTP2_STREAMS, |Text(n)| n.get() as u32);
-        HttpSettings {
-            cache: CacheLimits {
-                bytes: self.cache_bytes.map_or(defaults.cache.bytes, |Text(n)| n.get() as usize),
-                files: self.cache_files.map_or(defaults.cache.files, |Text(n)| n.get() as usize),
-                valid: self.cache_valid.map_or(defaults.cache.valid, |Text(Wait(wait))| wait),
-            },
-            sendfile_above: self.sendfile_above.map_or(defaults.sendfile_above, |Text(n)| n.get()),
-            send: self.send.map_or(defaults.send, |Text(send)| send),
-            forwarders: Forwarders {
-                proxy_protocol: networks(&self.proxy_protocol_from),
-                trusted: networks(&self.forwarded_from),
-            },
-            limits: self.limits(),
-            http2_streams: self.http2.unwrap_or(true).then_some(streams),
-            timeouts: self.timeouts(),
-            ..defaults
-        }
-    }
-
-    fn limits(&self) -> HttpLimits {
-        let defaults = HttpLimits::default();
-        let connections = |most: Option<Text<Count<1, MOST>>>| {
+        let most = |most: Option<Text<Count<1, MOST>>>| {
             most.map_or(usize::MAX, |Text(most)| most.get() as usize)
         };
-        let HeadLimits { head_bytes, target_bytes } = defaults.head;
-        HttpLimits {
-            connections: connections(self.max_connections),
-            connections_per_address: connections(self.max_connections_per_address),
+        let time = |time: Option<Text<Timeout>>, default: Duration| {
+            time.map_or(default, |Text(Timeout(time))| time)
+        };
+        let HeadLimits { head_bytes, target_bytes } = d.head;
+        let streams = self.http2_streams.map(|Text(n)| n.get() as u32).or(d.http2_streams);
+        HttpSettings {
+            cache_bytes: self.cache_bytes.map_or(d.cache_bytes, |Text(n)| n.get() as usize),
+            cache_files: self.cache_files.map_or(d.cache_files, |Text(n)| n.get() as usize),
+            cache_valid: self.cache_valid.map_or(d.cache_valid, |Text(Wait(wait))| wait),
+            sendfile_above: self.sendfile_above.map_or(d.sendfile_above, |Text(n)| n.get()),
+            send: self.send.unwrap_or(d.send),
+            max_connections: most(self.max_connections),
+            max_connections_per_address: most(self.max_connections_per_address),
             head: HeadLimits {
                 head_bytes: self.max_header_bytes.map_or(head_bytes, |Text(n)| n.get() as usize),
                 target_bytes: self.max_uri_bytes.map_or(target_bytes, |Text(n)| n.get() as usize),
             },
-            body_bytes: self.max_body_bytes.map_or(defaults.body_bytes, |Text(n)| n.get()),
-            requests: self.max_requests.map_or(defaults.requests, |Text(n)| n.get()),
-        }
-    }
-
-    pub(super) fn timeouts(&self) -> Timeouts {
-        let defaults = Timeouts::default();
-        let or = |timeout: Option<Text<Timeout>>, default: Duration| {
-            timeout.map_or(default, |Text(Timeout(timeout))| timeout)
-        };
-        Timeouts {
-            handshake: or(self.tls_handshake_timeout, defaults.handshake),
-            header: or(self.header_timeout, defaults.header),
-            body: or(self.body_timeout, defaults.body),
-            idle: or(self.idle_timeout, defaults.idle),
-            send: or(self.send_timeout, defaults.send),
-            drain: self.drain_timeout.map_or(defaults.drain, |Text(Wait(drain))| drain),
+            max_body_bytes: self.max_body_bytes.map_or(d.max_body_bytes, |Text(n)| n.get()),
+            max_requests: self.max_requests.map_or(d.max_requests, |Text(n)| n.get()),
+            handshake_timeout: time(self.tls_handshake_timeout, d.handshake_timeout),
+            header_timeout: time(self.header_timeout, d.header_timeout),
+            body_timeout: time(self.body_timeout, d.body_timeout),
+            idle_timeout: time(self.idle_timeout, d.idle_timeout),
+            send_timeout: time(self.send_timeout, d.send_timeout),
+            drain_timeout: self.drain_timeout.map_or(d.drain_timeout, |Text(Wait(wait))| wait),
+            http2_streams: streams.filter(|_| self.http2.unwrap_or(true)),
+            forwarders: Forwarders {
+                proxy_protocol: networks(&self.proxy_protocol_from),
+                trusted: networks(&self.forwarded_from),
+            },
+            ..d
         }
     }
 }

@@ -65,7 +65,7 @@ impl Server {
             },
             log: LogArgs {
                 file: args.access_log.clone().or(keys.access_log.clone()),
-                format: keys.access_log_format.map(|Text(format)| format).unwrap_or_default(),
+                format: keys.access_log_format.unwrap_or_default(),
                 buffer_bytes: keys.access_log_buffer.map_or(4 << 20, |Text(n)| n.get() as usize),
             },
             keys,

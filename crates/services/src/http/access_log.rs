@@ -153,7 +153,6 @@ impl AccessLog {
             notice,
             torn: false,
             failing: None,
-            told: false,
             complained: [None; 2],
             no_room_told: 0,
         };
@@ -222,7 +221,6 @@ struct Writer<N> {
     torn: bool,
     /// Lines lost since writing began to fail; `None` while it works.
     failing: Option<u64>,
-    told: bool,
     /// When each kind of failure was last reported.
     complained: [Option<Instant>; 2],
     /// Dropped lines that were reported.
@@ -294,7 +292,6 @@ impl<N: Fn(&str)> Writer<N> {
         let (length, outcome) = self.write(bytes);
         match outcome {
             Ok(()) => {
-                self.told = false;
                 self.shared.written.add(lines);
                 if let Some(lost) = self.failing.take() {
                     self.tell(&format!("written again; {lost} lines were lost"));
@@ -337,9 +334,7 @@ impl<N: Fn(&str)> Writer<N> {
     fn fail(&mut self, error: &io::Error, lost: u64) {
         self.shared.failed.add(lost);
         *self.failing.get_or_insert(0) += lost;
-        // A failure that begins too soon after another one is reported later, if it continues.
-        if !self.told && self.may_complain(FAILING) {
-            self.told = true;
+        if self.may_complain(FAILING) {
             self.tell(&format!(
                 "{error}; lines are dropped, and counted, until it can be written again"
             ));

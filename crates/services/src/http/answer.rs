@@ -3,7 +3,7 @@
 
 use super::Status;
 use super::access_log::error_line;
-use super::auth::{Access, Auth, Busy, Credentials, Users, access};
+use super::auth::{Auth, Busy, Credentials, Users};
 use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
@@ -15,7 +15,7 @@ use super::resource::{Missing, Resource};
 use super::response::{Body, Reason, Response, value};
 use super::rules::Policy;
 use super::target::{Refusal, clean, encode};
-use super::variant::{Variant, named};
+use super::variant::Variant;
 use super::worker::Generation;
 use super::worker::Worker;
 use http::HeaderValue;
@@ -136,10 +136,15 @@ impl<'w, 'r> Call<'w, 'r> {
         if let Some((status, found)) = policy.redirect(path, self.request.query.as_deref()) {
             return refuse(Response::message(status).with("Location", value(&found)));
         }
-        match access(&policy.auth(), self.request) {
-            Access::Granted => Ok(()),
-            Access::Denied(text) => refuse(challenge(&text)),
-            Access::Unknown(all, credentials) => Err(Wait::Verification(all, credentials)),
+        let all = policy.auth();
+        let Some(first) = all.first() else { return Ok(()) };
+        let credentials = self.request.field("authorization").and_then(Credentials::parse);
+        let Some(credentials) = credentials else { return refuse(challenge(first)) };
+        let unknown = all.into_iter().filter(|auth| !auth.users.are_verified(&credentials));
+        let unknown: Vec<Arc<Auth>> = unknown.cloned().collect();
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(Wait::Verification(unknown, credentials)),
         }
     }
 
@@ -169,7 +174,7 @@ impl<'w, 'r> Call<'w, 'r> {
             Wait::File(path) => self.file(site, &path).await,
             Wait::Verification(all, credentials) => {
                 for auth in all {
-                    let challenge = challenge(&auth.challenge());
+                    let challenge = challenge(&auth);
                     match Users::verify(auth, credentials.clone(), self.client()).await {
                         Ok(true) => {}
                         Ok(false) => return self.with_page(site, challenge).await,
@@ -260,7 +265,7 @@ impl<'w, 'r> Call<'w, 'r> {
         choose: impl Fn(&Rc<Resource>) -> Option<Rc<Variant>>,
     ) -> Result<(Rc<Resource>, Rc<Variant>), Missing> {
         let site = self.site.ok_or(Missing::Nothing)?;
-        let valid = self.generation.settings.cache.valid;
+        let valid = self.generation.settings.cache_valid;
         for attempt in 0..ANSWER_ATTEMPTS {
             let cached = match attempt {
                 0 => self.worker.cached(&self.generation, site, path),
@@ -350,7 +355,7 @@ impl<'w, 'r> Call<'w, 'r> {
     fn finish(&self, response: &mut Response) {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
-                response.fields.extend(self.policy(site).headers().into_iter().map(named));
+                response.fields.extend(self.policy(site).headers().into_iter().cloned());
             }
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
                 response.add("Strict-Transport-Security", value(hsts));
@@ -391,8 +396,8 @@ impl<'w, 'r> Call<'w, 'r> {
 }
 
 /// The answer that asks for a password.
-fn challenge(text: &str) -> Response {
-    Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(text))
+fn challenge(auth: &Auth) -> Response {
+    Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(&auth.challenge()))
 }
 
 fn as_path(path: &[u8]) -> &Path {

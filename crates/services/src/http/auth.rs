@@ -5,7 +5,6 @@
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
 //! keyed hash, so that later requests are answered at once.
 
-use super::request::Request;
 use crate::server::{AddressPermit, AllowList, ConnectionLimiter, Permit};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -58,30 +57,6 @@ pub struct Auth {
     pub realm: Realm,
     /// See there.
     pub users: Users,
-}
-
-/// Whether a request may be answered.
-#[derive(Debug)]
-pub(super) enum Access {
-    Granted,
-    /// Not with these credentials, or without any: what asks for better ones.
-    Denied(String),
-    /// The password must be verified first, by each of these.
-    Unknown(Vec<Arc<Auth>>, Credentials),
-}
-
-/// Whether a request may be answered that all of these ask for a password.
-pub(super) fn access(all: &[&Arc<Auth>], request: &Request<'_>) -> Access {
-    let Some(first) = all.first() else { return Access::Granted };
-    let Some(credentials) = request.field("authorization").and_then(Credentials::parse) else {
-        return Access::Denied(first.challenge());
-    };
-    let unknown = all.iter().filter(|auth| !auth.users.are_verified(&credentials));
-    let unknown: Vec<Arc<Auth>> = unknown.map(|auth| Arc::clone(auth)).collect();
-    match unknown.is_empty() {
-        true => Access::Granted,
-        false => Access::Unknown(unknown, credentials),
-    }
 }
 
 impl Auth {
@@ -236,7 +211,7 @@ impl Users {
         tag
     }
 
-    fn are_verified(&self, credentials: &Credentials) -> bool {
+    pub(super) fn are_verified(&self, credentials: &Credentials) -> bool {
         self.remembers(&self.tag(credentials))
     }
 

@@ -2,7 +2,7 @@
 //! record is dropped, whatever the reason.
 
 use super::Status;
-use super::access_log::{Client, Ended, LogLine, Outcome};
+use super::access_log::{AccessLog, Client, Ended, LogLine, Outcome};
 use super::answer::Call;
 use super::counters::HostDurations;
 use super::proxies::Transport;
@@ -37,51 +37,31 @@ struct Record {
 }
 
 impl Exchange {
-    /// A request that was received at `began`, with its first line, if it could be read.
+    /// A request that was received at `began`, with its first line, as far as it is known; without a call it could not
+    /// be read.
     pub(super) fn begin<'l>(
-        call: &Call<'_, '_>,
+        worker: &Rc<Worker>,
+        transport: Transport,
+        call: Option<&Call<'_, '_>>,
         line: impl FnOnce() -> Cow<'l, [u8]>,
         began: Instant,
     ) -> Exchange {
-        let Call { worker, generation, transport, .. } = call;
         if !worker.is_observed() {
             return Exchange(None);
         }
-        let log = worker.log.as_ref();
-        let line = log.map(|log| {
-            let client = Client { address: call.client(), port: port(call, *transport) };
-            LogLine::begin(log.format(), &worker.clock, client, &line(), Some(call.request))
-        });
-        let durations = generation.durations(call.site).cloned();
-        Exchange::new(worker, line, durations, began)
-    }
-
-    /// A request that could not be read, or did not arrive: of its line is known this much.
-    pub(super) fn begin_unread(
-        worker: &Rc<Worker>,
-        transport: Transport,
-        line: &[u8],
-        began: Instant,
-    ) -> Exchange {
-        if !worker.is_observed() {
-            return Exchange(None);
-        }
-        let client = Client {
-            address: transport.peer.map(|peer| peer.ip()),
-            port: transport.peer.map_or(0, |peer| peer.port()),
+        let peer = transport.peer;
+        let address = call.map_or(peer.map(|peer| peer.ip()), Call::client);
+        // A request through a trusted proxy has no port.
+        let port = peer.filter(|peer| address == Some(peer.ip())).map_or(0, |peer| peer.port());
+        let client = Client { address, port };
+        let request = call.map(|call| call.request);
+        let begin =
+            |log: &AccessLog| LogLine::begin(log.format(), &worker.clock, client, &line(), request);
+        let line = worker.log.as_ref().map(begin);
+        let durations = match call {
+            Some(call) => call.generation.durations(call.site).cloned(),
+            None => worker.generation().durations(None).cloned(),
         };
-        let log = worker.log.as_ref();
-        let line = log.map(|log| LogLine::begin(log.format(), &worker.clock, client, line, None));
-        let durations = worker.generation().durations(None).cloned();
-        Exchange::new(worker, line, durations, began)
-    }
-
-    fn new(
-        worker: &Rc<Worker>,
-        line: Option<LogLine>,
-        durations: Option<Arc<HostDurations>>,
-        began: Instant,
-    ) -> Exchange {
         Exchange(Some(Box::new(Record {
             worker: Rc::clone(worker),
             began,
@@ -125,12 +105,6 @@ impl Exchange {
             record.sent = record.bytes;
         }
     }
-}
-
-/// A request through a trusted proxy has no port.
-fn port(call: &Call<'_, '_>, transport: Transport) -> u16 {
-    let peer = transport.peer.filter(|peer| call.client() == Some(peer.ip()));
-    peer.map_or(0, |peer| peer.port())
 }
 
 impl Drop for Record {

@@ -212,7 +212,7 @@ fn next<'w>(
     answered: u64,
 ) -> Next<'w> {
     let generation = worker.generation();
-    let limits = generation.settings.limits.head;
+    let limits = generation.settings.head;
     let bytes = input.chunk.as_deref().unwrap_or(&input.kept[input.start..]);
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
@@ -224,7 +224,7 @@ fn next<'w>(
         Ok(request) => request,
         Err(status) => return refuse(worker, connection, bytes, status),
     };
-    let is_last = answered + 1 >= generation.settings.limits.requests || worker.draining.get();
+    let is_last = answered + 1 >= generation.settings.max_requests || worker.draining.get();
     let is_plain = matches!(request.method, Method::Get | Method::Head);
     let persistence = match (request.keep_alive && !is_last, request.is_1_0) {
         // Behind a body some clients send a line too many.
@@ -235,9 +235,16 @@ fn next<'w>(
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let call = Call::new(worker, generation, connection.transport(), &request);
+    let transport = connection.transport();
+    let call = Call::new(worker, generation, transport, &request);
     let began = connection.head_began.take().unwrap_or(worker.clock.now());
-    let mut exchange = Exchange::begin(&call, || first_line(&bytes[..length]).into(), began);
+    let mut exchange = Exchange::begin(
+        worker,
+        transport,
+        Some(&call),
+        || first_line(&bytes[..length]).into(),
+        began,
+    );
     let begun = (request.framing == Framing::Empty).then(|| call.begin());
     let next = match begun {
         // A file goes behind the collected answers.
@@ -291,7 +298,7 @@ pub(super) fn refusal(
     response: &Response,
 ) -> (SendBuf, Exchange) {
     let began = connection.head_began.take().unwrap_or(worker.clock.now());
-    let mut exchange = Exchange::begin_unread(worker, connection.transport(), line, began);
+    let mut exchange = Exchange::begin(worker, connection.transport(), None, || line.into(), began);
     let (message, head_bytes) = render(response, &worker.clock, Persistence::Closes);
     exchange.answered(worker, response, head_bytes, false);
     (message, exchange)
@@ -346,7 +353,7 @@ async fn receive_body(
         *persistence = Persistence::Closes;
         return Ok(Ok(()));
     }
-    let limit = call.generation.settings.limits.body_bytes;
+    let limit = call.generation.settings.max_body_bytes;
     let mut skip = match Skip::new(call.request.framing, limit) {
         Ok(skip) => skip,
         Err(status) => return Ok(Err(status)),

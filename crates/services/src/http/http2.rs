@@ -106,7 +106,7 @@ pub(super) async fn serve(
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
-    let head_bytes = u32::try_from(settings.limits.head.head_bytes).unwrap_or(u32::MAX);
+    let head_bytes = u32::try_from(settings.head.head_bytes).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(settings.http2_streams.unwrap_or(HTTP2_STREAMS))
@@ -195,8 +195,7 @@ impl Serving<'_> {
             worker.counters.http2_floods.add(1);
             self.leave_now(Reason::ENHANCE_YOUR_CALM);
         } else if self.leaves == Leaves::No
-            && (worker.draining.get()
-                || self.accepted >= worker.generation().settings.limits.requests)
+            && (worker.draining.get() || self.accepted >= worker.generation().settings.max_requests)
         {
             self.leaves = Leaves::WhenDone;
             self.h2.graceful_shutdown();
@@ -227,7 +226,7 @@ impl Serving<'_> {
         self.was_in_frame = false;
         // A client that does not acknowledge the end may begin further streams. Refused like this, they were
         // not processed and can be repeated elsewhere (RFC 9113 section 8.7).
-        if self.accepted >= self.shared.worker.generation().settings.limits.requests {
+        if self.accepted >= self.shared.worker.generation().settings.max_requests {
             let mut respond = respond;
             return respond.send_reset(Reason::REFUSED_STREAM);
         }

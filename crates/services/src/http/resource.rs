@@ -143,9 +143,6 @@ pub(super) struct Resource {
     pub(super) compressed: Vec<Compressed>,
     /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
-    /// From when on it is to be checked again, and until when it is used.
-    pub(super) due: Cell<Instant>,
-    pub(super) expires: Cell<Instant>,
     /// A task is checking it.
     pub(super) refreshing: Cell<bool>,
 }
@@ -201,18 +198,12 @@ impl Resource {
             variants: Vec::new(),
             compressed: Vec::new(),
             checked: Cell::new(now),
-            due: Cell::new(now),
-            expires: Cell::new(now),
             refreshing: Cell::new(false),
         }
     }
 
-    /// The file system was checked at this time, which holds so long.
-    pub(super) fn mark_checked(&self, at: Instant, valid: Duration) {
-        let at = at.max(self.checked.get());
-        self.checked.set(at);
-        self.due.set(at.checked_add(valid / 2).unwrap_or(at));
-        self.expires.set(at.checked_add(valid).unwrap_or(at));
+    pub(super) fn mark_checked(&self, at: Instant) {
+        self.checked.set(at.max(self.checked.get()));
         self.refreshing.set(false);
     }
 

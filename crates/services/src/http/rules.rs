@@ -9,9 +9,10 @@ use super::auth::Auth;
 use super::options::ListingFormat;
 use super::proxies::Networks;
 use super::redirect::Redirect;
+use super::response::Field;
 use crate::rate::RateLimit;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
-use httparse::Header;
+use http::{HeaderName, HeaderValue};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -136,12 +137,9 @@ impl FromStr for Protection {
     }
 }
 
-/// The name and the value of a header field.
+/// A header field that the operator chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderField {
-    name: String,
-    value: String,
-}
+pub struct HeaderField(Field);
 
 impl HeaderField {
     /// A field that the operator chooses.
@@ -165,19 +163,13 @@ impl HeaderField {
 
     fn any(name: &str, value: &str) -> Result<HeaderField, String> {
         let value = value.trim();
-        let line = format!("{name}:{value}\r\n\r\n");
-        match httparse::parse_headers(line.as_bytes(), &mut [httparse::EMPTY_HEADER; 2]) {
-            Ok(httparse::Status::Complete((length, [Header { .. }])))
-                if length == line.len() && !value.is_empty() =>
-            {
-                Ok(HeaderField { name: name.to_owned(), value: value.to_owned() })
+        let parsed = HeaderValue::from_bytes(value.as_bytes());
+        match (HeaderName::from_bytes(name.as_bytes()), parsed) {
+            (Ok(_), Ok(parsed)) if !value.is_empty() => {
+                Ok(HeaderField((Cow::Owned(name.to_owned()), parsed)))
             }
             _ => Err(format!("`{name}: {value}` is not a header field")),
         }
-    }
-
-    pub(super) fn pair(&self) -> (&str, &str) {
-        (&self.name, &self.value)
     }
 }
 
@@ -335,19 +327,19 @@ impl<'a> Policy<'a> {
         self.0.iter().rev().find_map(|rule| get(rule))
     }
 
-    pub(super) fn headers(&self) -> Vec<(&'a str, &'a str)> {
-        let mut fields: Vec<(&str, &str)> = Vec::new();
+    pub(super) fn headers(&self) -> Vec<&'a Field> {
+        let mut fields: Vec<&Field> = Vec::new();
         for rule in self.adding(Protection::Headers) {
-            fields.retain(|(name, _)| {
-                !rule.headers.iter().any(|field| field.name.eq_ignore_ascii_case(name))
-            });
-            fields.extend(rule.headers.iter().map(HeaderField::pair));
+            let is_replaced =
+                |name: &str| rule.headers.iter().any(|field| field.0.0.eq_ignore_ascii_case(name));
+            fields.retain(|(name, _)| !is_replaced(name));
+            fields.extend(rule.headers.iter().map(|field| &field.0));
         }
         fields
     }
 
-    pub(super) fn cache_control(&self) -> Option<(&'a str, &'a str)> {
-        self.last(|rule| rule.cache_control.as_ref().map(HeaderField::pair))
+    pub(super) fn cache_control(&self) -> Option<&'a Field> {
+        self.last(|rule| rule.cache_control.as_ref().map(|field| &field.0))
     }
 
     /// Status and location, if the path is redirected.
@@ -475,8 +467,15 @@ mod tests {
             ("/a/x.css", &[("X-Css", "1"), ("x-frame-options", "SAMEORIGIN")], Some("no-cache")),
             ("/a/b/x.css", &[("X-Own", "2")], Some("max-age=1")),
         ] {
-            assert_eq!(policy(path).headers(), fields, "{path}");
-            assert_eq!(policy(path).cache_control().map(|(_, value)| value), cache, "{path}");
+            let policy = policy(path);
+            let text =
+                |(name, value): &'_ Field| (name.to_string(), value.to_str().unwrap().to_owned());
+            let found: Vec<_> = policy.headers().into_iter().map(text).collect();
+            let expected =
+                fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            assert_eq!(found, expected.collect::<Vec<_>>(), "{path}");
+            let found = policy.cache_control().map(|(_, value)| value.to_str().unwrap());
+            assert_eq!(found, cache, "{path}");
         }
         let client = Some(IpAddr::from([192, 0, 2, 1]));
         assert!(!policy("/x").has_rate() && policy("/a/b/c").has_rate(), "headers only");
@@ -525,7 +524,7 @@ mod tests {
     #[test]
     fn fields_are_complete_and_not_those_of_the_service() {
         let field = HeaderField::new("X-A", " b c ").unwrap();
-        assert_eq!(field.pair(), ("X-A", "b c"));
+        assert_eq!((&*field.0.0, field.0.1.as_bytes()), ("X-A", &b"b c"[..]));
         for (name, value) in [
             ("", "b"),
             ("a b", "c"),

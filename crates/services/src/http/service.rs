@@ -57,8 +57,8 @@ impl HttpService {
             // Files are served to every client that can reach them: an answer goes to a peer that
             // completed the TCP handshake.
             AllowList::any(),
-            settings.limits.connections,
-            settings.limits.connections_per_address,
+            settings.max_connections,
+            settings.max_connections_per_address,
         );
         let http = Http {
             settings: LiveSettings::new(settings),
@@ -230,13 +230,14 @@ impl WorkerService for Worker {
     }
 
     fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
-        let timeouts = self.generation().settings.timeouts;
+        let generation = self.generation();
+        let settings = &generation.settings;
         let time = match phase {
-            Phase::Silent | Phase::Handshake => timeouts.handshake,
-            Phase::Idle => timeouts.idle,
-            Phase::Head => timeouts.header,
-            Phase::Body => timeouts.body,
-            Phase::Sending => timeouts.send,
+            Phase::Silent | Phase::Handshake => settings.handshake_timeout,
+            Phase::Idle => settings.idle_timeout,
+            Phase::Head => settings.header_timeout,
+            Phase::Body => settings.body_timeout,
+            Phase::Sending => settings.send_timeout,
             Phase::Closing => CLOSING_MAX,
             // Reading from the disk has no limit.
             Phase::Working => return None,
@@ -259,15 +260,21 @@ impl WorkerService for Worker {
     }
 
     fn sweep_period(&self) -> Option<Duration> {
-        let timeouts = self.generation().settings.timeouts;
-        let all =
-            [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
+        let generation = self.generation();
+        let settings = &generation.settings;
+        let all = [
+            settings.handshake_timeout,
+            settings.header_timeout,
+            settings.body_timeout,
+            settings.idle_timeout,
+            settings.send_timeout,
+        ];
         let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
         Some((shortest / SWEEPS_PER_TIMEOUT).clamp(SWEEP_MIN, SWEEP_MAX))
     }
 
     fn drain_timeout(&self) -> Duration {
-        self.generation().settings.timeouts.drain
+        self.generation().settings.drain_timeout
     }
 
     fn housekeeping(&self) -> Option<Instant> {

@@ -9,11 +9,11 @@ use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, ServerCon
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig};
+use serde::Deserialize;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The ALPN names of the protocols (RFC 7301).
@@ -21,25 +21,15 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 
 /// The oldest version of TLS that clients may speak.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum MinVersion {
     /// TLS 1.2.
     #[default]
+    #[serde(rename = "1.2")]
     Tls12,
     /// TLS 1.3.
+    #[serde(rename = "1.3")]
     Tls13,
-}
-
-impl FromStr for MinVersion {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MinVersion, String> {
-        match text {
-            "1.2" => Ok(MinVersion::Tls12),
-            "1.3" => Ok(MinVersion::Tls13),
-            _ => Err("expected 1.2 or 1.3".to_owned()),
-        }
-    }
 }
 
 /// A certificate and its key.

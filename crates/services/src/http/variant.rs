@@ -91,9 +91,9 @@ impl Variant {
         }
         let policy = inputs.site.rules.policy(inputs.asked);
         let repeated_end = fields.len();
-        fields.extend(policy.cache_control().map(named));
+        fields.extend(policy.cache_control().cloned());
         let cache_control = repeated_end..fields.len();
-        fields.extend(policy.headers().into_iter().map(named));
+        fields.extend(policy.headers().into_iter().cloned());
         let chosen_end = fields.len();
         if let Content::Compressed(bytes) = &content {
             version.len = bytes.len() as u64;
@@ -195,7 +195,7 @@ impl Variant {
             None => self.fields[..self.cache_control.end].to_vec(),
             Some(policy) => {
                 let repeated = self.fields[..self.cache_control.start].iter().cloned();
-                repeated.chain(policy.cache_control().map(named)).collect()
+                repeated.chain(policy.cache_control().cloned()).collect()
             }
         }
     }
@@ -317,11 +317,6 @@ impl Variant {
 
 fn field(name: &'static str, text: &str) -> Field {
     (Cow::Borrowed(name), value(text))
-}
-
-/// A field that an operator chose.
-pub(super) fn named((name, text): (&str, &str)) -> Field {
-    (Cow::Owned(name.to_owned()), value(text))
 }
 
 /// The opaque part of the entity tag: when the file was modified, to the nanosecond, and its

@@ -108,11 +108,12 @@ impl Worker {
         path: &[u8],
     ) -> Option<Rc<Resource>> {
         let resource = generation.cache.get(site, path)?;
-        let now = self.clock.now();
-        if now >= resource.expires.get() {
+        let valid = generation.settings.cache_valid;
+        let age = self.clock.now().saturating_duration_since(resource.checked.get());
+        if age >= valid {
             return None;
         }
-        if now >= resource.due.get() && !resource.refreshing.replace(true) {
+        if age >= valid / 2 && !resource.refreshing.replace(true) {
             let (worker, path) = (Rc::clone(self), path.to_vec());
             let generation = Rc::clone(generation);
             spawn(async move {
@@ -188,14 +189,14 @@ impl Worker {
         if let Some(known) = cache.get(site, path)
             && known.is_of(&found, &self.clock)
         {
-            known.mark_checked(asked, settings.cache.valid);
+            known.mark_checked(asked);
             return Ok(known);
         }
         self.counters.cache_loads.add(1);
         let above = settings.sendfile_above;
         let resource =
             Rc::new(Resource::load(files, path, above, found, asked, &self.clock).await?);
-        resource.mark_checked(asked, settings.cache.valid);
+        resource.mark_checked(asked);
         // A later request may have finished earlier.
         match cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),
@@ -262,8 +263,9 @@ impl LiveSettings {
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
         let settings = Arc::clone(&current);
         drop(current);
-        let (limits, sites) = (settings.cache, settings.sites.names().count());
-        let cache = Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites);
+        let (bytes, files) =
+            (settings.cache_bytes / workers, settings.cache_files.div_ceil(workers));
+        let cache = Cache::new(bytes, files, settings.sites.names().count());
         let durations = durations.map(|durations| durations.of_sites(&settings.sites));
         let durations = durations.unwrap_or_default();
         Generation { number, settings, cache, loads: Loads::default(), durations }
@@ -273,7 +275,7 @@ impl LiveSettings {
 /// Half of the descriptors are for connections.
 fn bounded(mut settings: HttpSettings) -> HttpSettings {
     let files_max = usize::try_from(descriptor_limit() / 2).unwrap_or(usize::MAX);
-    settings.cache.files = settings.cache.files.min(files_max);
+    settings.cache_files = settings.cache_files.min(files_max);
     settings
 }
 

@@ -31,22 +31,6 @@ const IDLE_WAITS: u32 = 2;
 const FAILURES_MAX: u32 = 100;
 const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Counts of the loop; the socket has the others.
-#[derive(Debug, Default)]
-struct Tally {
-    received_bytes: Cell<u64>,
-    from_self: Cell<u64>,
-    bad_source: Cell<u64>,
-    not_allowed: Cell<u64>,
-    over_rate: Cell<u64>,
-    handed_over: Cell<u64>,
-    handed_over_bytes: Cell<u64>,
-}
-
-fn add(count: &Cell<u64>, amount: usize) {
-    count.set(count.get() + amount as u64);
-}
-
 #[derive(Debug)]
 pub(super) struct Port {
     socket: UdpSocket,
@@ -60,7 +44,8 @@ pub(super) struct Port {
     /// The kernel accepts no more datagrams: the remaining ones are finite.
     sealed: Cell<bool>,
     failures: Cell<u32>,
-    tally: Tally,
+    /// Counts of the loop; the socket has the others. `waiting` are all answers that were handed over.
+    tally: RefCell<UdpCounters>,
 }
 
 impl Port {
@@ -75,7 +60,7 @@ impl Port {
             deadline: Cell::new(None),
             sealed: Cell::new(false),
             failures: Cell::new(0),
-            tally: Tally::default(),
+            tally: RefCell::default(),
         }
     }
 
@@ -92,18 +77,10 @@ impl Port {
     pub(super) fn counters(&self) -> UdpCounters {
         // The kernel refuses only the question for its drops, and only before Linux 4.12.
         let sockets = self.socket.stats().unwrap_or_default();
-        let tally = &self.tally;
+        let mut counters = *self.tally.borrow();
         let over = sockets.sent + sockets.send_errors.total();
-        UdpCounters {
-            sockets,
-            received_bytes: tally.received_bytes.get(),
-            sent_bytes: tally.handed_over_bytes.get(),
-            waiting: tally.handed_over.get().saturating_sub(over),
-            from_self: tally.from_self.get(),
-            bad_source: tally.bad_source.get(),
-            not_allowed: tally.not_allowed.get(),
-            over_rate: tally.over_rate.get(),
-        }
+        counters.waiting = counters.waiting.saturating_sub(over);
+        UdpCounters { sockets, ..counters }
     }
 
     /// Waits for datagrams; ends without any at `until`, and when the drain begins.
@@ -135,8 +112,9 @@ impl Port {
     /// Sends all `answers`; those left at the deadline are dropped, and remain among the waiting.
     async fn send(&self, answers: &mut Vec<Datagram>) {
         for answer in answers.iter() {
-            add(&self.tally.handed_over, answer.datagrams());
-            add(&self.tally.handed_over_bytes, answer.data.len());
+            let mut tally = self.tally.borrow_mut();
+            tally.waiting += answer.datagrams() as u64;
+            tally.sent_bytes += answer.data.len() as u64;
         }
         while !answers.is_empty() {
             let send = self.socket.send_batch(answers);
@@ -153,24 +131,25 @@ impl Port {
 
     /// Counts a received buffer; true if it is to be answered.
     fn admit(&self, received: &Received) -> bool {
-        add(&self.tally.received_bytes, received.data.len());
+        let mut tally = self.tally.borrow_mut();
+        tally.received_bytes += received.data.len() as u64;
         // A truncated datagram is not what was sent. (Counted by the runtime.)
         if received.truncated {
             return false;
         }
         let (source, datagrams) = (received.from, received.datagrams());
         let refused = if self.is_own(source) {
-            &self.tally.from_self
+            &mut tally.from_self
         } else if !is_one_host(source) {
-            &self.tally.bad_source
+            &mut tally.bad_source
         } else if !self.allow.admits(source.ip()) {
-            &self.tally.not_allowed
+            &mut tally.not_allowed
         } else if self.is_over_rate(source.ip(), datagrams) {
-            &self.tally.over_rate
+            &mut tally.over_rate
         } else {
             return true;
         };
-        add(refused, datagrams);
+        *refused += datagrams as u64;
         false
     }
 

@@ -8,10 +8,9 @@ use crate::http::auth::Credentials;
 use crate::http::date::Clock;
 use crate::http::request::Request;
 use crate::http::response::Reason;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Write};
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// Longest part of a request line that is logged, in bytes; longer ones are cut.
@@ -21,7 +20,8 @@ const REQUEST_BYTES_MAX: usize = 4096;
 const FIELD_BYTES_MAX: usize = 1024;
 
 /// The format of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
     /// The format that is called so, followed by the seconds that the request took and `+`, `-`
     /// or `X`: the connection stays, ends, or ended before the answer was handed over whole.
@@ -31,19 +31,6 @@ pub enum LogFormat {
     VhostCombined,
     /// A JSON object.
     Json,
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LogFormat, String> {
-        match text {
-            "combined" => Ok(LogFormat::Combined),
-            "vhost-combined" => Ok(LogFormat::VhostCombined),
-            "json" => Ok(LogFormat::Json),
-            _ => Err("expected combined, vhost-combined or json".to_owned()),
-        }
-    }
 }
 
 /// The state of the connection after the answer.

@@ -124,16 +124,14 @@ pub(super) async fn exchange(
     let began = worker.clock.now();
     let generation = worker.generation();
     let (line, is_to_head) = (line_of(&worker, &parts), parts.method == http::Method::HEAD);
-    let limits = generation.settings.limits.head;
+    let limits = generation.settings.head;
     let request = Request::from_http2(parts, !body.is_end_stream(), limits);
     let call = match &request {
         Ok(request) => Ok(Call::new(&worker, generation, stream.transport, request)),
         Err(status) => Err(*status),
     };
-    let mut record = match &call {
-        Ok(call) => Exchange::begin(call, || line.into(), began),
-        Err(_) => Exchange::begin_unread(&worker, stream.transport, &line, began),
-    };
+    let (transport, read) = (stream.transport, call.as_ref().ok());
+    let mut record = Exchange::begin(&worker, transport, read, || line.into(), began);
     let response = async {
         match &call {
             Ok(call) => respond_to(call, &mut body, &respond).await,
@@ -164,7 +162,7 @@ pub(super) async fn exchange(
     if left > 0 {
         stream.is_sending = true;
         stream.shared.sending.set(stream.shared.sending.get() + 1);
-        let patience = worker.generation().settings.timeouts.send;
+        let patience = worker.generation().settings.send_timeout;
         let mut content = Content {
             worker: &worker,
             record: &mut record,
@@ -218,7 +216,7 @@ async fn skip_body(
     respond: &RefCell<SendResponse<Chunk>>,
 ) -> Result<(), Status> {
     let settings = &call.generation.settings;
-    let mut allowance = settings.limits.body_bytes;
+    let mut allowance = settings.max_body_bytes;
     if let Framing::Length(length) = call.request.framing
         && length > allowance
     {
@@ -242,7 +240,7 @@ async fn skip_body(
         }
         Ok(())
     };
-    timeout(settings.timeouts.body, skip).await.unwrap_or(Err(Status::REQUEST_TIMEOUT))
+    timeout(settings.body_timeout, skip).await.unwrap_or(Err(Status::REQUEST_TIMEOUT))
 }
 
 struct Content<'s> {
