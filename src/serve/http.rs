@@ -227,15 +227,8 @@ fn run(
     let log =
         prepared.change_rights(&args, &started, || server.log.open(workers, owner.as_ref()))?;
     let Prepared { runtime, sandbox, .. } = prepared;
-    let service = match &log {
-        Some(log) => service.log_to(log),
-        None => service,
-    };
-    let service = match &admin {
-        Some(_) => service.with_durations(),
-        None => service,
-    };
-    let service = service.on_error(|line| notices::tell(format!("twinring: {line}")));
+    let tell = |line| notices::tell(format!("twinring: {line}"));
+    let service = service.observed(log.clone(), admin.is_some(), tell);
     let engine = engine_name(runtime.features(), both.is_some());
     let observer = service.observer(engine, service.metrics());
     let mut subject = Subject::new("http", service.addresses(), service.counters());

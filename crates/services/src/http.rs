@@ -1,14 +1,13 @@
 //! Static files over HTTP/1.1, 1.0 and 2, according to RFC 9110, RFC 9112 and RFC 9113.
 //!
 //! The path of a request: `connection` receives it, `http1` or `http2` has it read into a `request`, `answer` finds
-//! the answer (a `response`) with the `cache` and its `variant`s, and the transport sends it (`head`, `sending`).
+//! the answer (a `response`) with the `cache` and its `variant`s, and the transport sends it (`sending`).
 //! The `exchange` records how it ended, in the access log and in the metrics.
 //!
-//! Beside this path: `rules` say what holds for a path; `redirect` and `auth` come before all files, `path` turns
-//! targets into file names, `resource` reads files, `conditional` and `range` decide on requests for less than a whole
-//! file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls` encrypts.
-//!
-//! For the operator, `hosts` selects the site, and `admin` reports health and metrics (`metrics`).
+//! Beside this path: `hosts` selects the site, `rules` say what holds for a path; `redirect` and `auth` come before all
+//! files, `target` turns targets into file names, `resource` reads files, `conditional` decides on requests for less
+//! than a whole file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls`
+//! encrypts, and `admin` reports health and `metrics`.
 
 mod access_log;
 mod admin;

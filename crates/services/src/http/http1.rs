@@ -28,62 +28,31 @@ use twinring::{RecvBuf, SendBuf};
 /// of the stream and one received buffer are all that a client can make pile up.
 const COLLECTED_BYTES_MAX: usize = 32 * 1024;
 
-#[derive(Debug, Default)]
+/// Received bytes that are not dealt with yet.
+#[derive(Debug)]
 pub(super) struct Input {
-    chunk: Option<RecvBuf>,
-    /// Bytes that had to be kept, from `start`; then there is no received buffer.
-    kept: Vec<u8>,
-    start: usize,
+    bytes: RecvBuf,
     scan: Scan,
 }
 
 impl Input {
-    fn bytes(&self) -> &[u8] {
-        self.chunk.as_deref().unwrap_or(&self.kept[self.start..])
-    }
-
-    fn is_empty(&self) -> bool {
-        match &self.chunk {
-            Some(chunk) => chunk.is_empty(),
-            None => self.start == self.kept.len(),
-        }
-    }
-
     fn add(&mut self, chunk: RecvBuf) {
-        if self.is_empty() {
-            (self.kept, self.start) = (Vec::new(), 0);
-            self.chunk = Some(chunk);
-        } else {
-            self.keep();
-            self.kept.drain(..self.start);
-            self.start = 0;
-            self.kept.extend_from_slice(&chunk);
-        }
+        self.bytes = match self.bytes.is_empty() {
+            true => chunk,
+            false => RecvBuf::from([&*self.bytes, &*chunk].concat()),
+        };
     }
 
     /// Moves the bytes out of the worker's pool, for the time of a wait.
     fn keep(&mut self) {
-        if let Some(chunk) = self.chunk.take() {
-            (self.kept, self.start) = (chunk.to_vec(), 0);
-        }
-    }
-
-    /// All bytes, in one buffer.
-    fn into_bytes(self) -> RecvBuf {
-        match self.chunk {
-            Some(chunk) => chunk,
-            None => RecvBuf::from(self.kept[self.start..].to_vec()),
-        }
+        self.bytes = RecvBuf::from(self.bytes.to_vec());
     }
 
     fn consume(&mut self, bytes: usize) {
         self.scan = Scan::default();
-        match &mut self.chunk {
-            Some(chunk) => chunk.advance(bytes),
-            None => self.start += bytes,
-        }
-        if self.is_empty() {
-            (self.chunk, self.kept, self.start) = (None, Vec::new(), 0);
+        self.bytes.advance(bytes);
+        if self.bytes.is_empty() {
+            self.bytes = RecvBuf::from(Vec::new());
         }
     }
 }
@@ -134,13 +103,13 @@ pub(super) async fn serve_connection(
     worker: &Rc<Worker>,
     connection: &Connection,
 ) -> io::Result<Option<RecvBuf>> {
-    let mut input = Input::default();
+    let mut input = Input { bytes: RecvBuf::from(Vec::new()), scan: Scan::default() };
     let mut collected = Collected::default();
     let mut answered = 0;
     let mut may_be_http2 =
         connection.tls.is_none() && worker.generation().settings.http2_streams.is_some();
     loop {
-        let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
+        let phase = if input.bytes.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
         if chunk.is_empty() {
             return Box::pin(connection.shutdown()).await.map(|()| None);
@@ -148,19 +117,19 @@ pub(super) async fn serve_connection(
         input.add(chunk);
         worker.clock.tick();
         if may_be_http2 {
-            let begins = input.bytes().len().min(PREFACE.len());
-            may_be_http2 = input.bytes()[..begins] == PREFACE[..begins];
+            let begins = input.bytes.len().min(PREFACE.len());
+            may_be_http2 = input.bytes[..begins] == PREFACE[..begins];
             match (may_be_http2, begins == PREFACE.len()) {
                 (false, _) => {}
                 (true, false) => continue,
-                (true, true) => return Ok(Some(input.into_bytes())),
+                (true, true) => return Ok(Some(input.bytes)),
             }
         }
         loop {
             let persistence = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
                 Next::Ready(message, mut exchange, persistence) => {
-                    let is_last = input.is_empty() || !persistence.stays();
+                    let is_last = input.bytes.is_empty() || !persistence.stays();
                     if is_last && collected.bytes.is_empty() {
                         connection.send(message).await?;
                         exchange.sent_whole();
@@ -187,7 +156,7 @@ pub(super) async fn serve_connection(
             }
         }
         collected.send(connection).await?;
-        if !input.is_empty() {
+        if !input.bytes.is_empty() {
             let began = connection.head_began.get();
             connection.head_began.set(began.or(Some(worker.clock.now())));
         }
@@ -197,7 +166,7 @@ pub(super) async fn serve_connection(
 /// Ends the connection behind its last answer. A client that announced its last request sends no
 /// data that a close could reset.
 async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
-    match persistence == Persistence::ClosesAsAsked && input.is_empty() {
+    match persistence == Persistence::ClosesAsAsked && input.bytes.is_empty() {
         true => connection.close_as_requested().await,
         false => connection.shutdown().await,
     }
@@ -213,7 +182,7 @@ fn next<'w>(
 ) -> Next<'w> {
     let generation = worker.generation();
     let limits = generation.settings.head;
-    let bytes = input.chunk.as_deref().unwrap_or(&input.kept[input.start..]);
+    let bytes = &*input.bytes;
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
         Ok(None) => return Next::More,
@@ -362,7 +331,7 @@ async fn receive_body(
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
     loop {
-        let taken = match skip.take(input.bytes()) {
+        let taken = match skip.take(&input.bytes) {
             Ok(taken) => taken,
             Err(status) => return Ok(Err(status)),
         };

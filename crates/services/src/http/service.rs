@@ -105,23 +105,20 @@ impl HttpService {
         Ok(self)
     }
 
-    /// Logs every request. The log must be opened for as many workers as the service has.
-    pub fn log_to(mut self, log: &AccessLog) -> HttpService {
-        self.service.log = Some(log.clone());
-        self
-    }
-
-    /// Calls `tell` with a line for each answer that says that something could not be had: why it is a 403, 500 or
-    /// 503, or a 404 because of a symbolic link. It is called by the workers, and must not block.
-    pub fn on_error(mut self, tell: impl Fn(String) + Send + Sync + 'static) -> HttpService {
-        self.service.errors = Some(Arc::new(tell));
-        self
-    }
-
-    /// Measures the durations of requests, for an observer.
-    pub fn with_durations(mut self) -> HttpService {
-        let workers = self.service.counters.len();
+    /// Logs every request in `log`, which must be opened for as many workers as the service has; measures the durations
+    /// of requests, for an observer; and calls `tell` with a line for each answer that says that something could not be
+    /// had: why it is a 403, 500 or 503, or a 404 because of a symbolic link. It is called by the workers, and must not
+    /// block.
+    pub fn observed(
+        mut self,
+        log: Option<AccessLog>,
+        durations: bool,
+        tell: impl Fn(String) + Send + Sync + 'static,
+    ) -> HttpService {
+        let workers = if durations { self.service.counters.len() } else { 0 };
         self.service.durations = (0..workers).map(|_| Arc::default()).collect();
+        self.service.log = log;
+        self.service.errors = Some(Arc::new(tell));
         self
     }
 

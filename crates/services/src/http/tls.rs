@@ -140,17 +140,11 @@ fn not_set_up(error: rustls::Error) -> String {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Selects a certificate by the name that the client expects (SNI, RFC 6066).
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Certificates {
     /// For clients that send no name, or one without a certificate of its own.
     default: Option<Arc<CertifiedKey>>,
     by_host: HostMap<Arc<CertifiedKey>>,
-}
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates").finish_non_exhaustive()
-    }
 }
 
 impl Certificates {
@@ -244,6 +238,7 @@ fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Cer
 /// The server's end of one TLS connection, without its socket: converts between bytes of the network and plain text
 /// of the peer. It holds at most one incomplete record (18 KiB; a handshake, 64 KiB), and
 /// outgoing data until it is taken.
+#[derive(Debug)]
 pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
     /// Decrypted data that was not taken yet.
@@ -251,12 +246,6 @@ pub(super) struct Encryption {
     ended: Cell<bool>,
     /// The peer did not send TLS, and gets an alert.
     failed: Cell<bool>,
-}
-
-impl fmt::Debug for Encryption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encryption").field("ended", &self.ended).finish_non_exhaustive()
-    }
 }
 
 impl Encryption {
