@@ -7,7 +7,7 @@ use crate::values;
 use clap::Args;
 use std::io;
 use std::net::SocketAddr;
-use twinring_services::http::{Admin, Pages};
+use twinring_services::http::{Admin, Observer};
 
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct AdminArgs {
@@ -41,8 +41,8 @@ pub(super) fn with_details<C>(subject: Subject<C>, admin: Option<&Admin>) -> Sub
 ///
 /// # Errors
 /// When its thread or engine cannot be started.
-pub(super) fn start(admin: Option<Admin>, pages: impl Pages) -> io::Result<Option<AtEnd>> {
+pub(super) fn start(admin: Option<Admin>, observer: Observer) -> io::Result<Option<AtEnd>> {
     let Some(admin) = admin else { return Ok(None) };
-    let running = admin.start(pages)?;
+    let running = admin.start(observer)?;
     Ok(Some(Box::new(move |_| drop(running))))
 }

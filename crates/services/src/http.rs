@@ -46,7 +46,7 @@ mod worker;
 
 pub use ::http::StatusCode as Status;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
-pub use admin::{Admin, Pages, RunningAdmin};
+pub use admin::{Admin, RunningAdmin};
 pub use auth::{Auth, Credentials, Realm, Users};
 pub use counters::HttpCounters;
 pub use hosts::{HostName, Site, Sites};

@@ -6,7 +6,7 @@
 
 use super::Status;
 use super::date::Clock;
-use super::metrics;
+use super::metrics::{self, Observer};
 use super::request::{HeadLimits, Method, Request, Scan, Storage};
 use super::response::{Body, Response};
 use super::response::{Persistence, render};
@@ -16,7 +16,6 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use twinring::{
@@ -33,21 +32,6 @@ const CONNECTION_MAX: Duration = Duration::from_secs(5);
 
 /// Bounds of a request.
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024 };
-
-/// The content of the admin service.
-pub trait Pages: Send + Sync + 'static {
-    /// For `/readyz`.
-    fn stage(&self) -> Stage;
-
-    /// For `/metrics`: the text format of Prometheus.
-    fn metrics(&self) -> String;
-
-    /// A further page: its media type, and its content.
-    fn page(&self, path: &str) -> Option<(&'static str, String)> {
-        let _none = path;
-        None
-    }
-}
 
 /// The bound address of the admin service, which does not answer yet.
 #[derive(Debug)]
@@ -77,14 +61,13 @@ impl Admin {
     ///
     /// # Errors
     /// When the thread or its engine cannot be started.
-    pub fn start(self, pages: impl Pages) -> io::Result<RunningAdmin> {
+    pub fn start(self, observer: Observer) -> io::Result<RunningAdmin> {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
         let handle = runtime.handle();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
-            let pages: Arc<dyn Pages> = Arc::new(pages);
             // An error means that it was stopped, or that the listener failed: then the port is
             // closed, which monitoring notices.
-            let _stopped = runtime.block_on(serve(self.listener, pages));
+            let _stopped = runtime.block_on(serve(self.listener, observer));
         })?;
         Ok(RunningAdmin { handle, thread: Some(thread) })
     }
@@ -110,7 +93,7 @@ impl Drop for RunningAdmin {
     }
 }
 
-async fn serve(listener: BoundListener, pages: Arc<dyn Pages>) -> io::Result<()> {
+async fn serve(listener: BoundListener, observer: Observer) -> io::Result<()> {
     let listener = TcpListener::from_bound(listener)?;
     let open = Rc::new(());
     loop {
@@ -119,16 +102,16 @@ async fn serve(listener: BoundListener, pages: Arc<dyn Pages>) -> io::Result<()>
         if Rc::strong_count(&open) > CONNECTIONS_MAX {
             continue;
         }
-        let (open, pages) = (Rc::clone(&open), Arc::clone(&pages));
+        let (open, observer) = (Rc::clone(&open), observer.clone());
         spawn(async move {
             let _open = open;
             // A peer that is too slow, or leaves, gets no answer.
-            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &*pages)).await;
+            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &observer)).await;
         });
     }
 }
 
-async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<()> {
+async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
     let mut received = Vec::new();
     let mut scan = Scan::default();
     let response = loop {
@@ -139,7 +122,7 @@ async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<(
         received.extend_from_slice(&chunk);
         match scan.find_end(&received, LIMITS) {
             Ok(None) => {}
-            Ok(Some(length)) => break answer(&received[..length], pages),
+            Ok(Some(length)) => break answer(&received[..length], observer),
             Err(status) => break Response::message(status),
         }
     };
@@ -151,14 +134,14 @@ async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<(
     Ok(())
 }
 
-fn answer(head: &[u8], pages: &dyn Pages) -> Response {
+fn answer(head: &[u8], observer: &Observer) -> Response {
     let mut storage = Storage::new();
     let request = match Request::parse(head, &mut storage, LIMITS) {
         Ok(request) => request,
         Err(status) => return Response::message(status),
     };
     let response = match request.method {
-        Method::Get | Method::Head => page(&request.path, pages),
+        Method::Get | Method::Head => page(&request.path, observer),
         Method::Options => Response::message(Status::NO_CONTENT),
         _ => Response::message(Status::METHOD_NOT_ALLOWED),
     };
@@ -168,20 +151,17 @@ fn answer(head: &[u8], pages: &dyn Pages) -> Response {
     }
 }
 
-fn page(path: &str, pages: &dyn Pages) -> Response {
+fn page(path: &str, observer: &Observer) -> Response {
     let plain = |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
     match path {
-        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, pages.metrics()),
+        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, observer.metrics()),
         "/healthz" => plain(Status::OK, "ok\n"),
-        "/readyz" => match pages.stage() {
+        "/readyz" => match observer.stage() {
             Stage::Ready => plain(Status::OK, "ready\n"),
             Stage::Starting => plain(Status::SERVICE_UNAVAILABLE, "starting\n"),
             Stage::Draining => plain(Status::SERVICE_UNAVAILABLE, "draining\n"),
         },
-        other => match pages.page(other) {
-            Some((media_type, content)) => text(Status::OK, media_type, content),
-            None => Response::message(Status::NOT_FOUND),
-        },
+        _ => Response::message(Status::NOT_FOUND),
     }
 }
 

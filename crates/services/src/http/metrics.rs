@@ -2,7 +2,6 @@
 //!
 //! Counters are per worker; durations are summed over the workers, by host.
 
-use super::admin::Pages;
 use super::counters::{BOUNDS_US, Durations, Shown, WorkerCounters, WorkerDurations};
 use super::service::HttpService;
 use super::worker::Http;
@@ -94,12 +93,13 @@ impl<S: Service> Server<S> {
     }
 }
 
-impl Pages for Observer {
-    fn stage(&self) -> Stage {
+impl Observer {
+    pub(super) fn stage(&self) -> Stage {
         self.stage.get()
     }
 
-    fn metrics(&self) -> String {
+    /// The text format of Prometheus.
+    pub(super) fn metrics(&self) -> String {
         let mut text = Exposition::default();
         text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
