@@ -103,12 +103,6 @@ pub fn estimate(pairs: &[Pair], level: f64, seed: u64) -> Option<Estimate> {
     })
 }
 
-/// As [`estimate`], of ratios without strata, by themselves.
-pub fn interval(ratios: &[f64], seed: u64) -> Option<Estimate> {
-    let pairs: Vec<Pair> = ratios.iter().map(|ratio| Pair { ratio: *ratio, stratum: 0 }).collect();
-    estimate(&pairs, 1.0 - CONFIDENCE, seed)
-}
-
 /// The logarithms, without what strata differ by: their mean is the mean of all, their scatter that within
 /// strata, as wide as if the means of the strata had been known. Where a stratum has too few pairs for that, the
 /// difference between strata stays a part of the scatter.
@@ -179,6 +173,11 @@ mod tests {
 
     fn pairs(ratios: &[(f64, usize)]) -> Vec<Pair> {
         ratios.iter().map(|(ratio, stratum)| Pair { ratio: *ratio, stratum: *stratum }).collect()
+    }
+
+    fn interval(ratios: &[f64], seed: u64) -> Option<Estimate> {
+        let ratios: Vec<(f64, usize)> = ratios.iter().map(|ratio| (*ratio, 0)).collect();
+        estimate(&pairs(&ratios), 1.0 - CONFIDENCE, seed)
     }
 
     #[test]
