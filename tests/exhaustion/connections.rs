@@ -1,18 +1,13 @@
 //! More connections than descriptors or memory (by RLIMIT_AS): those that fit are served, the others wait in the
 //! backlog, and all are served when there is room again. What does not fit at the start is an error.
 
-use crate::support::datagrams::{client, reflected};
 use crate::support::http::{Site, ask_on, get};
 use crate::support::load::{Bounded, command, sound};
 use crate::support::tls::{self, Identity};
 use crate::support::*;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
-use testing::{Test, engine_tests, tests};
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) const TESTS: &[Test] =
     tests![too_few_descriptors_to_start_with_are_an_error, a_load_reports_missing_descriptors];
@@ -20,7 +15,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     connections_without_a_descriptor_wait,
     connections_beyond_the_memory_wait,
     pools_that_do_not_fit_are_errors_at_the_start,
-    a_reflector_of_many_sources_keeps_within_its_memory
 ];
 
 const DESCRIPTORS: u64 = 48;
@@ -34,6 +28,11 @@ const TOLERANCE_BYTES: u64 = 4 << 20;
 /// Sets limits of a running server; false without CAP_SYS_RESOURCE, if the hard one is raised.
 fn limit(server: &Server, resource: Resource, current: Option<u64>, maximum: Option<u64>) -> bool {
     prlimit(Pid::from_raw(server.pid() as i32), resource, Rlimit { current, maximum }).is_ok()
+}
+
+/// What RLIMIT_AS limits: everything that is mapped, used or not.
+fn address_space_bytes(server: &Server) -> u64 {
+    server.status("VmSize:").trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
 }
 
 /// A server, and what its clients say first.
@@ -102,17 +101,25 @@ impl Setup {
     /// While `test` runs, another client that was connected before asks every 2 ms, and is answered.
     fn beside_another(&self, test: impl FnOnce()) {
         let mut stream = connect(self.addresses[1]);
-        let is_echo = self.answer == b"echo";
-        beside_another(
-            |number| match is_echo {
-                true => ping(&stream, &pattern(number, 1000)),
-                false => {
-                    let status = ask_on(&mut stream, &get("/hello.txt", "")).status;
-                    assert!(number > 0 && status == 503 || status == 200, "{status}");
+        let mut ask = |number| match self.answer {
+            b"echo" => ping(&stream, &pattern(number, 1000)),
+            _ => {
+                let status = ask_on(&mut stream, &get("/hello.txt", "")).status;
+                assert!(number > 0 && status == 503 || status == 200, "{status}");
+            }
+        };
+        ask(0);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _at_the_end = AtTheEnd(&done);
+            scope.spawn(|| {
+                for number in (1..).take_while(|number| *number == 1 || !done.load(Relaxed)) {
+                    ask(number);
+                    std::thread::sleep(Duration::from_millis(2));
                 }
-            },
-            test,
-        );
+            });
+            test();
+        });
     }
 
     /// Lets equal rounds of clients in until one leaves no more descriptors than the previous one, and little memory:
@@ -139,21 +146,6 @@ impl Setup {
         }
         panic!("each of {ROUNDS_MAX} rounds left descriptors or memory");
     }
-}
-
-fn beside_another(mut ask: impl FnMut(u64) + Send, test: impl FnOnce()) {
-    ask(0);
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let _at_the_end = AtTheEnd(&done);
-        scope.spawn(|| {
-            for number in (1..).take_while(|number| *number == 1 || !done.load(Relaxed)) {
-                ask(number);
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        });
-        test();
-    });
 }
 
 fn connections_without_a_descriptor_wait(engine: &str) {
@@ -206,10 +198,11 @@ fn connections_beyond_the_memory_wait(engine: &str) {
     for kind in ["echo", "http", "https"] {
         let setup = Setup::new(kind, twinring(), engine);
         let server = &setup.server;
-        let before = server.sockets();
+        let (before, memory_before) = (server.sockets(), server.memory_bytes());
+        let memory_bytes = std::cell::Cell::new(0);
         let all_are_let_in = || server.sockets() > before + CLIENTS;
         setup.beside_another(|| {
-            let most = server.address_space_bytes() + RESERVE_BYTES + (256 << 10);
+            let most = address_space_bytes(server) + RESERVE_BYTES + (256 << 10);
             let maximum = getrlimit(Resource::As).maximum;
             assert!(limit(server, Resource::As, Some(most), maximum));
             let mut waiting = setup.arrive(CLIENTS);
@@ -226,7 +219,13 @@ fn connections_beyond_the_memory_wait(engine: &str) {
                 all.extend(served);
                 waiting.is_empty() && all_are_let_in()
             });
+            let kept = memory_before + server.pool_bytes() + ONCE_BYTES;
+            memory_bytes.set(server.memory_bytes().saturating_sub(kept));
         });
+        if kind == "echo" {
+            let each = memory_bytes.get() / CLIENTS as u64;
+            assert!(each <= 1536, "{engine}: {each} bytes of user memory per idle connection");
+        }
         setup.clients_leave_nothing(CLIENTS);
         let ended = setup.server.end();
         assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
@@ -279,34 +278,4 @@ fn pools_that_do_not_fit_are_errors_at_the_start(engine: &str) {
         assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
         assert!(last.contains("ulimit -v"), "{told}");
     }
-}
-
-fn a_reflector_of_many_sources_keeps_within_its_memory(engine: &str) {
-    const SOURCES: u32 = 20_000;
-    let server = Server::udp(engine, &["--max-rate-per-source", "2000"]);
-    let own = client(server.address());
-    let most = server.address_space_bytes() + RESERVE_BYTES;
-    beside_another(
-        |number| reflected(&own, &pattern(number, 100)),
-        || {
-            assert!(limit(&server, Resource::As, Some(most), getrlimit(Resource::As).maximum));
-            for first in (0..SOURCES).step_by(250) {
-                let source = |number: u32| {
-                    let [_, high, middle, low] = (number + 1).to_be_bytes();
-                    let socket =
-                        UdpSocket::bind(SocketAddr::from(([127, high + 1, middle, low], 0)));
-                    let socket = socket.expect("an address of this machine");
-                    socket.connect(server.address()).expect("a route");
-                    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
-                    socket.send(&pattern(1, 64)).expect("room");
-                    socket
-                };
-                let sources: Vec<UdpSocket> = (first..first + 250).map(source).collect();
-                for source in &sources {
-                    assert_eq!(source.recv(&mut [0; 100]).expect("an answer"), 64);
-                }
-            }
-        },
-    );
-    assert!(server.end().count("sent") > u64::from(SOURCES));
 }

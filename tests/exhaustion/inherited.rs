@@ -7,13 +7,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use std::fs::{self, File};
-use std::io::Read;
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
-use testing::{Test, tests};
+use std::process::{Child, ExitStatus};
 
 pub(crate) const TESTS: &[Test] = tests![
     commands_end_on_signals_that_the_parent_blocked_or_ignored,

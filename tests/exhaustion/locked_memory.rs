@@ -2,7 +2,6 @@
 //! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
 
 use crate::support::{Server, connect, limited, pattern, ping, program_limited, run_to_its_end};
-use nix::unistd::geteuid;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,11 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use testing::{Test, tests};
 
-pub(crate) const TESTS: &[Test] = tests![
-    charged_rings_fail_by_name_and_fall_back_by_default,
-    a_service_can_be_restarted_at_once,
-    rights_that_are_dropped_later_do_not_count
-];
+pub(crate) const TESTS: &[Test] =
+    tests![a_service_can_be_restarted_at_once, rights_that_are_dropped_later_do_not_count];
 
 /// The command, where every user may execute it.
 fn binary_for_all() -> &'static Path {
@@ -46,46 +42,15 @@ fn somebody_new() -> u32 {
     OTHERS + std::process::id() % 100 * 40 + COUNT.fetch_add(1, Relaxed) % 40
 }
 
-/// The command with `memlock_kib` of locked memory, for an unprivileged user: another one than
-/// this, if this is root.
-fn unprivileged(memlock_kib: u32) -> Command {
-    let limits = format!("-l {memlock_kib}");
-    if !geteuid().is_root() {
-        return limited(&limits);
-    }
-    let mut command = program_limited(binary_for_all(), &limits);
-    let user = somebody_new();
-    command.uid(user).gid(user);
-    command
-}
-
 /// Whether rings are charged on this kernel.
 fn are_rings_charged() -> bool {
-    let mut probe = unprivileged(0);
+    let user = somebody_new();
+    let mut probe = program_limited(binary_for_all(), "-l 0");
+    probe.uid(user).gid(user);
     let (_, stdout, stderr) = run_to_its_end(probe.args(["probe", "--json"]));
     let line: serde_json::Value =
         serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
     line["refusal"]["layer"] == "memlock"
-}
-
-fn charged_rings_fail_by_name_and_fall_back_by_default() {
-    testing::needs_io_uring();
-    let charged = are_rings_charged();
-    let serve = |engine| {
-        let mut command = unprivileged(0);
-        command.args(["serve", "udp", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        command
-    };
-    let server = Server::spawn(serve("auto"));
-    assert_eq!(server.ready["engine"], if charged { "epoll" } else { "io_uring" });
-    let why_not = server.ready["why_not"].as_str().unwrap_or_default();
-    assert_eq!(why_not.contains("RLIMIT_MEMLOCK refuses io_uring"), charged, "{why_not}");
-    server.end();
-    if charged {
-        let (code, _, told) = run_to_its_end(&mut serve("io_uring"));
-        assert_eq!(code, Some(1), "{told}");
-        assert!(told.contains("ulimit -l") && told.lines().count() == 1, "{told}");
-    }
 }
 
 /// The kernel releases the memory charged for rings late. A restarted service, with a limit for as

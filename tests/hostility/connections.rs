@@ -1,15 +1,11 @@
 //! Hundreds of connections at once whose peers do not read, dribble, reset, or ask for what is expensive.
 
 use crate::siege::{attackers, withstand};
-use crate::support::http::{Site, get, read_response, set};
+use crate::support::http::{Site, get, set};
 use crate::support::tls::{self, Identity, VERSIONS};
 use crate::support::*;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::io::ErrorKind;
 use std::thread;
-use std::time::Duration;
-use testing::{Test, engine_tests, long_engine_tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     echo_peers_that_never_read_are_cut_and_leave_nothing,
@@ -17,10 +13,9 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     requests_and_handshakes_that_never_end_are_cut_and_leave_nothing,
     peers_that_reset_leave_nothing
 ];
-pub(crate) const LONG_TESTS: &[Test] = long_engine_tests![
-    http_peers_that_never_read_are_cut_and_leave_nothing,
-    others_are_served_beside_expensive_requests
-];
+
+pub(crate) const LONG_TESTS: &[Test] =
+    long_engine_tests![http_peers_that_never_read_are_cut_and_leave_nothing];
 
 /// What one peer that never reads may cost in memory: 256 KiB may be queued for it, 128 KiB unread from it, and
 /// 64 KiB be in between.
@@ -239,54 +234,4 @@ fn peers_that_reset_leave_nothing(engine: &str) {
         });
         assert!(ended.count("accepted") >= attacks * count as u64, "{}", ended.last);
     }
-}
-
-/// Fifty clients with wrong passwords, or that ask for long listings, for files that are not in the cache, or for
-/// what is to be compressed.
-fn others_are_served_beside_expensive_requests(engine: &str) {
-    let (site, etc) = (Site::usual(), Site::new());
-    // A password of bcrypt's cost 10, and another one.
-    let hash = b"ann:$2b$10$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n";
-    let users = etc.write("users", hash);
-    let wrong = "Authorization: Basic YW5uOm90aGVy\r\n";
-    let text = "a line of text that compresses well\n".repeat(10_000);
-    for number in 0..2_000 {
-        site.write(&format!("many/{number}.bin"), &[b'x'; 20_000]);
-    }
-    for number in 0..200 {
-        site.write(&format!("text/{number}.txt"), text.as_bytes());
-    }
-    site.settle();
-    let auth = format!(
-        "default.rule = [{{ match = '/private/**', auth = '{}' }}, {{ match = '/many/**', listing = 'html' }}]",
-        users.display()
-    );
-    let cache = ["server.cache-bytes = '1000000'", "server.cache-files = '10'"];
-    let arguments = [&["--stats", "1", &auth, "default.compress = ['br']"][..], &cache].concat();
-    let server = Server::http(engine, site.path(), &arguments);
-    let address = server.address();
-    withstand("http, asking for much", server, 256 << 20, |_, _| {
-        thread::scope(|scope| {
-            for client in 0..50 {
-                scope.spawn(move || {
-                    let mut stream = connect(address);
-                    for number in client * 37..client * 37 + 20 {
-                        let request = match client % 4 {
-                            0 => get("/private/x", wrong),
-                            1 => get("/many/", ""),
-                            2 => get(&format!("/many/{}.bin", number % 2_000), ""),
-                            _ => get(
-                                &format!("/text/{}.txt", number % 200),
-                                "Accept-Encoding: br\r\n",
-                            ),
-                        };
-                        stream.write_all(request.as_bytes()).expect("the server reads");
-                        if read_response(&mut stream, false).field("connection") == Some("close") {
-                            stream = connect(address);
-                        }
-                    }
-                });
-            }
-        });
-    });
 }

@@ -1,28 +1,20 @@
-//! `twinring lab`, from the command line to the bundle.
+//! `twinring lab`, `compare` and `advise`, from the command line to the bundle and the page.
 
-mod compare;
-mod http;
-mod measurements;
-mod pages;
+mod commands;
 mod peers;
-mod quick;
+mod protocols;
 mod runs;
 mod slurm;
 mod support;
 mod tcp;
-mod udp;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
-        compare::TESTS,
-        http::TESTS,
-        measurements::TESTS,
-        pages::TESTS,
+        commands::TESTS,
         peers::TESTS,
-        quick::TESTS,
+        protocols::TESTS,
         runs::TESTS,
         slurm::LONG_TESTS,
         tcp::TESTS,
-        udp::TESTS,
     ])
 }

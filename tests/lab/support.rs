@@ -2,51 +2,49 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use tempfile::TempDir;
+use std::process::Command;
 
-/// Ends the test where the lab gives up because other processes disturb what it measures.
-pub(crate) fn lab(arguments: &[&str]) -> Output {
+/// Runs the command: exit code, and what it said on standard output, and behind it on standard error. Ends the test where
+/// the lab gives up because other processes disturb what it measures.
+pub(crate) fn twinring(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    let output = command.arg("lab").args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let output = command.args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     if let Some(why) = said.lines().find(|line| line.contains("excluded blocks in a row")) {
         testing::needs("a quiet machine", why);
     }
-    output
+    (output.status.code(), said)
 }
 
-/// The bundle in a directory that had none before.
+/// The bundle in a directory that had none before, which holds.
 pub(crate) fn bundle_in(out: &Path) -> PathBuf {
     let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
-    bundles.next().expect("a bundle was written")
+    let bundle = bundles.next().expect("a bundle was written");
+    let (code, said) = twinring(&["lab", "verify", bundle.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    bundle
 }
 
 /// One short pair of everything in an experiment.
 pub(crate) struct Measured {
-    /// On standard output, and behind it on standard error.
     pub(crate) said: String,
     /// Of all that was run.
     pub(crate) runs: Vec<Value>,
-    pub(crate) bundle: PathBuf,
-    /// What the bundle is in.
-    _out: TempDir,
 }
 
 impl Measured {
-    /// Measures, checks that the bundle holds and that the files are gone that it was measured with.
+    /// Measures, and checks that the bundle holds and that the files are gone that it was measured with.
     pub(crate) fn take(arguments: &[&str], window_s: &str) -> Measured {
         let out = tempfile::tempdir().unwrap();
         let short = ["--pairs", "1", "--spares", "0", "--window", window_s, "--warmup", "0.2"];
         let into = ["--no-prices", "--out", out.path().to_str().unwrap()];
-        let output = lab(&[&["run"], arguments, &short, &into].concat());
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let (_, said) = twinring(&[&["lab", "run"], arguments, &short, &into].concat());
         let bundle = bundle_in(out.path());
-        let verified = lab(&["verify", bundle.to_str().unwrap()]);
-        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
         assert!(!bundle.join("work").exists());
         let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
-        let runs = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        Measured { said, runs, bundle, _out: out }
+        let runs: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(runs.len() >= 2, "{said}");
+        Measured { said, runs }
     }
 }

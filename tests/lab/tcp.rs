@@ -1,6 +1,6 @@
 //! TCP experiments from one end to the other: our own server, load generator and lab together.
 
-use crate::support::{Measured, lab};
+use crate::support::Measured;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -112,9 +112,6 @@ fn workers_have_a_cpu_each_and_all_of_them_count() {
     let said = &measured.said;
     assert!(said.contains("every cell with 2, 4, 8, 16 workers is left out"), "{said}");
     assert!(measured.runs.iter().all(|run| run["cell"].get("workers").is_none()));
-    let refused = lab(&["run", "scaling", "--net", "napi"]);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("several workers on napi"));
 }
 
 fn connections_come_and_go() {
@@ -140,19 +137,15 @@ fn features_of_a_subject_are_really_changed() {
     }
 }
 
-/// A command that stands for ssh or srun: it starts as many load generators on this machine as it is told.
-fn start_many(count: usize) -> String {
-    format!("sh -c 'for i in $(seq {count}); do \"$@\" & done; wait' sh")
-}
-
 fn a_command_may_start_several_load_generators_and_each_has_a_result() {
     // The commands that it starts take the usual engine for load.
     testing::needs_io_uring();
     let twinring = env!("CARGO_BIN_EXE_twinring");
+    // It stands for ssh or srun: it starts as many load generators on this machine as it is told.
+    let via = "sh -c 'for i in $(seq 2); do \"$@\" & done; wait' sh";
     let run = |announced: &str| {
-        let via = start_many(2);
         let axes = ["--set", "load_percent=0", "--subject", "epoll", "--subject", "again=epoll"];
-        let places = ["--via", &via, "--generators", announced, "--address", "127.0.0.1"];
+        let places = ["--via", via, "--generators", announced, "--address", "127.0.0.1"];
         let program = ["--via-program", twinring, "--lead", "1"];
         runs(&[&SMALL[..], &axes, &places, &program].concat())
     };

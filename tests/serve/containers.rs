@@ -1,7 +1,7 @@
 //! Servers in containers: with the default profile, which forbids io_uring, and with the one that
 //! `twinring seccomp` prints.
 
-use crate::support::{Server, connect, ping, rootfs, run};
+use crate::support::{Server, connect, ping, run};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
@@ -14,8 +14,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     the_probe_names_the_container_that_refuses_and_its_remedy
 ];
 
-pub(crate) const TESTS: &[Test] =
-    tests![the_printed_profile_permits_no_process_and_no_other_socket];
+pub(crate) const TESTS: &[Test] = tests![the_printed_profile_permits_no_process];
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
@@ -32,8 +31,18 @@ impl Root {
     fn new(program: &str) -> Option<Root> {
         testing::needs_root("it makes containers");
         testing::needs_program(program);
-        let directory = rootfs::make();
+        let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path();
+        for name in ["proc", "sys", "dev", "etc", "run", "tmp", "usr"] {
+            fs::create_dir(path.join(name)).expect("a directory");
+        }
+        for name in ["bin", "lib", "lib64"] {
+            std::os::unix::fs::symlink(format!("usr/{name}"), path.join(name)).expect("a link");
+        }
+        for name in ["etc/passwd", "etc/group", "etc/ld.so.cache"] {
+            fs::copy(format!("/{name}"), path.join(name)).expect("a file");
+        }
+        fs::write(path.join("etc/os-release"), "ID=test\n").expect("a file");
         fs::create_dir(path.join("site")).expect("a directory");
         fs::write(path.join("site/index.html"), "hello").expect("a file");
         fs::write(path.join("oci.json"), profile("oci")).expect("a file");
@@ -92,47 +101,38 @@ fn assert_sandboxed(ready: &Value, outside: &Value) {
 
 fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
     let Some(root) = Root::new("podman") else { return };
-    let echo = ["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine];
     let outside = Server::echo(engine, &[]).ready.clone();
-    for options in [&[][..], &["--security-opt=no-new-privileges"], &["--user=65534:65534"]] {
+    let http = ["http", "--root", "/site", "--access-log", "/tmp/log", "--user", "nobody"];
+    let echo = ["echo", "--workers", "2", "--admin", "127.0.0.1:0"];
+    for (options, service) in [
+        (&[][..], &echo[..]),
+        (&["--security-opt=no-new-privileges"], &echo),
+        (&["--user=65534:65534"], &echo),
+        (&[], &http),
+        (&[], &["udp", "--user", "nobody"]),
+    ] {
         let mut command = root.with_the_profile(options, "/twinring");
-        command.args(echo).args(["--workers", "2", "--admin", "127.0.0.1:0"]);
+        command.arg("serve").args(service).args(["--json", "--engine", engine]);
+        command.args(["--listen", "127.0.0.1:0"]);
         let server = Server::spawn(command);
         assert_eq!(server.ready["engine"], engine);
         assert_sandboxed(&server.ready, &outside);
-        ping(&connect(server.address()), b"hello");
+        if service == echo {
+            ping(&connect(server.address()), b"hello");
+        }
         std::thread::sleep(ATTACHED);
         let ended = server.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
     }
-    let http = ["http", "--root", "/site", "--listen", "127.0.0.1:0", "--access-log", "/tmp/log"];
-    let udp = ["udp", "--listen", "127.0.0.1:0"];
-    for service in [&http[..], &udp] {
-        let mut command = root.with_the_profile(&[], "/twinring");
-        command.arg("serve").args(service).args(["--json", "--engine", engine]);
-        command.args(["--user", "nobody"]);
-        let server = Server::spawn(command);
-        assert_eq!(server.ready["engine"], engine);
-        assert_sandboxed(&server.ready, &outside);
-        std::thread::sleep(ATTACHED);
-        assert_eq!(server.terminate().code, Some(0));
-    }
 }
 
-fn the_printed_profile_permits_no_process_and_no_other_socket() {
+fn the_printed_profile_permits_no_process() {
     let Some(root) = Root::new("podman") else { return };
     let mut shell = root.with_the_profile(&[], "/bin/sh");
     let output = shell.args(["-c", "ls /; echo no process"]).output().expect("a container");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("fork") && !output.status.success(), "{output:?}");
-    let profile: Value = serde_json::from_str(&profile("oci")).expect("JSON");
-    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
-    let calls = profile["syscalls"].as_array().expect("a list");
-    let names = |call: &Value| call["names"].as_array().expect("names").clone();
-    for never in ["ptrace", "mount", "fork", "vfork", "kill", "unshare", "bpf", "ioctl", "keyctl"] {
-        assert!(!calls.iter().flat_map(names).any(|name| name == never), "{never}");
-    }
 }
 
 fn the_probe_names_the_container_that_refuses_and_its_remedy(engine: &str) {

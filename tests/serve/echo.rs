@@ -2,30 +2,21 @@
 //! and while they end.
 
 use crate::support::*;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    degraded_features_echo_the_same_bytes,
     connections_are_limited_in_all_and_by_address,
     idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     every_byte_comes_back_in_order,
     every_byte_is_discarded_and_none_is_answered,
-    slow_readers_lose_nothing_and_are_bounded_while_others_are_served,
     several_addresses_of_both_families_and_several_workers,
-    the_port_can_be_bound_again_at_once,
     a_drain_closes_idle_connections_and_stops_accepting,
     a_drain_delivers_received_data_to_a_slow_reader,
     a_busy_connection_continues_during_the_drain,
     timeouts_reset_connections_that_are_stuck,
     a_second_signal_stops_at_once
 ];
-
-const ENGINE: &str = "auto";
 
 /// One byte, around the buffer sizes of both engines, and far above them; nothing at all: FIN is answered by FIN.
 fn every_byte_comes_back_in_order(engine: &str) {
@@ -71,31 +62,6 @@ fn every_byte_is_discarded_and_none_is_answered(engine: &str) {
     assert_eq!((ended.count("received_bytes"), ended.count("sent_bytes")), (3_000_018, 0));
 }
 
-/// One may have 256 KiB queued, 128 KiB unread and a buffer in hand.
-fn slow_readers_lose_nothing_and_are_bounded_while_others_are_served(engine: &str) {
-    let server = Server::echo(engine, &[]);
-    ping(&connect(server.address()), &pattern(1, 70_000));
-    let before = server.memory_bytes();
-    let sent = pattern(2, 24 << 20);
-    let slow: Vec<TcpStream> = (0..10).map(|_| connect(server.address())).collect();
-    let stuck = |stream| {
-        let written = write_until_stuck(stream, &sent);
-        assert!(written < sent.len(), "the server takes without bound");
-        written
-    };
-    let written: Vec<usize> = std::thread::scope(|scope| {
-        let all: Vec<_> = slow.iter().map(|stream| scope.spawn(move || stuck(stream))).collect();
-        all.into_iter().map(|one| one.join().expect("no panic")).collect()
-    });
-    let growth = server.memory_bytes().saturating_sub(before);
-    let bound = ONCE_BYTES + 10 * (512 << 10) + server.pool_bytes();
-    assert!(growth < bound, "{engine}: ten slow readers cost {growth} bytes");
-    (0..20).for_each(|number| ping(&connect(server.address()), &pattern(number, 10_000)));
-    let writer = write_and_finish(&slow[0], sent[written[0]..].to_vec());
-    assert_same(&read_to_end(&slow[0]).expect("a clean end"), &sent);
-    writer.join().expect("no panic").expect("everything was written");
-}
-
 fn several_addresses_of_both_families_and_several_workers(engine: &str) {
     testing::needs_ipv6();
     testing::needs_cpus(2);
@@ -106,41 +72,6 @@ fn several_addresses_of_both_families_and_several_workers(engine: &str) {
         streams.iter().for_each(|stream| ping(stream, b"to whichever worker"));
     }
     assert_eq!(server.end().count("accepted"), 40);
-}
-
-fn degraded_features_echo_the_same_bytes() {
-    let degraded = [
-        ["--uring", "multishot=off"],
-        ["--uring", "buffer_count=4,buffer_bytes=256"],
-        ["--uring", "gather=off"],
-        ["--epoll", "buffer_count=4,buffer_bytes=64"],
-    ];
-    let sent = pattern(6, 2 << 20);
-    for arguments in degraded {
-        let engine = if arguments[0] == "--uring" { "io_uring" } else { "epoll" };
-        let server = Server::echo(engine, &arguments);
-        let stream = connect(server.address());
-        let writer = write_and_finish(&stream, sent.clone());
-        assert_same(&read_to_end(&stream).expect("a clean end"), &sent);
-        writer.join().expect("no panic").expect("everything was written");
-        server.end();
-    }
-}
-
-fn the_port_can_be_bound_again_at_once(engine: &str) {
-    // On an address of its own: no other program gets the port in between.
-    let first = Server::echo_on("127.0.0.9:0", engine, &[]);
-    let address = first.address();
-    let peers: Vec<TcpStream> = (0..10).map(|_| connect(address)).collect();
-    peers.iter().for_each(|peer| ping(peer, b"first"));
-    first.end();
-    let second = Server::echo_on(&address.to_string(), engine, &[]);
-    let peer = connect(address);
-    ping(&peer, b"second");
-    second.kill();
-    let third = Server::echo_on(&address.to_string(), engine, &["--workers", "2"]);
-    ping(&connect(address), b"third");
-    drop(third);
 }
 
 fn connections_are_limited_in_all_and_by_address() {

@@ -3,8 +3,6 @@
 use crate::support::http::Is::*;
 use crate::support::http::*;
 use crate::support::*;
-use std::io::Read;
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     the_content_is_the_file_in_every_coding,

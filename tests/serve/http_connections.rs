@@ -2,12 +2,10 @@
 //! shutdown.
 
 use crate::support::http::*;
+use crate::support::namespace::in_a_namespace;
+use crate::support::tls::{Identity, encrypted, serve};
 use crate::support::*;
 use memchr::memmem;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     connections_closed_on_request_free_their_place,
@@ -19,14 +17,12 @@ pub(crate) const TESTS: &[Test] = tests![
     readiness_ends_with_the_drain_and_liveness_stays
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    what_was_answered_arrives_behind_a_shutdown,
     connections_stay_and_close_as_they_should,
-    pipelined_requests_are_answered_in_order,
     a_slow_reader_is_served_until_it_stalls,
     a_shutdown_finishes_started_requests,
     a_drain_that_takes_too_long_is_cut
 ];
-
-const ENGINE: &str = "auto";
 
 fn connections_stay_and_close_as_they_should(engine: &str) {
     let site = Site::usual();
@@ -61,8 +57,7 @@ fn connections_stay_and_close_as_they_should(engine: &str) {
 
 /// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
 fn connections_closed_on_request_free_their_place() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["server.max-connections = '1'"]);
+    let (_site, server) = served(&["server.max-connections = '1'"]);
     let mut open = Vec::new();
     for target in ["/hello.txt", "/large.bin", "/nothing"].repeat(5) {
         let mut stream = connect(server.address());
@@ -75,33 +70,8 @@ fn connections_closed_on_request_free_their_place() {
     assert_eq!((ended.count("accepted"), ended.count("refused")), (15, 0));
 }
 
-fn pipelined_requests_are_answered_in_order(engine: &str) {
-    let site = Site::usual();
-    let targets = [
-        ("/hello.txt", 200, 36),
-        ("/", 200, 14),
-        ("/large.bin", 200, 700_001),
-        ("/nothing", 404, 14),
-        ("/empty.txt", 200, 0),
-        ("/sub", 301, 22),
-    ];
-    let expected: Vec<_> = targets.into_iter().cycle().take(200).collect();
-    let requests: String = expected.iter().map(|(target, ..)| get(target, "")).collect();
-    let server = Server::http(engine, site.path(), &[]);
-    let stream = connect(server.address());
-    let writer = write_and_finish(&stream, requests.into_bytes());
-    let answers = responses(&read_to_end(&stream).expect("a clean end"));
-    writer.join().expect("no panic").expect("all was written");
-    assert_eq!(answers.len(), expected.len());
-    for (answer, (target, status, length)) in answers.iter().zip(expected) {
-        assert_eq!((answer.status, answer.body.len()), (status, length), "{target}");
-    }
-    assert_eq!(server.end().count("requests"), 200);
-}
-
 fn the_last_request_of_a_connection_closes_it() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["server.max-requests = '3'"]);
+    let (_site, server) = served(&["server.max-requests = '3'"]);
     let requests = get("/hello.txt", "").repeat(5);
     let answers = responses(&talk_until_closed(server.address(), requests.as_bytes()));
     let closes: Vec<_> = answers.iter().map(|answer| answer.field("connection")).collect();
@@ -109,8 +79,7 @@ fn the_last_request_of_a_connection_closes_it() {
 }
 
 fn idle_connections_are_closed_without_a_word() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["server.idle-timeout = '500ms'"]);
+    let (_site, server) = served(&["server.idle-timeout = '500ms'"]);
     let silent = connect(server.address());
     let mut idle = connect(server.address());
     assert_eq!(ask_on(&mut idle, &get("/", "")).status, 200);
@@ -214,8 +183,7 @@ fn request_timeouts_hold_during_a_drain() {
 
 /// It got EPIPE after two seconds, and a reset that discards what it has not read.
 fn a_slow_upload_behind_a_refusal_loses_no_answer() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &[]);
+    let (_site, server) = served(&[]);
     let mut client = connect(server.address());
     let head = get("/hello.txt", "Content-Length: 100000000\r\n");
     client.write_all(head.as_bytes()).expect("the server reads");
@@ -270,4 +238,73 @@ fn readiness_ends_with_the_drain_and_liveness_stays() {
     let ended = server.wait();
     assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
     assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
+}
+
+const DELIVERED_BYTES: usize = 2_000_000;
+
+/// Fetches a file over each protocol, and calls `shut_down` while all of them are under way.
+fn fetch(addresses: [SocketAddr; 3], rate: Option<&str>, shut_down: impl FnOnce()) {
+    let [http1, http2, tls] = addresses;
+    let into = tempfile::tempdir().expect("a directory for temporary files");
+    let protocols = [
+        ("http", http1, "--http1.1"),
+        ("http", http2, "--http2-prior-knowledge"),
+        ("https", tls, "--http1.1"),
+        ("https", tls, "--http2"),
+    ];
+    let clients = protocols.map(|(scheme, address, protocol)| {
+        let name = format!("{scheme} {protocol}");
+        let file = into.path().join(&name);
+        let mut curl = Command::new("curl");
+        curl.args(["-sSNk", "-m", "60", protocol, "-o"]).arg(&file);
+        curl.args(rate.iter().flat_map(|rate| ["--limit-rate", rate]));
+        let curl = curl.arg(format!("{scheme}://{address}/large.bin")).spawn();
+        (name, file, curl.expect("curl starts"))
+    });
+    wait_until("all have begun", || {
+        let begun = |it: &std::path::PathBuf| it.metadata().is_ok_and(|it| it.len() > 0);
+        clients.iter().all(|(_, file, _)| begun(file))
+    });
+    shut_down();
+    for (name, file, mut curl) in clients {
+        let status = curl.wait().expect("a child");
+        let bytes = file.metadata().expect("a file").len();
+        assert!(
+            status.success() && bytes == DELIVERED_BYTES as u64,
+            "{name}: {status}, {bytes} bytes"
+        );
+    }
+}
+
+/// Calls this with a rate for slow clients, and without one over a slow link.
+fn slowly(test: impl Fn(Option<&str>) + Sync) {
+    testing::needs_program("curl");
+    testing::needs_program("tc");
+    in_a_namespace(|| {
+        test(Some("700k"));
+        for command in [
+            "ip link set lo mtu 1500",
+            "tc qdisc add dev lo root tbf rate 16mbit burst 32kb latency 50ms",
+        ] {
+            let words: Vec<_> = command.split(' ').collect();
+            let output = Command::new(words[0]).args(&words[1..]).output().expect("it starts");
+            if !output.status.success() {
+                testing::needs("tc with tbf", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+        test(None);
+    });
+}
+
+/// They were cut on HTTP/2: the client's next WINDOW_UPDATE drew a reset, which discards what was not sent yet.
+fn what_was_answered_arrives_behind_a_shutdown(engine: &str) {
+    slowly(|rate| {
+        let (site, identity) = (Site::usual(), Identity::new());
+        site.write("large.bin", &pattern(1, DELIVERED_BYTES));
+        let server = serve(engine, site.path(), &identity, &["server.drain-timeout = '50s'"]);
+        let clear = server.address();
+        fetch([clear, clear, encrypted(&server)], rate, || server.signal(Signal::SIGTERM));
+        let ended = server.wait();
+        assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+    });
 }

@@ -4,14 +4,8 @@
 use crate::support::http::*;
 use crate::support::*;
 use memchr::memmem;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_changed_file_is_served_within_the_stated_time,
     a_large_404_page_may_be_rewritten_in_place,
     the_cache_keeps_within_its_bounds,
     out_of_descriptors_files_get_503,
@@ -24,7 +18,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_file_that_grows_is_sent_to_the_length_that_was_announced
 ];
 
-const ENGINE: &str = "auto";
 const WAYS: [&str; 2] = ["sendfile", "read"];
 
 /// `length` times the same byte: a version of a file that cannot be mistaken for another.
@@ -41,37 +34,34 @@ fn read_while_changing(
 ) -> (u64, u64) {
     let done = AtomicBool::new(false);
     let (whole, broken) = (AtomicU64::new(0), AtomicU64::new(0));
-    let address = server.address();
+    let read = || {
+        let mut stream = connect(server.address());
+        let request = get(target, "Connection: close\r\n");
+        stream.write_all(request.as_bytes()).expect("the server reads");
+        let mut bytes = Vec::new();
+        let _cut = stream.read_to_end(&mut bytes);
+        let end = memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |end| end + 4);
+        let (head, body) = (String::from_utf8_lossy(&bytes[..end]), &bytes[end..]);
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let length: Option<usize> = length.map(|length| length.parse().expect("a number"));
+        if length.is_none_or(|length| body.len() < length) {
+            broken.fetch_add(1, Ordering::Relaxed);
+        } else if head.starts_with("HTTP/1.1 200") {
+            // Every byte is like the one before it.
+            let others = body.get(1..).unwrap_or_default();
+            assert!(body.starts_with(others), "a mix of two versions");
+            assert_eq!(Some(body.len()), length);
+            whole.fetch_add(u64::from(!body.is_empty()), Ordering::Relaxed);
+        } else {
+            assert!(["404", "503"].contains(&&head[9..12]), "{head}");
+        }
+    };
     std::thread::scope(|scope| {
         let _at_the_end = AtTheEnd(&done);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    let mut stream = connect(address);
-                    let request = get(target, "Connection: close\r\n");
-                    stream.write_all(request.as_bytes()).expect("the server reads");
-                    let mut bytes = Vec::new();
-                    let ended = stream.read_to_end(&mut bytes);
-                    let Some(end) = memmem::find(&bytes, b"\r\n\r\n") else {
-                        broken.fetch_add(1, Ordering::Relaxed);
-                        continue;
-                    };
-                    let (head, body) = (str::from_utf8(&bytes[..end]), &bytes[end + 4..]);
-                    let head = head.expect("a head of ASCII characters");
-                    let length =
-                        head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
-                    let length: usize = length.expect("a length").parse().expect("a number");
-                    if ended.is_err() || body.len() < length {
-                        broken.fetch_add(1, Ordering::Relaxed);
-                    } else if head.starts_with("HTTP/1.1 200") {
-                        // Every byte is like the one before it.
-                        let others = body.get(1..).unwrap_or_default();
-                        assert!(body.starts_with(others), "a mix of two versions");
-                        assert_eq!(body.len(), length);
-                        whole.fetch_add(u64::from(length > 0), Ordering::Relaxed);
-                    } else {
-                        assert!(["404", "503"].contains(&&head[9..12]), "{head}");
-                    }
+                    read();
                 }
             });
         }
@@ -116,33 +106,6 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
         (0..5).for_each(|_| assert_same(&ask(&server, &get(&target, "")).body, &last));
         server.end();
     }
-}
-
-fn a_changed_file_is_served_within_the_stated_time() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["server.cache-valid = '300ms'"]);
-    let mut stream = connect(server.address());
-    for (number, name) in ["hello.txt", "large.bin"].into_iter().cycle().take(6).enumerate() {
-        let target = format!("/{name}");
-        ask_on(&mut stream, &get(&target, ""));
-        let content = version(number as u64, 100_000 * (number % 2) + 50);
-        site.replace(name, &content, MODIFIED_S + number as u64);
-        let changed = Instant::now();
-        // Asked all the time, so that it is served from the cache as long as that is allowed.
-        let mut served = None;
-        while served.is_none() && changed.elapsed() < PATIENCE {
-            let asked = Instant::now();
-            if ask_on(&mut stream, &get(&target, "")).body == content {
-                served = Some(asked - changed);
-            } else {
-                let late = asked - changed;
-                assert!(late < Duration::from_millis(300), "stale after {late:?}");
-            }
-        }
-        assert!(served.is_some(), "the change was never served");
-    }
-    std::fs::remove_file(site.path().join("hello.txt")).unwrap();
-    wait_until("it is gone", || ask(&server, &get("/hello.txt", "")).status == 404);
 }
 
 /// Its length went with the old length, and the rest was a reset.

@@ -3,9 +3,6 @@
 use crate::support::http::*;
 use crate::support::*;
 use std::collections::{HashMap, HashSet};
-use std::io::Write;
-use std::net::TcpStream;
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     metrics_are_in_the_text_format_and_match_events,
@@ -14,8 +11,6 @@ pub(crate) const TESTS: &[Test] = tests![
     the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else,
     slow_clients_block_neither_service
 ];
-
-const ENGINE: &str = "auto";
 
 /// A sample: its name with its labels, and its value.
 type Samples = HashMap<String, f64>;

@@ -4,10 +4,7 @@ use crate::support::http::*;
 use crate::support::*;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command};
-use testing::{Test, tests};
+use std::process::Child;
 
 pub(crate) const TESTS: &[Test] = tests![
     the_site_of_the_documentation_is_answered_as_by_nginx,

@@ -3,11 +3,6 @@
 use crate::support::http::*;
 use crate::support::tls::*;
 use crate::support::*;
-use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::Arc;
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     proxies_name_their_clients_however_the_header_arrives,
@@ -18,7 +13,6 @@ pub(crate) const TESTS: &[Test] = tests![
     without_the_option_the_header_is_an_invalid_request
 ];
 
-const ENGINE: &str = "auto";
 const V1: &[u8] = b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n";
 
 /// `[2001:db8::7]:4711`, with an extension behind the addresses.
@@ -190,8 +184,7 @@ fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
 }
 
 fn without_the_option_the_header_is_an_invalid_request() {
-    let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), &["server.proxy-protocol-from = '192.0.2.1'"]);
+    let (_site, server) = served(&["server.proxy-protocol-from = '192.0.2.1'"]);
     let bytes = [V1, get("/hello.txt", "").as_bytes()].concat();
     assert_eq!(responses(&talk(server.address(), &bytes))[0].status, 400);
     check_both(&server, &[(get("/hello.txt", ""), 200, &[])]);

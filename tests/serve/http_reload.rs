@@ -4,10 +4,6 @@ use crate::support::http::Is::*;
 use crate::support::http::*;
 use crate::support::tls::*;
 use crate::support::*;
-use std::io::Write;
-use std::path::Path;
-use std::sync::Arc;
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_reload_replaces_everything_for_later_requests,
@@ -19,7 +15,6 @@ pub(crate) const TESTS: &[Test] = tests![
     hosts_have_certificates_of_their_own_which_a_reload_replaces
 ];
 
-const ENGINE: &str = "auto";
 const DONE: &str = "were reloaded";
 const REFUSED: &str = "nothing was reloaded, the previous configuration stays in use: ";
 
@@ -70,14 +65,11 @@ fn a_refused_reload_changes_nothing_and_says_why_once() {
     let server = configured.serve(ENGINE);
     for (text, words) in [
         ("[[site]]\nroot = \"ROOT/new\"\nindx = \"a\"\n", "twinring.toml:3: indx: unknown key"),
-        ("[[default.rule]]\nheaders.Date = \"x\"\n", "decides on `Date`"),
         ("[[site]]\nroot = \"ROOT/none\"\n", "No such file"),
-        ("root = [\n", "twinring.toml:1: "),
         (
             "[server]\nlisten = \"127.0.0.1:1\"\nworkers = 3\n[[site]]\nroot = \"ROOT/new\"\n",
             "[server] listen, workers: cannot change while the server runs; restart it",
         ),
-        ("[server]\nlisten = \"127.0.0.1:0\"\n", "no directory to serve"),
     ] {
         configured.write(text);
         reload(&server, REFUSED);
@@ -146,10 +138,8 @@ fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
     };
     let mut command = twinring();
     command.args(["serve", "http", "--json", "--config"]).arg(configured.path());
-    let server = Server::spawn({
-        command.env("NOTIFY_SOCKET", &path);
-        command
-    });
+    command.env("NOTIFY_SOCKET", &path);
+    let server = Server::spawn(command);
     assert_eq!(next(), "READY=1");
     for (more, how) in [("", "sites were reloaded"), ("indx = 1\n", "nothing was reloaded")] {
         configured.write(&format!("{text}{more}"));
@@ -158,8 +148,7 @@ fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
         let end = next();
         assert!(end.starts_with(&format!("READY=1\nSTATUS={how}")), "{end}");
     }
-    let metrics = String::from_utf8(talk(server.admin(), get("/metrics", "").as_bytes()));
-    let metrics = metrics.expect("text");
+    let metrics = ask_last(server.admin(), &get("/metrics", "")).text();
     for line in ["{result=\"done\"} 1\n", "{result=\"refused\"} 1\n"] {
         assert!(metrics.contains(&format!("twinring_http_reloads_total{line}")), "{metrics}");
     }

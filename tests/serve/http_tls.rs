@@ -6,41 +6,40 @@ use crate::support::*;
 use rustls::HandshakeKind;
 use rustls::client::Resumption;
 use rustls::version::{TLS12, TLS13};
-use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
-use std::sync::Arc;
-use std::time::Duration;
-use testing::{Test, engine_tests, tests};
+use std::io::ErrorKind;
 
 pub(crate) const TESTS: &[Test] = tests![
     versions_and_protocols_are_agreed_on,
     sessions_are_resumed,
     invalid_handshakes_are_refused,
-    records_cut_anywhere_are_put_together,
     connections_outlive_their_certificate
 ];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    answers_are_the_same_with_tls_and_without,
-    an_end_differs_from_a_cut,
-    a_drain_sends_close_notify,
-];
-
-const ENGINE: &str = "auto";
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![answers_are_the_same_with_tls_and_without, an_end_differs_from_a_cut,];
 
 fn answers_are_the_same_with_tls_and_without(engine: &str) {
     let (site, identity, server) = usual(engine, &["default.rule = [{ listing = 'html' }]"]);
     site.settle();
-    let stays = usual_requests();
-    let closes = ["GET /hello.txt HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"];
-    let requests = [stays.clone(), closes.map(str::to_owned).to_vec()].concat();
+    let requests = [
+        get("/hello.txt", ""),
+        get("/large.bin", ""),
+        get("/large.bin", "Range: bytes=100-600000\r\n"),
+        get("/large.bin", "Range: bytes=0-9,300000-500000,-100000\r\n"),
+        get("/nothing", ""),
+        get("/sub", ""),
+        get("/list/", ""),
+        get("/large.bin", "").replacen("GET", "HEAD", 1),
+        get("/hello.txt", "Content-Length: 5\r\n") + "hello",
+        "GET /hello.txt HTTP/1.0\r\n\r\n".to_owned(),
+        "GET / HTTP/1.1\r\n\r\n".to_owned(),
+    ];
     for versions in [&VERSIONS[..1], &VERSIONS[1..]] {
         let config = Arc::new(identity.trust(versions));
-        for request in &requests {
-            let (plain, secret) = both_ways(&server, &config, request.as_bytes());
-            assert_same(&secret, &plain);
+        for request in requests.iter().chain([&requests.concat()]) {
+            let plain = talk(server.address(), request.as_bytes());
+            let secret = talk_secure(encrypted(&server), &config, request.as_bytes());
+            assert_same(&undated(&secret.expect("an orderly end")), &undated(&plain));
         }
-        let (plain, secret) = both_ways(&server, &config, stays.concat().as_bytes());
-        assert_same(&secret, &plain);
     }
     let ended = server.end();
     assert_eq!(ended.count("tls_handshakes"), 2 * (requests.len() as u64 + 1));
@@ -165,26 +164,6 @@ fn invalid_handshakes_are_refused() {
     assert_eq!((ended.count("tls_handshakes"), ended.count("tls_failures")), (2, 7));
 }
 
-fn records_cut_anywhere_are_put_together() {
-    let (_site, identity, server) = usual(ENGINE, &[]);
-    let config = Arc::new(identity.trust(&VERSIONS));
-    let mut client = secure(encrypted(&server), &config).expect("a handshake");
-    client.conn.writer().write_all(get("/hello.txt", "").repeat(3).as_bytes()).expect("room");
-    client.conn.send_close_notify();
-    let mut records = Vec::new();
-    while client.conn.wants_write() {
-        client.conn.write_tls(&mut records).expect("memory");
-    }
-    for byte in records.chunks(1) {
-        client.sock.write_all(byte).expect("the server reads");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    let mut answers = Vec::new();
-    client.read_to_end(&mut answers).expect("an orderly end");
-    let lengths: Vec<usize> = responses(&answers).iter().map(|it| it.body.len()).collect();
-    assert_eq!(lengths, [36; 3]);
-}
-
 /// (How a reload replaces certificates is in `http_reload`.)
 fn connections_outlive_their_certificate() {
     let (_site, identity, server) = usual(ENGINE, &["--workers", "2"]);
@@ -203,27 +182,4 @@ fn connections_outlive_their_certificate() {
     stays.write_all(get("/hello.txt", "").as_bytes()).expect("no reset");
     assert_eq!(read_response(&mut stays, false).status, 200);
     server.terminate();
-}
-
-fn a_drain_sends_close_notify(engine: &str) {
-    let (_site, identity, server) = usual(engine, &[]);
-    let config = Arc::new(identity.trust(&VERSIONS));
-    let mut idle = secure(encrypted(&server), &config).expect("a handshake");
-    idle.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-    assert_eq!(read_response(&mut idle, false).status, 200);
-    let mut busy = secure(encrypted(&server), &config).expect("a handshake");
-    busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
-    // A silent connection has nothing to finish.
-    let silent = connect(encrypted(&server));
-    // There is a second listener.
-    server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + 3);
-    server.signal(Signal::SIGTERM);
-    read_to_end(&silent).expect("an orderly end");
-    assert_eq!(idle.read_to_end(&mut Vec::new()).expect("an orderly end"), 0);
-    busy.write_all(b"\r\n\r\n").expect("the server reads");
-    let answer = read_response(&mut busy, false);
-    assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
-    busy.read_to_end(&mut Vec::new()).expect("an orderly end");
-    let ended = server.wait();
-    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
 }

@@ -1,14 +1,16 @@
-//! A server to which nothing comes does nothing: no thread of it runs.
+//! What the kernel counts of a server: no thread of an idle one runs, and its own counters, on which the system calls of
+//! every comparison rest, agree with the kernel's.
 
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::{Site, ask_on, get};
 use crate::support::tls::Identity;
 use crate::support::*;
-use std::net::TcpStream;
-use std::time::Duration;
-use testing::{Test, engine_tests};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use std::fs;
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![a_server_without_traffic_sleeps];
+pub(crate) const ENGINE_TESTS: &[Test] =
+    engine_tests![a_server_without_traffic_sleeps, our_counters_agree_with_the_kernels];
 
 /// What happened last has its echoes: a worker ticks for a moment, idle sockets are checked once for a lost
 /// reset, and once for what their peers took.
@@ -40,54 +42,102 @@ fn a_server_without_traffic_sleeps(engine: &str) {
     let tls = identity.arguments();
     let all = ["--admin", "127.0.0.1:0", "--access-log", log];
     let all: Vec<&str> = all.into_iter().chain(tls.iter().map(String::as_str)).collect();
-    let mut servers = Vec::new();
+    let mut servers = vec![
+        ("udp", Server::udp(engine, &["--workers", "2"])),
+        ("echo", Server::echo(engine, &["--workers", "2"])),
+        ("echo with a timeout", Server::echo(engine, &["--idle-timeout", "1s"])),
+        ("http", Server::http(engine, site.path(), &["--workers", "2"])),
+        ("http with all", Server::http(engine, site.path(), &all)),
+        ("echo with connections", Server::echo(engine, &[])),
+        ("http with connections", Server::http(engine, site.path(), &all)),
+    ];
+    let address = |name: &str| servers.iter().find(|it| it.0 == name).expect(name).1.address();
+    let (udp, echo, http) =
+        (address("udp"), address("echo with connections"), address("http with connections"));
     let mut connections: Vec<TcpStream> = Vec::new();
-    for workers in ["1", "2"] {
-        let workers = ["--workers", workers];
-        servers.push(("udp", Server::udp(engine, &workers)));
-        servers.push(("echo", Server::echo(engine, &workers)));
-        servers.push(("http", Server::http(engine, site.path(), &workers)));
-    }
-    let timed = ["--idle-timeout", "1s"];
-    servers.push(("echo with a timeout", Server::echo(engine, &timed)));
-    servers.push(("http with all", Server::http(engine, site.path(), &all)));
-    let loaded = Server::echo(engine, &[]);
     for _ in 0..CONNECTIONS {
-        connections.push(connect(loaded.address()));
-        ping(&connections[connections.len() - 1], b"once");
+        connections.extend([connect(echo), connect(http)]);
+        let [.., echo, http] = &mut connections[..] else { unreachable!("two were added") };
+        ping(echo, b"once");
+        assert_eq!(ask_on(http, &get("/", "")).status, 200);
     }
-    servers.push(("echo with connections", loaded));
-    let loaded = Server::http(engine, site.path(), &all);
-    for _ in 0..CONNECTIONS {
-        let mut connection = connect(loaded.address());
-        assert_eq!(ask_on(&mut connection, &get("/", "")).status, 200);
-        connections.push(connection);
-    }
-    servers.push(("http with connections", loaded));
-    for (service, server) in &servers {
-        if *service == "udp" {
-            reflected(&client(server.address()), b"once");
-        }
-    }
+    reflected(&client(udp), b"once");
     std::thread::sleep(SETTLING);
     // Preempted once more, a thread counts as run; on a busy machine that says nothing. What wakes up
     // by itself does so in every window.
-    let mut awake: Vec<_> = servers.iter().collect();
     for _ in 0..WINDOWS {
-        let before: Vec<u64> = awake.iter().map(|(_, server)| runs(server)).collect();
+        let before: Vec<u64> = servers.iter().map(|(_, server)| runs(server)).collect();
         std::thread::sleep(WATCHED);
-        let watched = awake.into_iter().zip(before);
-        awake =
-            watched.filter(|(it, before)| runs(&it.1) - before > RUNS_MAX).map(|it| it.0).collect();
-        if awake.is_empty() {
-            break;
+        let mut before = before.into_iter();
+        servers.retain(|(_, server)| runs(server) - before.next().expect("one each") > RUNS_MAX);
+        if servers.is_empty() {
+            return;
         }
     }
-    let awake: Vec<_> = awake.iter().map(|(service, _)| service).collect();
-    assert!(awake.is_empty(), "{engine}: threads ran in each window: {awake:?}");
-    for (service, server) in &servers {
-        if *service == "udp" {
-            reflected(&client(server.address()), b"and again");
-        }
+    let awake: Vec<_> = servers.iter().map(|(service, _)| service).collect();
+    panic!("{engine}: threads ran in each window: {awake:?}");
+}
+
+/// How often the program may enter the kernel before its runtime counts: it tries out what the
+/// kernel allows, with rings of their own. And after it: it ends.
+const PROBED: u64 = 64;
+
+fn needs_perf(events: &str) {
+    let output = Command::new("perf").args(["stat", "-x,", "-e", events, "--", "true"]).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => testing::needs("perf", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => testing::needs("perf", error),
+    }
+}
+
+/// A counter as `perf stat -x,` wrote it.
+fn counted(text: &str, event: &str) -> u64 {
+    let line = text.lines().find(|line| line.contains(event)).expect("an event that was asked for");
+    line.split(',').next().unwrap().parse().expect(line)
+}
+
+/// Serves an echo under perf from its first to its last system call, and returns its last line and
+/// what perf counted.
+fn echo_under_perf(engine: &str, events: &str, file: &Path) -> (Value, String) {
+    let mut perf = Command::new("perf");
+    perf.args(["stat", "-x,", "-e", events, "-o"])
+        .arg(file)
+        .arg("--")
+        .arg(twinring().get_program());
+    let server = Server::spawn(serving(perf, "echo", engine, &["--listen", "127.0.0.1:0"]));
+    let address = server.address().to_string();
+    let load = ["load", "tcp", &address, "-c", "20", "-s", "128", "-d", "1s", "--warmup", "50ms"];
+    let (code, _, told) = run(&load);
+    assert_eq!(code, Some(0), "{told}");
+    let pid = server.ready["pid"].as_i64().unwrap() as i32;
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    (server.wait().last, fs::read_to_string(file).unwrap())
+}
+
+fn our_counters_agree_with_the_kernels(engine: &str) {
+    let events = "raw_syscalls:sys_enter,syscalls:sys_enter_io_uring_enter,\
+                  io_uring:io_uring_complete,syscalls:sys_enter_epoll_pwait2,\
+                  syscalls:sys_enter_recvfrom,syscalls:sys_enter_sendto";
+    needs_perf(events);
+    let directory = tempfile::tempdir().unwrap();
+    let (last, text) = echo_under_perf(engine, events, &directory.path().join("counts"));
+    let own = |name: &str| last["runtime_counters"][name].as_u64().unwrap();
+    assert_eq!(last["engine"], engine);
+    // Beside the runtime, the program loads itself, reads its arguments, starts its threads.
+    let all = counted(&text, "raw_syscalls:sys_enter");
+    let (least, most) = (own("syscalls"), own("syscalls") + 600);
+    assert!((least..=most).contains(&all), "{all} calls, {least} by own count");
+    let agree = |event: &str, name: &str| {
+        let (kernel, own) = (counted(&text, event), own(name));
+        // Beside other tests it may wait seldom.
+        assert!(own > 20 && kernel.abs_diff(own) <= PROBED, "{event} {kernel}, {name} {own}");
+    };
+    if engine == "io_uring" {
+        agree("sys_enter_io_uring_enter", "enters");
+        agree("io_uring:io_uring_complete", "completions");
+    } else {
+        agree("sys_enter_epoll_pwait2", "waits");
+        assert_eq!(own("enters"), 0);
     }
 }

@@ -5,17 +5,13 @@
 mod support;
 
 mod containers;
-mod counters;
 mod echo;
 mod engines;
-mod families;
 mod http2;
-mod http_activation;
 mod http_answers;
 mod http_compression;
 mod http_config;
 mod http_connections;
-mod http_delivery;
 mod http_files;
 mod http_log;
 mod http_metrics;
@@ -35,23 +31,17 @@ fn main() -> std::process::ExitCode {
     testing::run(&[
         containers::TESTS,
         containers::ENGINE_TESTS,
-        counters::ENGINE_TESTS,
         echo::TESTS,
         echo::ENGINE_TESTS,
         engines::TESTS,
-        families::TESTS,
-        families::ENGINE_TESTS,
         http2::TESTS,
         http2::ENGINE_TESTS,
         http2::LONG_TESTS,
-        http_activation::TESTS,
-        http_activation::ENGINE_TESTS,
         http_answers::TESTS,
         http_compression::TESTS,
         http_config::TESTS,
         http_connections::TESTS,
         http_connections::ENGINE_TESTS,
-        http_delivery::ENGINE_TESTS,
         http_files::TESTS,
         http_files::ENGINE_TESTS,
         http_log::TESTS,

@@ -5,9 +5,7 @@
 use crate::support::http::{Site, ask, get};
 use crate::support::tls::Identity;
 use crate::support::*;
-use serde_json::Value;
 use std::collections::HashMap;
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     feature_sets_that_differ_most_work_in_the_sandbox,
@@ -61,38 +59,33 @@ impl Check {
     }
 }
 
-/// With the last of these arguments the service uses everything it can.
-fn services<'a>(root: &'a str, log: &'a str, tls: &'a [String]) -> Vec<Vec<&'a str>> {
-    let plain = ["http", "--listen", "127.0.0.1:0", "--root", root];
-    let mut all = [&plain[..], &["--admin", "127.0.0.1:0", "--access-log", log]].concat();
-    all.extend(tls.iter().map(String::as_str));
-    let two = |service| vec![service, "--listen", "127.0.0.1:0", "--workers", "2"];
-    vec![two("echo"), two("udp"), plain.to_vec(), all]
-}
-
 fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str) {
     let (site, identity) = (Site::new(), Identity::new());
-    let (log, tls) = (site.path().join("access.log"), identity.arguments());
-    let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
-    for service in services(&text(site.path()), &text(&log), &tls) {
-        let check = Check::new(&[&service[..], &["--engine", engine]].concat());
-        assert_eq!(check.code, Some(0), "{engine} {service:?}: {}", check.stderr);
+    let log = site.path().join("access.log");
+    let (root, log) = (site.path().to_str().expect("UTF-8"), log.to_str().expect("UTF-8"));
+    let tls = identity.arguments();
+    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    // With the last of these arguments the service uses everything it can.
+    let all = ["--root", root, "--admin", "127.0.0.1:0", "--access-log", log];
+    let all = [&all[..], &tls].concat();
+    for (service, more) in
+        [("echo", &["--workers", "2"][..]), ("udp", &[]), ("http", &all[..2]), ("http", &all)]
+    {
+        let base = [service, "--listen", "127.0.0.1:0", "--engine", engine];
+        let check = Check::new(&[&base[..], more].concat());
+        assert_eq!(check.code, Some(0), "{engine} {service}: {}", check.stderr);
         assert_eq!(check.attempts.len(), 10);
         for (name, attempt) in &check.attempts {
             let parts = attempt["refused_by"].as_array().expect("parts");
             assert!(check.was_refused(name) || parts.is_empty(), "{engine}: {attempt}");
         }
-        if check.has("seccomp") {
-            for name in
-                ["udp_socket", "tcp_connect", "disconnect_listener", "signal_parent", "execute"]
-            {
-                assert!(check.was_refused(name), "{engine} {service:?}: {name}");
-            }
-        }
+        let by_filter =
+            ["udp_socket", "tcp_connect", "disconnect_listener", "signal_parent", "execute"];
         // Whether by the filter or, with a log to open, by Landlock alone.
-        if check.has("landlock") {
-            assert!(check.was_refused("open_elsewhere"), "{engine} {service:?}");
-            assert!(check.was_refused("make_file_elsewhere"), "{engine} {service:?}");
+        let by_landlock = ["open_elsewhere", "make_file_elsewhere"];
+        for (part, names) in [("seccomp", &by_filter[..]), ("landlock", &by_landlock)] {
+            let is_refused = names.iter().all(|name| check.was_refused(name));
+            assert!(!check.has(part) || is_refused, "{engine} {service}: {part}");
         }
         assert!(!check.has("ring") || engine == "io_uring");
     }
@@ -140,27 +133,21 @@ fn all_threads_are_filtered_and_without_rights(engine: &str) {
     let on = |part: &str| server.ready["sandbox"][part]["on"] == true;
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
     // One of the kernel's may have ended since it was listed.
-    let statuses = tasks.filter_map(|task| {
-        std::fs::read_to_string(task.expect("a task").path().join("status")).ok()
-    });
-    let statuses: Vec<String> = statuses.collect();
+    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status"));
+    let statuses: Vec<String> = tasks.flatten().flat_map(status).collect();
     // Main, three workers, signals, statistics, log, admin; kernel threads of rings aside.
     assert!(statuses.len() >= 8, "{}", statuses.len());
-    for status in &statuses {
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).expect(name);
-            line.split_whitespace().nth(1).expect("a value").to_owned()
-        };
-        let name = field("Name:");
-        // Left over from the probe of SQPOLL; no code of ours runs on it.
-        if name.starts_with("iou-") {
-            continue;
-        }
-        assert!(!on("seccomp") || field("Seccomp:") == "2", "{engine} {name}");
-        assert!(!on("no_new_privs") || field("NoNewPrivs:") == "1", "{engine} {name}");
+    // Left over from the probe of SQPOLL; no code of ours runs on it.
+    for status in statuses.iter().filter(|status| !field_of(status, "Name:").starts_with("iou-")) {
         let none = "0".repeat(16);
-        assert!(!on("capabilities") || field("CapPrm:") == none, "{engine} {name}");
-        assert!(!on("capabilities") || field("CapEff:") == none, "{engine} {name}");
+        for (part, field, value) in [
+            ("seccomp", "Seccomp:", "2"),
+            ("no_new_privs", "NoNewPrivs:", "1"),
+            ("capabilities", "CapPrm:", &none),
+            ("capabilities", "CapEff:", &none),
+        ] {
+            assert!(!on(part) || field_of(status, field) == value, "{engine} {part}: {status}");
+        }
     }
 }
 
@@ -170,18 +157,15 @@ fn servers_become_another_user_or_group_without_capabilities(engine: &str) {
     let user = &["--user", "65534", "--group", "65534", "--workers", "2"][..];
     for (arguments, uid) in [(user, "65534"), (&["--group", "65534"], "0")] {
         for server in [Server::echo(engine, arguments), Server::udp(engine, arguments)] {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
-            let status = status.expect("it runs");
-            let field = |name: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
-                line.split_whitespace().collect::<Vec<_>>().join(" ")
-            };
-            assert_eq!(field("Uid:"), [uid; 4].join(" "));
-            assert_eq!(field("Gid:"), ["65534"; 4].join(" "));
-            assert!(!field("Groups:").split(' ').any(|group| group == "0"), "{status}");
+            assert_eq!(server.status("Uid:"), [uid; 4].join(" "));
+            assert_eq!(server.status("Gid:"), ["65534"; 4].join(" "));
+            assert!(!server.status("Groups:").split(' ').any(|group| group == "0"));
             if uid != "0" || server.ready["sandbox"]["capabilities"]["on"] == true {
                 let none = "0".repeat(16);
-                assert_eq!([field("CapEff:"), field("CapPrm:")], [none.clone(), none]);
+                assert_eq!(
+                    [server.status("CapEff:"), server.status("CapPrm:")],
+                    [none.clone(), none]
+                );
             }
             if server.ready["service"] == "echo" {
                 ping(&connect(server.address()), b"still here");
@@ -228,12 +212,8 @@ fn a_crash_ends_the_process(engine: &str) {
     let peer = connect(server.address());
     server.signal(Signal::SIGSEGV);
     wait_until("the handler gave up", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
-        let status = status.expect("it runs");
-        let caught = status.lines().find(|line| line.starts_with("SigCgt:")).expect("a mask");
-        let caught = caught.split_whitespace().nth(1).expect("a mask");
         // Signal 11 is bit 10.
-        u64::from_str_radix(caught, 16).expect("a mask") & 1 << 10 == 0
+        u64::from_str_radix(&server.status("SigCgt:"), 16).expect("a mask") & 1 << 10 == 0
     });
     ping(&peer, b"a signal from outside is no fault");
     server.signal(Signal::SIGSEGV);
@@ -249,8 +229,8 @@ fn a_root_that_needs_capabilities_is_an_error() {
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(site.path(), private).expect("root");
     let root = site.path().to_str().expect("UTF-8");
-    let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
-    let (code, _, stderr) = run(&[&serve[..], &["--sandbox", "capabilities"]].concat());
+    let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root, "--sandbox"];
+    let (code, _, stderr) = run(&[&serve[..], &["capabilities"]].concat());
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("may not search --root") && stderr.contains("--user"), "{stderr}");
     let others = ["--sandbox", "seccomp,landlock,no_new_privs"];

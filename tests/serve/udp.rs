@@ -5,10 +5,6 @@ use crate::support::datagrams::*;
 use crate::support::namespace::in_a_namespace;
 use crate::support::*;
 use socket2::{Domain, Socket, Type};
-use std::io::Read;
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use testing::{Test, engine_tests, tests};
 use twinring::{
     Datagram,
     net::{Ecn, UdpOptions},
@@ -212,7 +208,11 @@ fn others_are_dropped_or_closed_and_counted(engine: &str) {
         other.set_nonblocking(true).expect("a socket");
         assert!(other.recv(&mut [0; 2000]).is_err(), "another client was answered");
         let server = Server::spawn(serving(twinring(), "echo", engine, &OPEN));
-        let from = |last| connect_from([10, 9, 9, last].into(), server.address());
+        let from = |last| {
+            let socket = socket_from([10, 9, 9, last].into());
+            socket.connect(&server.address().into()).expect("the server accepts");
+            patient(socket.into())
+        };
         let named = from(2);
         for _ in 0..5 {
             assert!(matches!(from(3).read(&mut [0]), Ok(0) | Err(_)));

@@ -33,28 +33,18 @@ const FILE_NODE: u64 = 2;
 /// A mounted filesystem; unmounted when dropped, which ends all waiting calls.
 pub(crate) struct DeadMount {
     directory: PathBuf,
-    /// Removed after the mount is gone.
-    own: Option<tempfile::TempDir>,
     device: File,
     server: Option<JoinHandle<()>>,
 }
 
 impl DeadMount {
-    /// Mounts it. Its server answers until [`FILE`] is opened, and then nothing any more.
-    pub(crate) fn new() -> DeadMount {
-        let own = tempfile::tempdir().expect("a directory");
-        let mut mount = DeadMount::at(own.path().to_owned(), OPEN);
-        mount.own = Some(own);
-        mount
-    }
-
-    /// The same over an existing directory, which is hidden meanwhile.
+    /// Mounts it over a directory. Its server answers until [`FILE`] is opened, and then nothing any more.
     pub(crate) fn over(directory: &Path) -> DeadMount {
         DeadMount::at(directory.to_owned(), OPEN)
     }
 
-    /// The same in an existing directory; opening the file blocks, too.
-    pub(crate) fn beneath(directory: PathBuf) -> DeadMount {
+    /// The same where also opening the file blocks.
+    pub(crate) fn before_opening(directory: PathBuf) -> DeadMount {
         let mut mount = DeadMount::at(directory, LOOKUP);
         // From now on the name is in the kernel's cache: opening it asks the filesystem for nothing
         // else.
@@ -75,11 +65,7 @@ impl DeadMount {
             .expect("root may mount");
         let theirs = device.try_clone().expect("a descriptor");
         let server = std::thread::spawn(move || serve_until(last, theirs));
-        DeadMount { directory, own: None, device, server: Some(server) }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.directory
+        DeadMount { directory, device, server: Some(server) }
     }
 
     /// Returns when a call waits for the contents of the file, or to open it.

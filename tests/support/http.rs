@@ -2,7 +2,7 @@
 
 use super::{Server, connect, read_to_end};
 use memchr::memmem;
-use std::io::{BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -60,6 +60,13 @@ impl Site {
         date(&new, modified_s);
         std::fs::rename(&new, self.0.path().join(name)).expect("a file to replace");
     }
+}
+
+/// A server of the [usual](Site::usual) site.
+pub(crate) fn served(arguments: &[&str]) -> (Site, Server) {
+    let site = Site::usual();
+    let server = Server::http(super::ENGINE, site.path(), arguments);
+    (site, server)
 }
 
 /// Files, and a configuration file in a directory of its own. In its text `ROOT` stands for the directory of the
@@ -141,28 +148,6 @@ pub(crate) fn talk_until_closed(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 /// A GET request with further fields, each ended by CR LF.
 pub(crate) fn get(target: &str, fields: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: test\r\n{fields}\r\n")
-}
-
-/// Requests of all kinds for the [usual](Site::usual) site, on a connection that stays.
-pub(crate) fn usual_requests() -> Vec<String> {
-    vec![
-        get("/", ""),
-        get("/hello.txt", ""),
-        get("/empty.txt", ""),
-        get("/large.bin", ""),
-        get("/large.bin", "Range: bytes=65535-65536\r\n"),
-        get("/large.bin", "Range: bytes=100-600000\r\n"),
-        get("/large.bin", "Range: bytes=0-9,300000-500000,-100000\r\n"),
-        get("/large.bin", "Range: bytes=800000-\r\n"),
-        get("/hello.txt", "Range: bytes=1-2,4-5\r\n"),
-        get("/hello.txt", "If-None-Match: *\r\n"),
-        get("/nothing", ""),
-        get("/sub", ""),
-        get("/list/", ""),
-        "HEAD /large.bin HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
-        "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
-        "POST /hello.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
-    ]
 }
 
 /// One answer, taken apart.
@@ -301,12 +286,6 @@ pub(crate) fn statuses(server: &Server, bytes: &str) -> Vec<u16> {
 /// Sends a request on a connection that stays, and reads the answer.
 pub(crate) fn ask_on(stream: &mut TcpStream, request: &str) -> Response {
     stream.write_all(request.as_bytes()).expect("the server reads");
-    read_response(stream, request.starts_with("HEAD "))
-}
-
-/// The same for a client that reads more than a byte at a time.
-pub(crate) fn ask_on_buffered(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
-    stream.get_mut().write_all(request.as_bytes()).expect("the server reads");
     read_response(stream, request.starts_with("HEAD "))
 }
 

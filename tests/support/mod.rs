@@ -1,7 +1,7 @@
 //! Starts the real command, talks to it over real sockets, and looks at it through /proc.
 
 // Each test binary compiles this module for itself and uses its own part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub(crate) mod datagrams;
 pub(crate) mod dead_mount;
@@ -9,27 +9,31 @@ pub(crate) mod http;
 pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod namespace;
-pub(crate) mod rootfs;
 pub(crate) mod tls;
 
-use serde_json::Value;
 use socket2::{Domain, Socket, Type};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+
+// What nearly every test needs.
+pub(crate) use serde_json::Value;
+pub(crate) use std::io::{BufRead, BufReader, Read, Write};
+pub(crate) use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+pub(crate) use std::path::Path;
+pub(crate) use std::process::{Child, Command, Stdio};
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use std::time::{Duration, Instant};
+pub(crate) use testing::{Test, engine_tests, long_engine_tests, long_tests, tests};
 
 pub(crate) use nix::sys::signal::Signal;
 
+/// For tests of what no engine can make different.
+pub(crate) const ENGINE: &str = "auto";
+
 /// The longest that anything in these tests may take before it counts as hung.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-pub(crate) const ENGINES: [&str; 2] = ["io_uring", "epoll"];
 
 /// Sockets of a server without connections: one listener and the pair behind its signals.
 pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
@@ -46,7 +50,9 @@ pub(crate) fn needs(engine: &str) {
 
 /// The command.
 pub(crate) fn twinring() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_twinring"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.stdin(Stdio::null());
+    command
 }
 
 /// A command that serves with these arguments and prints JSON.
@@ -140,13 +146,8 @@ impl Server {
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
-    pub(crate) fn spawn(command: Command) -> Server {
-        Server::spawn_with(command, Stdio::null())
-    }
-
-    /// The same, with this standard input.
-    pub(crate) fn spawn_with(mut command: Command, stdin: Stdio) -> Server {
-        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub(crate) fn spawn(mut command: Command) -> Server {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
@@ -163,15 +164,12 @@ impl Server {
         let telling = Arc::clone(&told);
         let stderr_reader = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let mut told = telling.lock().unwrap();
-                told.push_str(&line);
-                told.push('\n');
+                *telling.lock().unwrap() += &(line + "\n");
             }
         });
-        let lines = Mutex::new(lines);
         let mut server = Server {
             child,
-            lines,
+            lines: Mutex::new(lines),
             stderr: told,
             stderr_reader,
             ready: Value::Null,
@@ -226,14 +224,12 @@ impl Server {
 
     /// Waits for the end of the process and its final line.
     pub(crate) fn wait(mut self) -> Ended {
-        let mut code = None;
-        wait_until("the server ends", || match self.child.try_wait().expect("a child") {
-            Some(status) => {
-                code = status.code();
-                true
-            }
-            None => false,
+        let mut status = None;
+        wait_until("the server ends", || {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
         });
+        let code = status.and_then(|status| status.code());
         let mut last = Value::Null;
         while let Ok(line) = self.lines.get_mut().unwrap().recv_timeout(PATIENCE) {
             last = line;
@@ -265,18 +261,22 @@ impl Server {
         self.child.wait().expect("the server ends");
     }
 
+    /// What its open descriptors refer to.
+    fn open(&self) -> Vec<String> {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        let links = std::fs::read_dir(directory).expect("the server runs").flatten();
+        let target = |link: std::fs::DirEntry| Some(std::fs::read_link(link.path()).ok()?);
+        links.filter_map(target).map(|target| target.to_string_lossy().into_owned()).collect()
+    }
+
     /// Number of open descriptors.
     pub(crate) fn descriptors(&self) -> usize {
-        let directory = format!("/proc/{}/fd", self.child.id());
-        std::fs::read_dir(directory).expect("the server runs").count()
+        self.open().len()
     }
 
     /// Number of open sockets, counted by the kernel.
     pub(crate) fn sockets(&self) -> usize {
-        let directory = format!("/proc/{}/fd", self.child.id());
-        let links = std::fs::read_dir(directory).expect("the server runs").flatten();
-        let targets = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+        self.open().iter().filter(|target| target.starts_with("socket:")).count()
     }
 
     /// Memory of the receive buffers of its worker: which of them an arrival touches first is chance.
@@ -287,20 +287,13 @@ impl Server {
 
     /// Memory of the process that is in use: its resident anonymous pages.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.status_bytes("RssAnon:")
+        self.status("RssAnon:").trim_end_matches("kB").trim().parse::<u64>().expect("KiB") << 10
     }
 
-    /// What RLIMIT_AS limits: everything that is mapped, used or not.
-    pub(crate) fn address_space_bytes(&self) -> u64 {
-        self.status_bytes("VmSize:")
-    }
-
-    fn status_bytes(&self, field: &str) -> u64 {
-        let status = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(status).expect("the server runs");
-        let line = status.lines().find(|line| line.starts_with(field)).expect(field);
-        let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("KiB");
-        kib * 1024
+    /// A field of /proc/PID/status.
+    pub(crate) fn status(&self, field: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        field_of(&status.expect("the server runs"), field)
     }
 
     /// Waits until the server holds this many sockets.
@@ -312,6 +305,12 @@ impl Server {
         });
         assert!(settled, "{found} sockets are open, expected {expected}");
     }
+}
+
+/// The value behind this name and a colon, in a text like /proc/PID/status.
+pub(crate) fn field_of(status: &str, field: &str) -> String {
+    let value = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+    value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl Drop for Server {
@@ -391,12 +390,6 @@ pub(crate) fn socket_from(local: Ipv4Addr) -> Socket {
     socket.set_reuse_address(true).expect("a socket");
     socket.bind(&SocketAddr::from((local, 0)).into()).expect("a free port");
     socket
-}
-
-pub(crate) fn connect_from(local: Ipv4Addr, address: SocketAddr) -> TcpStream {
-    let socket = socket_from(local);
-    socket.connect(&address.into()).expect("the server accepts");
-    patient(socket.into())
 }
 
 pub(crate) fn patient(stream: TcpStream) -> TcpStream {

@@ -1,6 +1,6 @@
 //! Certificates made for a test, and clients that speak TLS with control over every byte.
 
-use super::http::{Site, undated};
+use super::http::Site;
 use super::{PATIENCE, Server, connect};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -143,17 +143,6 @@ pub(crate) fn talk_secure(
     let mut answers = Vec::new();
     client.read_to_end(&mut answers)?;
     Ok(answers)
-}
-
-/// The server's answer to the same bytes without TLS and with it, without dates.
-pub(crate) fn both_ways(
-    server: &Server,
-    config: &Arc<ClientConfig>,
-    bytes: &[u8],
-) -> (Vec<u8>, Vec<u8>) {
-    let plain = super::http::talk(server.address(), bytes);
-    let secret = talk_secure(encrypted(server), config, bytes).expect("an orderly end");
-    (undated(&plain), undated(&secret))
 }
 
 /// The usual site, an identity, and a server of both.
