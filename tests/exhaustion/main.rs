@@ -1,4 +1,4 @@
-//! Exhaustion (descriptors, memory, locked memory, disk space), and what a process inherits: the real command,
+//! Exhaustion (descriptors, memory, locked memory), and what a process inherits: the real command,
 //! sandboxed as by default, over real sockets. While something runs out, a client that was there before is served;
 //! afterwards all are, and nothing of them is left.
 
@@ -6,7 +6,6 @@
 mod support;
 
 mod connections;
-mod disk;
 mod inherited;
 mod locked_memory;
 
@@ -14,7 +13,6 @@ fn main() -> std::process::ExitCode {
     testing::run(&[
         connections::TESTS,
         connections::ENGINE_TESTS,
-        disk::TESTS,
         inherited::TESTS,
         locked_memory::TESTS,
     ])
