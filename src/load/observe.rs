@@ -63,8 +63,7 @@ impl Live {
 
 impl Observer for Live {
     fn connected(&mut self) -> Begin {
-        // It is asked again until then: the first answer holds.
-        *self.begin.get_or_insert_with(|| self.start_at.map_or(Begin::Now, StartAt::begin))
+        *self.begin.insert(self.start_at.map_or(Begin::Now, StartAt::begin))
     }
 
     fn window_started(&mut self, monotonic_ns: u64) {

@@ -1,5 +1,5 @@
-//! `twinring load http` against servers of known behaviour, on both engines: requests match the
-//! options, answers are separated in any chunks, and the counts balance.
+//! `twinring load http` against servers of known behaviour: requests match the options,
+//! answers are separated in any chunks, and the counts balance.
 
 use crate::support::load::{
     Bounded, answer_each, answering, assert_refused, http, ok, run_http, serve, sound,
@@ -18,17 +18,17 @@ pub(crate) const TESTS: &[Test] = tests![
     latencies_are_written_for_plotters,
     a_table_is_printed_for_people,
     senseless_arguments_are_named_and_end_with_2,
-    files_that_cannot_be_read_are_named_and_end_with_1
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    files_that_cannot_be_read_are_named_and_end_with_1,
     an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency,
     a_number_of_requests_is_sent_completely,
-    many_answers_in_one_buffer_are_separated_in_order,
     an_answer_that_lasts_until_the_end_of_its_connection_is_one,
     answers_to_head_and_without_content_have_none,
-    without_keepalive_each_request_has_a_connection,
-    slow_content_is_long_latency_and_short_time_to_the_first_byte,
-    a_correct_server_has_no_errors_and_all_counts_balance
+    slow_content_is_long_latency_and_short_time_to_the_first_byte
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_correct_server_has_no_errors_and_all_counts_balance,
+    many_answers_in_one_buffer_are_separated_in_order,
+    without_keepalive_each_request_has_a_connection
 ];
 
 fn a_correct_server_has_no_errors_and_all_counts_balance(engine: &'static str) {
@@ -215,20 +215,20 @@ fn another_address_than_that_of_the_url_is_asked() {
     assert!(stderr.contains("name.invalid"), "{stderr}");
 }
 
-fn an_answer_that_lasts_until_the_end_of_its_connection_is_one(engine: &str) {
+fn an_answer_that_lasts_until_the_end_of_its_connection_is_one() {
     let target = serve(|_, stream| {
         answer_each(stream, |_, _, stream| {
             let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nDate: x\r\n\r\nall of it");
             false
         });
     });
-    let outcome = run_http(engine, target, "-c 3 -n 60 --verify-body");
+    let outcome = run_http("auto", target, "-c 3 -n 60 --verify-body");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 60);
     assert!(outcome.number("/connections/reconnects") >= 57);
 }
 
-fn answers_to_head_and_without_content_have_none(engine: &str) {
+fn answers_to_head_and_without_content_have_none() {
     let target = answering(|number| match number % 3 {
         0 => "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n".to_owned(),
         1 => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
@@ -238,10 +238,10 @@ fn answers_to_head_and_without_content_have_none(engine: &str) {
         0 => "HTTP/1.1 304 Not Modified\r\nContent-Length: 12\r\n\r\n".to_owned(),
         _ => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
     });
-    let outcome = run_http(engine, target, "-c 1 -n 99 -X HEAD");
+    let outcome = run_http("auto", target, "-c 1 -n 99 -X HEAD");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/bytes/bodies"), 0);
-    let outcome = run_http(engine, none, "-c 1 -n 100 --expect-status 204,304");
+    let outcome = run_http("auto", none, "-c 1 -n 100 --expect-status 204,304");
     outcome.expect(0, &[]);
     assert_eq!(outcome.result["status_codes"], serde_json::json!({"204": 50, "304": 50}));
 }
@@ -272,7 +272,7 @@ fn without_keepalive_each_request_has_a_connection(engine: &str) {
     }
 }
 
-fn slow_content_is_long_latency_and_short_time_to_the_first_byte(engine: &str) {
+fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
     let target = serve(|_, stream| {
         answer_each(stream, |_, _, stream| {
             let sent = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe");
@@ -280,7 +280,7 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte(engine: &str) {
             sent.and_then(|()| stream.write_all(b"llo")).is_ok()
         });
     });
-    let outcome = run_http(engine, target, "-c 2 -d 1200ms --warmup 0s");
+    let outcome = run_http("auto", target, "-c 2 -d 1200ms --warmup 0s");
     outcome.expect(0, &[]);
     assert!(outcome.latency_us("min") >= 50_000.0, "{}", outcome.result);
     let first_byte = outcome.result["ttfb_us"]["min"].as_f64().unwrap();
@@ -290,7 +290,7 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte(engine: &str) {
 /// A server that stalls once for 400 ms. A load that waits for it sends nothing meanwhile, so one
 /// request in many is slow; the open loop charges the stall to every request that was due. Both are
 /// reported.
-fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency(engine: &str) {
+fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency() {
     let target = serve(|_, stream| {
         let began = Instant::now();
         let mut stalled = false;
@@ -303,7 +303,7 @@ fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency(e
         });
     });
     // Long enough for the stall to end inside the window even with another stall of a second.
-    let outcome = run_http(engine, target, "-c 1 -d 2s --warmup 0s --rate 200");
+    let outcome = run_http("auto", target, "-c 1 -d 2s --warmup 0s --rate 200");
     outcome.expect(0, &[]);
     // 80 of 400 requests were held up, evenly between 0 and 400 ms.
     assert!(outcome.latency_us("p90") >= 100_000.0, "{}", outcome.result);
@@ -315,7 +315,7 @@ fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency(e
     let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
     assert!(lag >= 380_000.0, "{}", outcome.result);
     // In a closed loop there is only one way to count.
-    let closed = run_http(engine, target, "-c 1 -n 10");
+    let closed = run_http("auto", target, "-c 1 -n 10");
     assert!(closed.result["raw_latency_us"].is_null());
 }
 
@@ -338,12 +338,12 @@ fn latencies_are_written_for_plotters() {
 }
 
 /// The schedule continues while the last answer is awaited.
-fn a_number_of_requests_is_sent_completely(engine: &str) {
+fn a_number_of_requests_is_sent_completely() {
     let target = answering(|number| {
         thread::sleep(Duration::from_millis(if number == 49 { 1300 } else { 0 }));
         ok("hello")
     });
-    let outcome = run_http(engine, target, "-c 1 -n 50 --rate 1000 --max-error-rate 0");
+    let outcome = run_http("auto", target, "-c 1 -n 50 --rate 1000 --max-error-rate 0");
     outcome.expect(0, &[]);
     assert_eq!((outcome.number("/requests/unsent"), outcome.number("/requests/overdue")), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! `twinring load http --http2`, on both engines: against nginx, and servers that go wrong frame by frame.
+//! `twinring load http --http2`: against nginx, and servers that go wrong frame by frame.
 
 use crate::support::http::Site;
 use crate::support::http2::{
@@ -14,9 +14,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use testing::{Test, engine_tests};
+use testing::{Test, tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     nginx_is_asked_in_the_same_way,
     no_more_streams_are_used_than_the_server_allows,
     wrong_answers_are_counted_by_kind,
@@ -31,14 +31,14 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 
-fn load(engine: &str, urls: &[String], arguments: &str) -> Outcome {
-    let mut command = crate::support::load::command(engine, "http", &urls[0], arguments);
+fn load(urls: &[String], arguments: &str) -> Outcome {
+    let mut command = crate::support::load::command("auto", "http", &urls[0], arguments);
     command.args(&urls[1..]).arg("--http2");
     sound(Bounded(Some(command.spawn().unwrap())).output())
 }
 
 /// Requests of every kind, to a site as [`Site::usual`] has it. Returns how many were answered.
-fn ask_everything(engine: &str, origin: &str, site: &Path, more: &str) -> u64 {
+fn ask_everything(origin: &str, site: &Path, more: &str) -> u64 {
     let large = site.join("large.bin").display().to_string();
     // Paths, arguments, the length of the content.
     let cases = [
@@ -57,7 +57,7 @@ fn ask_everything(engine: &str, origin: &str, site: &Path, more: &str) -> u64 {
     for (path, arguments, bytes) in cases {
         let count = if bytes > 500_000 { 16 } else { 300 };
         let arguments = format!("-n {count} {more} {}", arguments.replace("LARGE", &large));
-        let outcome = load(engine, &[format!("{origin}{path}")], &arguments);
+        let outcome = load(&[format!("{origin}{path}")], &arguments);
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["settings"]["http"], "2");
         assert_eq!(outcome.number("/whole_run/answered"), count, "{path} {arguments}");
@@ -71,7 +71,7 @@ fn ask_everything(engine: &str, origin: &str, site: &Path, more: &str) -> u64 {
     }
     let urls = ["/", "/hello.txt", "/sub/"].map(|path| format!("{origin}{path}"));
     let mixed = format!("-c 3 -t 2 -n 900 --pipeline 5 --weights 1,4,1 --verify-body {more}");
-    load(engine, &urls, &mixed).expect(0, &[]);
+    load(&urls, &mixed).expect(0, &[]);
     requests + 900
 }
 
@@ -119,15 +119,15 @@ fn nginx(site: &Path, identity: &Identity, directory: &Path) -> Option<(Running,
     Some((running, [plain, secret]))
 }
 
-fn nginx_is_asked_in_the_same_way(engine: &str) {
+fn nginx_is_asked_in_the_same_way() {
     let (site, identity) = (usual_site(), Identity::new());
     let directory = tempfile::tempdir().unwrap();
     let Some((_nginx, [plain, secret])) = nginx(site.path(), &identity, directory.path()) else {
         return;
     };
-    ask_everything(engine, &format!("http://{plain}"), site.path(), "");
-    ask_everything(engine, &format!("https://{secret}"), site.path(), "--insecure");
-    let outcome = load(engine, &[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
+    ask_everything(&format!("http://{plain}"), site.path(), "");
+    ask_everything(&format!("https://{secret}"), site.path(), "--insecure");
+    let outcome = load(&[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
     assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
 }
 
@@ -208,7 +208,7 @@ fn large_head(stream: u32) -> Vec<Frame> {
 }
 
 /// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
-fn wrong_answers_are_counted_by_kind(engine: &str) {
+fn wrong_answers_are_counted_by_kind() {
     const CANCEL: u8 = 8;
     const REFUSED_STREAM: u8 = 7;
     type Case = (&'static str, fn(u32) -> Vec<Frame>, &'static str);
@@ -241,7 +241,7 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
             _ => put(stream, &answer(id, b"hello")),
         });
         let arguments = format!("-c 1 -n 200 --http2 {arguments}");
-        let outcome = run_http(engine, target, &arguments);
+        let outcome = run_http("auto", target, &arguments);
         assert_faults(&outcome, kind, 180, 20);
         assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
         let first = outcome.result["first_error"].as_str().unwrap();
@@ -251,7 +251,7 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
 
 /// Every connection is broken in its own way at its fourth request: that one fails, and another
 /// connection takes its place.
-fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
+fn broken_connections_are_counted_by_kind_and_replaced() {
     type Case = (&'static str, fn(u32, &mut TcpStream) -> bool);
     let cases: [Case; 6] = [
         // Not processed.
@@ -274,14 +274,14 @@ fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
             end(stream);
             false
         });
-        let outcome = run_http(engine, target, "-c 1 -n 40 --http2");
+        let outcome = run_http("auto", target, "-c 1 -n 40 --http2");
         assert_faults(&outcome, kind, 30, 10);
         assert!(outcome.number("/connections/reconnects") >= 9);
     }
 }
 
 /// GOAWAY without an error, with all requests before it answered, is how servers end connections.
-fn a_server_may_end_connections_in_order(engine: &str) {
+fn a_server_may_end_connections_in_order() {
     let target = serve_frames(b"", |number, id, stream| {
         if number < 4 {
             return put(stream, &answer(id, b"hello"));
@@ -291,25 +291,25 @@ fn a_server_may_end_connections_in_order(engine: &str) {
         end(stream);
         false
     });
-    let outcome = run_http(engine, target, "-c 2 -n 100 --http2");
+    let outcome = run_http("auto", target, "-c 2 -n 100 --http2");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 100);
     assert!(outcome.number("/connections/reconnects") >= 18, "{}", outcome.result);
 }
 
 /// Of five streams, the server answers the last first.
-fn answers_come_in_any_order(engine: &str) {
+fn answers_come_in_any_order() {
     let target = serve_frames(b"", |number, id, stream| {
         let all = (0..5).flat_map(|back| answer(id - 2 * back, b"hello"));
         number % 5 < 4 || put(stream, &all.collect::<Vec<_>>())
     });
-    let outcome = run_http(engine, target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
+    let outcome = run_http("auto", target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 500);
 }
 
 /// The body goes in parts, as far as the server's windows allow: 65,535 bytes at first.
-fn bodies_are_sent_within_the_windows(engine: &str) {
+fn bodies_are_sent_within_the_windows() {
     const BODY_BYTES: usize = 300_000;
     let body = pattern(3, BODY_BYTES);
     let expected = body.clone();
@@ -344,24 +344,24 @@ fn bodies_are_sent_within_the_windows(engine: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &body).unwrap();
     let arguments = format!("-c 2 -n 20 --http2 --body @{}", file.path().display());
-    let outcome = run_http(engine, target, &arguments);
+    let outcome = run_http("auto", target, &arguments);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 20);
 }
 
-fn a_server_that_never_answers_is_a_timeout(engine: &str) {
+fn a_server_that_never_answers_is_a_timeout() {
     let target = serve_frames(b"", |_, _, _| true);
-    let outcome = run_http(engine, target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
+    let outcome = run_http("auto", target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
     outcome.expect(1, &[("timeout", 4)]);
     assert_eq!(outcome.number("/whole_run/failed"), 8);
 }
 
-fn servers_that_do_not_speak_it_are_named(engine: &str) {
+fn servers_that_do_not_speak_it_are_named() {
     let of_1_1 = answering(|_| ok("hello"));
     let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
     for (target, named) in [(of_1_1, "prior knowledge"), (silent, "not done within 300ms")] {
         let url = format!("http://{target}/");
-        let arguments = ["load", "http", &url, "-c", "1", "--http2", "--engine", engine];
+        let arguments = ["load", "http", &url, "-c", "1", "--http2"];
         let more: &[&str] = if target == silent { &["--connect-timeout", "300ms"] } else { &[] };
         let (code, _, stderr) = run(&[&arguments[..], more].concat());
         assert_eq!(code, Some(1), "{url}: {stderr}");
@@ -373,17 +373,17 @@ fn servers_that_do_not_speak_it_are_named(engine: &str) {
 const THREE_STREAMS: &[u8] = &[0, 3, 0, 0, 0, 3];
 
 /// Three streams are answered together, and a fourth is never asked for before.
-fn no_more_streams_are_used_than_the_server_allows(engine: &str) {
+fn no_more_streams_are_used_than_the_server_allows() {
     let target = serve_frames(THREE_STREAMS, |number, id, stream| {
         let all = (0..3).flat_map(|back| answer(id - 2 * back, b"hello"));
         number % 3 < 2 || put(stream, &all.collect::<Vec<_>>())
     });
-    let outcome = run_http(engine, target, "-c 2 -n 1200 --pipeline 64 --http2");
+    let outcome = run_http("auto", target, "-c 2 -n 1200 --pipeline 64 --http2");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/settings/streams_max"), 3);
     let url = format!("http://{target}/");
     let arguments = ["load", "http", &url, "-c", "1", "-n", "30", "--http2", "--depth", "9"];
-    let (code, text, stderr) = run(&[&arguments[..], &["--engine", engine]].concat());
+    let (code, text, stderr) = run(&arguments);
     assert_eq!(code, Some(0), "{stderr}");
     for part in ["1 connection of HTTP/2", "up to 3 in flight each"] {
         assert!(text.contains(part), "{part} in {text}");

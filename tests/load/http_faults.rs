@@ -1,5 +1,4 @@
-//! `twinring load http` against faulty servers, on both engines: each fault must be detected and
-//! named, and the counts must always balance.
+//! `twinring load http` against faulty servers: each fault must be detected and named, and the counts must always balance.
 
 use crate::support::load::{answer_each, answering, assert_faults, ok, run_http, serve};
 use socket2::SockRef;
@@ -7,9 +6,9 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Test, engine_tests};
+use testing::{Test, tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     a_closed_port_loses_the_connections,
     wrong_answers_are_counted_by_kind,
     broken_connections_are_counted_by_kind_and_replaced,
@@ -25,7 +24,7 @@ fn reset(stream: &TcpStream) {
 }
 
 /// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
-fn wrong_answers_are_counted_by_kind(engine: &str) {
+fn wrong_answers_are_counted_by_kind() {
     let corrupted = |wrong: fn() -> String| {
         answering(move |number| if number % 10 == 9 { wrong() } else { ok("hello") })
     };
@@ -41,7 +40,7 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
     for (kind, wrong, arguments) in cases {
         let arguments = arguments.replace("FILE", &file.path().display().to_string());
         let target = corrupted(wrong);
-        let outcome = run_http(engine, target, &format!("-c 1 -n 200 {arguments}"));
+        let outcome = run_http("auto", target, &format!("-c 1 -n 200 {arguments}"));
         assert_faults(&outcome, kind, 180, 20);
         assert_eq!(outcome.number("/urls/0/failed"), 20);
         let codes = &outcome.result["status_codes"];
@@ -55,7 +54,7 @@ fn wrong_answers_are_counted_by_kind(engine: &str) {
 
 /// Every connection is broken in its own way at its fourth request: that one fails, and another
 /// connection takes its place.
-fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
+fn broken_connections_are_counted_by_kind_and_replaced() {
     type Breaks = fn(&mut TcpStream) -> std::io::Result<()>;
     let cases: [(&str, Breaks); 6] = [
         ("closed_early", |_| Ok(())),
@@ -81,13 +80,13 @@ fn broken_connections_are_counted_by_kind_and_replaced(engine: &str) {
                 _ => stream.write_all(ok("hello").as_bytes()).is_ok(),
             });
         });
-        let outcome = run_http(engine, target, "-c 1 -n 40");
+        let outcome = run_http("auto", target, "-c 1 -n 40");
         assert_faults(&outcome, kind, 30, 10);
         assert!(outcome.number("/connections/reconnects") >= 9);
     }
 }
 
-fn a_server_may_close_between_answers(engine: &str) {
+fn a_server_may_close_between_answers() {
     let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     for (announces, last) in [(true, 4), (false, 1)] {
         let target = serve(move |_, stream| {
@@ -100,7 +99,7 @@ fn a_server_may_close_between_answers(engine: &str) {
         // For a second after each answer nothing is in flight: the server may be slow to close.
         let (arguments, requests, connections) =
             if announces { ("-c 2 -n 100", 100_u64, 2) } else { ("-c 1 -n 3 --rate 1", 3, 1) };
-        let outcome = run_http(engine, target, arguments);
+        let outcome = run_http("auto", target, arguments);
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/whole_run/answered"), requests);
         let reconnects = requests.div_ceil(last as u64 + 1) - connections;
@@ -108,7 +107,7 @@ fn a_server_may_close_between_answers(engine: &str) {
     }
 }
 
-fn requests_behind_the_last_answer_of_a_connection_fail(engine: &str) {
+fn requests_behind_the_last_answer_of_a_connection_fail() {
     let target = serve(|_, stream| {
         answer_each(stream, |number, _, stream| {
             let close = if number == 2 { "Connection: close\r\n" } else { "" };
@@ -121,7 +120,7 @@ fn requests_behind_the_last_answer_of_a_connection_fail(engine: &str) {
             sent
         });
     });
-    let outcome = run_http(engine, target, "-c 1 -n 100 --pipeline 10");
+    let outcome = run_http("auto", target, "-c 1 -n 100 --pipeline 10");
     let failed = outcome.number("/whole_run/failed");
     assert_eq!(outcome.number("/whole_run/sent"), 100);
     assert!(failed > 50, "{}", outcome.result);
@@ -129,16 +128,16 @@ fn requests_behind_the_last_answer_of_a_connection_fail(engine: &str) {
     assert_eq!(outcome.code, 1);
 }
 
-fn a_connection_that_the_server_keeps_open_is_reset(engine: &str) {
+fn a_connection_that_the_server_keeps_open_is_reset() {
     let target = answering(|_| ok("hello"));
-    let outcome = run_http(engine, target, "-c 2 -n 4 --no-keepalive");
+    let outcome = run_http("auto", target, "-c 2 -n 4 --no-keepalive");
     outcome.expect(0, &[]);
     // One more if an answer took as long as closing may.
     let kept_open = outcome.number("/connections/kept_open");
     assert!((2..=3).contains(&kept_open), "{}", outcome.result);
 }
 
-fn a_closed_port_loses_the_connections(engine: &str) {
+fn a_closed_port_loses_the_connections() {
     // An address of its own, or another test may get the port once it is closed.
     let listener = std::net::TcpListener::bind("127.0.0.61:0").unwrap();
     let target = listener.local_addr().unwrap();
@@ -155,7 +154,7 @@ fn a_closed_port_loses_the_connections(engine: &str) {
         talks.collect::<Vec<_>>().into_iter().for_each(|talk| talk.join().unwrap());
     });
     let began = Instant::now();
-    let outcome = run_http(engine, target, "-c 2 -d 50s --warmup 0s");
+    let outcome = run_http("auto", target, "-c 2 -d 50s --warmup 0s");
     outcome.expect(1, &[("closed_early", 2), ("connect", 20)]);
     assert_eq!(outcome.number("/connections/lost"), 2);
     assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
@@ -164,7 +163,7 @@ fn a_closed_port_loses_the_connections(engine: &str) {
     assert!(first.contains("closed before an answer"), "{first}");
 }
 
-fn gates_decide_about_the_exit_code(engine: &str) {
+fn gates_decide_about_the_exit_code() {
     let target = answering(|number| match number % 10 {
         0 => "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_owned(),
         _ => {
@@ -177,7 +176,7 @@ fn gates_decide_about_the_exit_code(engine: &str) {
         ("--max-error-rate 0.05 --slo p99=10s", 3, [false, true]),
         ("--max-error-rate 0.2 --slo p99=1ms", 3, [true, false]),
     ] {
-        let outcome = run_http(engine, target, &format!("-c 1 -n 100 {gates}"));
+        let outcome = run_http("auto", target, &format!("-c 1 -n 100 {gates}"));
         assert_eq!(outcome.code, code, "{gates}: {}", outcome.result);
         for (at, expected) in breached.into_iter().enumerate() {
             assert_eq!(outcome.result["gates"][at]["breached"], expected, "{gates}");
@@ -187,7 +186,7 @@ fn gates_decide_about_the_exit_code(engine: &str) {
 }
 
 /// The answer comes before the server has taken the whole request, and the connection ends behind it.
-fn a_refusal_is_read_while_a_large_request_is_sent(engine: &str) {
+fn a_refusal_is_read_while_a_large_request_is_sent() {
     let target = serve(|_, stream| {
         let mut rest = stream.try_clone().unwrap();
         answer_each(stream, |_, _, stream| {
@@ -201,7 +200,7 @@ fn a_refusal_is_read_while_a_large_request_is_sent(engine: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), vec![b'x'; 5_000_000]).unwrap();
     let arguments = format!("-c 2 -n 20 --body @{} --expect-status 413", file.path().display());
-    let outcome = run_http(engine, target, &arguments);
+    let outcome = run_http("auto", target, &arguments);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/answered"), 20);
 }

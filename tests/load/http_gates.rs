@@ -4,9 +4,9 @@ use crate::support::load::{answering, ok, run_http};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Test, engine_tests};
+use testing::{Test, tests};
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     a_server_that_stops_breaks_the_gates_of_an_open_loop,
     requests_in_flight_for_too_long_break_the_gates_too,
     short_requests_in_flight_breach_no_gate,
@@ -14,7 +14,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 ];
 
 /// Its answers until then were quick, and none of them failed.
-fn a_server_that_stops_breaks_the_gates_of_an_open_loop(engine: &str) {
+fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
     let first = OnceLock::new();
     let target = answering(move |_| {
         if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(500) {
@@ -23,18 +23,17 @@ fn a_server_that_stops_breaks_the_gates_of_an_open_loop(engine: &str) {
         ok("hello")
     });
     let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo p99=1s --max-error-rate 1%";
-    let outcome = run_http(engine, target, load);
+    let outcome = run_http("auto", target, load);
     outcome.expect(3, &[]);
     // 3000, or 1000 if the first of all was held up for a second.
     assert!(outcome.number("/requests/overdue") > 500, "{}", outcome.result);
     let gates = outcome.result["gates"].as_array().expect("gates");
     assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
-    println!("{engine}: {} overdue", outcome.number("/requests/overdue"));
 }
 
 /// With few requests to each connection, those that a server leaves unanswered are in flight when the
 /// window ends, and not unsent.
-fn requests_in_flight_for_too_long_break_the_gates_too(engine: &str) {
+fn requests_in_flight_for_too_long_break_the_gates_too() {
     let first = OnceLock::new();
     let target = answering(move |_| {
         if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(1000) {
@@ -43,7 +42,7 @@ fn requests_in_flight_for_too_long_break_the_gates_too(engine: &str) {
         ok("hello")
     });
     let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo p99=1s --max-error-rate 1%";
-    let outcome = run_http(engine, target, load);
+    let outcome = run_http("auto", target, load);
     outcome.expect(3, &[]);
     // None; or those of a second if the load generator was delayed at the end. They are not
     // overdue.
@@ -57,7 +56,7 @@ fn requests_in_flight_for_too_long_break_the_gates_too(engine: &str) {
 }
 
 /// A server that is slow, but answers, has requests in flight at any end, and they are no errors.
-fn short_requests_in_flight_breach_no_gate(engine: &str) {
+fn short_requests_in_flight_breach_no_gate() {
     let target = answering(|_| {
         thread::sleep(Duration::from_millis(2000));
         ok("hello")
@@ -65,18 +64,18 @@ fn short_requests_in_flight_breach_no_gate(engine: &str) {
     // Each has its first answer inside the window, and its second after all waiting, even if one of
     // them is held up for 300 ms.
     let load = "-c 4 -d 2500ms --warmup 0s --slo p99=5s --max-error-rate 0";
-    let outcome = run_http(engine, target, load);
+    let outcome = run_http("auto", target, load);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/requests/overdue"), 0, "{}", outcome.result);
     assert_eq!(outcome.number("/whole_run/abandoned"), 4, "{}", outcome.result);
 }
 
 /// Half of the load was never sent, and all gates were kept.
-fn requests_of_connections_that_were_never_made_are_overdue(engine: &str) {
+fn requests_of_connections_that_were_never_made_are_overdue() {
     let target = answering(|_| ok("hello"));
     // From the second address nothing gets to the server.
     let load = "-c 4 --rate 400 -d 2s --warmup 0s --local 127.0.0.1,192.0.2.1 --max-error-rate 1%";
-    let outcome = run_http(engine, target, load);
+    let outcome = run_http("auto", target, load);
     assert_eq!(outcome.number("/connections/established"), 2, "{}", outcome.result);
     // 400, and what the others did not get to at the end: those of a second at most.
     let (sent, unsent) = (outcome.number("/whole_run/sent"), outcome.number("/requests/unsent"));

@@ -12,17 +12,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use testing::{Test, engine_tests, tests};
+use testing::{Test, tests};
 use twinring_lab::certificate::SelfSigned;
 
-pub(crate) const TESTS: &[Test] =
-    tests![the_certificates_of_the_system_are_where_its_variables_say];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
     connections_end_in_order,
     answers_are_checked_through_tls,
     sessions_are_resumed_unless_that_is_unwanted,
     servers_that_cannot_be_used_are_named_with_a_fix,
-    an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole
+    an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole,
+    the_certificates_of_the_system_are_where_its_variables_say
 ];
 
 /// A certificate for some name, in a file, and a server that shows it.
@@ -100,16 +99,16 @@ fn answer_each(
     }
 }
 
-fn spawn(engine: &str, target: SocketAddr, arguments: &str) -> Bounded {
+fn spawn(target: SocketAddr, arguments: &str) -> Bounded {
     let url = format!("https://{target}/");
-    Bounded(Some(crate::support::load::command(engine, "http", &url, arguments).spawn().unwrap()))
+    Bounded(Some(crate::support::load::command("auto", "http", &url, arguments).spawn().unwrap()))
 }
 
-fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
-    sound(spawn(engine, target, arguments).output())
+fn run(target: SocketAddr, arguments: &str) -> Outcome {
+    sound(spawn(target, arguments).output())
 }
 
-fn answers_are_checked_through_tls(engine: &str) {
+fn answers_are_checked_through_tls() {
     for (version, name) in [(&TLS13, "TLSv1.3"), (&TLS12, "TLSv1.2")] {
         let secure = Secure::new("127.0.0.1", version);
         for content in ["hello".to_owned(), "0123456789".repeat(30_000)] {
@@ -117,7 +116,7 @@ fn answers_are_checked_through_tls(engine: &str) {
             for case in ["-c 4 -t 2", "-c 2 --pipeline 8", "-c 3 --rate 500"] {
                 let ca = secure.ca().display().to_string();
                 let arguments = format!("{case} -n 200 --verify-body --tls-ca {ca}");
-                let outcome = run(engine, target, &arguments);
+                let outcome = run(target, &arguments);
                 outcome.expect(0, &[]);
                 assert_eq!(outcome.number("/whole_run/answered"), 200, "{case}");
                 assert_eq!(outcome.number("/bytes/bodies"), 200 * content.len() as u64);
@@ -131,17 +130,17 @@ fn answers_are_checked_through_tls(engine: &str) {
     }
 }
 
-fn sessions_are_resumed_unless_that_is_unwanted(engine: &str) {
+fn sessions_are_resumed_unless_that_is_unwanted() {
     for version in [&TLS13, &TLS12] {
         let secure = Secure::new("127.0.0.1", version);
         let target = secure.serve(ok("hello"), true);
         let arguments = "-c 2 -n 60 --no-keepalive --insecure";
-        let outcome = run(engine, target, arguments);
+        let outcome = run(target, arguments);
         outcome.expect(0, &[]);
         assert!(outcome.number("/settings/tls/handshakes") >= 60);
         assert!(outcome.number("/settings/tls/resumed") >= 40, "{}", outcome.result);
         assert_eq!(outcome.number("/connections/kept_open"), 0);
-        let outcome = run(engine, target, &format!("{arguments} --tls-full-handshake"));
+        let outcome = run(target, &format!("{arguments} --tls-full-handshake"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/settings/tls/resumed"), 0);
     }
@@ -171,7 +170,7 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
 }
 
 /// That of a CA certificate was `Other(OtherError(CaUsedAsEndEntity))`.
-fn servers_that_cannot_be_used_are_named_with_a_fix(engine: &str) {
+fn servers_that_cannot_be_used_are_named_with_a_fix() {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
     let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -193,31 +192,31 @@ fn servers_that_cannot_be_used_are_named_with_a_fix(engine: &str) {
     let without_tls =
         (plain, "--insecure".to_owned(), "the server does not speak TLS on this port");
     for (target, arguments, named) in cases.into_iter().chain([without_tls]) {
-        let output = spawn(engine, target, &format!("-c 2 {arguments}")).output();
+        let output = spawn(target, &format!("-c 2 {arguments}")).output();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(named), "{named} in {stderr}");
         if target != plain {
-            run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
+            run(target, "-c 2 -n 20 --insecure").expect(0, &[]);
         }
     }
 }
 
-fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole(engine: &str) {
+fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole() {
     let secure = Secure::new("127.0.0.1", &TLS13);
     let answer = || "HTTP/1.1 200 OK\r\n\r\nall of it".to_owned();
-    let whole = run(engine, secure.serve(answer(), true), "-c 1 -n 10 --insecure");
+    let whole = run(secure.serve(answer(), true), "-c 1 -n 10 --insecure");
     whole.expect(0, &[]);
-    let cut = run(engine, secure.serve(answer(), false), "-c 1 -n 3 --insecure");
+    let cut = run(secure.serve(answer(), false), "-c 1 -n 3 --insecure");
     cut.expect(1, &[("closed_early", 3)]);
     assert_eq!(cut.number("/whole_run/failed"), 3);
 }
 
-fn connections_end_in_order(engine: &str) {
+fn connections_end_in_order() {
     let secure = Secure::new("127.0.0.1", &TLS13);
     let target = secure.serve(ok("hello"), true);
     for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
-        run(engine, target, &format!("-c 6 --insecure {arguments}")).expect(0, &[]);
+        run(target, &format!("-c 6 --insecure {arguments}")).expect(0, &[]);
     }
     assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
 }

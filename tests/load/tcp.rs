@@ -1,5 +1,5 @@
-//! `twinring load tcp` against servers of known behaviour, on both engines: each fault must be
-//! detected and named, and the counts must always balance.
+//! `twinring load tcp` against servers of known behaviour: each fault must be detected and named, and the counts must
+//! always balance.
 
 use crate::support::load::{
     Bounded, INTERRUPTS, Outcome, RUN_MAX, assert_refused, interrupted, serve, sound,
@@ -15,19 +15,21 @@ use std::time::Duration;
 use testing::{Test, engine_tests, tests};
 use twinring_load::schedule::{Arrivals, Schedule};
 
-pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
+    senseless_arguments_are_named_and_end_with_2,
     a_server_that_admits_only_64_connections_is_seen_through,
     a_number_of_messages_is_met_exactly,
-    one_corrupted_byte_is_found_and_named,
     lost_bytes_and_surplus_bytes_are_mismatches,
-    connections_that_the_server_ends_are_counted_by_kind,
     a_server_that_never_answers_is_a_timeout,
     an_unreachable_rate_reports_unsent_requests,
     requests_arrive_as_independently_as_asked_for,
-    a_closed_port_names_the_address_and_a_fix,
+    a_closed_port_names_the_address_and_a_fix
+];
+pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_correct_echo_has_no_mismatch_and_all_counts_balance,
-    an_interrupt_reports_the_result_so_far
+    one_corrupted_byte_is_found_and_named,
+    an_interrupt_reports_the_result_so_far,
+    connections_that_the_server_ends_are_counted_by_kind
 ];
 
 /// Echoes; `corrupt` gets each chunk with its position in the stream and may change it.
@@ -87,10 +89,10 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
     }
 }
 
-fn a_number_of_messages_is_met_exactly(engine: &str) {
+fn a_number_of_messages_is_met_exactly() {
     let target = serve(|_, stream| echo(stream));
     for case in ["-n 1000 -c 7", "-n 3 -c 4 --depth 5", "-n 500 -c 4 -t 2 --rate 5000"] {
-        let outcome = run(engine, target, case);
+        let outcome = run("auto", target, case);
         outcome.expect(0, &[]);
         let asked = outcome.number("/settings/messages");
         for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
@@ -119,7 +121,7 @@ fn one_corrupted_byte_is_found_and_named(engine: &str) {
     unchecked.expect(0, &[]);
 }
 
-fn lost_bytes_and_surplus_bytes_are_mismatches(engine: &str) {
+fn lost_bytes_and_surplus_bytes_are_mismatches() {
     let lossy = serve(|_, stream| {
         echo_with(stream, |position, chunk| {
             if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < chunk.len()) {
@@ -136,7 +138,7 @@ fn lost_bytes_and_surplus_bytes_are_mismatches(engine: &str) {
     });
     for target in [lossy, chatty] {
         // It ends when all three have failed.
-        let outcome = run(engine, target, "-c 3 -s 128 -d 20s --warmup 0s --depth 2");
+        let outcome = run("auto", target, "-c 3 -s 128 -d 20s --warmup 0s --depth 2");
         outcome.expect(1, &[("mismatch", 3)]);
     }
 }
@@ -173,22 +175,22 @@ fn connections_that_the_server_ends_are_counted_by_kind(engine: &str) {
     }
 }
 
-fn a_server_that_never_answers_is_a_timeout(engine: &str) {
+fn a_server_that_never_answers_is_a_timeout() {
     let target = serve(|_, mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    let outcome = run(engine, target, "-c 5 -d 30s --warmup 0s --timeout 200ms");
+    let outcome = run("auto", target, "-c 5 -d 30s --warmup 0s --timeout 200ms");
     outcome.expect(1, &[("timeout", 5)]);
     assert_eq!(outcome.number("/whole_run/failed"), 5);
     assert_eq!(outcome.number("/connections/served"), 0);
     // The window ends before the timeout: no error is reported, and nothing is hidden.
-    let outcome = run(engine, target, "-c 5 -d 1200ms --warmup 0s");
+    let outcome = run("auto", target, "-c 5 -d 1200ms --warmup 0s");
     outcome.expect(1, &[]);
     assert_eq!(outcome.number("/whole_run/abandoned"), 5);
     assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
 }
 
-fn a_server_that_admits_only_64_connections_is_seen_through(engine: &str) {
+fn a_server_that_admits_only_64_connections_is_seen_through() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     // The others stay in the backlog: for them connecting succeeds.
@@ -198,7 +200,7 @@ fn a_server_that_admits_only_64_connections_is_seen_through(engine: &str) {
         }
         thread::sleep(RUN_MAX);
     });
-    let outcome = run(engine, target, "-c 80 -d 1200ms --warmup 100ms");
+    let outcome = run("auto", target, "-c 80 -d 1200ms --warmup 100ms");
     outcome.expect(4, &[]);
     assert!(outcome.stderr.contains("NOT ANSWERED: 16 requests"), "{}", outcome.stderr);
     assert_eq!(outcome.number("/connections/established"), 80);
@@ -209,9 +211,9 @@ fn a_server_that_admits_only_64_connections_is_seen_through(engine: &str) {
 }
 
 /// More than can be sent: the generator reports unsent requests instead of sending without end. It ended with 0.
-fn an_unreachable_rate_reports_unsent_requests(engine: &str) {
+fn an_unreachable_rate_reports_unsent_requests() {
     let target = serve(|_, stream| echo(stream));
-    let outcome = run(engine, target, "-c 4 -d 500ms --warmup 0s --rate 100m");
+    let outcome = run("auto", target, "-c 4 -d 500ms --warmup 0s --rate 100m");
     assert_eq!((outcome.code, outcome.errors()), (4, Vec::new()));
     assert!(outcome.stderr.contains("RATE NOT REACHED"), "{}", outcome.stderr);
     assert_eq!(outcome.result["requests"]["rate_reached"], false);
@@ -223,13 +225,13 @@ fn an_unreachable_rate_reports_unsent_requests(engine: &str) {
 
 /// As many requests as a Poisson process has in that time, which is known: the schedule is the same in
 /// every run.
-fn requests_arrive_as_independently_as_asked_for(engine: &str) {
+fn requests_arrive_as_independently_as_asked_for() {
     let target = serve(|_, stream| echo(stream));
     let due = Schedule::new(0, 500_000_000, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
     let periodic = Schedule::new(0, 500_000_000, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
     assert_ne!(due, periodic);
     let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
-    let outcome = run(engine, target, arguments);
+    let outcome = run("auto", target, arguments);
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
     assert_eq!(outcome.number("/requests/due"), due);
@@ -255,12 +257,12 @@ fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
     }
 }
 
-fn a_closed_port_names_the_address_and_a_fix(engine: &str) {
+fn a_closed_port_names_the_address_and_a_fix() {
     // Bound and not listening: connecting is refused, and no other program can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let target = socket.local_addr().unwrap().as_socket().unwrap();
-    let run = Bounded(Some(command(engine, target, "-c 3").spawn().unwrap()));
+    let run = Bounded(Some(command("auto", target, "-c 3").spawn().unwrap()));
     let output = run.output();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");

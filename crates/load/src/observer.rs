@@ -1,11 +1,8 @@
 //! Observers of a running load.
 
-use std::time::Duration;
-
 /// Watches a run.
 pub trait Observer {
-    /// All connections are open, or all sockets. Asked again every few milliseconds as long as the answer is
-    /// [`Begin::NotYet`].
+    /// All connections are open, or all sockets.
     fn connected(&mut self) -> Begin {
         Begin::Now
     }
@@ -24,26 +21,20 @@ pub enum Begin {
     Now,
     /// At this moment on CLOCK_MONOTONIC, in nanoseconds; at once if it has passed.
     At(u64),
-    /// It is not known yet.
-    NotYet,
     /// There will be no traffic.
     Never,
 }
 
 impl Begin {
-    /// The moment, if it is decided; `soonest_ns` is the first that is possible.
-    pub(crate) fn moment(self, soonest_ns: u64) -> Option<Option<u64>> {
+    /// The moment, if there will be traffic; `soonest_ns` is the first that is possible.
+    pub(crate) fn moment(self, soonest_ns: u64) -> Option<u64> {
         match self {
-            Begin::Now => Some(Some(soonest_ns)),
-            Begin::At(ns) => Some(Some(ns.max(soonest_ns))),
-            Begin::Never => Some(None),
-            Begin::NotYet => None,
+            Begin::Now => Some(soonest_ns),
+            Begin::At(ns) => Some(ns.max(soonest_ns)),
+            Begin::Never => None,
         }
     }
 }
-
-/// How often an observer is asked for the moment.
-pub(crate) const BEGIN_TICK: Duration = Duration::from_millis(5);
 
 /// The progress of a run.
 #[derive(Clone, Copy, Debug)]

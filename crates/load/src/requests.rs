@@ -101,10 +101,7 @@ impl<P: Protocol> Worker<P> {
 }
 
 /// The counts of a thread, and what only its protocol has.
-pub(crate) struct Outcome<P: Protocol> {
-    pub(crate) share: Share,
-    pub(crate) special: <P::Shared as Shared>::Special,
-}
+pub(crate) type Outcome<P> = (Share, <<P as Protocol>::Shared as Shared>::Special);
 
 /// The requests of one thread.
 struct Requests<P: Protocol> {
@@ -217,6 +214,6 @@ impl<P: Protocol> Client for Requests<P> {
 
     fn outcome(self, cpu: CpuUse) -> Outcome<P> {
         let share = Share::of(&self.worker, &self.connections, self.idle.len() as u64, cpu);
-        Outcome { share, special: P::Shared::special(&self.worker.local) }
+        (share, P::Shared::special(&self.worker.local))
     }
 }

@@ -87,13 +87,8 @@ impl Load {
             })?;
         let target = settings.targets.first().map_or_else(String::new, Target::origin);
         let mut special = Special::default();
-        let shares: Vec<Share> = outcomes
-            .into_iter()
-            .map(|outcome| {
-                special.merge(outcome.special);
-                outcome.share
-            })
-            .collect();
+        let (shares, specials): (Vec<Share>, Vec<Special>) = outcomes.into_iter().unzip();
+        specials.into_iter().for_each(|other| special.merge(other));
         let shown = format!("{target} at {}", settings.common.shown_addresses());
         let all = Share::sum(shares, &ran, &shown)?;
         Ok(report(settings, &all, special, &ran, target))

@@ -4,7 +4,7 @@
 use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
 use crate::cpu::Throttling;
-use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
+use crate::observer::{Observer, Phase, Progress};
 use crate::settings::Common;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -65,8 +65,11 @@ impl<'a> Conductor<'a> {
             }
             self.show(Phase::Connecting);
         }
-        let first_ns = if self.opened > 0 { self.first_ns() } else { None };
-        let Some(first_ns) = first_ns else { return };
+        if self.opened == 0 {
+            return;
+        }
+        let soonest_ns = monotonic_ns() + MARGIN_NS;
+        let Some(first_ns) = self.observer.connected().moment(soonest_ns) else { return };
         let start_ns = first_ns + self.common.warmup.as_nanos() as u64;
         let end_ns = start_ns + self.common.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
@@ -99,18 +102,6 @@ impl<'a> Conductor<'a> {
             Err(RecvTimeoutError::Timeout) => {}
         }
         !self.over && !self.stopper.is_stopped()
-    }
-
-    /// When the traffic begins. None if the run must end before.
-    fn first_ns(&mut self) -> Option<u64> {
-        loop {
-            if let Some(moment) = self.observer.connected().moment(monotonic_ns() + MARGIN_NS) {
-                return moment;
-            }
-            if !self.hear(BEGIN_TICK) {
-                return None;
-            }
-        }
     }
 
     /// Waits until `until_ns`; false if the run must end before.

@@ -51,7 +51,7 @@ impl Load {
             run_thread::<Tcp>(index, control, Arc::clone(&settings))
         })?;
         let target = settings.common.shown_addresses();
-        let shares = outcomes.into_iter().map(|outcome| outcome.share);
+        let shares = outcomes.into_iter().map(|(share, ())| share);
         let all = Share::sum(shares, &ran, &target)?;
         let message_bytes = u64::from(settings.message_bytes);
         let latency_from = if settings.common.is_open() { "intended" } else { "send" };
