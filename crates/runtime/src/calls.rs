@@ -91,7 +91,7 @@ impl Calls {
     pub(crate) fn restart(&self) {
         for entry in &self.entries {
             for count in [&entry.count, &entry.time_ns, &entry.max_ns] {
-                count.reset();
+                count.set(0);
             }
         }
     }

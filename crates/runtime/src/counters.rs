@@ -17,12 +17,13 @@ impl Count {
         self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+    /// For gauges.
+    pub(crate) fn subtract(&self, amount: u64) {
+        self.0.store(self.0.load(Relaxed).saturating_sub(amount), Relaxed);
     }
 
-    pub(crate) fn reset(&self) {
-        self.set(0);
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
     }
 
     /// For gauges.
@@ -126,8 +127,7 @@ counters! {
     panics,
     /// Chunks of files that were not in the page cache when they were due to be sent.
     cold_pieces,
-    /// Slots of the engine that hold something, when the worker last waited: sockets, listeners, its
-    /// own eventfd, and operations with memory of their own. 0 when the worker has ended.
+    /// Slots of the engine that hold something: sockets, listeners, its own eventfd, and operations with memory of their own. 0 when the worker has ended.
     slots_in_use,
     /// Buffers of the receive pools with unconsumed bytes, when the worker last waited; on io_uring
     /// also those of sends submitted by that wait. Single-shot receives of datagrams have pools of

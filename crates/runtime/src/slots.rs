@@ -1,6 +1,9 @@
 //! A slab whose keys carry a generation, so that a late completion or waker for an entry that is
 //! gone finds nothing instead of finding its successor.
 
+use crate::counters::Counters;
+use std::sync::Arc;
+
 /// Names one entry of a [`Slots`]: index and generation, and above them the mark of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key(u64);
@@ -61,6 +64,8 @@ pub(crate) struct Slots<T> {
     free: Vec<u32>,
     live: usize,
     mark: u16,
+    /// Has the gauge of the live entries of all tables with it.
+    counters: Option<Arc<Counters>>,
 }
 
 impl<T> Default for Slots<T> {
@@ -76,13 +81,12 @@ impl<T> Slots<T> {
 
     /// A table whose keys no other table has, if its mark is its own.
     pub(crate) fn with_mark(mark: u16) -> Slots<T> {
-        Slots { entries: Vec::new(), free: Vec::new(), live: 0, mark }
+        Slots { entries: Vec::new(), free: Vec::new(), live: 0, mark, counters: None }
     }
 
-    /// Number of live entries.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.live
+    /// A table whose entries `slots_in_use` counts.
+    pub(crate) fn counted(counters: &Arc<Counters>) -> Slots<T> {
+        Slots { counters: Some(Arc::clone(counters)), ..Slots::new() }
     }
 
     /// True without live entries.
@@ -97,6 +101,7 @@ impl<T> Slots<T> {
     /// With 2^28 live entries, which no descriptor or memory limit allows.
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.live += 1;
+        self.counters.iter().for_each(|counters| counters.slots_in_use.add(1));
         if let Some(index) = self.free.pop() {
             let entry = &mut self.entries[index as usize];
             debug_assert!(entry.value.is_none(), "a free slot holds nothing");
@@ -135,6 +140,7 @@ impl<T> Slots<T> {
         entry.tag = entry.tag & !generations | (entry.tag + 1) & generations;
         self.free.push(key.index() as u32);
         self.live -= 1;
+        self.counters.iter().for_each(|counters| counters.slots_in_use.subtract(1));
         Some(value)
     }
 
@@ -183,7 +189,7 @@ mod tests {
                     prop_assert_eq!(slots.remove(key), live.remove(&key));
                     dead.push(key);
                 }
-                prop_assert_eq!(slots.len(), live.len());
+                prop_assert_eq!(slots.live, live.len());
                 prop_assert!(live.iter().all(|(key, value)| slots.get(*key) == Some(value)));
                 prop_assert!(dead.iter().all(|key| slots.get(*key).is_none()));
             }

@@ -28,17 +28,6 @@ pub(crate) enum Side {
     Send,
 }
 
-/// The resources that an engine holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InUse {
-    /// Sockets of all kinds, until their last operation is over.
-    pub(crate) sockets: usize,
-    /// Operations that have a slot of their own.
-    pub(crate) operations: usize,
-    /// Pool buffers with readers.
-    pub(crate) buffers: usize,
-}
-
 /// Why a datagram socket with buffers of yet another size or number is refused.
 pub(super) fn too_many_geometries() -> io::Error {
     io::Error::other(

@@ -47,7 +47,7 @@ pub(crate) mod stream;
 mod udp;
 mod uring;
 
-pub(crate) use self::common::{DriverSetup, InUse, Side, errno};
+pub(crate) use self::common::{DriverSetup, Side, errno};
 
 use self::common::closed;
 use self::datagrams::UdpSetup;
@@ -86,7 +86,7 @@ enum Engine {
 
 impl Driver {
     pub(crate) fn new(features: &Features, setup: &DriverSetup) -> io::Result<Driver> {
-        let mut sockets = Sockets::new(setup.linger);
+        let mut sockets = Sockets::new(setup);
         let engine = match features {
             Features::IoUring(features) => {
                 Engine::Uring(Box::new(Uring::new(features.clone(), setup, &mut sockets)?))
@@ -508,13 +508,13 @@ impl Driver {
         self.next_deadline().is_some()
     }
 
-    /// The resources that the engine holds now.
-    pub(crate) fn in_use(&self) -> InUse {
-        let (operations, buffers) = match &self.engine {
-            Engine::Uring(uring) => uring.in_use(),
-            Engine::Epoll(epoll) => (0, epoll.buffers_in_use()),
-        };
-        InUse { sockets: self.sockets.entries.len(), operations, buffers }
+    /// Pool buffers with readers.
+    #[inline]
+    pub(crate) fn buffers_in_use(&self) -> usize {
+        match &self.engine {
+            Engine::Uring(uring) => uring.buffers_in_use(),
+            Engine::Epoll(epoll) => epoll.buffers_in_use(),
+        }
     }
 
     /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on

@@ -1,5 +1,6 @@
 //! The sockets of one worker, by key.
 
+use super::common::DriverSetup;
 use super::stream::StreamRef;
 use super::udp::Udp;
 use super::uring::{UringListener, WakeWatch};
@@ -50,8 +51,9 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(linger: Duration) -> Sockets {
-        Sockets { entries: Slots::new(), lingering: VecDeque::new(), linger, round: 0 }
+    pub(crate) fn new(setup: &DriverSetup) -> Sockets {
+        let entries = Slots::counted(&setup.counters);
+        Sockets { entries, lingering: VecDeque::new(), linger: setup.linger, round: 0 }
     }
 
     pub(crate) fn linger(&mut self, key: Key) {

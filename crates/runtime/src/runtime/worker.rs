@@ -213,7 +213,8 @@ impl Worker {
     #[inline(always)]
     fn turn(&self, idle: bool, wakes: &mut Vec<Waker>) -> io::Result<()> {
         let mut driver = self.driver.borrow_mut();
-        self.publish_in_use(&driver);
+        // A plain store, so that each wait may do it.
+        self.counters.buffers_in_use.set(driver.buffers_in_use() as u64);
         let deadline = earlier(self.timers.first(), driver.next_deadline());
         let timeout = if idle { deadline.map(until) } else { Some(Duration::ZERO) };
         driver.turn(timeout, wakes)?;
@@ -225,14 +226,6 @@ impl Worker {
             self.take_inbox();
         }
         Ok(())
-    }
-
-    /// Publishes the gauges, with two plain stores, so that each wait may do it.
-    #[inline]
-    fn publish_in_use(&self, driver: &Driver) {
-        let in_use = driver.in_use();
-        self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
-        self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
 
     /// A turn that had a deadline: fires the timers that are due, and closes sockets that have lingered long enough.
@@ -306,7 +299,8 @@ impl Drop for Enter {
         let mut wakes = Vec::new();
         worker.driver.borrow_mut().teardown(worker.shared.patience(), &mut wakes);
         drop(wakes);
-        worker.publish_in_use(&worker.driver.borrow());
+        worker.counters.slots_in_use.set(0);
+        worker.counters.buffers_in_use.set(0);
         CURRENT.take();
     }
 }

@@ -6,6 +6,7 @@
 use super::{Op, Uring};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
+use crate::counters::Counters;
 use crate::driver::common::closed;
 use crate::fs::{FileRead, Start, Storage};
 use crate::slots::{Key, Slots};
@@ -15,6 +16,7 @@ use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Reads of one worker that are with the kernel; further ones wait in their tasks.
@@ -37,13 +39,8 @@ struct Slot {
 }
 
 impl Files {
-    pub(super) fn new() -> Files {
-        Files { slots: Slots::new(), in_flight: 0, waiters: WaitQueue::default() }
-    }
-
-    /// Reads that have not ended, or whose futures have not seen it.
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
+    pub(super) fn new(counters: &Arc<Counters>) -> Files {
+        Files { slots: Slots::counted(counters), in_flight: 0, waiters: WaitQueue::default() }
     }
 
     /// True when the kernel holds nothing of ours.

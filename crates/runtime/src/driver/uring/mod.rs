@@ -127,11 +127,11 @@ impl Uring {
         let mut uring = Uring {
             ring,
             groups,
-            sends: Slots::new(),
-            receives: Slots::new(),
+            sends: Slots::counted(&setup.counters),
+            receives: Slots::counted(&setup.counters),
             bursts: SendBatch::new(),
             spare_sends: Vec::new(),
-            files: Files::new(),
+            files: Files::new(&setup.counters),
             completions: Vec::new(),
             arrived: Vec::new(),
             next_arrival: 0,
@@ -220,11 +220,9 @@ impl Uring {
         self.next_arrival < self.arrived.len()
     }
 
-    /// Operations that have a slot of their own, and pool buffers with readers.
     #[inline]
-    pub(crate) fn in_use(&self) -> (usize, usize) {
-        let operations = self.sends.len() + self.receives.len() + self.files.len();
-        (operations, self.groups.buffers_in_use())
+    pub(crate) fn buffers_in_use(&self) -> usize {
+        self.groups.buffers_in_use()
     }
 
     #[inline]
@@ -462,7 +460,7 @@ impl Uring {
         }
         // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained(sockets) {
-            std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
+            std::mem::forget(std::mem::replace(&mut self.files, Files::new(&self.counters)));
             std::mem::forget(std::mem::take(&mut sockets.entries));
             std::mem::forget(std::mem::take(&mut self.sends));
             std::mem::forget(std::mem::take(&mut self.receives));
