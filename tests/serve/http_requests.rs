@@ -10,7 +10,6 @@ pub(crate) const TESTS: &[Test] = tests![
     bodies_are_read_and_dropped_within_their_bound,
     head_has_no_content_whatever_the_status,
     no_path_leads_out_of_the_root_or_to_hidden_files,
-    unreadable_files_are_403_and_do_not_stop_anything
 ];
 pub(crate) const ENGINE_TESTS: &[Test] =
     engine_tests![the_answer_does_not_depend_on_how_a_request_is_cut];
@@ -203,16 +202,4 @@ fn no_path_leads_out_of_the_root_or_to_hidden_files() {
         assert!(!ask(&server, &get("/sub/", "")).text().contains("passwd"));
         assert_eq!(server.end().count("responses_5xx"), 0);
     }
-}
-
-fn unreadable_files_are_403_and_do_not_stop_anything() {
-    use std::os::unix::fs::PermissionsExt;
-    let site = Site::usual();
-    let locked = site.write("locked.txt", b"secret");
-    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).expect("a file");
-    if std::fs::read(&locked).is_ok() {
-        testing::needs("an ordinary user", "this one reads every file");
-    }
-    let server = Server::http(ENGINE, site.path(), &[]);
-    check_both(&server, &[(get("/locked.txt", ""), 403, &[]), (get("/hello.txt", ""), 200, &[])]);
 }

@@ -12,7 +12,6 @@ use twinring::{
 
 pub(crate) const TESTS: &[Test] = tests![
     both_engines_answer_with_the_same_bytes_and_the_same_counts,
-    the_ready_line_lists_allowed_clients,
     a_smaller_buffer_than_requested_is_reported
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
@@ -171,19 +170,6 @@ fn answers_carry_the_configured_dscp_and_ecn_only_on_request(engine: &str) {
             }
         });
     }
-}
-
-fn the_ready_line_lists_allowed_clients() {
-    let all = ["--listen", "0.0.0.0:0"];
-    let named = ["--allow", "192.0.2.0/24", "--allow", "2001:db8::1"];
-    let server = Server::echo("epoll", &[&all[..], &named].concat());
-    let expected = ["loopback", "192.0.2.0/24", "2001:db8::1/128"];
-    assert_eq!(server.ready["allow"], serde_json::json!(expected));
-    // This machine always is.
-    ping(&connect(server.address()), b"here");
-    let server = Server::udp("epoll", &["--listen", "0.0.0.0:0", "--allow", "any"]);
-    assert_eq!(server.ready["allow"], serde_json::json!(["any"]));
-    assert_eq!(Server::echo("epoll", &[]).ready["allow"], serde_json::json!(["loopback"]));
 }
 
 /// Of the reflector and of the echo.
