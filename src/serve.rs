@@ -10,6 +10,7 @@ mod manager;
 mod notices;
 mod operate;
 mod problems;
+mod reflector;
 mod report;
 mod sandbox;
 mod signals;

@@ -3,8 +3,6 @@
 use super::both::Both;
 use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
 use super::sandbox::Sandbox;
-use super::sandbox::paths::Paths;
-use super::user::Identity;
 use super::{manager, notices, signals};
 use serde::Serialize;
 use std::error::Error;
@@ -86,15 +84,4 @@ where
         None if sandbox.is_leaky() => Ok(ExitCode::FAILURE),
         None => Ok(signals.exit_code()),
     }
-}
-
-/// Drops the rights that a service without files does not need, once its addresses are bound.
-pub(super) fn become_unprivileged(
-    sandbox: &mut Sandbox,
-    runtime: &Runtime,
-    paths: &Paths,
-    identity: Option<&Identity>,
-) -> Result<(), String> {
-    sandbox.enter(runtime, paths, identity)?;
-    identity.map_or(Ok(()), Identity::assume)
 }

@@ -33,7 +33,7 @@ pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 /// A service as reports see it. `C` are its counters.
 pub(super) struct Subject<C> {
-    name: &'static str,
+    pub(super) name: &'static str,
     addresses: Vec<SocketAddr>,
     counters: Box<dyn Fn() -> C + Send + Sync>,
     details: Map<String, Value>,
