@@ -173,8 +173,11 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let granted = service.granted();
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
     let details = Details { max_datagram_bytes: args.max_datagram_with(granted), granted };
-    let subject = Subject::new("udp", service.addresses(), service.counters())
-        .with_details("udp", &details, args.details_text(granted));
+    let subject = Subject::new("udp", service.addresses(), service.counters()).with_details(
+        "udp",
+        &details,
+        args.details_text(granted),
+    );
     let counters = service.counters();
     args.common.serve(prepared, service, subject, counters)
 }
