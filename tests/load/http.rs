@@ -373,6 +373,8 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("http://127.0.0.1:9/ --http2 --pipeline 20000", "--http2 20000"),
         ("http://127.0.0.1:9/ --http2 -H Upgrade:x", "'upgrade: ...'"),
         ("http://127.0.0.1:9/ --http2 -H Host:a/b", "http://127.0.0.1:9/"),
+        ("http://127.0.0.1:9/ http://127.0.0.1:8/", "not at the same server"),
+        ("http://127.0.0.1:9/ https://127.0.0.1:9/", "not at the same server"),
         ("http://127.0.0.1:9/ --weights 1,2", "--weights"),
         ("http://127.0.0.1:9/ --weights 0", "weight"),
         ("http://127.0.0.1:9/ -H nonsense", "NAME: VALUE"),

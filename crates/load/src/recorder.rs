@@ -265,7 +265,6 @@ impl Recorder {
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.content_bytes += other.content_bytes;
-        self.kept_open += other.kept_open;
         for (status, count) in other.codes {
             *self.codes.entry(status).or_default() += count;
         }

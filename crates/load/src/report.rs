@@ -54,7 +54,15 @@ pub(crate) fn of_requests(
         connect_us: Latency::of(&counted.connect_ns),
         schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
         histogram: EncodedHistogram::of(&counted.latency_ns),
-        connections: connections(all, ran, common.connections),
+        connections: Connections {
+            asked: common.connections,
+            served_at_once_max: ran.served_at_once_max,
+            min_answered: match all.connections.established {
+                0 => 0,
+                _ => all.connections.min_answered,
+            },
+            ..all.connections
+        },
         gates: common.gates.judge(&Judged {
             answers_ns: &counted.latency_ns,
             waits_ns: &[&all.unsent.waited_ns, &hopeless_ns],
@@ -92,21 +100,5 @@ fn whole_run(counted: &Recorder) -> WholeRun {
         answered: counted.whole.answered,
         failed: counted.whole.failed,
         abandoned: counted.whole.in_flight(),
-    }
-}
-
-/// The connections, without the fields that only one kind of load has.
-fn connections(all: &Share, ran: &Ran, asked: u64) -> Connections {
-    Connections {
-        asked,
-        established: all.answered.len() as u64,
-        served: all.served,
-        served_at_once_max: ran.served_at_once_max,
-        lost: all.lost,
-        reconnects: all.reconnects,
-        idle_established: None,
-        kept_open: None,
-        min_answered: all.answered.iter().copied().min().unwrap_or(0),
-        max_answered: all.answered.iter().copied().max().unwrap_or(0),
     }
 }

@@ -221,7 +221,8 @@ impl Requests {
 }
 
 impl Connections {
-    fn add(&mut self, other: &Connections) {
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Connections) {
         add_counts!(self, other; asked, established, served, served_at_once_max, lost, reconnects);
         crate::common::add_some(&mut self.idle_established, other.idle_established);
         crate::common::add_some(&mut self.kept_open, other.kept_open);

@@ -35,35 +35,3 @@ fn mix(number: u64) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How often each URL is picked by 100 connections with 1,000 requests each.
-    fn counts(weights: &[u32], seed: u64) -> Vec<u64> {
-        let choice = Choice::new(weights.iter().copied(), seed);
-        let mut counts = vec![0; weights.len()];
-        for request in 0..100_000 {
-            counts[choice.pick(request % 100, request / 100) as usize] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn urls_are_picked_by_weight() {
-        for seed in 0..20 {
-            let weights = [1, 2, 5, 12];
-            for (count, weight) in counts(&weights, seed).into_iter().zip(weights) {
-                let share = f64::from(weight) / 20.0;
-                let expected = 100_000.0 * share;
-                // Six standard deviations of a binomial distribution.
-                let spread = 6.0 * (expected * (1.0 - share)).sqrt();
-                assert!((count as f64 - expected).abs() < spread, "{count} of weight {weight}");
-            }
-        }
-        assert_eq!(counts(&[7], 3), [100_000]);
-        let heaviest = counts(&[u32::MAX, u32::MAX], 1);
-        assert!(heaviest.iter().all(|count| (48_000..52_000).contains(count)), "{heaviest:?}");
-    }
-}

@@ -109,7 +109,7 @@ fn report(
         (false, false) => "connect",
     };
     let mut requests = of_requests(all, ran, latency_from, &settings.common);
-    requests.connections.kept_open = Some(counts.kept_open);
+    requests.connections.idle_established = None;
     HttpResult {
         head: head(wire::SCHEMA, target, ran),
         settings: special.report(settings),

@@ -221,25 +221,3 @@ impl Settings {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings() -> Settings {
-        let target = Target::parse("http://127.0.0.1:8080/", 1).unwrap();
-        Settings::new(vec![target.clone()], Common::new(target.resolve().unwrap())).unwrap()
-    }
-
-    #[test]
-    fn all_urls_have_to_be_at_one_server() {
-        let new = |targets| Settings::new(targets, settings().common);
-        let targets = |urls: &[&str]| -> Vec<Target> {
-            urls.iter().map(|url| Target::parse(url, 1).unwrap()).collect()
-        };
-        assert!(new(targets(&["http://127.0.0.1/a", "http://127.0.0.1:80/b"])).is_ok());
-        assert!(new(targets(&["http://127.0.0.1/a", "http://127.0.0.1:81/a"])).is_err());
-        assert!(new(targets(&["http://127.0.0.1/a", "https://127.0.0.1/a"])).is_err());
-        assert!(new(Vec::new()).is_err());
-    }
-}

@@ -1,7 +1,7 @@
 //! The result of one thread, or of all of them together.
 
 use super::connection::Protocol;
-use super::{Connections, Worker};
+use super::{Connections as Open, Worker};
 use crate::cpu::CpuUse;
 use crate::recorder::{Recorder, histogram};
 use crate::run::{LoadError, Ran};
@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use twinring::measure::monotonic_ns;
+use twinring_wire::requests::Connections;
 
 /// A request that has waited for longer than this is overdue: as long as answers are awaited after
 /// the window. Any due request may wait for a moment, and the window may end in that moment.
@@ -24,13 +25,7 @@ const LOOKED_AT: u64 = 256;
 /// See the module.
 pub(crate) struct Share {
     pub(crate) recorder: Recorder,
-    /// Answers inside the window to each established connection.
-    pub(crate) answered: Vec<u64>,
-    pub(crate) served: u64,
-    pub(crate) lost: u64,
-    pub(crate) reconnects: u64,
-    /// Connections that only stayed open.
-    pub(crate) idle: u64,
+    pub(crate) connections: Connections,
     /// Requests of an open loop that were due inside the window; `None` if there is no schedule.
     pub(crate) due: Option<u64>,
     /// Of an open loop.
@@ -47,12 +42,13 @@ impl Share {
     /// Takes the counts out of a thread.
     pub(super) fn of<P: Protocol>(
         worker: &Worker<P>,
-        connections: &Connections<P>,
+        connections: &Open<P>,
         idle: u64,
         cpu: CpuUse,
     ) -> Share {
         let (now_ns, window) = (monotonic_ns(), worker.control.window());
         let each = || connections.iter().map(|connection| connection.borrow());
+        let answered = || each().map(|connection| connection.tally.answered_in_window);
         let (mut due, mut unsent) = (None, Unsent::none());
         // With a quota fewer requests are wanted, and the schedule does not know that.
         if let Some(schedule) = worker.schedule.get().filter(|_| !worker.control.is_drawn()) {
@@ -71,12 +67,20 @@ impl Share {
                 unanswered_ns.saturating_record_n(waited_ns, count);
             }
         }
+        let recorder = worker.recorder.replace(Recorder::new(worker.common().is_open(), 0));
         Share {
-            answered: each().map(|connection| connection.tally.answered_in_window).collect(),
-            served: each().filter(|connection| connection.tally.was_served).count() as u64,
-            lost: worker.lost.get(),
-            reconnects: worker.reconnects.get(),
-            idle,
+            connections: Connections {
+                established: connections.len() as u64,
+                served: each().filter(|connection| connection.tally.was_served).count() as u64,
+                lost: worker.lost.get(),
+                reconnects: worker.reconnects.get(),
+                idle_established: Some(idle),
+                kept_open: Some(recorder.kept_open),
+                // A thread without connections has none that got few answers.
+                min_answered: answered().min().unwrap_or(u64::MAX),
+                max_answered: answered().max().unwrap_or(0),
+                ..Connections::default()
+            },
             due,
             unsent,
             unanswered_ns,
@@ -85,7 +89,7 @@ impl Share {
                 .min()
                 .map_or(0, |since_ns| now_ns.saturating_sub(since_ns)),
             cpu: vec![cpu],
-            recorder: worker.recorder.replace(Recorder::new(worker.common().is_open(), 0)),
+            recorder,
         }
     }
 
@@ -107,11 +111,7 @@ impl Share {
     /// Adds the result of another thread.
     fn merge(&mut self, other: Share) {
         self.recorder.merge(other.recorder);
-        self.answered.extend(other.answered);
-        self.served += other.served;
-        self.lost += other.lost;
-        self.reconnects += other.reconnects;
-        self.idle += other.idle;
+        self.connections.add(&other.connections);
         self.due = [self.due, other.due].into_iter().flatten().reduce(|a, b| a + b);
         self.unsent.merge(&other.unsent);
         // Both have the same bounds, so every value fits.
@@ -136,7 +136,7 @@ impl Share {
         let mut shares = shares.into_iter();
         let mut all = shares.next().ok_or_else(|| unreachable(None))?;
         shares.for_each(|share| all.merge(share));
-        match all.answered.is_empty() && !ran.interrupted {
+        match all.connections.established == 0 && !ran.interrupted {
             true => Err(unreachable(all.recorder.first_error.take().map(|(_, what)| what))),
             false => Ok(all),
         }

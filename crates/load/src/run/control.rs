@@ -160,22 +160,3 @@ impl Control {
         self.served_max.load(Relaxed)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::channel;
-
-    #[test]
-    fn a_quota_is_drawn_and_settled_exactly() {
-        let (notes, heard) = channel();
-        let control = Control::new(1, Some(10), notes);
-        assert_eq!((control.draw(4), control.is_drawn()), (4, false));
-        assert_eq!((control.draw(8), control.draw(1), control.is_drawn()), (6, 0, true));
-        control.settle(7, 100);
-        assert!(heard.try_recv().is_err());
-        control.settle(3, 200);
-        assert!(matches!(heard.try_recv(), Ok(Note::Exhausted)));
-        assert_eq!(control.window().end, 201);
-    }
-}

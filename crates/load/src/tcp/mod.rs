@@ -56,7 +56,7 @@ impl Load {
         let message_bytes = u64::from(settings.message_bytes);
         let latency_from = if settings.common.is_open() { "intended" } else { "send" };
         let mut requests = of_requests(&all, &ran, latency_from, &settings.common);
-        requests.connections.idle_established = Some(all.idle);
+        requests.connections.kept_open = None;
         Ok(TcpResult {
             head: head(SCHEMA, target, &ran),
             settings: settings.report(),
