@@ -364,7 +364,7 @@ impl<'w, 'r> Call<'w, 'r> {
         if self.request.method == Method::Head {
             response.body = Body::Empty;
         }
-        if let (Some(reason), Some(errors)) = (response.reason, &self.worker.errors) {
+        if let (Some(reason), Some(errors)) = (response.reason, &self.worker.http.errors) {
             errors(error_line(&self.worker.clock, response.status, reason, self));
         }
     }

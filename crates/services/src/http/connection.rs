@@ -87,7 +87,7 @@ impl Connection {
         worker: &Worker,
     ) -> Connection {
         let settings = &worker.generation().settings;
-        let names_clients = worker.log.is_some()
+        let names_clients = worker.http.log.is_some()
             || !settings.forwarders.trusted.is_empty()
             || settings.sites.know_clients();
         let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();

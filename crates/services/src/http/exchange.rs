@@ -57,7 +57,7 @@ impl Exchange {
         let request = call.map(|call| call.request);
         let begin =
             |log: &AccessLog| LogLine::begin(log.format(), &worker.clock, client, &line(), request);
-        let line = worker.log.as_ref().map(begin);
+        let line = worker.http.log.as_ref().map(begin);
         let durations = match call {
             Some(call) => call.generation.durations(call.site).cloned(),
             None => worker.generation().durations(None).cloned(),
@@ -115,7 +115,7 @@ impl Drop for Record {
         if let (Some(status), Some(durations)) = (self.status, &self.durations) {
             durations.observe(status, duration);
         }
-        let (Some(log), Some(line)) = (&worker.log, self.line.take()) else { return };
+        let (Some(log), Some(line)) = (&worker.http.log, self.line.take()) else { return };
         let outcome = match (self.status, self.sent < self.bytes, self.stays) {
             (None, ..) | (_, true, _) => Outcome::Broken,
             (_, _, true) => Outcome::Stays,

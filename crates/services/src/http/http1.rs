@@ -223,7 +223,7 @@ fn next<'w>(
             Next::Ready(message, exchange, persistence)
         }
         begun => {
-            if worker.errors.is_some() && matches!(begun, Some(Err(_))) {
+            if worker.http.errors.is_some() && matches!(begun, Some(Err(_))) {
                 connection.learn_peer();
             }
             let (generation, transport) = (call.generation, connection.transport());

@@ -60,7 +60,7 @@ pub(super) async fn serve(
     first: RecvBuf,
 ) -> io::Result<()> {
     worker.counters.http2_connections.add(1);
-    if worker.errors.is_some() {
+    if worker.http.errors.is_some() {
         connection.learn_peer();
     }
     let wire = Wire::new(connection, first);

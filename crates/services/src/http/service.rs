@@ -171,8 +171,8 @@ impl WorkerService for Worker {
             !proxies.is_empty() && stream.peer_addr().is_ok_and(|peer| proxies.contains(peer.ip()));
         // The connections of a proxy are those of its clients.
         let admitted = match is_proxied {
-            true => self.limiter.admit_any(),
-            false => self.limiter.admit(&stream),
+            true => self.http.limiter.admit_any(),
+            false => self.http.limiter.admit(&stream),
         };
         let permit = match admitted {
             Ok(permit) => permit,
@@ -193,7 +193,7 @@ impl WorkerService for Worker {
         spawn(async move {
             let named = match &connection.proxied {
                 Some(proxied) => {
-                    let count = |client: SocketAddr| worker.limiter.count(client.ip()).ok();
+                    let count = |client: SocketAddr| worker.http.limiter.count(client.ip()).ok();
                     Box::pin(connection.read_proxy_header(proxied, count)).await
                 }
                 None => Ok(()),

@@ -27,30 +27,27 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// Takes lines that say why an answer is no success.
 type TellError = Arc<dyn Fn(String) + Send + Sync>;
 
-/// What all workers of a service share; see [`HttpService`](crate::http::HttpService).
+/// What all workers of a service share, with a copy for each; see [`HttpService`](crate::http::HttpService).
+#[derive(Clone)]
 pub struct Http {
     pub(super) settings: LiveSettings,
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
+    /// Reasons of answers that are no success.
     pub(super) errors: Option<TellError>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
 }
 
 pub(super) struct Worker {
-    live: LiveSettings,
+    pub(super) http: Http,
     current: RefCell<Rc<Generation>>,
     pub(super) number: usize,
-    workers: usize,
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
-    pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
-    pub(super) log: Option<AccessLog>,
-    /// Reasons of answers that are no success.
-    pub(super) errors: Option<TellError>,
     /// Durations are measured, and these are the ones of this worker.
     pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
@@ -66,17 +63,13 @@ impl Worker {
         let durations = http.durations.get(number).cloned();
         let generation = http.settings.generation(workers, durations.as_deref());
         Worker {
-            live: http.settings.clone(),
+            http: http.clone(),
             current: RefCell::new(Rc::new(generation)),
             number,
-            workers,
             listings: Listings::default(),
             clock: Clock::new(),
             counters: Arc::clone(&http.counters[number]),
-            limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
-            log: http.log.clone(),
-            errors: http.errors.clone(),
             durations,
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
@@ -85,15 +78,15 @@ impl Worker {
 
     /// Somebody reads how exchanges end.
     pub(super) fn is_observed(&self) -> bool {
-        self.log.is_some() || self.durations.is_some()
+        self.http.log.is_some() || self.durations.is_some()
     }
 
     /// The current settings and what belongs to them.
     pub(super) fn generation(&self) -> Rc<Generation> {
         let mut current = self.current.borrow_mut();
-        if current.number != self.live.replaced() {
+        if current.number != self.http.settings.replaced() {
             let durations = self.durations.as_deref();
-            *current = Rc::new(self.live.generation(self.workers, durations));
+            *current = Rc::new(self.http.settings.generation(self.http.counters.len(), durations));
         }
         Rc::clone(&current)
     }

@@ -178,7 +178,7 @@ pub(super) async fn exchange(
 
 /// The line that a request of HTTP/1.1 would have, for the log.
 fn line_of(worker: &Worker, request: &Parts) -> Vec<u8> {
-    if worker.log.is_none() {
+    if worker.http.log.is_none() {
         return Vec::new();
     }
     let target = match request.uri.path_and_query() {
