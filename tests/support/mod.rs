@@ -265,7 +265,7 @@ impl Server {
     fn open(&self) -> Vec<String> {
         let directory = format!("/proc/{}/fd", self.child.id());
         let links = std::fs::read_dir(directory).expect("the server runs").flatten();
-        let target = |link: std::fs::DirEntry| Some(std::fs::read_link(link.path()).ok()?);
+        let target = |link: std::fs::DirEntry| std::fs::read_link(link.path()).ok();
         links.filter_map(target).map(|target| target.to_string_lossy().into_owned()).collect()
     }
 
