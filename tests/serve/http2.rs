@@ -260,7 +260,8 @@ fn the_last_request_is_followed_by_goaway() {
         assert!(error.is_go_away() || error.is_io(), "{error:?}");
     });
     let ended = server.end();
-    assert_eq!(ended.count("requests"), 3);
+    // Not by the idle timeout, which ends it with GOAWAY as well.
+    assert_eq!((ended.count("requests"), ended.count("idle_closed")), (3, 0));
 }
 
 /// Half a connection was taken for none.
