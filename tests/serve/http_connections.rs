@@ -1,6 +1,7 @@
 //! How connections of `serve http` live and end: one request after the other, limits, timeouts, slow peers,
 //! shutdown.
 
+use crate::http_nginx::nginx;
 use crate::support::http::*;
 use crate::support::namespace::in_a_namespace;
 use crate::support::tls::{Identity, encrypted, serve};
@@ -8,6 +9,7 @@ use crate::support::*;
 use memchr::memmem;
 
 pub(crate) const TESTS: &[Test] = tests![
+    what_was_answered_arrives_from_nginx,
     connections_closed_on_request_free_their_place,
     the_last_request_of_a_connection_closes_it,
     idle_connections_are_closed_without_a_word,
@@ -17,7 +19,7 @@ pub(crate) const TESTS: &[Test] = tests![
     readiness_ends_with_the_drain_and_liveness_stays
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    what_was_answered_arrives_behind_a_shutdown,
+    what_was_answered_arrives,
     connections_stay_and_close_as_they_should,
     a_slow_reader_is_served_until_it_stalls,
     a_shutdown_finishes_started_requests,
@@ -296,15 +298,42 @@ fn slowly(test: impl Fn(Option<&str>) + Sync) {
     });
 }
 
-/// They were cut on HTTP/2: the client's next WINDOW_UPDATE drew a reset, which discards what was not sent yet.
-fn what_was_answered_arrives_behind_a_shutdown(engine: &str) {
+/// They were cut on HTTP/2, behind a shutdown and behind the last request of a connection: the client's next
+/// WINDOW_UPDATE drew a reset, which discards what was not sent yet.
+fn what_was_answered_arrives(engine: &str) {
     slowly(|rate| {
         let (site, identity) = (Site::usual(), Identity::new());
         site.write("large.bin", &pattern(1, DELIVERED_BYTES));
-        let server = serve(engine, site.path(), &identity, &["server.drain-timeout = '50s'"]);
-        let clear = server.address();
-        fetch([clear, clear, encrypted(&server)], rate, || server.signal(Signal::SIGTERM));
-        let ended = server.wait();
-        assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+        for requests_max in ["2", "1"] {
+            let most = format!("server.max-requests = '{requests_max}'");
+            let options = ["server.drain-timeout = '50s'", &most];
+            let server = serve(engine, site.path(), &identity, &options);
+            let clear = server.address();
+            fetch([clear, clear, encrypted(&server)], rate, || match requests_max {
+                "1" => {}
+                _ => server.signal(Signal::SIGTERM),
+            });
+            let ended = if requests_max == "1" { server.end() } else { server.wait() };
+            assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+        }
+    });
+}
+
+/// As above: what we compare with.
+fn what_was_answered_arrives_from_nginx() {
+    testing::needs_program("nginx");
+    slowly(|rate| {
+        let (site, identity, etc) = (Site::usual(), Identity::new(), Site::new());
+        site.write("large.bin", &pattern(1, DELIVERED_BYTES));
+        let text = format!(
+            "server {{ listen 8080 default_server; listen 127.0.0.1:8081 http2; \
+             listen 127.0.0.1:8082 ssl http2; root {}; ssl_certificate {}; ssl_certificate_key {}; }}",
+            site.path().display(),
+            identity.certificate().display(),
+            identity.key().display()
+        );
+        let server = nginx(&text, etc.path());
+        let other = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        fetch([server.address, other(8081), other(8082)], rate, || server.signal(Signal::SIGQUIT));
     });
 }

@@ -42,18 +42,27 @@ fn site() -> Site {
 }
 
 /// Ended when dropped.
-struct Nginx(Child, SocketAddr);
+pub(crate) struct Nginx {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
 
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let pid = Pid::from_raw(self.0.id() as i32);
-        kill(pid, Signal::SIGTERM).expect("it was not waited for");
-        // Fails only when it has ended.
-        let _ended = self.0.wait();
+impl Nginx {
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.process.id().try_into().expect("a pid"));
+        kill(pid, signal).expect("it was not waited for");
     }
 }
 
-fn nginx(text: &str, directory: &Path) -> Nginx {
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        // Fails only when it has ended.
+        let _ended = self.process.wait();
+    }
+}
+
+pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
     testing::needs_program("nginx");
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("bound");
@@ -69,7 +78,7 @@ fn nginx(text: &str, directory: &Path) -> Nginx {
     std::fs::write(directory.join("nginx.conf"), text).expect("a file");
     let mut command = Command::new("nginx");
     command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
-    let nginx = Nginx(command.spawn().expect("nginx starts"), address);
+    let nginx = Nginx { process: command.spawn().expect("nginx starts"), address };
     wait_until("nginx accepts", || TcpStream::connect(address).is_ok());
     nginx
 }
@@ -136,7 +145,7 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
                 answer.body = bytes[end..].to_vec();
                 answer
             };
-            let (expected, found) = (ask(theirs.1), ask(ours.address()));
+            let (expected, found) = (ask(theirs.address), ask(ours.address()));
             let is_listing = target == "/downloads/";
             let mut compare = |what: &str, expected: Option<String>, found: Option<String>| {
                 if found != expected {
