@@ -245,9 +245,9 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// One short pair of `quick` at full load over TCP, with more options.
+/// Two short pairs of `quick` at full load over TCP, with more options.
 fn small(out: &Path, options: &[&str]) -> Command {
-    let short = ["--pairs", "1", "--spares", "0", "--warmup", "0.1", "--window", "0.6"];
+    let short = ["--pairs", "2", "--spares", "0", "--warmup", "0.1", "--window", "0.6"];
     let cell = ["--protocol", "tcp", "--set", "connections=4", "--set", "load_percent=0"];
     lab(Path::new("quick"), out, &[&short[..], &cell, &["--set", "bytes=8K"], options].concat())
 }
@@ -266,9 +266,10 @@ fn each_network_does_what_it_says_and_is_counted() {
     let cpus = [&bundle.cpus.server, &bundle.cpus.client].map(|it| it.first());
     assert!(napi.napi_cpus == cpus && napi.server_rps == "0", "{napi:?}");
     let runs = runs(&bundle_in(out.path()));
-    assert_eq!(runs.len(), 3);
-    for run in &runs {
-        let net = run["cell"]["net"].as_str().unwrap();
+    for net in ["lo", "rps", "napi"] {
+        // What others do at that moment can end a run early.
+        let whole = |run: &&Value| run["cell"]["net"] == net && run["cpu"].is_object();
+        let run = runs.iter().find(whole).unwrap_or_else(|| panic!("{net}: {runs:?}"));
         // A load generator may have ended by the last sample, and has no network then.
         let counts = &run["cpu"]["server_cpu"]["counts"];
         let counted = counts["net_rx_runs"].is_u64() && counts["tcp_retransmits"].is_u64();
