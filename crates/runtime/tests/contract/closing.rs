@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::io::{Read, Write};
 use std::time::Duration;
-use twinring::{TcpListener, TcpStream, sleep, spawn};
+use twinring::{Handle, TcpListener, TcpStream, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     fin_follows_a_dropped_stream,
@@ -14,6 +14,8 @@ pub(crate) const RULES: &[Rule] = rules![
     a_peer_that_reads_nothing_learns_of_the_close,
     the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
+    a_refused_send_of_a_closed_stream_is_not_counted,
+    what_a_closed_stream_still_sends_is_not_overwritten,
 ];
 
 async fn fin_follows_a_dropped_stream() {
@@ -174,5 +176,45 @@ fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration) {
         connecting.send("hello").await.expect("sent");
         assert_eq!(recv_exactly(&other, 5).await, b"hello");
         drop((connected, stream));
+    });
+}
+
+async fn a_refused_send_of_a_closed_stream_is_not_counted(handle: Handle) {
+    // Never received from: nothing else keeps the slot.
+    let (stream, peer) = pair().await;
+    reset(peer);
+    settle().await;
+    let before = handle.counters().sent;
+    let _found_now_or_later = stream.send("to nobody").await;
+    stream.set_reset_on_close().expect("a socket");
+    drop(stream);
+    settle().await;
+    assert_eq!(handle.counters().sent, before);
+}
+
+/// The kernel reads what it sends from memory of the stream, also behind its close, until the send is over.
+fn what_a_closed_stream_still_sends_is_not_overwritten(configuration: Configuration) {
+    // Below what malloc maps by itself: a freed buffer is used again at once.
+    const BYTES: usize = 120_000;
+    if configuration.name != "io_uring" || configuration.has_faults() {
+        return;
+    }
+    // Without a submission thread the kernel sends only during an enter, and cancels first.
+    run_on(configuration.builder_with("sqpoll_idle_ms=50"), |handle| async move {
+        let (stream, mut peer) = narrow_pair().await;
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        stream.send(pattern(6, 0..BYTES)).await.expect("queued");
+        while handle.counters().short_sends == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        settle().await;
+        stream.set_reset_on_close().expect("a socket");
+        drop(stream);
+        let reused: Vec<Vec<u8>> = (0..16).map(|_| vec![0xaa; BYTES]).collect();
+        // On this thread, so that the worker does not get to cancel the send.
+        let mut received = vec![0; BYTES];
+        peer.read_exact(&mut received).expect("the kernel sends by itself");
+        assert_pattern(6, 0, &received);
+        drop(reused);
     });
 }
