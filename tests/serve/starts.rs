@@ -68,6 +68,9 @@ fn wrong_arguments_are_named() {
     ] {
         assert_ends(arguments, 2, words);
     }
+    // It blamed another process.
+    let twice = "http --root / --check --listen 127.0.0.1:9 --listen 127.0.0.1:9";
+    assert_ends(twice, 2, "127.0.0.1:9 stands twice");
 }
 
 fn failures_state_the_cause_and_a_fix() {

@@ -6,6 +6,7 @@
 
 use super::arguments::HttpArgs;
 use super::keys::{RuleKeys, ServerKeys, SiteKeys};
+use super::listen;
 use super::moved::unknown;
 use super::server::Server;
 use serde::Deserialize;
@@ -91,6 +92,12 @@ impl Configuration {
             (false, false) => usage.push("for TLS, --tls-cert FILE is missing".to_owned()),
             _ => {}
         }
+        let server = &self.server;
+        let mut addresses =
+            [&server.listen[..], &server.listen_tls].map(listen::addresses).concat();
+        addresses.sort_unstable();
+        let twice = addresses.windows(2).find(|pair| pair[0] == pair[1] && pair[0].port() != 0);
+        usage.extend(twice.map(|pair| format!("{} stands twice among the addresses", pair[0])));
         usage
     }
 
