@@ -1,6 +1,7 @@
 //! The clients of the reflectors. An answer to a forged address is traffic against a third party, so
 //! only this machine is answered unless the operator allows other clients.
 
+use super::families;
 use clap::Args;
 use ipnet::IpNet;
 use std::fmt;
@@ -78,8 +79,9 @@ impl AllowArgs {
     /// The allow list of a service that listens on these addresses.
     ///
     /// # Errors
-    /// When others can reach it and no client was allowed.
+    /// When others can reach it and no client was allowed, and for an address that stands twice.
     pub(super) fn list_for(&self, listen: &[SocketAddr]) -> Result<AllowList, String> {
+        families::once(listen.to_vec())?;
         if self.is_any() {
             return Ok(AllowList::any());
         }

@@ -1,7 +1,17 @@
-//! Addresses to listen on whose family this machine lacks, such as IPv6 under `ipv6.disable=1`.
+//! Addresses to listen on: each once, and of a family that this machine has (not IPv6 under `ipv6.disable=1`).
 
 use crate::output::complain;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+
+/// An address that stands twice: binding it again would blame another process.
+///
+/// # Errors
+/// When there is one.
+pub(super) fn once(mut addresses: Vec<SocketAddr>) -> Result<(), String> {
+    addresses.sort_unstable();
+    let twice = addresses.windows(2).find(|pair| pair[0] == pair[1] && pair[0].port() != 0);
+    twice.map_or(Ok(()), |pair| Err(format!("{} stands twice among the addresses", pair[0])))
+}
 
 /// These addresses without those whose family the machine lacks, with a warning for each. If no
 /// address remains, all of them: binding them returns the error.

@@ -4,6 +4,7 @@
 //! serde reads it. A file with an error is read again without the key that has it, so that all errors are reported at
 //! once, with their lines.
 
+use super::super::families;
 use super::arguments::HttpArgs;
 use super::keys::{RuleKeys, ServerKeys, SiteKeys};
 use super::listen;
@@ -93,11 +94,8 @@ impl Configuration {
             _ => {}
         }
         let server = &self.server;
-        let mut addresses =
-            [&server.listen[..], &server.listen_tls].map(listen::addresses).concat();
-        addresses.sort_unstable();
-        let twice = addresses.windows(2).find(|pair| pair[0] == pair[1] && pair[0].port() != 0);
-        usage.extend(twice.map(|pair| format!("{} stands twice among the addresses", pair[0])));
+        let addresses = [&server.listen[..], &server.listen_tls].map(listen::addresses);
+        usage.extend(families::once(addresses.concat()).err());
         usage
     }
 
