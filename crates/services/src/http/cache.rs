@@ -181,7 +181,7 @@ impl Loads {
         site: usize,
         path: &[u8],
         valid: Duration,
-        read: impl Future<Output = Outcome>,
+        read: impl AsyncFnOnce() -> Outcome,
     ) -> Outcome {
         let key: Key = (site, Rc::from(path));
         let known = self.0.borrow().get(&key).filter(|load| load.began.elapsed() < valid).cloned();
@@ -191,7 +191,7 @@ impl Loads {
             load
         });
         let leaves = Leaves { loads: self, key, load };
-        leaves.load.outcome.get_or_init(|| read).await.clone()
+        leaves.load.outcome.get_or_init(|| Box::pin(read())).await.clone()
     }
 }
 
@@ -274,14 +274,14 @@ mod tests {
         let may_end = std::cell::Cell::new(false);
         let nothing = || Poll::Ready(Err(Missing::Nothing));
         let read = poll_fn(|_| if may_end.get() { nothing() } else { Poll::Pending });
-        let mut leads = pin!(loads.share(1, b"/x", VALID, read));
+        let mut leads = pin!(loads.share(1, b"/x", VALID, async || read.await));
         assert!(leads.as_mut().poll(&mut cx).is_pending());
-        let mut joins = pin!(loads.share(1, b"/x", VALID, async { unreachable!("it joins") }));
+        let mut joins = pin!(loads.share(1, b"/x", VALID, async || unreachable!("it joins")));
         assert!(joins.as_mut().poll(&mut cx).is_pending());
         for (site, path, valid) in
             [(0, &b"/x"[..], VALID), (1, b"/y", VALID), (1, b"/x", Duration::ZERO)]
         {
-            let own = pin!(loads.share(site, path, valid, async { Err(Missing::Index) }));
+            let own = pin!(loads.share(site, path, valid, async || Err(Missing::Index)));
             assert!(matches!(own.poll(&mut cx), Poll::Ready(Err(Missing::Index))));
         }
         may_end.set(true);
@@ -294,13 +294,13 @@ mod tests {
     fn one_who_waits_takes_the_place_of_a_reader_that_is_dropped() {
         let loads = Loads::default();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut leads = Box::pin(loads.share(0, b"/x", VALID, pending()));
+        let mut leads = Box::pin(loads.share(0, b"/x", VALID, async || pending().await));
         assert!(leads.as_mut().poll(&mut cx).is_pending());
-        let mut joins = Box::pin(loads.share(0, b"/x", VALID, async { Err(Missing::Index) }));
+        let mut joins = Box::pin(loads.share(0, b"/x", VALID, async || Err(Missing::Index)));
         assert!(joins.as_mut().poll(&mut cx).is_pending());
         drop(leads);
         assert!(matches!(joins.as_mut().poll(&mut cx), Poll::Ready(Err(Missing::Index))));
-        let mut leads = Box::pin(loads.share(0, b"/x", VALID, pending()));
+        let mut leads = Box::pin(loads.share(0, b"/x", VALID, async || pending().await));
         assert!(leads.as_mut().poll(&mut cx).is_pending());
         drop((leads, joins));
         assert!(loads.0.borrow().is_empty());

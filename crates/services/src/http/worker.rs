@@ -127,7 +127,7 @@ impl Worker {
         valid: Duration,
     ) -> Outcome {
         self.counters.cache_misses.add(1);
-        let load = self.load(generation, site, path);
+        let load = async || self.load(generation, site, path).await;
         let outcome = generation.loads.share(site, path, valid, load).await;
         self.clock.tick();
         outcome
