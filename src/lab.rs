@@ -11,7 +11,7 @@ use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
     BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, Gate, LabError, NetChoice,
-    Overrides, Protocol, RunOptions, Stop, Style, Subject, Via, Wanted,
+    Overrides, Protocol, RunOptions, Stop, Style, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -72,19 +72,8 @@ pub(crate) struct Peers {
 }
 
 /// What changes an experiment: one that is run once more stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 11] = [
-    "name",
-    "pairs",
-    "spares",
-    "window",
-    "warmup",
-    "protocol",
-    "set",
-    "net",
-    "placement",
-    "subject",
-    "via",
-];
+const EXPERIMENT_OPTIONS: [&str; 10] =
+    ["name", "pairs", "spares", "window", "warmup", "protocol", "set", "net", "subject", "via"];
 
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
@@ -119,10 +108,6 @@ pub(crate) struct Run {
     /// interrupted), napi (it polls), several as `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
     #[arg(long)]
     net: Option<NetChoice>,
-    /// Required last-level cache of the two CPUs: shared, separate or any. Each
-    /// block waits for it, at most a minute.
-    #[arg(long)]
-    placement: Option<Wanted>,
     /// Compare these instead; the first is the baseline: io_uring, epoll, each with options (`epoll:gather=off`), a
     /// peer such as nginx (see `lab peers`), or NAME=COMMAND with {addr} where the address goes. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
@@ -282,7 +267,6 @@ fn measure(options: &Run) -> Result<u8, LabError> {
         protocol: options.protocol,
         axes: options.set,
         net: options.net,
-        placement: options.placement,
         server_cpu: options.server_cpu,
         client_cpu: options.client_cpu,
         via: options.via.via(),

@@ -272,13 +272,12 @@ fn each_network_does_what_it_says_and_is_counted() {
         let run = runs.iter().find(whole).unwrap_or_else(|| panic!("{net}: {runs:?}"));
         // A load generator may have ended by the last sample, and has no network then.
         let counts = &run["cpu"]["server_cpu"]["counts"];
-        let counted = counts["net_rx_runs"].is_u64() && counts["tcp_retransmits"].is_u64();
-        assert!(counted && counts["device_drops"] == 0, "{net}: {counts}");
+        let counted = counts["tcp_retransmits"].is_u64() && counts["device_drops"] == 0;
+        assert!(counted, "{net}: {counts}");
         for side in ["server_cpu", "client_cpu"] {
             let polled = run["cpu"][side]["counts"]["napi_threads_ns"].as_u64() > Some(0);
             assert_eq!(polled, net == "napi", "{net}: {}", run["cpu"]);
         }
-        assert!(run["cpu"]["server"]["minor_faults"].is_u64());
         assert!(run["memory"]["server_at_end"]["peak_rss_bytes"].as_u64() > Some(1 << 20));
         assert!(run["memory"]["kernel_under_load"]["unreclaimable_slab_bytes"].as_u64() > Some(0));
     }

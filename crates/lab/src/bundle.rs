@@ -53,17 +53,11 @@ fn open(directory: &Path, name: &str) -> io::Result<Content> {
 }
 
 /// The text of a file of a bundle.
-///
-/// # Errors
-/// Those of [`twinring_input::read_to_string`].
 pub(crate) fn text_of(directory: &Path, name: &str) -> io::Result<String> {
     twinring_input::string_of(open(directory, name)?, bytes_max(name))
 }
 
 /// SHA-256 of the content of a file of a bundle, in hexadecimal.
-///
-/// # Errors
-/// When it cannot be read, or is larger than any that is read.
 pub(crate) fn hash_of(directory: &Path, name: &str) -> io::Result<String> {
     machine::hash_of(open(directory, name)?, bytes_max(name))
 }
@@ -88,9 +82,6 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Makes the directory and everything above it, and writes `bundle.json` for the first time.
-    ///
-    /// # Errors
-    /// [`LabError::Write`].
     pub(crate) fn create(directory: &Path, bundle: &Bundle) -> Result<Writer, LabError> {
         fs::create_dir_all(directory).map_err(|error| LabError::write(directory, error))?;
         let path = directory.join(RUNS_FILE);
@@ -107,9 +98,6 @@ impl Writer {
 
     /// Appends a run. The line is complete on disk or, when the disk is full, cut off again, so
     /// that the file stays readable.
-    ///
-    /// # Errors
-    /// [`LabError::Write`].
     pub(crate) fn append(&mut self, run: &RunRecord) -> Result<(), LabError> {
         let path = self.directory.join(RUNS_FILE);
         let before = self.runs.metadata().map(|metadata| metadata.len());
@@ -136,9 +124,6 @@ fn too_large() -> io::Error {
 }
 
 /// Replaces the raw data of a bundle, or writes those of a new one.
-///
-/// # Errors
-/// [`LabError::Write`].
 pub(crate) fn write_runs<'a>(
     directory: &Path,
     runs: impl Iterator<Item = &'a RunRecord>,
@@ -158,9 +143,6 @@ pub(crate) fn write_runs<'a>(
 
 /// Writes everything but the raw data: `bundle.json` with its summary, the reports, the manifest.
 /// All files are replaced, or none.
-///
-/// # Errors
-/// [`LabError::Write`].
 pub(crate) fn finish(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
     let path = directory.join(RUNS_FILE);
     let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
@@ -251,9 +233,6 @@ pub(crate) struct Stored {
 }
 
 /// Reads a bundle. One whose lab was killed is read as far as it got.
-///
-/// # Errors
-/// [`LabError::Read`], [`LabError::NotABundle`].
 pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let path = directory.join(BUNDLE_FILE);
     let text = text_of(directory, BUNDLE_FILE).map_err(|error| match error.kind() {

@@ -82,7 +82,7 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     let (a, b) = (read(a)?, read(b)?);
     let of = |stored: &Stored| {
         let mut runs: BTreeMap<(Cell, String), Vec<Measured>> = BTreeMap::new();
-        for run in stored.runs.iter().filter(|run| is_sound(&stored.bundle, run, &stored.runs)) {
+        for run in stored.runs.iter().filter(|run| is_sound(run, &stored.runs)) {
             let Some(figures) = figures_of(run) else { continue };
             let stratum =
                 run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);
@@ -118,9 +118,9 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
 }
 
 /// Whether a run was undisturbed and passed every check.
-fn is_sound(bundle: &crate::result::Bundle, run: &RunRecord, runs: &[RunRecord]) -> bool {
+fn is_sound(run: &RunRecord, runs: &[RunRecord]) -> bool {
     let first = runs.iter().find(|it| (it.cell, it.block) == (run.cell, run.block)).unwrap_or(run);
-    crate::noise::noise(bundle.experiment.placement, first, run).is_empty()
+    crate::noise::noise(first, run).is_empty()
         && crate::analysis::check(run).iter().all(|it| it.effect == crate::analysis::Effect::Note)
 }
 

@@ -5,9 +5,6 @@ use serde_json::Value;
 
 /// Reads a type from a value, by way of its text. `serde_json::from_value` would compile a second
 /// reader of every type in a bundle, hundreds of kilobytes of the program.
-///
-/// # Errors
-/// What is missing, unknown or wrong in it.
 pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     serde_json::from_str(&value.to_string()).map_err(|error| {
         // A place in this text is of no use to anybody.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -23,7 +23,6 @@ use crate::machine::{Fingerprint, Program, hash};
 use crate::net::{self, Network};
 use crate::noise::{self, Noise};
 use crate::peers::find::Found;
-use crate::placement::Placement;
 use crate::plan::{Block, Plan};
 use crate::prices::{self, PriceRecord};
 use crate::progress::{Progress, say};
@@ -33,10 +32,6 @@ use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
 use crate::runner;
 use crate::site::Site;
 use crate::stop::{Stop, keep_children};
-
-/// How long a block waits for the placement that is wanted, and between two samples of it.
-const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
-const PLACEMENT_TICK: Duration = Duration::from_millis(300);
 
 /// The usual [`RunOptions::excluded_max`].
 pub const EXCLUDED_MAX: usize = 6;
@@ -252,7 +247,6 @@ impl Lab<'_> {
             if self.bench.stop.signal().is_some() {
                 break;
             }
-            self.wait_for_placement();
             let Some(noise) = self.run_block(&mut plan, &block, &rates, &mut progress)? else {
                 break;
             };
@@ -289,7 +283,7 @@ impl Lab<'_> {
                 progress.say(&format!("{cell}, {}: {failure}", subject.name));
                 plan.failed(block, position);
             }
-            noise.extend(noise::noise(experiment.placement, &self.runs[first], &run));
+            noise.extend(noise::noise(&self.runs[first], &run));
         }
         Ok(Some(noise))
     }
@@ -308,20 +302,6 @@ impl Lab<'_> {
             false => self.runs.push(run.clone()),
         }
         Ok(Some(run))
-    }
-
-    /// Waits, within bounds, until the CPUs lie as the experiment wants it.
-    fn wait_for_placement(&self) {
-        let wanted = self.bench.experiment.placement;
-        let deadline = Instant::now() + PLACEMENT_PATIENCE;
-        let placement = || self.bench.round_trip_ns().map(Placement::of);
-        while !wanted.is_any()
-            && !wanted.allows(placement())
-            && self.bench.stop.signal().is_none()
-            && Instant::now() < deadline
-        {
-            std::thread::sleep(PLACEMENT_TICK);
-        }
     }
 }
 

@@ -86,7 +86,7 @@ pub use lab::{EXCLUDED_MAX, Outcome, RunOptions, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
-pub use placement::{Distance, Placement, Wanted};
+pub use placement::{Distance, Placement};
 pub use prices::{Price, PriceRecord};
 pub use process::Exit;
 pub use question::{Load, Question};

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -62,10 +61,6 @@ pub struct Fingerprint {
     pub memory_kib: u64,
     /// Load average when the experiment began.
     pub load_average: String,
-    /// Whether the kernel accounts for the time of interrupts (`CONFIG_IRQ_TIME_ACCOUNTING`), so
-    /// that softirq is counted exactly and charged to no process; if its configuration can be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub irq_time_accounting: Option<bool>,
     /// Mitigations by vulnerability.
     pub mitigations: BTreeMap<String, String>,
     /// Settings of the kernel.
@@ -114,8 +109,6 @@ impl Fingerprint {
             boost: boost(),
             memory_kib: procfs::status_number(&meminfo, "MemTotal").unwrap_or(0),
             load_average: text("/proc/loadavg"),
-            irq_time_accounting: kernel_configuration()
-                .map(|configuration| is_built_in(&configuration, "IRQ_TIME_ACCOUNTING")),
             mitigations: files_in("/sys/devices/system/cpu/vulnerabilities"),
             sysctls: SYSCTLS
                 .iter()
@@ -155,24 +148,6 @@ fn parameters_of_speed(command_line: &str) -> String {
     };
     let parameters = command_line.split_whitespace().take_while(|it| *it != "--");
     parameters.filter(of_speed).collect::<Vec<_>>().join(" ")
-}
-
-/// With what the running kernel was built, from where distributions keep it.
-fn kernel_configuration() -> Option<String> {
-    let release = procfs::text("/proc/sys/kernel/osrelease")?;
-    let packed = || {
-        let mut gzip = Command::new("gzip");
-        let output = gzip.args(["-dc", "/proc/config.gz"]).stdin(Stdio::null()).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    procfs::text(&format!("/boot/config-{release}"))
-        .or_else(|| procfs::text(&format!("/lib/modules/{release}/config")))
-        .or_else(packed)
-}
-
-fn is_built_in(configuration: &str, option: &str) -> bool {
-    let line = format!("CONFIG_{option}=y");
-    configuration.lines().any(|it| it.trim_end() == line)
 }
 
 fn cpuinfo_field(cpuinfo: &str, name: &str) -> Option<String> {
@@ -242,17 +217,11 @@ fn find_program(name: &Path) -> Option<PathBuf> {
 }
 
 /// SHA-256, in hexadecimal, of a regular file of at most `bytes_max` bytes.
-///
-/// # Errors
-/// Those of [`twinring_input::open`] and of [`hash_of`].
 pub(crate) fn sha256_of(path: &Path, bytes_max: u64) -> io::Result<String> {
     hash_of(twinring_input::open(path)?, bytes_max)
 }
 
 /// SHA-256, in hexadecimal, of what is read, at most `bytes_max` bytes.
-///
-/// # Errors
-/// Those of [`twinring_input::open`] and of `read(2)`, and `FileTooLarge` for a larger file.
 pub(crate) fn hash_of(mut content: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 16];
@@ -298,14 +267,6 @@ mod tests {
         // The example of FIPS 180-4, appendix B.1.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256_of(file.path(), 100).unwrap(), expected);
-    }
-
-    #[test]
-    fn what_is_built_in_is_told_from_what_is_not() {
-        let configuration = "# CONFIG_IRQ_TIME_ACCOUNTING is not set\nCONFIG_HAVE_IRQ_TIME=y\n";
-        assert!(!is_built_in(configuration, "IRQ_TIME_ACCOUNTING"));
-        assert!(!is_built_in(configuration, "HAVE_IRQ"));
-        assert!(is_built_in(configuration, "HAVE_IRQ_TIME"));
     }
 
     #[test]

@@ -42,9 +42,6 @@ impl Place {
 
 impl Namespace {
     /// Makes a namespace.
-    ///
-    /// # Errors
-    /// The step that failed and the kernel's answer; most often the rights are missing.
     pub(crate) fn new() -> Result<Namespace, String> {
         let (jobs, inbox) = channel::<Job>();
         let (ready, entered) = channel();

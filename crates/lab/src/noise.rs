@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Wanted;
 use crate::record::RunRecord;
 
 /// The share of the window that the hypervisor may take from a CPU.
@@ -28,8 +27,6 @@ pub enum Noise {
     Throttled,
     /// The hypervisor moved a CPU during the block.
     Moved,
-    /// The CPUs have another cache relation than the experiment requires.
-    Misplaced,
     /// The lab was late to sample.
     LateSample,
 }
@@ -46,9 +43,8 @@ pub(crate) fn is_too_busy(cpu_s: f64, cpus: usize, span_s: f64) -> bool {
     cpu_s > (OTHERS_LIMIT * cpus as f64 * span_s).max(0.03)
 }
 
-/// What disturbed a run of a block whose first run is `first`, each with figures, in an experiment that wants
-/// this placement.
-pub fn noise(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Vec<(Noise, String)> {
+/// What disturbed a run of a block whose first run is `first`, each with figures.
+pub fn noise(first: &RunRecord, run: &RunRecord) -> Vec<(Noise, String)> {
     let mut found = Vec::new();
     if let Some(cpu) = &run.cpu {
         for busy in cpu.cpus() {
@@ -84,27 +80,21 @@ pub fn noise(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Vec<(Noise, 
         let what = format!("the CPU quota of {cpus:.2} CPUs was used up {times} times");
         found.push((Noise::Throttled, what));
     }
-    found.extend(placement(wanted, first, run));
+    found.extend(moved(first, run).map(|what| (Noise::Moved, what)));
     found
 }
 
-/// What is wrong with how the CPUs lay: it changed, within the run or since the first of the block, or it is not
-/// what the experiment wants.
-fn placement(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Option<(Noise, String)> {
+/// How the placement of the CPUs changed, within the run or since the first of the block.
+fn moved(first: &RunRecord, run: &RunRecord) -> Option<String> {
     let distance = run.distance.as_ref()?;
     let (before_ns, after_ns) = (distance.before_ns?, distance.after_ns?);
     let Some(placement) = distance.placement() else {
-        let what = format!(
+        return Some(format!(
             "a cache line between the CPUs took {before_ns:.0} ns before it and {after_ns:.0} ns \
              after it"
-        );
-        return Some((Noise::Moved, what));
+        ));
     };
     let at_first = first.distance.and_then(|distance| distance.placement());
-    if let Some(at_first) = at_first.filter(|at_first| *at_first != placement) {
-        let what = format!("the CPUs were {at_first} for {} and {placement} for it", first.subject);
-        return Some((Noise::Moved, what));
-    }
-    let what = || (Noise::Misplaced, format!("the CPUs were {placement} ({before_ns:.0} ns)"));
-    (!wanted.allows(Some(placement))).then(what)
+    let at_first = at_first.filter(|at_first| *at_first != placement)?;
+    Some(format!("the CPUs were {at_first} for {} and {placement} for it", first.subject))
 }

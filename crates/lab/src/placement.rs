@@ -46,49 +46,6 @@ impl Distance {
     }
 }
 
-/// Which placement an experiment wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Wanted {
-    /// Whichever there is; but one and the same for the runs of a pair.
-    #[default]
-    Any,
-    /// CPUs that share a cache.
-    Shared,
-    /// CPUs that do not.
-    Separate,
-}
-
-impl Wanted {
-    /// Whether a placement will do. One that is not known will, or nothing could be measured on
-    /// machines without two CPUs.
-    pub(crate) fn allows(self, placement: Option<Placement>) -> bool {
-        match (self, placement) {
-            (Wanted::Any, _) | (_, None) => true,
-            (Wanted::Shared, Some(placement)) => placement == Placement::Shared,
-            (Wanted::Separate, Some(placement)) => placement == Placement::Separate,
-        }
-    }
-
-    pub(crate) fn is_any(&self) -> bool {
-        *self == Wanted::Any
-    }
-}
-
-impl std::str::FromStr for Wanted {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Wanted, String> {
-        match text {
-            "any" => Ok(Wanted::Any),
-            "shared" => Ok(Wanted::Shared),
-            "separate" => Ok(Wanted::Separate),
-            _ => Err(format!("`{text}`: expected any, shared or separate")),
-        }
-    }
-}
-
 /// Whether two CPUs share a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -6,42 +6,17 @@ use std::io;
 use std::str::FromStr;
 
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{SysconfVar, sysconf};
-use serde::{Deserialize, Serialize};
 
 /// Length of a tick of `/proc` in seconds: `USER_HZ` is 100 on every architecture Rust runs on.
 pub(crate) const TICK_S: f64 = 0.01;
 
-/// One CPU's line of `/proc/stat`, in ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct CpuTicks {
-    /// Idle, waiting for input or not. With dynamic ticks it is kept exactly, unlike the others,
-    /// and only rounded down to a tick here.
-    pub(crate) idle: u64,
-    pub(crate) irq: u64,
-    pub(crate) softirq: u64,
-    pub(crate) steal: u64,
-}
-
-impl std::iter::Sum for CpuTicks {
-    fn sum<I: Iterator<Item = CpuTicks>>(all: I) -> CpuTicks {
-        all.fold(CpuTicks::default(), |sum, it| CpuTicks {
-            idle: sum.idle.saturating_add(it.idle),
-            irq: sum.irq.saturating_add(it.irq),
-            softirq: sum.softirq.saturating_add(it.softirq),
-            steal: sum.steal.saturating_add(it.steal),
-        })
-    }
-}
-
-/// The line of `cpu` in the text of `/proc/stat` (proc(5)).
-pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
+/// Ticks that a CPU was idle, waiting for input or not, and that the hypervisor took, from the text of `/proc/stat`
+/// (proc(5)). With dynamic ticks idle time is kept exactly, unlike the others, and only rounded down to a tick here.
+pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<(u64, u64)> {
     let name = format!("cpu{cpu}");
     let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
     let ticks: Vec<u64> = line.split_ascii_whitespace().skip(1).flat_map(u64::from_str).collect();
-    let idle = *ticks.get(3)? + *ticks.get(4)?;
-    Some(CpuTicks { idle, irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
+    Some((*ticks.get(3)? + *ticks.get(4)?, *ticks.get(7)?))
 }
 
 /// The column of `/proc/net/softnet_stat` with the packets that found the receive backlog of a CPU full
@@ -61,7 +36,7 @@ pub(crate) fn softnet(softnet_stat: &str, cpu: usize, column: usize) -> Option<u
     of_cpu.next()?.get(column).copied()
 }
 
-/// What a row counts of `cpu`, from the text of `/proc/interrupts` or `/proc/softirqs`. A head line
+/// What a row counts of `cpu`, from the text of `/proc/interrupts`. A head line
 /// names the CPUs, which may have gaps where some are offline; rows without CPUs have one number.
 pub(crate) fn count_of_cpu(table: &str, row: &str, cpu: usize) -> Option<u64> {
     let mut lines = table.lines();
@@ -132,8 +107,6 @@ pub(crate) struct ProcessStat<'a> {
     /// Name of the program, cut by the kernel to 15 bytes.
     pub(crate) name: &'a str,
     pub(crate) parent: i32,
-    /// Page faults that took no disk, of all its threads.
-    pub(crate) minor_faults: u64,
     /// CPU time of all its threads, ended ones included.
     pub(crate) user_ticks: u64,
     pub(crate) system_ticks: u64,
@@ -149,7 +122,6 @@ pub(crate) fn process_stat(text: &str) -> Option<ProcessStat<'_>> {
     Some(ProcessStat {
         name: head.split_once('(')?.1,
         parent: field(4)?.parse().ok()?,
-        minor_faults: field(10)?.parse().ok()?,
         user_ticks: field(14)?.parse().ok()?,
         system_ticks: field(15)?.parse().ok()?,
     })
@@ -166,32 +138,14 @@ pub(crate) fn run_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Pages of buffers that the sockets of TCP and UDP hold, from the text of `/proc/net/sockstat`.
-/// Unlike the counts of sockets beside them, these are of the whole machine and not of the network
-/// namespace (`proto_memory_allocated` in net/ipv4/proc.c).
-pub(crate) fn socket_pages(sockstat: &str) -> u64 {
-    let pages = |line: &str| {
-        let words = line.strip_prefix("TCP:").or_else(|| line.strip_prefix("UDP:"))?;
-        let mut words = words.split_ascii_whitespace().skip_while(|word| *word != "mem");
-        words.nth(1)?.parse::<u64>().ok()
+/// The threads of the kernel whose name begins so. Older kernels show 15 characters of a name.
+pub(crate) fn kernel_threads(name: &str) -> Vec<i32> {
+    let is_it = |pid: &i32| {
+        let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
+        process_stat(&text)
+            .is_some_and(|stat| stat.parent == KERNEL_THREADS && stat.name.starts_with(name))
     };
-    sockstat.lines().filter_map(pages).sum()
-}
-
-/// Bytes of a page of memory.
-pub(crate) fn page_bytes() -> u64 {
-    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
-}
-
-/// The threads of the kernel whose name begins so, with their names. Older kernels show 15 characters of a name.
-pub(crate) fn kernel_threads(name: &str) -> Vec<(String, i32)> {
-    let of_kernel = |pid: i32| {
-        let text = text(&format!("/proc/{pid}/stat"))?;
-        let stat = process_stat(&text).filter(|stat| stat.parent == KERNEL_THREADS)?;
-        stat.name.starts_with(name).then(|| (stat.name.to_owned(), pid))
-    };
-    pids().into_iter().flatten().filter_map(of_kernel).collect()
+    pids().into_iter().flatten().filter(is_it).collect()
 }
 
 /// CPU time so far of a process or thread.
@@ -282,13 +236,7 @@ mod tests {
         let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 0 0 20 0 1 0 5 6 7 8 0 0 0 0 \
                     0 0 0 0 0 0 0 0 17 1 0 5 0 0";
         let stat = process_stat(head).unwrap();
-        let expected = ProcessStat {
-            name: "a) (b c",
-            parent: 1,
-            minor_faults: 100,
-            user_ticks: 11,
-            system_ticks: 22,
-        };
+        let expected = ProcessStat { name: "a) (b c", parent: 1, user_ticks: 11, system_ticks: 22 };
         assert_eq!(stat, expected);
         assert_eq!(process_stat("7 (cut"), None);
         assert_eq!(process_stat("7 (cut) S 1"), None);
@@ -307,9 +255,6 @@ mod tests {
             (count_of_cpu("", "CAL", 0), count_of_cpu("CPU0\nCAL: x\n", "CAL", 0)),
             (None, None)
         );
-        let softirqs =
-            "                    CPU0       CPU1\n      NET_TX:   9  8\n      NET_RX:   7  6\n";
-        assert_eq!(count_of_cpu(softirqs, "NET_RX", 1), Some(6));
     }
 
     #[test]
@@ -332,7 +277,7 @@ mod tests {
     fn cpu_one_is_not_cpu_ten() {
         let stat =
             "cpu  1 1 1 1 1 1 1 1 0 0\ncpu10 0 0 0 0 0 9 9 9 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\n";
-        assert_eq!(cpu_ticks(stat, 1), Some(CpuTicks { idle: 9, irq: 6, softirq: 7, steal: 8 }));
+        assert_eq!(cpu_ticks(stat, 1), Some((9, 8)));
         assert_eq!(cpu_ticks(stat, 2), None);
     }
 
@@ -384,16 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_sockets_are_those_of_both_protocols() {
-        let text = "sockets: used 17\nTCP: inuse 1 orphan 0 tw 186 alloc 1 mem 4\n\
-                    UDP: inuse 0 mem 53\nUDPLITE: inuse 0\nFRAG: inuse 0 memory 9\n";
-        assert_eq!((socket_pages(text), socket_pages("")), (57, 0));
+    fn times_and_lists_are_read() {
         assert_eq!((run_ns("108 762 12"), run_ns("")), (Some(108), None));
-        assert!(page_bytes().is_power_of_two());
-    }
-
-    #[test]
-    fn cpu_lists() {
         assert_eq!(cpu_list("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(cpu_list(""), Vec::<usize>::new());
     }

@@ -109,9 +109,6 @@ impl RunRecord {
     }
 
     /// What the load generators report together; nothing if there is no result.
-    ///
-    /// # Errors
-    /// What is wrong with a line, or why the lines cannot be added.
     pub(crate) fn load_result(&self) -> Option<Result<LoadResult, String>> {
         if self.loads.is_empty() {
             return None;

@@ -105,7 +105,6 @@ fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<
         samples: [None, None],
     };
     if run.wait_until_ready(slot.subject.ready_check(protocol))? {
-        accounting::prepare();
         let at_ready = (ProcessMemory::take(run.server.pid()), KernelMemory::take());
         let background = BackgroundLoad::take()?;
         let quota = CpuQuota::read();

@@ -32,9 +32,6 @@ pub(crate) struct Site {
 impl Site {
     /// Makes the files of these cells in a bundle, and a certificate for servers at these addresses where
     /// a cell speaks TLS. Without cells of HTTP there is nothing.
-    ///
-    /// # Errors
-    /// [`LabError::Write`], [`LabError::Machine`].
     pub(crate) fn make(
         bundle: &Path,
         cells: &[Cell],
@@ -96,9 +93,6 @@ impl Site {
 
     /// The words that tell `twinring load http` what to ask for: a URL, or `--urls` with a file of
     /// them, which is written here.
-    ///
-    /// # Errors
-    /// [`LabError::Write`].
     pub(crate) fn urls(&self, point: &Point, server: SocketAddr) -> Result<Vec<String>, LabError> {
         let scheme = if point.is(Axis::Tls) { "https" } else { "http" };
         let (file_bytes, files) = (point.get(Axis::Bytes), point.get(Axis::Files));

@@ -77,9 +77,6 @@ impl Stop {
 
 /// Has ended children wait to be asked how they ended. Whoever started this process may ignore SIGCHLD, which is
 /// inherited, and then the kernel forgets them (wait(2)); a handler that does nothing undoes that.
-///
-/// # Errors
-/// When the handler cannot be installed.
 pub(crate) fn keep_children() -> io::Result<()> {
     signal_hook::flag::register(SIGCHLD, Arc::default()).map(drop)
 }

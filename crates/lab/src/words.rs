@@ -48,9 +48,6 @@ impl Words {
 }
 
 /// The commands of a run whose server listens on `address`, which has these CPUs.
-///
-/// # Errors
-/// When a file that a command names cannot be written.
 pub(crate) fn commands(
     bench: &Bench<'_>,
     slot: &Slot<'_>,

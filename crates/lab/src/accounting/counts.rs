@@ -27,10 +27,6 @@ pub struct Counts {
     /// is idle is woken without either, and that is not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reschedule_interrupts: Option<u64>,
-    /// Runs of the network's receive softirq on the CPU (`NET_RX` of `/proc/softirqs`). Threaded NAPI
-    /// is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub net_rx_runs: Option<u64>,
     /// How often another CPU told this one that it had steered packets to it (`received_rps` of
     /// `/proc/net/softnet_stat`); also where it polled while it was idle, and took no interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,10 +35,6 @@ pub struct Counts {
     /// process: on `lo` that is the namespace of both sides, and of everybody else in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_retransmits: Option<u64>,
-    /// Connections that a listener of the network namespace dropped, most of them because its accept
-    /// queue was full (`ListenDrops` of `/proc/net/netstat`); not in older bundles.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listen_drops: Option<u64>,
     /// Packets that the device of the network dropped, either way (`/proc/net/dev`): a veth does so
     /// when 256 packets wait for its NAPI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,13 +52,12 @@ impl Counts {
         softnet_stat: &str,
     ) -> [Counts; SIDES] {
         let of = |path: &str| procfs::text(path).unwrap_or_default();
-        let (interrupts, softirqs) = (of("/proc/interrupts"), of("/proc/softirqs"));
+        let interrupts = of("/proc/interrupts");
         sides.map(|(cpus, pid, device)| {
             let of_cpus = |count: &dyn Fn(usize) -> Option<u64>| -> Option<u64> {
                 cpus.iter().map(|cpu| count(*cpu)).sum()
             };
             let snmp = of(&format!("/proc/{pid}/net/snmp"));
-            let netstat = of(&format!("/proc/{pid}/net/netstat"));
             let devices = device.map(|_| of(&format!("/proc/{pid}/net/dev"))).unwrap_or_default();
             Counts {
                 function_call_interrupts: of_cpus(&|cpu| {
@@ -75,10 +66,8 @@ impl Counts {
                 reschedule_interrupts: of_cpus(&|cpu| {
                     procfs::count_of_cpu(&interrupts, "RES", cpu)
                 }),
-                net_rx_runs: of_cpus(&|cpu| procfs::count_of_cpu(&softirqs, "NET_RX", cpu)),
                 steered: of_cpus(&|cpu| procfs::softnet(softnet_stat, cpu, procfs::STEERED)),
                 tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
-                listen_drops: procfs::snmp(&netstat, "TcpExt", "ListenDrops"),
                 device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
                 napi_threads_ns: device.and_then(napi_threads_ns),
             }
@@ -93,10 +82,8 @@ impl Counts {
         Counts {
             function_call_interrupts: of(|it| it.function_call_interrupts),
             reschedule_interrupts: of(|it| it.reschedule_interrupts),
-            net_rx_runs: of(|it| it.net_rx_runs),
             steered: of(|it| it.steered),
             tcp_retransmits: of(|it| it.tcp_retransmits),
-            listen_drops: of(|it| it.listen_drops),
             device_drops: of(|it| it.device_drops),
             napi_threads_ns: of(|it| it.napi_threads_ns),
         }
@@ -160,13 +147,13 @@ mod tests {
 
     #[test]
     fn what_one_end_does_not_count_nobody_counts() {
-        let all = Counts { net_rx_runs: Some(5), device_drops: Some(1), ..Counts::default() };
-        let some = Counts { net_rx_runs: Some(7), ..Counts::default() };
-        assert_eq!(all.until(&some), Counts { net_rx_runs: Some(2), ..Counts::default() });
+        let all = Counts { steered: Some(5), device_drops: Some(1), ..Counts::default() };
+        let some = Counts { steered: Some(7), ..Counts::default() };
+        assert_eq!(all.until(&some), Counts { steered: Some(2), ..Counts::default() });
         let calls = Counts { function_call_interrupts: Some(3), ..Counts::default() };
         assert_eq!((calls.notifications(), Counts::default().is_empty()), (None, true));
         let text = serde_json::to_string(&some).unwrap();
-        assert_eq!(text, r#"{"net_rx_runs":7}"#);
+        assert_eq!(text, r#"{"steered":7}"#);
         assert_eq!(serde_json::from_str::<Counts>(&text).unwrap(), some);
     }
 
@@ -176,9 +163,8 @@ mod tests {
         let pid = std::process::id() as i32;
         let [counts, nobody] =
             Counts::take([(&[0][..], pid, Some(&device)), (&[1 << 20], pid, None)], "");
-        assert!(counts.net_rx_runs.is_some() && counts.device_drops.is_some(), "{counts:?}");
-        assert!(counts.tcp_retransmits.is_some() && counts.listen_drops.is_some(), "{counts:?}");
+        assert!(counts.tcp_retransmits.is_some() && counts.device_drops.is_some(), "{counts:?}");
         assert!(counts.napi_threads_ns.is_none());
-        assert_eq!((nobody.net_rx_runs, nobody.device_drops), (None, None));
+        assert_eq!((nobody.reschedule_interrupts, nobody.device_drops), (None, None));
     }
 }

@@ -20,7 +20,7 @@ pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
 pub use sample::idle_ns;
-pub(crate) use sample::{SideSample, Watched, prepare, take};
+pub(crate) use sample::{SideSample, Watched, take};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,23 +96,12 @@ pub struct CpuBusy {
     /// bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_unsure_s: Option<f64>,
-    /// Softirq and hard interrupts by `/proc/stat`: sampled at ticks, hence coarse.
-    pub softirq_coarse_s: f64,
-    /// See `softirq_coarse_s`.
-    pub irq_coarse_s: f64,
-    /// Taken by the hypervisor, coarse as well.
+    /// Taken by the hypervisor, by `/proc/stat`: in ticks, hence coarse.
     pub steal_coarse_s: f64,
     /// Time between the two samples, by the clock of its own host. What the kernel counts is of
     /// this time, and not quite of the window; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled_s: Option<f64>,
-    /// How long the lab's samples at the start and at the end took, in microseconds, for both sides. The
-    /// second begins when the window has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look_us: Option<[f64; 2]>,
-    /// CPU time of the CPU's softirq thread (ksoftirqd) by schedstat, if it can be seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub softirq_thread_s: Option<f64>,
     /// Packets that found its receive backlog full (`net.core.netdev_max_backlog`) and are lost, if
     /// it can be seen; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,9 +141,6 @@ pub struct ProcessUse {
     pub voluntary_switches: u64,
     /// Context switches because the scheduler ran another thread.
     pub involuntary_switches: u64,
-    /// Page faults that took no disk; not known with the idle clock alone, nor in older bundles.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub minor_faults: Option<u64>,
 }
 
 impl ProcessUse {

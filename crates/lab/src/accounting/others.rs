@@ -43,9 +43,6 @@ struct BackgroundProcess {
 
 impl BackgroundLoad {
     /// Looks at every process but this one and its children.
-    ///
-    /// # Errors
-    /// [`LabError::Machine`] without a clock or `/proc`.
     pub(crate) fn take() -> Result<BackgroundLoad, LabError> {
         let why = |why: String| LabError::Machine { why };
         let own = std::process::id() as i32;

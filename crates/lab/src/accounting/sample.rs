@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use super::{Counts, CpuBusy, Device, IdleClock, ProcessUse, ThreadUse};
 use crate::cpus::CpuList;
 use crate::error::LabError;
-use crate::procfs::{self, CpuTicks, Idle, TICK_S};
+use crate::procfs::{self, Idle, TICK_S};
 
 /// One side, taken at a mark.
 #[derive(Debug, Clone)]
@@ -24,18 +24,14 @@ pub(crate) struct SideSample {
     pub(crate) idle_clock: IdleClock,
     /// How much more it may be of all together.
     pub(crate) idle_unsure_ns: u64,
-    /// What `/proc/stat` says of that CPU.
-    pub(crate) ticks: CpuTicks,
-    /// CPU time so far of that CPU's softirq thread, if it can be seen.
-    pub(crate) softirq_thread_ns: Option<u64>,
+    /// What `/proc/stat` says that the hypervisor took.
+    pub(crate) steal_ticks: u64,
     /// Packets so far that found that CPU's receive backlog full, if it can be seen.
     pub(crate) backlog_drops: Option<u64>,
     /// What the kernel has counted of this side.
     pub(crate) counts: Counts,
     /// The process and its children.
     pub(crate) process: ProcessSample,
-    /// How long the look took.
-    pub(crate) took_ns: u64,
 }
 
 /// What is sampled of one side: its CPUs, the process tree of `pid`, and the device of its network.
@@ -47,7 +43,6 @@ pub(crate) struct Watched<'a> {
 }
 
 impl SideSample {
-    /// Time from this sample to a later one, by this side's own clock.
     fn sampled_s(&self, end: &SideSample) -> f64 {
         end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9
     }
@@ -65,10 +60,6 @@ impl SideSample {
     pub(crate) fn busy(&self, end: &SideSample, window_s: f64) -> CpuBusy {
         let each_s: Vec<f64> =
             self.busy_shares(end).into_iter().map(|share| share * window_s).collect();
-        let ticks = |field: fn(&CpuTicks) -> u64| {
-            field(&end.ticks).saturating_sub(field(&self.ticks)) as f64 * TICK_S
-        };
-        let thread_ns = |(start, end): (u64, u64)| end.saturating_sub(start) as f64 / 1e9;
         let drops = self.backlog_drops.zip(end.backlog_drops);
         CpuBusy {
             cpus: self.cpus.clone(),
@@ -76,11 +67,7 @@ impl SideSample {
             busy_each_s: if each_s.len() > 1 { each_s } else { Vec::new() },
             busy_unsure_s: Some(self.idle_unsure_ns.max(end.idle_unsure_ns) as f64 / 1e9),
             sampled_s: Some(self.sampled_s(end)),
-            look_us: Some([self, end].map(|sample| sample.took_ns as f64 / 1e3)),
-            softirq_thread_s: self.softirq_thread_ns.zip(end.softirq_thread_ns).map(thread_ns),
-            softirq_coarse_s: ticks(|ticks| ticks.softirq),
-            irq_coarse_s: ticks(|ticks| ticks.irq),
-            steal_coarse_s: ticks(|ticks| ticks.steal),
+            steal_coarse_s: end.steal_ticks.saturating_sub(self.steal_ticks) as f64 * TICK_S,
             backlog_drops: drops.map(|(start, end)| end.saturating_sub(start)),
             counts: self.counts.until(&end.counts),
         }
@@ -89,9 +76,6 @@ impl SideSample {
 
 /// Takes a sample of these sides with one reading of the clocks, which come first because the rest takes a
 /// while. A process that has ended counts as nothing; that it ended is noticed elsewhere.
-///
-/// # Errors
-/// [`LabError::Machine`] without a clock.
 pub(crate) fn take<const SIDES: usize>(
     sides: [Watched<'_>; SIDES],
 ) -> Result<[SideSample; SIDES], LabError> {
@@ -103,13 +87,10 @@ pub(crate) fn take<const SIDES: usize>(
     let processes = sides.map(|side| ProcessSample::take(side.pid));
     let stat = procfs::text("/proc/stat").unwrap_or_default();
     let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
-    let mut taken = sides.map(|Watched { cpus, .. }| {
+    Ok(sides.map(|Watched { cpus, .. }| {
         let all = || cpus.all().iter().copied();
         let idle: Vec<(IdleClock, Idle)> = all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
-        let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
-            all().map(softirq_thread_ns).collect(),
-            all().map(|cpu| procfs::softnet(&softnet_stat, cpu, procfs::BACKLOG_DROPS)).collect(),
-        );
+        let drops = |cpu| procfs::softnet(&softnet_stat, cpu, procfs::BACKLOG_DROPS);
         SideSample {
             at_ns,
             cpus: cpus.clone(),
@@ -117,19 +98,12 @@ pub(crate) fn take<const SIDES: usize>(
             // The coarsest decides.
             idle_clock: idle.iter().map(|(clock, _)| *clock).max().unwrap_or_default(),
             idle_unsure_ns: idle.iter().map(|(_, it)| it.unsure_ns).sum(),
-            ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).sum(),
-            softirq_thread_ns: softirq_thread_ns.map(|all| all.iter().sum()),
-            backlog_drops: backlog_drops.map(|all| all.iter().sum()),
+            steal_ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).map(|it| it.1).sum(),
+            backlog_drops: all().map(drops).sum(),
             counts: counts.next().unwrap_or_default(),
             process: processes.next().unwrap_or_default(),
-            took_ns: 0,
         }
-    });
-    let took_ns = now_ns()?.saturating_sub(before_ns);
-    for side in &mut taken {
-        side.took_ns = took_ns;
-    }
-    Ok(taken)
+    }))
 }
 
 fn now_ns() -> Result<u64, LabError> {
@@ -142,15 +116,8 @@ fn idle(timer_list: &str, stat: &str, cpu: usize) -> (IdleClock, Idle) {
         return (IdleClock::TimerList, idle);
     }
     // Two counters, either rounded down to a tick.
-    let ns = procfs::cpu_ticks(stat, cpu).map_or(0, |it| (it.idle as f64 * TICK_S * 1e9) as u64);
+    let ns = procfs::cpu_ticks(stat, cpu).map_or(0, |it| (it.0 as f64 * TICK_S * 1e9) as u64);
     (IdleClock::ProcStat, Idle { ns, unsure_ns: (2.0 * TICK_S * 1e9) as u64 })
-}
-
-/// The softirq thread of each CPU of this host, where they can be seen: not from within a container
-/// with a process namespace of its own. They live as long as their CPU is online.
-fn softirq_threads() -> &'static BTreeMap<String, i32> {
-    static THREADS: OnceLock<BTreeMap<String, i32>> = OnceLock::new();
-    THREADS.get_or_init(|| procfs::kernel_threads("ksoftirqd/").into_iter().collect())
 }
 
 /// Time that a CPU has been idle so far, from the text of `/proc/timer_list`. The first call reads
@@ -166,23 +133,12 @@ fn nohz_full() -> &'static [usize] {
     CPUS.get_or_init(|| procfs::cpu_list(&list()))
 }
 
-/// Looks for what stays where it is, so that the first look of a run need not.
-pub(crate) fn prepare() {
-    softirq_threads();
-    nohz_full();
-}
-
-fn softirq_thread_ns(cpu: usize) -> Option<u64> {
-    procfs::run_ns_of(*softirq_threads().get(&format!("ksoftirqd/{cpu}"))?)
-}
-
 /// A process, its threads and its children, so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessSample {
     pub(super) cpu_ns: u64,
     pub(super) user_ticks: u64,
     pub(super) system_ticks: u64,
-    pub(super) minor_faults: Option<u64>,
     pub(super) threads: BTreeMap<i32, ThreadSample>,
 }
 
@@ -205,7 +161,6 @@ impl ProcessSample {
             if let Some(stat) = stat.as_deref().and_then(procfs::process_stat) {
                 sample.user_ticks += stat.user_ticks;
                 sample.system_ticks += stat.system_ticks;
-                *sample.minor_faults.get_or_insert(0) += stat.minor_faults;
             }
             let Ok(threads) = procfs::numeric_entries(&format!("/proc/{pid}/task")) else {
                 continue;
@@ -244,10 +199,6 @@ impl ProcessSample {
             threads: by_name.into_values().collect(),
             voluntary_switches,
             involuntary_switches,
-            minor_faults: self
-                .minor_faults
-                .zip(end.minor_faults)
-                .map(|(start, end)| end.saturating_sub(start)),
         }
     }
 }
@@ -351,12 +302,10 @@ mod tests {
             idle_ns: vec![idle_ns],
             idle_clock: IdleClock::TimerList,
             idle_unsure_ns: 7,
-            ticks: CpuTicks::default(),
-            softirq_thread_ns: None,
+            steal_ticks: 0,
             backlog_drops: None,
             counts: Counts::default(),
             process: ProcessSample::default(),
-            took_ns: 0,
         };
         let start = side(1000, 500);
         assert_eq!(start.busy_shares(&side(2000, 750)), [0.75]);

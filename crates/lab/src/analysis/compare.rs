@@ -245,7 +245,6 @@ fn title(noise: Noise) -> &'static str {
         Noise::OtherProcesses => "other processes",
         Noise::Throttled => "CPU quota",
         Noise::Moved => "virtual CPUs moved",
-        Noise::Misplaced => "CPUs not placed as required",
         Noise::LateSample => "late sample",
     }
 }

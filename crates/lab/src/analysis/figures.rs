@@ -277,12 +277,8 @@ mod tests {
             busy_s,
             busy_each_s: Vec::new(),
             busy_unsure_s: None,
-            softirq_coarse_s: 0.2,
-            irq_coarse_s: 0.0,
             steal_coarse_s: 0.0,
             sampled_s: Some(2.0),
-            look_us: None,
-            softirq_thread_s: None,
             backlog_drops: None,
             counts: Counts::default(),
         };

@@ -26,8 +26,8 @@ impl<'a> Judged<'a> {
         let mut first_of: BTreeMap<usize, &RunRecord> = BTreeMap::new();
         for run in runs {
             let first = first_of.entry(run.block).or_insert(run);
-            let found = noise(experiment.placement, first, run);
-            let found = found.into_iter().map(|(noise, _)| (noise, run.subject.clone()));
+            let found =
+                noise(first, run).into_iter().map(|(noise, _)| (noise, run.subject.clone()));
             noise_of.entry(run.block).or_default().extend(found);
         }
         let judge = |run: &&'a RunRecord| {

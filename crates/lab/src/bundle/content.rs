@@ -24,9 +24,6 @@ pub(crate) enum Content {
 impl Content {
     /// Opens the file of this name, or else the one that `zstd` has made of it, of which at most
     /// `bytes_max` bytes are read.
-    ///
-    /// # Errors
-    /// Those of [`twinring_input::open`], and `InvalidData` for what is there twice or not compressed.
     pub(crate) fn open(directory: &Path, name: &str, bytes_max: u64) -> io::Result<Content> {
         let compressed = format!("{name}{COMPRESSED}");
         let path = directory.join(&compressed);

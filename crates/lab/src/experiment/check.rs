@@ -34,8 +34,6 @@ impl Check<'_> {
 }
 
 impl Experiment {
-    /// # Errors
-    /// [`LabError::BadExperiment`] for the first thing that is wrong.
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), LabError> {
         let check = Check::of(source);
         let found = format!("schema = \"{}\"", self.schema);
@@ -115,9 +113,7 @@ impl Experiment {
         }
         let both = self.protocols().any(|it| self.under_test(it) == UnderTest::Both);
         let found = "under_test = \"both\" with load generators on other machines, whose CPU is not measured";
-        check.unless(!both, "via", found, "under_test = \"server\", or --protocol")?;
-        let expected = "placement = \"any\": CPUs of two machines share no cache";
-        check.unless(self.placement.is_any(), "placement", "via with a placement", expected)
+        check.unless(!both, "via", found, "under_test = \"server\", or --protocol")
     }
 
     fn check_pairs(&self, check: &Check<'_>) -> Result<(), LabError> {

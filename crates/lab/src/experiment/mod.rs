@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::Pin;
 use crate::error::LabError;
 use crate::json;
-use crate::placement::Wanted;
 
 use source::Source;
 
@@ -61,9 +60,6 @@ pub struct Experiment {
     /// The network between server and client.
     #[serde(default)]
     pub net: NetChoice,
-    /// Required cache relation of the two CPUs. Each block waits for that, within bounds.
-    #[serde(default, skip_serializing_if = "Wanted::is_any")]
-    pub placement: Wanted,
     /// The CPUs, if they are given.
     #[serde(default, skip_serializing_if = "Pin::is_free")]
     pub pin: Pin,
@@ -175,9 +171,6 @@ impl Experiment {
     }
 
     /// Reads an experiment from a bundle.
-    ///
-    /// # Errors
-    /// What is missing, unknown or wrong in it.
     pub(crate) fn from_stored(value: &serde_json::Value) -> Result<Experiment, String> {
         let experiment: Experiment = json::from_value(value)?;
         experiment.check(&Source::named("the experiment")).map_err(|error| error.to_string())?;

@@ -4,7 +4,6 @@ use super::source::Source;
 use super::{Axis, Experiment, NetChoice, Protocol, Subject, Via};
 use crate::cpus::CpuList;
 use crate::error::LabError;
-use crate::placement::Wanted;
 use crate::workload::axes_of;
 
 /// What the command line changes in an experiment. `None` leaves the experiment's own value.
@@ -24,8 +23,6 @@ pub struct Overrides {
     pub axes: Vec<(String, Vec<u32>)>,
     /// The network.
     pub net: Option<NetChoice>,
-    /// Required cache relation of the two CPUs.
-    pub placement: Option<Wanted>,
     /// CPUs of the server.
     pub server_cpu: Option<CpuList>,
     /// CPUs of the load generator.
@@ -47,7 +44,6 @@ impl Experiment {
         self.pairs = overrides.pairs.unwrap_or(self.pairs);
         self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
         self.net = overrides.net.clone().unwrap_or(self.net);
-        self.placement = overrides.placement.unwrap_or(self.placement);
         self.pin.server_cpu = overrides.server_cpu.clone().or(self.pin.server_cpu);
         self.pin.client_cpu = overrides.client_cpu.clone().or(self.pin.client_cpu);
         self.via = overrides.via.clone().or(self.via);

@@ -99,9 +99,6 @@ pub(crate) struct Networks {
 }
 
 /// Sets up what an experiment asks for.
-///
-/// # Errors
-/// [`LabError::Net`] when a network was asked for by name and cannot be set up.
 pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, LabError> {
     let mut networks = Networks { list: Vec::new(), fallback: None };
     for &kind in experiment.networks() {
@@ -179,9 +176,6 @@ impl Network {
 
     /// Has the CPUs of a server's workers receive, where the lab decides that. Nothing changes from run to
     /// run if all cells have as many.
-    ///
-    /// # Errors
-    /// [`LabError::Net`] with the kernel's answer.
     pub(crate) fn steer_to(&mut self, cpus: &CpuList) -> Result<(), LabError> {
         if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(cpus) {
             veth::steer_to_workers(&self.server, cpus)
@@ -192,9 +186,6 @@ impl Network {
     }
 
     /// An address for the server that is free for this protocol.
-    ///
-    /// # Errors
-    /// [`LabError::Net`] when none of the ports can be bound.
     pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
         let mut why = String::new();
         for _ in PORTS {

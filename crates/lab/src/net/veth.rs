@@ -32,9 +32,6 @@ const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const TIME_WAIT_MOST: (&str, &str) = ("net.ipv4.tcp_max_tw_buckets", "0");
 
 /// Sets up both ends, for `rps` or for `napi`.
-///
-/// # Errors
-/// The step that failed and the kernel's answer.
 pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let congestion_control = procfs::text(&setting_path(CONGESTION_CONTROL));
     let [server_device, client_device] = device_names(kind);
@@ -132,9 +129,6 @@ fn steer(device: &str, mask: &str) -> Result<(), String> {
 }
 
 /// Has the CPUs of the server's workers, and no others, receive what comes for it.
-///
-/// # Errors
-/// The kernel's answer.
 pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), String> {
     let (place, Some(device)) = (&server.place, &server.device) else { return Ok(()) };
     let (device, mask) = (device.name.clone(), cpu_mask(cpus.all()));
@@ -148,7 +142,6 @@ fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
     ethtool::switch(device, &ethtool::GRO, &ethtool::TSO)?;
     write(&format!("{}/class/net/{device}/threaded", sys()), "1")?;
     let threads = procfs::kernel_threads(&format!("napi/{device}-"));
-    let threads: Vec<i32> = threads.into_iter().map(|(_, thread)| thread).collect();
     if threads.is_empty() {
         return Err(format!(
             "no thread napi/{device}-N of the kernel can be seen: it takes Linux 5.12, and the \

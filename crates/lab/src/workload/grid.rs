@@ -155,8 +155,6 @@ impl Grid {
         self.load.iter().any(|word| word.contains("{engine}"))
     }
 
-    /// # Errors
-    /// [`LabError::BadExperiment`] for the first thing that is wrong.
     pub(crate) fn check(&self, protocol: Protocol, check: &Check<'_>) -> Result<(), LabError> {
         let at = |key: &str| format!("{protocol}.{key}");
         let known: Vec<&str> = axes_of(protocol).iter().map(|spec| spec.key).collect();

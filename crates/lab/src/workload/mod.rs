@@ -186,9 +186,6 @@ impl Point {
     }
 
     /// The part of one of several load generators that have equal parts.
-    ///
-    /// # Errors
-    /// The axis that cannot be divided.
     pub(crate) fn divided(self, parts: u32) -> Result<Point, String> {
         let (clients, count) = self.clients();
         let mut part = self;

@@ -51,8 +51,7 @@ pub(crate) fn record_of(
     let latency_ns = LATENCY_NS * ANSWERED / answered;
     let busy = |cpu: usize, busy_s: f64| {
         json!({"cpu": cpu, "busy_s": busy_s,
-            "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0,
-            "backlog_drops": 0})
+            "steal_coarse_s": 0.0, "backlog_drops": 0})
     };
     let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],
         "voluntary_switches": 10, "involuntary_switches": 0});
