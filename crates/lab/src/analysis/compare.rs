@@ -324,7 +324,7 @@ impl Contest<'_> {
         }
         let needed = least_pairs(self.level);
         let Some(ratio) = of.ratio else {
-            return Err(format!("{}, {needed} needed", pairs_word(of.counted())));
+            return Err(too_few(of.counted(), needed));
         };
         if ratio.ratio.ln().abs() < self.resolution {
             return Err(format!("finer than the clock, {:.1} %", self.resolution * 100.0));
@@ -332,9 +332,7 @@ impl Contest<'_> {
         match ratio.ends {
             Some(ends) if ends.excludes_one() => Ok(winner(ratio.ratio)),
             Some(_) => Err("no difference found".to_owned()),
-            None if of.sessions.len() < 2 => {
-                Err(format!("{}, {needed} needed", pairs_word(ratio.pairs)))
-            }
+            None if of.sessions.len() < 2 => Err(too_few(ratio.pairs, needed)),
             None => {
                 // Too few sessions for an interval over them: each has to show the same.
                 let same = |it: &Estimate| {
@@ -349,7 +347,6 @@ impl Contest<'_> {
     }
 }
 
-/// A number of pairs, in words.
-fn pairs_word(pairs: usize) -> String {
-    format!("{pairs} pair{}", if pairs == 1 { "" } else { "s" })
+fn too_few(pairs: usize, needed: usize) -> String {
+    format!("too few pairs, {pairs} of {needed}")
 }

@@ -41,6 +41,10 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
 /// decided.
 fn found(rows: &[&Row<'_>], brief: bool) -> String {
     let mut parts = Vec::new();
+    let of_all = |count: usize| match rows.len() {
+        1 => String::new(),
+        all => format!(" ({count} of {all})"),
+    };
     let mut winners: Vec<&str> =
         rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
     winners.sort_unstable();
@@ -54,31 +58,22 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
             .collect();
         let fragile = won.filter(|row| row.comparison.is_fragile()).count();
         if !sure.is_empty() {
-            let (count, of) = (sure.len(), rows.len());
-            parts.push(format!("{winner}, {} less CPU ({count} of {of})", range(&sure)));
+            parts.push(format!("{winner}, {} less CPU{}", range(&sure), of_all(sure.len())));
         }
         if fragile > 0 {
-            parts.push(format!(
-                "perhaps {winner} ({fragile} of {}), but not over all runs",
-                rows.len()
-            ));
+            parts.push(format!("perhaps {winner}, but not over all runs{}", of_all(fragile)));
         }
     }
     let undecided: Vec<&&Row<'_>> =
         rows.iter().filter(|row| row.comparison.less.is_none()).collect();
     if brief && !undecided.is_empty() {
-        parts.push(format!("not decided {} of {}", undecided.len(), rows.len()));
+        parts.push(format!("not decided{}", of_all(undecided.len())));
         return parts.join("; ");
     }
     let mut reasons: Vec<String> = undecided.iter().filter_map(|row| reason(row)).collect();
     reasons.sort_unstable();
     for group in reasons.chunk_by(|a, b| a == b) {
-        let count = if rows.len() > 1 {
-            format!(" ({} of {})", group.len(), rows.len())
-        } else {
-            String::new()
-        };
-        parts.push(format!("{}{count}", group[0]));
+        parts.push(format!("{}{}", group[0], of_all(group.len())));
     }
     // The rest would not be read.
     let more = parts.len().saturating_sub(3);
