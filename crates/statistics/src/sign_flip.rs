@@ -178,6 +178,8 @@ mod tests {
         let means = SubsetMeans::of(&values, 1);
         assert_eq!(means.interval(0.05), Some([0.05, 0.3]));
         assert_eq!(means.p_value(0.0), 2.0 / 64.0);
+        // A p value at the level itself is enough.
+        assert_eq!(means.interval(2.0 / 64.0), Some([0.05, 0.3]));
     }
 
     /// A subset without a value, or of all of them, has no mean, and is the observed assignment again.
