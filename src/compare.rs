@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use twinring_lab::{
-    Estimate, Experiment, Gate, Gated, LabError, Load, NetChoice, Outcome, Protocol, Question,
-    RunOptions, Stop, Style, Subject,
+    Experiment, Gate, Gated, LabError, Load, NetChoice, Outcome, Protocol, Question, RunOptions,
+    Stop, Style, Subject,
 };
 
 /// Options of `compare`.
@@ -180,7 +180,7 @@ fn question(options: &Compare) -> Result<Question, LabError> {
 
 /// Runs an experiment, after saying how long it takes.
 pub(crate) fn measure(experiment: Experiment, workload: &Workload) -> Result<Outcome, LabError> {
-    complain(&format!("measuring, {}", Estimate::of(&experiment).words()));
+    complain(&format!("measuring, {}", twinring_lab::how_long(&experiment)));
     let options = workload.run.options(experiment)?;
     twinring_lab::run(&options, &Stop::on_signals().map_err(LabError::signals)?)
 }

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
-    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, Gate, LabError, NetChoice,
-    Overrides, Protocol, RunOptions, Stop, Style, Subject, Via,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Overrides,
+    Protocol, RunOptions, Stop, Style, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -62,10 +62,6 @@ pub(crate) struct Peers {
     /// Directory in which peers are looked for first.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Build those whose source is in `peers/` of the current checkout: with cargo and go, into
-    /// peers/target. Takes minutes and all CPUs.
-    #[arg(long)]
-    build: bool,
     /// Print the list as one JSON line.
     #[arg(long)]
     json: bool,
@@ -296,29 +292,16 @@ fn measure(options: &Run) -> Result<u8, LabError> {
     Ok(tell(&result, outcome.exit_code()))
 }
 
-/// Lists the peers, after building them if requested. The exit code is 1 if a build failed.
+/// Lists the peers.
 fn list_peers(options: &Peers) -> Result<u8, LabError> {
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
     let places = Places::new(options.peers.as_deref(), &binary)?;
-    let mut code = 0;
-    if options.build {
-        let here = std::env::current_dir().map_err(|e| LabError::read(".", e))?;
-        let stop = Stop::on_signals().map_err(LabError::signals)?;
-        for built in peers::build(&here, &stop)? {
-            let Some(failure) = &built.failure else { continue };
-            complain(&format!("not built: {}: {failure}", built.peers.join(", ")));
-            code = 1;
-        }
-        if let Some(signal) = stop.signal() {
-            return Ok(128 + signal as u8);
-        }
-    }
     let list = peers::list(&places);
     let result = match options.json {
         true => format!("{}\n", peers::json(&list, &places)),
         false => peers::table(&list),
     };
-    Ok(tell(&result, code))
+    Ok(tell(&result, 0))
 }
 
 /// Prints the first page of a bundle, or everything.
@@ -345,7 +328,7 @@ fn list() -> String {
     let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = BUILT_IN.iter().filter_map(|(name, _)| {
         let experiment = Experiment::find(name).ok()?;
-        let (about, estimate) = (&experiment.about, Estimate::of(&experiment).words());
+        let (about, estimate) = (&experiment.about, twinring_lab::how_long(&experiment));
         Some(format!("{name:<width$}  {about}\n{:<width$}  {estimate}\n", ""))
     });
     lines.collect()

@@ -51,11 +51,7 @@ impl Setup {
         let (site, identity) = (Site::usual(), Identity::new());
         let server = match kind {
             "echo" => Server::spawn(serving(command, kind, engine, &["--listen", "127.0.0.1:0"])),
-            _ => {
-                let arguments = identity.arguments();
-                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                Server::http_by(command, engine, site.path(), &arguments)
-            }
+            _ => Server::http_by(command, engine, site.path(), &identity.arguments()),
         };
         let (opening, answer) = match kind {
             "echo" => (b"echo".to_vec(), &b"echo"[..]),

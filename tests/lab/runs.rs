@@ -1,7 +1,7 @@
 //! Runs that fail, by real commands with known faults, and what the lab leaves behind when it is interrupted, killed or
 //! out of space.
 
-use crate::support::bundle_in;
+use crate::support::{Measured, bundle_in, twinring};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -245,27 +245,27 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Two short pairs of `quick` at full load over TCP, with more options.
-fn small(out: &Path, options: &[&str]) -> Command {
-    let short = ["--pairs", "2", "--spares", "0", "--warmup", "0.1", "--window", "0.6"];
-    let cell = ["--protocol", "tcp", "--set", "connections=4", "--set", "load_percent=0"];
-    lab(Path::new("quick"), out, &[&short[..], &cell, &["--set", "bytes=8K"], options].concat())
-}
-
-fn runs(bundle: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+/// `quick` over TCP at full load, with more options. It goes on beside other tests.
+const SMALL: [&str; 10] = [
+    "quick",
+    "--busy",
+    "--protocol",
+    "tcp",
+    "--set",
+    "connections=4",
+    "--set",
+    "load_percent=0",
+    "--set",
+    "bytes=8K",
+];
 
 fn each_network_does_what_it_says_and_is_counted() {
     testing::needs_root("it makes networks");
-    let out = tempfile::tempdir().unwrap();
-    small(out.path(), &["--net", "all", "--subject", "epoll"]).output().unwrap();
-    let bundle = recomputed(&bundle_in(out.path())).unwrap();
+    let arguments = [&SMALL[..], &["--net", "all", "--subject", "epoll"]].concat();
+    let Measured { bundle, runs, .. } = Measured::take(&arguments, "0.6");
     let napi = bundle.networks.last().unwrap();
     let cpus = [&bundle.cpus.server, &bundle.cpus.client].map(|it| it.first());
     assert!(napi.napi_cpus == cpus && napi.server_rps == "0", "{napi:?}");
-    let runs = runs(&bundle_in(out.path()));
     for net in ["lo", "rps", "napi"] {
         // What others do at that moment can end a run early.
         let whole = |run: &&Value| run["cell"]["net"] == net && run["cpu"].is_object();
@@ -302,15 +302,15 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     }
     let out = tempfile::tempdir().unwrap();
     let run = |net: &str| {
-        let mut plain = small(&out.path().join(net), &["--net", net]);
+        let mut plain = Command::new(TWINRING);
+        plain.args(["lab", "run"]).args(SMALL).args(["--pairs", "1", "--net", net, "--no-prices"]);
+        plain.arg("--out").arg(out.path().join(net));
         if is_root {
             // Root without any capability has no right to make a namespace either.
             let mut without = Command::new("setpriv");
             without.args(["--bounding-set=-all", "--inh-caps=-all", TWINRING]);
-            plain = {
-                without.args(plain.get_args());
-                without
-            };
+            without.args(plain.get_args());
+            plain = without;
         }
         plain.output().unwrap()
     };
@@ -328,7 +328,7 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
 }
 
 fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
-    let (out, peers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let peers = tempfile::tempdir().unwrap();
     for (name, address) in [("floor-uring", "\"$2\""), ("joakimthun-epoll-echo", "0.0.0.0:6379")] {
         let file = peers.path().join(name);
         let serve = format!(
@@ -337,21 +337,17 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
         fs::write(&file, serve).unwrap();
         fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
     }
-    let subject = |name: &str| ["--subject".to_owned(), name.to_owned()];
     let subjects = ["epoll", "floor=floor-uring", "fixed=joakimthun-epoll", "frevib=frevib-uring"];
-    let words: Vec<String> = subjects.iter().flat_map(|name| subject(name)).collect();
+    let subjects = subjects.map(|name| ["--subject", name]).concat();
     let directory = peers.path().to_str().unwrap();
-    let words = [vec!["--peers", directory, "--net", "lo"], words.iter().map(|it| &**it).collect()]
-        .concat();
-    small(out.path(), &words).output().unwrap();
-    let place = bundle_in(out.path());
-    let bundle = recomputed(&place).unwrap();
+    let from = ["--peers", directory, "--net", "lo"];
+    let Measured { bundle, runs, .. } =
+        Measured::take(&[&SMALL[..], &from, &subjects].concat(), "0.6");
     let [left_out] = &bundle.not_run[..] else { panic!("{:?}", bundle.not_run) };
     assert!(
         left_out.subject == "frevib" && left_out.why.contains("frevib-uring-echo"),
         "{left_out:?}"
     );
-    let runs = runs(&place);
     let of = |subject: &str| runs.iter().find(|run| run["subject"] == subject).unwrap();
     let floor = of("floor");
     let file = peers.path().join("floor-uring").display().to_string();
@@ -367,23 +363,19 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     assert_eq!((program.path.as_str(), program.sha256.as_ref().unwrap().len()), (&*file, 64));
     // Without anybody left it is an error, and no bundle of nothing.
     fs::write(peers.path().join("go-uring-echo"), "not a program").unwrap();
-    let nobody = out.path().join("nobody");
-    let output = small(&nobody, &["--peers", directory, "--subject", "go-uring"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let nobody = peers.path().join("nobody");
+    let alone = ["--subject", "go-uring", "--out", nobody.to_str().unwrap()];
+    let (code, said) = twinring(&[&["lab", "run"], &SMALL[..], &from, &alone].concat());
     assert!(said.contains("not executable") && said.contains("go-uring-echo"), "{said}");
-    assert!(output.status.code() == Some(1) && !nobody.exists(), "{output:?}");
+    assert!(code == Some(1) && !nobody.exists(), "{said}");
 }
 
 fn nginx_is_configured_and_ends_well() {
     testing::needs_program("nginx");
-    let out = tempfile::tempdir().unwrap();
-    let short =
-        ["--pairs", "1", "--spares", "0", "--warmup", "0.1", "--window", "0.6", "--net", "lo"];
-    let cell = ["--protocol", "http", "--set", "connections=4", "--set", "load_percent=0"];
+    let cell = ["quick", "--busy", "--protocol", "http", "--set", "connections=4", "--net", "lo"];
     let subjects = ["--subject", "epoll", "--subject", "nginx", "--subject", "other=nginx-read"];
-    let options = [&short[..], &cell, &subjects].concat();
-    lab(Path::new("quick"), out.path(), &options).output().unwrap();
-    let runs = runs(&bundle_in(out.path()));
+    let full = ["--set", "load_percent=0"];
+    let runs = Measured::take(&[&cell[..], &full, &subjects].concat(), "0.6").runs;
     let config = |subject: &str| {
         runs.iter().find(|it| it["subject"] == subject).unwrap()["server_config"].to_string()
     };

@@ -26,7 +26,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(nodes: usize) -> Option<Cluster> {
+    fn new(nodes: usize) -> Cluster {
         testing::needs_root("it runs the daemons of Slurm");
         let programs =
             ["munged", "slurmctld", "slurmd"].map(|name| Path::new("/usr/sbin").join(name));
@@ -34,21 +34,19 @@ impl Cluster {
             let absent = absent.display();
             testing::needs("slurm", format_args!("no {absent}; install slurm-wlm and munge"));
         }
-        let mut cluster = Cluster {
-            nodes,
-            daemons: Vec::new(),
-            directory: tempfile::tempdir().expect("a directory"),
-        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut cluster = Cluster { nodes, daemons: Vec::new(), directory };
         let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         fs::write(cluster.path("slurm.conf"), cluster.configuration(hostname.trim())).unwrap();
         let key = cluster.path("munge.key");
         fs::write(&key, [7; 1024]).unwrap();
         fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-        let files = ["munge.key", "socket", "munge.pid", "munge.log", "munge.seed"];
         let options = ["key-file", "socket", "pid-file", "log-file", "seed-file"];
+        let files = ["munge.key", "socket", "munge.pid", "munge.log", "munge.seed"];
         let option = |(option, file)| format!("--{option}={}", cluster.path(file).display());
-        let munge: Vec<String> = options.into_iter().zip(files).map(option).collect();
-        let munge = [&["--foreground", "--force"].map(str::to_owned)[..], &munge].concat();
+        let munge = options.into_iter().zip(files).map(option);
+        let munge: Vec<String> =
+            ["-F".to_owned(), "-f".to_owned()].into_iter().chain(munge).collect();
         cluster.start("munged", &munge);
         cluster.wait_until("munged listens", |it| it.path("socket").exists());
         cluster.start("slurmctld", &["-D".to_owned(), "-c".to_owned()]);
@@ -60,7 +58,7 @@ impl Cluster {
             let idle = it.command("sinfo", &["-h", "-t", "idle", "-o", "%D"]);
             String::from_utf8_lossy(&idle.stdout).trim() == nodes.to_string()
         });
-        Some(cluster)
+        cluster
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -171,7 +169,7 @@ fn state(bundle: &Path) -> Value {
 }
 
 fn a_job_measures_from_its_nodes_and_a_signal_ends_it_in_order() {
-    let Some(cluster) = Cluster::new(5) else { return };
+    let cluster = Cluster::new(5);
     let job = cluster.submit("1");
     let said = cluster.end_of(&job);
     let bundle = cluster.bundle(&job);

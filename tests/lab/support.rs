@@ -3,6 +3,8 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use twinring_lab::recomputed;
+use twinring_lab::result::Bundle;
 
 /// Runs the command: exit code, and what it said on standard output, and behind it on standard error. Ends the test where
 /// the lab gives up because other processes disturb what it measures.
@@ -28,6 +30,7 @@ pub(crate) fn bundle_in(out: &Path) -> PathBuf {
 /// One short pair of everything in an experiment.
 pub(crate) struct Measured {
     pub(crate) said: String,
+    pub(crate) bundle: Bundle,
     /// Of all that was run.
     pub(crate) runs: Vec<Value>,
 }
@@ -39,12 +42,12 @@ impl Measured {
         let short = ["--pairs", "1", "--spares", "0", "--window", window_s, "--warmup", "0.2"];
         let into = ["--no-prices", "--out", out.path().to_str().unwrap()];
         let (_, said) = twinring(&[&["lab", "run"], arguments, &short, &into].concat());
-        let bundle = bundle_in(out.path());
-        assert!(!bundle.join("work").exists());
-        let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+        let place = bundle_in(out.path());
+        assert!(!place.join("work").exists());
+        let text = std::fs::read_to_string(place.join("runs.jsonl")).unwrap();
         let runs: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(runs.len() >= 2, "{said}");
-        Measured { said, runs }
+        assert!(!runs.is_empty(), "{said}");
+        Measured { said, bundle: recomputed(&place).unwrap(), runs }
     }
 }

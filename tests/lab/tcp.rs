@@ -7,7 +7,6 @@ use serde_json::Value;
 use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_rate_is_a_schedule_and_its_latency_counts_from_there,
     a_share_of_what_can_be_served_is_one_rate_for_everybody,
     workers_have_a_cpu_each_and_all_of_them_count,
     connections_come_and_go,
@@ -22,24 +21,6 @@ fn runs(arguments: &[&str]) -> Vec<Value> {
 
 const SMALL: [&str; 6] =
     ["quick", "--protocol", "tcp", "--set", "connections=10", "--set=message_bytes=128"];
-
-fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
-    testing::needs_io_uring();
-    let axes = ["--set", "rate_per_s=0,2000"];
-    let runs = runs(&[&SMALL[..], &axes].concat());
-    for engine in ["epoll", "io_uring"] {
-        let of = |rate: Option<u64>| {
-            let is_it = |run: &&Value| {
-                run["subject"] == engine && run["cell"]["rate_per_s"].as_u64() == rate
-            };
-            &runs.iter().find(is_it).expect("a run of each cell")["loads"][0]
-        };
-        assert_eq!(of(Some(2000))["settings"]["rate_per_s"], 2000);
-        assert_eq!(of(Some(2000))["latency_from"], "intended");
-        assert_eq!(of(None)["settings"]["mode"], "closed");
-        assert_eq!(of(None)["latency_from"], "send");
-    }
-}
 
 fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
     testing::needs_io_uring();
@@ -56,16 +37,22 @@ fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
     };
     let (paced, saturated) = (cell(Some(20)), cell(None));
     assert!(paced.len() >= 2 && saturated.len() >= 2, "{runs:?}");
-    let rate = paced[0]["rate_per_s"].as_u64().expect("a rate was found");
-    assert!(rate > 0 && paced.iter().all(|run| run["rate_per_s"] == rate));
+    let rate = &paced[0]["rate_per_s"];
+    assert!(rate.as_u64() > Some(0) && paced.iter().all(|run| run["rate_per_s"] == *rate));
     for run in paced {
-        assert_eq!(run["loads"][0]["settings"]["rate_per_s"], rate);
+        let load = &run["loads"][0];
+        assert_eq!(
+            (&load["settings"]["rate_per_s"], &load["latency_from"]),
+            (rate, &"intended".into())
+        );
     }
     for run in saturated {
+        let load = &run["loads"][0];
         assert_eq!(
-            (&run["loads"][0]["settings"]["mode"], run.get("rate_per_s")),
-            (&"closed".into(), None)
+            (&load["settings"]["mode"], &load["latency_from"]),
+            (&"closed".into(), &"send".into())
         );
+        assert!(run.get("rate_per_s").is_none());
     }
 }
 

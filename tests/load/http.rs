@@ -1,15 +1,10 @@
 //! `twinring load http` against servers of known behaviour: requests match the options,
 //! answers are separated in any chunks, and the counts balance.
 
-use crate::support::load::{
-    Bounded, answer_each, answering, assert_refused, http, ok, run_http, serve, sound,
-};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::support::load::*;
+use crate::support::*;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
-use std::time::{Duration, Instant};
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     urls_come_from_a_file_too,
@@ -89,7 +84,7 @@ fn many_answers_in_one_buffer_are_separated_in_order(engine: &str) {
     let urls: Vec<String> = (1..=5).map(|n| format!("http://{target}/{}", "y".repeat(n))).collect();
     let loaded = |engine: &str, seed: &str| {
         let arguments = "-c 1 -n 4000 --pipeline 10 --verify-body --weights 1,2,3,4,5";
-        let mut command = crate::support::load::command(engine, "http", &urls[0], arguments);
+        let mut command = command(engine, "http", &urls[0], arguments);
         command.args(&urls[1..]).args(["--seed", seed]);
         let outcome = sound(Bounded(Some(command.spawn().unwrap())).output());
         outcome.expect(0, &[]);
@@ -122,13 +117,13 @@ fn urls_come_from_a_file_too() {
     }
     std::fs::write(file.path(), "http://h/ 1 more\n").unwrap();
     let name = file.path().display().to_string();
-    let (code, _, stderr) = crate::support::run(&["load", "http", "--urls", &name]);
+    let (code, _, stderr) = run(&["load", "http", "--urls", &name]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains(&format!("{name}:1: ")), "{stderr}");
 }
 
 /// Answers with the request line and some fields as content, so that a wrong request has another length.
-fn telling() -> std::net::SocketAddr {
+fn telling() -> SocketAddr {
     serve(|_, stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut writer = stream;
@@ -173,9 +168,9 @@ fn requests_of_a_file_have_their_own_method_fields_and_content() {
     let name = path.display().to_string();
     let url = format!("http://{target}/x");
     let arguments = ["load", "http", &url, "--urls", &name, "-H", "X-A: default", "-c", "1", "-n"];
-    let (code, text, stderr) = crate::support::run(&[&arguments[..], &["300", "--json"]].concat());
+    let (code, text, stderr) = run(&[&arguments[..], &["300", "--json"]].concat());
     assert_eq!(code, Some(0), "{stderr}");
-    let result: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let result: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(result["settings"]["method"], "GET,HEAD,POST,PUT");
     assert_eq!(result["status_codes"]["200"], 300);
     // What the server was told, by URL: the content of all answers is the sum of that.
@@ -194,7 +189,7 @@ fn requests_of_a_file_have_their_own_method_fields_and_content() {
         [("url = 1", "requests.toml"), ("url = 'ftp://h/'", "neither http"), ("uri = ''", "uri")]
     {
         std::fs::write(&path, format!("[[request]]\n{table}\n")).unwrap();
-        let (code, _, stderr) = crate::support::run(&["load", "http", "--urls", &name]);
+        let (code, _, stderr) = run(&["load", "http", "--urls", &name]);
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(named), "{stderr}");
     }
@@ -207,10 +202,10 @@ fn another_address_than_that_of_the_url_is_asked() {
     let arguments =
         ["-c", "1", "-n", "10", "--json", "--expect-length", &told, "--connect-to", &to];
     let command = ["load", "http", "http://name.invalid/some/path"];
-    let (code, text, stderr) = crate::support::run(&[&command[..], &arguments].concat());
+    let (code, text, stderr) = run(&[&command[..], &arguments].concat());
     assert_eq!(code, Some(0), "{stderr}");
     assert!(text.contains(&format!("\"addresses\":[\"{target}\"]")), "{text}");
-    let (code, _, stderr) = crate::support::run(&command);
+    let (code, _, stderr) = run(&command);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("name.invalid"), "{stderr}");
 }
@@ -353,7 +348,7 @@ fn a_table_is_printed_for_people() {
     let url = format!("http://{target}/x");
     let arguments =
         ["load", "http", &url, "-c", "2", "-n", "50", "--rate", "1000", "--slo", "p99=9s"];
-    let (code, text, stderr) = crate::support::run(&arguments);
+    let (code, text, stderr) = run(&arguments);
     assert!(matches!(code, Some(0 | 4)), "{stderr}");
     let parts = [&url, "50 answered", "p99.99", "uncorrected", "50 x 200", "kept", "ANSWER"];
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
@@ -409,7 +404,7 @@ fn files_that_cannot_be_read_are_named_and_end_with_1() {
     for (option, path, why) in cases.into_iter().flatten().chain(of_tls) {
         let arguments = format!("load http https://127.0.0.1:9/ {option}{path}");
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
-        let (code, _, stderr) = crate::support::run(&arguments);
+        let (code, _, stderr) = run(&arguments);
         assert_eq!(code, Some(1), "{option}{path}: {stderr}");
         assert!(stderr.contains(path) && stderr.contains(why), "{option}{path}: {stderr}");
     }

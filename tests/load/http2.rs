@@ -1,27 +1,16 @@
 //! `twinring load http --http2`: against nginx, and servers that go wrong frame by frame.
 
 use crate::support::http::Site;
-use crate::support::http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM,
-    SETTINGS, next_frame,
-};
-use crate::support::load::{
-    Bounded, Outcome, answering, assert_faults, ok, run_http, serve, sound,
-};
+use crate::support::http2::*;
+use crate::support::load::*;
+use crate::support::nginx::nginx;
 use crate::support::tls::Identity;
-use crate::support::{pattern, run, wait_until};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use testing::{Test, tests};
+use crate::support::*;
+use std::net::TcpListener;
 
 pub(crate) const TESTS: &[Test] = tests![
     nginx_is_asked_in_the_same_way,
     no_more_streams_are_used_than_the_server_allows,
-    wrong_answers_are_counted_by_kind,
-    broken_connections_are_counted_by_kind_and_replaced,
-    a_server_may_end_connections_in_order,
     answers_come_in_any_order,
     bodies_are_sent_within_the_windows,
     a_server_that_never_answers_is_a_timeout,
@@ -32,13 +21,13 @@ const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 
 fn load(urls: &[String], arguments: &str) -> Outcome {
-    let mut command = crate::support::load::command("auto", "http", &urls[0], arguments);
+    let mut command = command("auto", "http", &urls[0], arguments);
     command.args(&urls[1..]).arg("--http2");
     sound(Bounded(Some(command.spawn().unwrap())).output())
 }
 
-/// Requests of every kind, to a site as [`Site::usual`] has it. Returns how many were answered.
-fn ask_everything(origin: &str, site: &Path, more: &str) -> u64 {
+/// Requests of every kind, to a site as [`Site::usual`] has it.
+fn ask_everything(origin: &str, site: &Path, more: &str) {
     let large = site.join("large.bin").display().to_string();
     // Paths, arguments, the length of the content.
     let cases = [
@@ -53,7 +42,6 @@ fn ask_everything(origin: &str, site: &Path, more: &str) -> u64 {
         ("/large.bin", "-c 2 --pipeline 3 --verify-body=LARGE --timeout 60s", 700_001),
         ("/empty.txt", "-c 2 --verify-body", 0),
     ];
-    let mut requests = 0;
     for (path, arguments, bytes) in cases {
         let count = if bytes > 500_000 { 16 } else { 300 };
         let arguments = format!("-n {count} {more} {}", arguments.replace("LARGE", &large));
@@ -67,12 +55,10 @@ fn ask_everything(origin: &str, site: &Path, more: &str) -> u64 {
         if path != "/nothing" {
             assert_eq!(outcome.number("/bytes/bodies"), count * bytes, "{path} {arguments}");
         }
-        requests += count;
     }
     let urls = ["/", "/hello.txt", "/sub/"].map(|path| format!("{origin}{path}"));
     let mixed = format!("-c 3 -t 2 -n 900 --pipeline 5 --weights 1,4,1 --verify-body {more}");
     load(&urls, &mixed).expect(0, &[]);
-    requests + 900
 }
 
 fn usual_site() -> Site {
@@ -81,50 +67,22 @@ fn usual_site() -> Site {
     site
 }
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// nginx with HTTP/2, with prior knowledge on the first port and with TLS on the second.
-fn nginx(site: &Path, identity: &Identity, directory: &Path) -> Option<(Running, [SocketAddr; 2])> {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let [plain, secret] = [free(), free()];
-    let (root, certificate, key) = (site.display(), identity.certificate(), identity.key());
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|module| format!("{module}_temp_path {module};\n"))
-        .concat();
-    let configuration = format!(
-        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr crit;\nevents {{}}\n\
-         http {{\naccess_log off;\n{temporary}server {{\nlisten {plain} http2;\n\
-         listen {secret} ssl http2;\nssl_certificate {};\nssl_certificate_key {};\nroot {root};\n\
-         }}\n}}\n",
-        certificate.display(),
-        key.display(),
-    );
-    std::fs::write(directory.join("nginx.conf"), configuration).unwrap();
-    let mut command = Command::new("nginx");
-    command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
-    let child = match command.stdout(Stdio::null()).spawn() {
-        Ok(child) => child,
-        Err(error) => testing::needs("nginx", error),
-    };
-    let running = Running(child);
-    wait_until("nginx accepts", || TcpStream::connect(secret).is_ok());
-    Some((running, [plain, secret]))
-}
-
+/// With prior knowledge, and with TLS.
 fn nginx_is_asked_in_the_same_way() {
     let (site, identity) = (usual_site(), Identity::new());
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_nginx, [plain, secret])) = nginx(site.path(), &identity, directory.path()) else {
-        return;
-    };
+    let secret = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!(
+        "server {{ listen 8080 default_server http2; listen {secret} ssl http2; root {}; \
+         ssl_certificate {}; ssl_certificate_key {}; }}",
+        site.path().display(),
+        identity.certificate().display(),
+        identity.key().display()
+    );
+    let directory = Site::new();
+    std::fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let nginx = nginx(&text, directory.path());
+    let plain = nginx.address;
     ask_everything(&format!("http://{plain}"), site.path(), "");
     ask_everything(&format!("https://{secret}"), site.path(), "--insecure");
     let outcome = load(&[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
@@ -133,7 +91,7 @@ fn nginx_is_asked_in_the_same_way() {
 
 /// A server that answers frame by frame: it is given the number of the request on its connection
 /// and the stream. It stops when told to.
-fn serve_frames(
+pub(crate) fn serve_frames(
     settings: &'static [u8],
     answer: impl Fn(usize, u32, &mut TcpStream) -> bool + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -164,137 +122,17 @@ fn serve_frames(
 }
 
 /// Sends frames; a client that has gone is noticed by reading.
-fn put(stream: &mut TcpStream, frames: &[Frame]) -> bool {
+pub(crate) fn put(stream: &mut TcpStream, frames: &[Frame]) -> bool {
     let bytes: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
     stream.write_all(&bytes).is_ok()
 }
 
 /// Status 200 of the static table, and content.
-fn answer(stream: u32, content: &[u8]) -> [Frame; 2] {
+pub(crate) fn answer(stream: u32, content: &[u8]) -> [Frame; 2] {
     [
         Frame::new(HEADERS, END_HEADERS, stream, &[0x88]),
         Frame::new(DATA, END_STREAM, stream, content),
     ]
-}
-
-fn reset(stream: u32, code: u8) -> Frame {
-    Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, code])
-}
-
-/// GOAWAY after which only streams up to `last` are answered.
-fn goaway(last: u32, code: u8) -> Frame {
-    Frame::new(GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0, 0, 0, code]].concat())
-}
-
-/// Ends a connection without a reset: what the client has sent is read.
-fn end(stream: &mut TcpStream) {
-    let _ = stream.shutdown(Shutdown::Write);
-    let _ = std::io::copy(stream, &mut std::io::sink());
-}
-
-/// Header fields of some 90 KB.
-fn large_head(stream: u32) -> Vec<Frame> {
-    let field = [&[0x00, 1, b'x', 100][..], &[b'v'; 100]].concat();
-    let block = [&[0x88][..], &field.repeat(900)].concat();
-    let parts: Vec<&[u8]> = block.chunks(16_000).collect();
-    let frame = |(at, part): (usize, &&[u8])| {
-        let kind = if at == 0 { HEADERS } else { CONTINUATION };
-        let ends = if at + 1 == parts.len() { END_HEADERS } else { 0 };
-        // Only HEADERS says that the stream ends.
-        let flags = ends | if at == 0 { END_STREAM } else { 0 };
-        Frame::new(kind, flags, stream, part)
-    };
-    parts.iter().enumerate().map(frame).collect()
-}
-
-/// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
-fn wrong_answers_are_counted_by_kind() {
-    const CANCEL: u8 = 8;
-    const REFUSED_STREAM: u8 = 7;
-    type Case = (&'static str, fn(u32) -> Vec<Frame>, &'static str);
-    let cases: [Case; 8] = [
-        ("stream_reset", |id| vec![reset(id, CANCEL)], ""),
-        (
-            "stream_reset",
-            |id| vec![Frame::new(HEADERS, END_HEADERS, id, &[0x88]), reset(id, CANCEL)],
-            "",
-        ),
-        ("refused_stream", |id| vec![reset(id, REFUSED_STREAM)], ""),
-        // 404 of the static table.
-        ("status", |id| vec![Frame::new(HEADERS, END_HEADERS | END_STREAM, id, &[0x8d])], ""),
-        ("length", |id| answer(id, b"hello!").to_vec(), ""),
-        ("hash", |id| answer(id, b"hullo").to_vec(), "--verify-body"),
-        // Content-Length: 9, by its place in the static table.
-        (
-            "malformed",
-            |id| {
-                let head = Frame::new(HEADERS, END_HEADERS, id, &[0x88, 0x0f, 0x0d, 1, b'9']);
-                vec![head, Frame::new(DATA, END_STREAM, id, b"hello")]
-            },
-            "",
-        ),
-        ("malformed", large_head, ""),
-    ];
-    for (kind, wrong, arguments) in cases {
-        let target = serve_frames(b"", move |number, id, stream| match number % 10 {
-            9 => put(stream, &wrong(id)),
-            _ => put(stream, &answer(id, b"hello")),
-        });
-        let arguments = format!("-c 1 -n 200 --http2 {arguments}");
-        let outcome = run_http("auto", target, &arguments);
-        assert_faults(&outcome, kind, 180, 20);
-        assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
-        let first = outcome.result["first_error"].as_str().unwrap();
-        assert!(first.contains(&format!("{target}/x")), "{first}");
-    }
-}
-
-/// Every connection is broken in its own way at its fourth request: that one fails, and another
-/// connection takes its place.
-fn broken_connections_are_counted_by_kind_and_replaced() {
-    type Case = (&'static str, fn(u32, &mut TcpStream) -> bool);
-    let cases: [Case; 6] = [
-        // Not processed.
-        ("goaway", |id, stream| put(stream, &[goaway(id - 2, 0)])),
-        ("goaway", |id, stream| put(stream, &[goaway(id, 11)])),
-        ("closed_early", |_, _| true),
-        ("closed_early", |id, stream| {
-            put(stream, &[Frame::new(HEADERS, END_HEADERS, id, &[0x88])])
-        }),
-        ("malformed", |_, stream| stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").is_ok()),
-        // A stream that the client did not open.
-        ("malformed", |id, stream| put(stream, &answer(id + 100, b"hello"))),
-    ];
-    for (kind, breaks) in cases {
-        let target = serve_frames(b"", move |number, id, stream| {
-            if number < 3 {
-                return put(stream, &answer(id, b"hello"));
-            }
-            breaks(id, stream);
-            end(stream);
-            false
-        });
-        let outcome = run_http("auto", target, "-c 1 -n 40 --http2");
-        assert_faults(&outcome, kind, 30, 10);
-        assert!(outcome.number("/connections/reconnects") >= 9);
-    }
-}
-
-/// GOAWAY without an error, with all requests before it answered, is how servers end connections.
-fn a_server_may_end_connections_in_order() {
-    let target = serve_frames(b"", |number, id, stream| {
-        if number < 4 {
-            return put(stream, &answer(id, b"hello"));
-        }
-        let [head, content] = answer(id, b"hello");
-        put(stream, &[goaway(id, 0), head, content]);
-        end(stream);
-        false
-    });
-    let outcome = run_http("auto", target, "-c 2 -n 100 --http2");
-    outcome.expect(0, &[]);
-    assert_eq!(outcome.number("/whole_run/answered"), 100);
-    assert!(outcome.number("/connections/reconnects") >= 18, "{}", outcome.result);
 }
 
 /// Of five streams, the server answers the last first.

@@ -1,12 +1,11 @@
-//! `twinring load http` against faulty servers: each fault must be detected and named, and the counts must always balance.
+//! `twinring load http` against faulty servers, over HTTP/1.1 and HTTP/2: each fault must be detected and named, and the
+//! counts must always balance.
 
-use crate::support::load::{answer_each, answering, assert_faults, ok, run_http, serve};
-use socket2::SockRef;
-use std::io::Write;
-use std::net::TcpStream;
+use crate::http2::{answer, serve_frames};
+use crate::support::http2::*;
+use crate::support::load::*;
+use crate::support::*;
 use std::thread;
-use std::time::{Duration, Instant};
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_closed_port_loses_the_connections,
@@ -19,86 +18,168 @@ pub(crate) const TESTS: &[Test] = tests![
     a_refusal_is_read_while_a_large_request_is_sent
 ];
 
-fn reset(stream: &TcpStream) {
-    SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+/// A server of HTTP/2, or of HTTP/1.1: `behave` gets the number of each request on its connection and its stream, and
+/// returns whether to continue.
+fn serving(
+    is_http2: bool,
+    behave: impl Fn(usize, u32, &mut TcpStream) -> bool + Send + Sync + 'static,
+) -> SocketAddr {
+    if is_http2 {
+        return serve_frames(b"", behave);
+    }
+    serve(move |_, stream| answer_each(stream, |number, _, stream| behave(number, 0, stream)))
+}
+
+/// The right answer on a stream of HTTP/2, or of HTTP/1.1 on stream 0.
+fn right(id: u32) -> Vec<u8> {
+    if id == 0 { ok("hello").into_bytes() } else { frames(&answer(id, b"hello")) }
+}
+
+fn frames(frames: &[Frame]) -> Vec<u8> {
+    frames.iter().flat_map(Frame::bytes).collect()
+}
+
+fn reset_stream(stream: u32, code: u8) -> Frame {
+    Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, code])
+}
+
+/// GOAWAY after which only streams up to `last` are answered.
+fn goaway(last: u32, code: u8) -> Vec<u8> {
+    frames(&[Frame::new(GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0, 0, 0, code]].concat())])
+}
+
+fn head(stream: u32, more: u8, block: &[u8]) -> Frame {
+    Frame::new(HEADERS, END_HEADERS | more, stream, block)
+}
+
+/// Header fields of some 90 KB.
+fn large_head(stream: u32) -> Vec<u8> {
+    let field = [&[0x00, 1, b'x', 100][..], &[b'v'; 100]].concat();
+    let block = [&[0x88][..], &field.repeat(900)].concat();
+    let parts: Vec<&[u8]> = block.chunks(16_000).collect();
+    let frame = |(at, part): (usize, &&[u8])| {
+        let kind = if at == 0 { HEADERS } else { CONTINUATION };
+        let ends = if at + 1 == parts.len() { END_HEADERS } else { 0 };
+        // Only HEADERS says that the stream ends.
+        Frame::new(kind, ends | if at == 0 { END_STREAM } else { 0 }, stream, part)
+    };
+    frames(&parts.iter().enumerate().map(frame).collect::<Vec<_>>())
 }
 
 /// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
 fn wrong_answers_are_counted_by_kind() {
-    let corrupted = |wrong: fn() -> String| {
-        answering(move |number| if number % 10 == 9 { wrong() } else { ok("hello") })
-    };
-    type Case = (&'static str, fn() -> String, &'static str);
-    let cases: [Case; 4] = [
-        ("status", || "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy".to_owned(), ""),
-        ("length", || ok("hello!"), ""),
-        ("hash", || ok("hullo"), "--verify-body"),
-        ("hash", || ok("hullo"), "--verify-body=FILE"),
+    const CANCEL: u8 = 8;
+    const REFUSED_STREAM: u8 = 7;
+    type Case = (&'static str, &'static str, fn(u32) -> Vec<u8>);
+    let cases: [Case; 12] = [
+        ("status", "", |_| b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy".to_vec()),
+        ("length", "", |_| ok("hello!").into_bytes()),
+        ("hash", "--verify-body", |_| ok("hullo").into_bytes()),
+        ("hash", "--verify-body=FILE", |_| ok("hullo").into_bytes()),
+        ("stream_reset", "--http2", |id| frames(&[reset_stream(id, CANCEL)])),
+        ("stream_reset", "--http2", |id| frames(&[head(id, 0, &[0x88]), reset_stream(id, CANCEL)])),
+        ("refused_stream", "--http2", |id| frames(&[reset_stream(id, REFUSED_STREAM)])),
+        // 404 of the static table.
+        ("status", "--http2", |id| frames(&[head(id, END_STREAM, &[0x8d])])),
+        ("length", "--http2", |id| frames(&answer(id, b"hello!"))),
+        ("hash", "--http2 --verify-body", |id| frames(&answer(id, b"hullo"))),
+        // Content-Length: 9, by its place in the static table.
+        ("malformed", "--http2", |id| {
+            let [_, content] = answer(id, b"hello");
+            frames(&[head(id, 0, &[0x88, 0x0f, 0x0d, 1, b'9']), content])
+        }),
+        ("malformed", "--http2", large_head),
     ];
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "hello").unwrap();
-    for (kind, wrong, arguments) in cases {
+    for (kind, arguments, wrong) in cases {
+        let target = serving(arguments.contains("--http2"), move |number, id, stream| {
+            stream.write_all(&if number % 10 == 9 { wrong(id) } else { right(id) }).is_ok()
+        });
         let arguments = arguments.replace("FILE", &file.path().display().to_string());
-        let target = corrupted(wrong);
         let outcome = run_http("auto", target, &format!("-c 1 -n 200 {arguments}"));
         assert_faults(&outcome, kind, 180, 20);
         assert_eq!(outcome.number("/urls/0/failed"), 20);
-        let codes = &outcome.result["status_codes"];
-        let others = if kind == "status" { "503" } else { "200" };
-        assert!(codes[others].as_u64() >= Some(20), "{codes}");
-        assert_eq!(outcome.number("/connections/reconnects"), 0);
+        assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind} {arguments}");
         let first = outcome.result["first_error"].as_str().unwrap();
         assert!(first.contains(&format!("{target}/x")), "{first}");
+        if kind == "status" {
+            let wrong = if arguments.contains("--http2") { "404" } else { "503" };
+            assert_eq!(outcome.result["status_codes"][wrong], 20, "{}", outcome.result);
+        }
     }
 }
 
 /// Every connection is broken in its own way at its fourth request: that one fails, and another
 /// connection takes its place.
 fn broken_connections_are_counted_by_kind_and_replaced() {
-    type Breaks = fn(&mut TcpStream) -> std::io::Result<()>;
-    let cases: [(&str, Breaks); 6] = [
-        ("closed_early", |_| Ok(())),
-        ("closed_early", |stream| {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell")
+    type Case = (&'static str, &'static str, fn(u32) -> Vec<u8>);
+    let cases: [Case; 12] = [
+        ("closed_early", "", |_| Vec::new()),
+        ("closed_early", "", |_| b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell".to_vec()),
+        ("closed_early", "", |_| {
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".to_vec()
         }),
-        ("closed_early", |stream| {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        ("reset", "", |_| Vec::new()),
+        ("malformed", "", |_| b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()),
+        ("malformed", "", |_| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n12".to_vec()
         }),
-        ("reset", |stream| {
-            reset(stream);
-            Ok(())
-        }),
-        ("malformed", |stream| stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n")),
-        ("malformed", |stream| {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n12")
-        }),
+        // Not processed.
+        ("goaway", "--http2", |id| goaway(id - 2, 0)),
+        ("goaway", "--http2", |id| goaway(id, 11)),
+        ("closed_early", "--http2", |_| Vec::new()),
+        ("closed_early", "--http2", |id| frames(&[head(id, 0, &[0x88])])),
+        ("malformed", "--http2", |_| b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()),
+        // A stream that the client did not open.
+        ("malformed", "--http2", |id| frames(&answer(id + 100, b"hello"))),
     ];
-    for (kind, breaks) in cases {
-        let target = serve(move |_, stream| {
-            answer_each(stream, |number, _, stream| match number {
-                3 => breaks(stream).is_err(),
-                _ => stream.write_all(ok("hello").as_bytes()).is_ok(),
-            });
+    for (kind, version, last) in cases {
+        let target = serving(version == "--http2", move |number, id, stream| {
+            if number < 3 {
+                return stream.write_all(&right(id)).is_ok();
+            }
+            if kind == "reset" {
+                socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO)).unwrap();
+                return false;
+            }
+            let _gone = stream.write_all(&last(id));
+            end(stream);
+            false
         });
-        let outcome = run_http("auto", target, "-c 1 -n 40");
+        let outcome = run_http("auto", target, &format!("-c 1 -n 40 {version}"));
         assert_faults(&outcome, kind, 30, 10);
-        assert!(outcome.number("/connections/reconnects") >= 9);
+        assert!(outcome.number("/connections/reconnects") >= 9, "{kind} {version}");
     }
 }
 
+/// Ends a connection without a reset: what the client has sent is read.
+fn end(stream: &mut TcpStream) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = std::io::copy(stream, &mut std::io::sink());
+}
+
+/// Announced, without a word, and in HTTP/2 by GOAWAY without an error.
 fn a_server_may_close_between_answers() {
     let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
-    for (announces, last) in [(true, 4), (false, 1)] {
-        let target = serve(move |_, stream| {
-            answer_each(stream, |number, _, stream| {
-                let answer =
-                    if number == last && announces { announced.to_owned() } else { ok("hello") };
-                stream.write_all(answer.as_bytes()).is_ok() && number < last
-            });
-        });
+    for (arguments, last, requests, connections) in [
+        ("-c 2 -n 100", 4, 100_u64, 2),
         // For a second after each answer nothing is in flight: the server may be slow to close.
-        let (arguments, requests, connections) =
-            if announces { ("-c 2 -n 100", 100_u64, 2) } else { ("-c 1 -n 3 --rate 1", 3, 1) };
+        ("-c 1 -n 3 --rate 1", 1, 3, 1),
+        ("-c 2 -n 100 --http2", 4, 100, 2),
+    ] {
+        let target = serving(arguments.contains("--http2"), move |number, id, stream| {
+            let bytes = match (number == last, id, last) {
+                (true, 0, 4) => announced.as_bytes().to_vec(),
+                (true, 1.., _) => [goaway(id, 0), right(id)].concat(),
+                _ => right(id),
+            };
+            let sent = stream.write_all(&bytes).is_ok();
+            if number == last {
+                end(stream);
+            }
+            sent && number < last
+        });
         let outcome = run_http("auto", target, arguments);
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/whole_run/answered"), requests);
@@ -115,7 +196,7 @@ fn requests_behind_the_last_answer_of_a_connection_fail() {
             // The requests behind are still read, so that the end is no reset.
             let sent = number > 2 || stream.write_all(answer.as_bytes()).is_ok();
             if number == 2 {
-                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
             }
             sent
         });
@@ -188,12 +269,10 @@ fn gates_decide_about_the_exit_code() {
 /// The answer comes before the server has taken the whole request, and the connection ends behind it.
 fn a_refusal_is_read_while_a_large_request_is_sent() {
     let target = serve(|_, stream| {
-        let mut rest = stream.try_clone().unwrap();
         answer_each(stream, |_, _, stream| {
             let answer = "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
             let _ = stream.write_all(answer.as_bytes());
-            let _ = stream.shutdown(std::net::Shutdown::Write);
-            let _ = std::io::copy(&mut rest, &mut std::io::sink());
+            end(stream);
             false
         });
     });

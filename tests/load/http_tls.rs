@@ -1,18 +1,15 @@
 //! `twinring load http` over TLS, against a small server on rustls.
 
-use crate::support::load::{Bounded, Outcome, ok, serve, sound};
+use crate::support::load::*;
+use crate::support::tls::Identity;
+use crate::support::*;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-use testing::{Test, tests};
+use std::sync::atomic::AtomicUsize;
 use twinring_lab::certificate::SelfSigned;
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -26,23 +23,20 @@ pub(crate) const TESTS: &[Test] = tests![
 
 /// A certificate for some name, in a file, and a server that shows it.
 struct Secure {
-    directory: tempfile::TempDir,
+    identity: Identity,
     config: Arc<ServerConfig>,
     /// Connections that ended without close_notify.
     cut: Arc<AtomicUsize>,
 }
 
 impl Secure {
-    fn new(name: &str, version: &'static SupportedProtocolVersion) -> Secure {
-        let made = SelfSigned::server(vec![name.to_owned()]).unwrap();
-        Secure::showing(&made.certificate, &made.key, version)
+    fn new(name: &'static str, version: &'static SupportedProtocolVersion) -> Secure {
+        Secure::showing(Identity::of(name), version)
     }
 
-    fn showing(certificate: &str, key: &str, version: &'static SupportedProtocolVersion) -> Secure {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("ca.pem"), certificate).unwrap();
-        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    fn showing(identity: Identity, version: &'static SupportedProtocolVersion) -> Secure {
+        let certificate = CertificateDer::from_pem_file(identity.certificate()).unwrap();
+        let key = PrivateKeyDer::from_pem_file(identity.key()).unwrap();
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
                 .with_protocol_versions(&[version])
@@ -52,11 +46,11 @@ impl Secure {
                 .unwrap();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
-        Secure { directory, config: Arc::new(config), cut: Arc::default() }
+        Secure { identity, config: Arc::new(config), cut: Arc::default() }
     }
 
     fn ca(&self) -> PathBuf {
-        self.directory.path().join("ca.pem")
+        self.identity.certificate()
     }
 
     /// Answers every request with `answer`. Closes after one that asks for it, with close_notify
@@ -101,7 +95,7 @@ fn answer_each(
 
 fn spawn(target: SocketAddr, arguments: &str) -> Bounded {
     let url = format!("https://{target}/");
-    Bounded(Some(crate::support::load::command("auto", "http", &url, arguments).spawn().unwrap()))
+    Bounded(Some(command("auto", "http", &url, arguments).spawn().unwrap()))
 }
 
 fn run(target: SocketAddr, arguments: &str) -> Outcome {
@@ -161,7 +155,7 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
         ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &missing)], 1),
     ] {
         let url = format!("https://{target}/");
-        let mut command = crate::support::load::command("epoll", "http", &url, "-c 2 -n 20");
+        let mut command = command("epoll", "http", &url, "-c 2 -n 20");
         let output = Bounded(Some(command.envs(variables).spawn().unwrap())).output();
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{variables:?}: {told}");
@@ -173,8 +167,11 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
 fn servers_that_cannot_be_used_are_named_with_a_fix() {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
-    let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
-    let authority = Secure::showing(&made.certificate, &made.key, &TLS13);
+    let (made, identity) =
+        (SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap(), Identity::new());
+    std::fs::write(identity.certificate(), made.certificate).unwrap();
+    std::fs::write(identity.key(), made.key).unwrap();
+    let authority = Secure::showing(identity, &TLS13);
     let plain = serve(|_, mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         std::thread::sleep(Duration::from_secs(1));

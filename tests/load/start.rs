@@ -1,11 +1,9 @@
 //! Load generators that begin at a moment that they were told.
 
-use crate::support::Server;
 use crate::support::http::Site;
-use crate::support::load::{Bounded, command};
-use serde_json::Value;
+use crate::support::load::*;
+use crate::support::*;
 use std::time::{SystemTime, UNIX_EPOCH};
-use testing::{Test, engine_tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_moment_that_has_passed_is_refused,

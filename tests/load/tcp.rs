@@ -1,18 +1,12 @@
 //! `twinring load tcp` against servers of known behaviour: each fault must be detected and named, and the counts must
 //! always balance.
 
-use crate::support::load::{
-    Bounded, INTERRUPTS, Outcome, RUN_MAX, assert_refused, interrupted, serve, sound,
-};
+use crate::support::load::*;
+use crate::support::*;
 use socket2::SockRef;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpListener;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
-use std::time::Duration;
-use testing::{Test, engine_tests, tests};
 use twinring_load::schedule::{Arrivals, Schedule};
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -51,7 +45,7 @@ fn echo(stream: TcpStream) {
 }
 
 fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
-    crate::support::load::command(engine, "tcp", &target.to_string(), arguments)
+    load::command(engine, "tcp", &target.to_string(), arguments)
 }
 
 fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {

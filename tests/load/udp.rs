@@ -1,15 +1,10 @@
 //! `twinring load udp` against reflectors of known behaviour, on both engines: loss, duplicates,
 //! reordering and corruption must be detected, and the counts must always balance.
 
-use crate::support::Server;
-use crate::support::load::{Bounded, Outcome, assert_refused, command, sound};
-
+use crate::support::load::*;
+use crate::support::*;
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
-use std::process::{Command, Stdio};
 use std::thread;
-
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     known_faults_of_each_stream_are_found,
@@ -216,10 +211,8 @@ fn streams_for_which_there_is_no_descriptor_are_named(engine: &str) {
     let server = Server::udp("auto", &[]);
     let arguments = "--streams 100 -d 200ms --warmup 0s --drain 1200ms";
     let arguments = command(engine, "udp", &server.address().to_string(), arguments);
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -n 60 && exec \"$0\" \"$@\""]);
-    limited.arg(arguments.get_program()).args(arguments.get_args());
-    limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut limited = limited("-n 60");
+    limited.args(arguments.get_args()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let outcome = sound(Bounded(Some(limited.spawn().unwrap())).output());
     let opened = outcome.number("/streams/opened");
     assert!((1..60).contains(&opened), "{}", outcome.result);

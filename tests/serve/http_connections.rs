@@ -1,9 +1,9 @@
 //! How connections of `serve http` live and end: one request after the other, limits, timeouts, slow peers,
 //! shutdown.
 
-use crate::http_nginx::nginx;
 use crate::support::http::*;
 use crate::support::namespace::in_a_namespace;
+use crate::support::nginx::nginx;
 use crate::support::tls::{Identity, encrypted, serve};
 use crate::support::*;
 use memchr::memmem;

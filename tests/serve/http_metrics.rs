@@ -182,9 +182,8 @@ fn names_in(text: &str) -> HashSet<&str> {
 fn dashboard_and_alerts_use_metrics_that_exist() {
     let (site, logs, identity) = (Site::usual(), Site::new(), tls::Identity::new());
     let log = logs.path().join("log");
-    let mut arguments = identity.arguments();
-    arguments.extend(["--access-log".to_owned(), log.to_str().expect("text").to_owned()]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let log = ["--access-log", log.to_str().expect("text")];
+    let arguments = [&identity.arguments()[..], &log].concat();
     let (server, admin) = with_admin(ENGINE, &site, &arguments);
     ask(&server, &get("/hello.txt", ""));
     let mut text = String::new();

@@ -101,10 +101,8 @@ fn proxies_name_their_clients_however_the_header_arrives() {
 
 fn the_header_comes_before_tls() {
     let identity = Identity::new();
-    let mut arguments = identity.arguments();
-    arguments.extend(["server.proxy-protocol-from = '127.0.0.1'"].map(str::to_owned));
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let logging = Logging::new(&arguments);
+    let from = ["server.proxy-protocol-from = '127.0.0.1'"];
+    let logging = Logging::new(&[&identity.arguments()[..], &from].concat());
     let config = Arc::new(identity.trust(&VERSIONS));
     for header in [V1, &v2()] {
         let mut stream = connect(encrypted(&logging.server));

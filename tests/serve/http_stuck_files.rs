@@ -82,13 +82,13 @@ fn reloading(site: &Site, etc: &Path, drain_timeout: &str) -> (DeadMount, Server
     std::fs::copy(identity.certificate(), live.join(FILE)).expect("a file");
     // Landlock lets the server reach what is mounted over `live` later, because it may read all of `etc` for this.
     std::fs::copy(identity.key(), etc.join("key.pem")).expect("a file");
-    let mut arguments = identity.arguments();
-    arguments[3] = live.join(FILE).to_str().expect("UTF-8").to_owned();
-    arguments[5] = etc.join("key.pem").to_str().expect("UTF-8").to_owned();
-    arguments.extend(["--access-log".to_owned(), format!("{}/access.log", etc.display())]);
-    arguments.extend([set("drain-timeout", drain_timeout), set("header-timeout", "300s")]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let server = Server::http(ENGINE, site.path(), &arguments);
+    let files = ["live/stuck.bin", "key.pem", "access.log"].map(|name| etc.join(name));
+    let [certificate, key, log] = files.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let drain_timeout = set("drain-timeout", drain_timeout);
+    let more = ["--access-log", log, &drain_timeout, "server.header-timeout = '300s'"];
+    let [listen, port, ..] = identity.arguments();
+    let arguments = [listen, port, "--tls-cert", certificate, "--tls-key", key];
+    let server = Server::http(ENGINE, site.path(), &[&arguments[..], &more].concat());
     let mut mount = DeadMount::over(&live);
     server.signal(Signal::SIGHUP);
     mount.wait_for_a_reader();

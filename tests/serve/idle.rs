@@ -39,9 +39,8 @@ fn a_server_without_traffic_sleeps(engine: &str) {
     let log = site.path().join("access.log");
     let log = log.to_str().expect("a path of this test");
     let identity = Identity::new();
-    let tls = identity.arguments();
     let all = ["--admin", "127.0.0.1:0", "--access-log", log];
-    let all: Vec<&str> = all.into_iter().chain(tls.iter().map(String::as_str)).collect();
+    let all = [&all[..], &identity.arguments()].concat();
     let mut servers = vec![
         ("udp", Server::udp(engine, &["--workers", "2"])),
         ("echo", Server::echo(engine, &["--workers", "2"])),

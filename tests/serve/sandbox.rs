@@ -63,11 +63,9 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str)
     let (site, identity) = (Site::new(), Identity::new());
     let log = site.path().join("access.log");
     let (root, log) = (site.path().to_str().expect("UTF-8"), log.to_str().expect("UTF-8"));
-    let tls = identity.arguments();
-    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
     // With the last of these arguments the service uses everything it can.
     let all = ["--root", root, "--admin", "127.0.0.1:0", "--access-log", log];
-    let all = [&all[..], &tls].concat();
+    let all = [&all[..], &identity.arguments()].concat();
     for (service, more) in
         [("echo", &["--workers", "2"][..]), ("udp", &[]), ("http", &all[..2]), ("http", &all)]
     {
@@ -125,10 +123,9 @@ fn each_part_works_on_its_own(engine: &str) {
 fn all_threads_are_filtered_and_without_rights(engine: &str) {
     let (site, identity) = (Site::new(), Identity::new());
     let log = site.path().join("access.log");
-    let tls = identity.arguments();
-    let mut arguments: Vec<&str> = tls.iter().map(String::as_str).collect();
-    arguments.extend(["--workers", "3", "--stats", "60", "--admin", "127.0.0.1:0"]);
-    arguments.extend(["--access-log", log.to_str().expect("UTF-8")]);
+    let more = ["--workers", "3", "--stats", "60", "--admin", "127.0.0.1:0"];
+    let log = ["--access-log", log.to_str().expect("UTF-8")];
+    let arguments = [&identity.arguments()[..], &more, &log].concat();
     let server = Server::http(engine, site.path(), &arguments);
     let on = |part: &str| server.ready["sandbox"][part]["on"] == true;
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");

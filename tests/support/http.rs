@@ -1,11 +1,9 @@
 //! Talks HTTP over raw sockets, byte by byte under control.
 
-use super::{Server, connect, read_to_end};
+use super::*;
 use memchr::memmem;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// When the files of these tests were last modified: Sun, 06 Nov 1994 08:49:37 GMT.
 pub(crate) const MODIFIED_S: u64 = 784_111_777;
@@ -22,7 +20,7 @@ impl Site {
     /// Waits until the files count as settled: they may not change again without a new time stamp, so that their
     /// tags are strong and they are compressed.
     pub(crate) fn settle(&self) {
-        std::thread::sleep(std::time::Duration::from_millis(2_100));
+        std::thread::sleep(Duration::from_millis(2_100));
     }
 
     /// What most tests need: small and large files, a directory with an index and one without.
@@ -31,7 +29,7 @@ impl Site {
         site.write("index.html", b"<h1>home</h1>\n");
         site.write("hello.txt", b"0123456789abcdefghijklmnopqrstuvwxyz");
         site.write("empty.txt", b"");
-        site.write("large.bin", &super::pattern(7, 700_001));
+        site.write("large.bin", &pattern(7, 700_001));
         site.write("sub/index.html", b"<h1>sub</h1>\n");
         site.write("list/a b.txt", b"spaced");
         site.write("list/deeper/x.txt", b"x");
@@ -65,7 +63,7 @@ impl Site {
 /// A server of the [usual](Site::usual) site.
 pub(crate) fn served(arguments: &[&str]) -> (Site, Server) {
     let site = Site::usual();
-    let server = Server::http(super::ENGINE, site.path(), arguments);
+    let server = Server::http(ENGINE, site.path(), arguments);
     (site, server)
 }
 
@@ -101,7 +99,7 @@ impl Configured {
     pub(crate) fn check(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let path = self.path();
         let check = ["serve", "http", "--check", "--config", path.to_str().expect("UTF-8")];
-        super::run(&[&check[..], arguments].concat())
+        run(&[&check[..], arguments].concat())
     }
 }
 
@@ -109,8 +107,8 @@ impl Configured {
 pub(crate) fn reload(server: &Server, words: &str) {
     let count = || server.stderr().matches(words).count();
     let before = count();
-    server.signal(super::Signal::SIGHUP);
-    super::wait_until(words, || count() > before);
+    server.signal(Signal::SIGHUP);
+    wait_until(words, || count() > before);
 }
 
 /// GET of a target of this host.
@@ -253,10 +251,10 @@ pub(crate) fn check_http1(server: &Server, rows: &[Row<'_>]) {
 pub(crate) fn check_both(server: &Server, rows: &[Row<'_>]) {
     check_http1(server, rows);
     let address = server.address();
-    super::http2::run_client(async {
-        let client = super::http2::open(address, None, &h2::client::Builder::new()).await;
+    http2::run_client(async {
+        let client = http2::open(address, None, &h2::client::Builder::new()).await;
         for row in rows {
-            check(&super::http2::ask(&client, &row.0).await, row);
+            check(&http2::ask(&client, &row.0).await, row);
         }
     });
 }

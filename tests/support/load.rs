@@ -1,15 +1,12 @@
 //! Runs a load generator of the command against servers of known behaviour.
 
-use nix::sys::signal::{Signal, kill};
+use super::*;
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpListener;
+use std::process::Output;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
-use std::time::{Duration, Instant};
 use twinring_wire::udp::Stream;
 use twinring_wire::{LoadResult, RequestResult, UdpResult};
 
@@ -33,11 +30,11 @@ pub(crate) fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
 
 /// `twinring load KIND TARGET --json` with these arguments.
 pub(crate) fn command(engine: &str, kind: &str, target: &str, arguments: &str) -> Command {
-    super::needs(engine);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    needs(engine);
+    let mut command = twinring();
     command.args(["load", kind, target, "--json", "--engine", engine]);
     command.args(arguments.split_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -181,7 +178,7 @@ pub(crate) fn interrupted(
     let run = Bounded(Some(child));
     let mut text = String::new();
     stdout.read_line(&mut text).unwrap();
-    super::wait_until("something was answered", || heard.load(Ordering::Relaxed) > enough);
+    wait_until("something was answered", || heard.load(Ordering::Relaxed) > enough);
     kill(pid, signal).unwrap();
     stdout.read_to_string(&mut text).unwrap();
     let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
@@ -195,7 +192,7 @@ pub(crate) fn interrupted(
 pub(crate) fn assert_refused(kind: &str, cases: &[(&str, &str)]) {
     for (arguments, named) in cases {
         let arguments = format!("load {kind} {arguments}");
-        let (code, _, stderr) = super::run(&arguments.split_whitespace().collect::<Vec<_>>());
+        let (code, _, stderr) = run(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(code, Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(named), "{arguments}: {stderr}");
     }

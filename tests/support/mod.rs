@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod namespace;
+pub(crate) mod nginx;
 pub(crate) mod tls;
 
 use socket2::{Domain, Socket, Type};

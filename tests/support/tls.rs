@@ -1,7 +1,7 @@
 //! Certificates made for a test, and clients that speak TLS with control over every byte.
 
 use super::http::Site;
-use super::{PATIENCE, Server, connect};
+use super::*;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -10,10 +10,8 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::io;
+use std::path::PathBuf;
 use twinring_lab::certificate::SelfSigned;
 
 pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
@@ -22,8 +20,10 @@ pub(crate) const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
 /// A certificate for `localhost` and its key, in files.
 pub(crate) struct Identity {
-    directory: tempfile::TempDir,
     name: &'static str,
+    certificate: String,
+    key: String,
+    _directory: tempfile::TempDir,
 }
 
 impl Identity {
@@ -34,17 +34,19 @@ impl Identity {
     /// The same for another host.
     pub(crate) fn of(name: &'static str) -> Identity {
         let directory = tempfile::tempdir().expect("a directory for temporary files");
-        let identity = Identity { directory, name };
+        let [certificate, key] = ["cert.pem", "key.pem"]
+            .map(|name| directory.path().join(name).to_str().expect("UTF-8").to_owned());
+        let identity = Identity { name, certificate, key, _directory: directory };
         identity.renew();
         identity
     }
 
     pub(crate) fn certificate(&self) -> PathBuf {
-        self.directory.path().join("cert.pem")
+        self.certificate.as_str().into()
     }
 
     pub(crate) fn key(&self) -> PathBuf {
-        self.directory.path().join("key.pem")
+        self.key.as_str().into()
     }
 
     /// Puts another certificate and key into the files.
@@ -56,16 +58,9 @@ impl Identity {
     }
 
     /// The arguments that serve it on a further free port.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
-        let listen = ["--listen-tls".to_owned(), "127.0.0.1:0".to_owned()];
-        let files = [
-            "--tls-cert".to_owned(),
-            text(self.certificate()),
-            "--tls-key".to_owned(),
-            text(self.key()),
-        ];
-        listen.into_iter().chain(files).collect()
+    pub(crate) fn arguments(&self) -> [&str; 6] {
+        let [certificate, key] = [&*self.certificate, &*self.key];
+        ["--listen-tls", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key]
     }
 
     /// The configuration of a client that trusts the certificate now in the file.
@@ -87,10 +82,7 @@ impl Identity {
 
 /// `twinring serve http` on two free ports, without TLS on the first and with it on the second.
 pub(crate) fn serve(engine: &str, site: &Path, identity: &Identity, more: &[&str]) -> Server {
-    let arguments = identity.arguments();
-    let arguments: Vec<&str> =
-        arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
-    Server::http(engine, site, &arguments)
+    Server::http(engine, site, &[&identity.arguments(), more].concat())
 }
 
 /// The address where TLS is spoken.
@@ -155,13 +147,13 @@ pub(crate) fn usual(engine: &str, more: &[&str]) -> (Site, Identity, Server) {
 /// Waits until a counter in the statistics of the server is what it should be; it has to print
 /// them every second.
 pub(crate) fn wait_for_count(server: &Server, name: &str, expected: u64) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let line = server.next_line();
         let found = line["service_counters"][name].as_u64();
         if found == Some(expected) {
             return;
         }
-        assert!(std::time::Instant::now() < deadline, "{name} is {found:?}, not {expected}");
+        assert!(Instant::now() < deadline, "{name} is {found:?}, not {expected}");
     }
 }

@@ -20,11 +20,9 @@ const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 /// The most that is kept of what it says.
 const SAID_CHARS_MAX: usize = 600;
 
-/// An experiment without the subjects and the cells that cannot run on this machine.
 pub(crate) struct Available {
     pub(crate) experiment: Experiment,
     pub(crate) peers: Found,
-    /// The engine for our load generator.
     pub(crate) load_engine: &'static str,
     pub(crate) not_run: Vec<NotRun>,
 }

@@ -10,7 +10,6 @@ use crate::placement;
 use crate::site::Site;
 use crate::stop::Stop;
 
-/// What stays the same over all runs of an experiment.
 pub(crate) struct Bench<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) cpus: &'a Cpus,
@@ -18,17 +17,13 @@ pub(crate) struct Bench<'a> {
     /// The `twinring` binary, for `{twinring}` in commands.
     pub(crate) binary: &'a str,
     pub(crate) stop: &'a Stop,
-    /// The files of HTTP, if there are cells of it.
     pub(crate) site: Option<&'a Site>,
-    /// The programs of those subjects that are peers.
     pub(crate) peers: &'a Found,
     /// The engine of our load generator where it is not under test.
     pub(crate) load_engine: &'a str,
-    /// When the experiment began.
     pub(crate) began: Instant,
 }
 
-/// Which run it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot<'a> {
     pub(crate) cell: Cell,

@@ -16,9 +16,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use self::content::{COMPRESSED, Content};
-use crate::error::LabError;
+use crate::error::{LabError, from_value};
 use crate::experiment::Experiment;
-use crate::json;
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
@@ -30,7 +29,6 @@ pub(crate) const MARKDOWN_FILE: &str = "report.md";
 pub(crate) const HTML_FILE: &str = "report.html";
 pub(crate) const MANIFEST_FILE: &str = "manifest.sha256";
 
-/// The files that the manifest covers, in its order.
 pub(crate) const COVERED: &[&str] = &[BUNDLE_FILE, RUNS_FILE, MARKDOWN_FILE, HTML_FILE];
 
 /// The largest `runs.jsonl` that is written or read: 20,000 runs and more.
@@ -42,7 +40,6 @@ const RUN_BYTES_MAX: u64 = 4 << 20;
 /// The largest of each other file of a bundle that is read; the largest of ours has 2 MB.
 const OTHER_BYTES_MAX: u64 = 32 << 20;
 
-/// The largest file of this name in a bundle that is read.
 fn bytes_max(name: &str) -> u64 {
     if name == RUNS_FILE { RUNS_BYTES_MAX } else { OTHER_BYTES_MAX }
 }
@@ -52,12 +49,10 @@ fn open(directory: &Path, name: &str) -> io::Result<Content> {
     Content::open(directory, name, bytes_max(name))
 }
 
-/// The text of a file of a bundle.
 pub(crate) fn text_of(directory: &Path, name: &str) -> io::Result<String> {
     twinring_input::string_of(open(directory, name)?, bytes_max(name))
 }
 
-/// SHA-256 of the content of a file of a bundle, in hexadecimal.
 pub(crate) fn hash_of(directory: &Path, name: &str) -> io::Result<String> {
     machine::hash_of(open(directory, name)?, bytes_max(name))
 }
@@ -74,14 +69,12 @@ fn compressed(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// A bundle that is being written.
 pub(crate) struct Writer {
     directory: PathBuf,
     runs: File,
 }
 
 impl Writer {
-    /// Makes the directory and everything above it, and writes `bundle.json` for the first time.
     pub(crate) fn create(directory: &Path, bundle: &Bundle) -> Result<Writer, LabError> {
         fs::create_dir_all(directory).map_err(|error| LabError::write(directory, error))?;
         let path = directory.join(RUNS_FILE);
@@ -220,7 +213,6 @@ impl Drop for Draft {
     }
 }
 
-/// A bundle read back.
 pub(crate) struct Stored {
     pub(crate) bundle: Bundle,
     /// The summary as it stands in the file.
@@ -253,13 +245,12 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
         *experiment = serde_json::to_value(read)
             .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     }
-    let bundle = json::from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
+    let bundle = from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
     let (all, cut_off) = read_runs(directory)?;
     let (calibrations, runs) = all.into_iter().partition(|run: &RunRecord| run.calibration);
     Ok(Stored { bundle, summary, runs, calibrations, cut_off })
 }
 
-/// The runs, and whether the last line was cut off.
 fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
     let path = &directory.join(RUNS_FILE);
     let unreadable = |error| LabError::read(path, error);
@@ -287,7 +278,6 @@ fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
     }
 }
 
-/// A new name for a bundle in `parent`: the experiment's name and the time.
 pub(crate) fn fresh_directory(parent: &Path, name: &str, started: jiff::Timestamp) -> PathBuf {
     let stamp = started.strftime("%Y%m%d-%H%M%S");
     let base = parent.join(format!("{name}-{stamp}"));

@@ -13,13 +13,11 @@ use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
 use crate::record::RunRecord;
 
-/// The windows of each subject.
 const WINDOWS: usize = 3;
 
 /// The digits of a rate: more would claim a precision that it does not have.
 const DIGITS: u32 = 2;
 
-/// The requests per second of each cell that gives a share.
 pub(crate) type Rates = HashMap<Cell, u32>;
 
 /// Finds the rates of all cells that give a share; nothing when it was stopped before. A cell in which no

@@ -7,7 +7,6 @@ use rcgen::{
     SignatureAlgorithm, SigningKey,
 };
 
-/// Bytes of a serial number; RFC 5280 allows 20.
 const SERIAL_BYTES: usize = 16;
 
 /// A self-signed certificate and its key, both as PEM.

@@ -63,12 +63,10 @@ impl CpuList {
         &self.0
     }
 
-    /// The first `count`, or as many as there are.
     pub(crate) fn first_of(&self, count: usize) -> CpuList {
         CpuList(self.0[..count.clamp(1, self.0.len())].to_vec())
     }
 
-    /// The set that `sched_setaffinity(2)` takes.
     pub(crate) fn set(&self) -> nix::Result<CpuSet> {
         let mut set = CpuSet::new();
         self.0.iter().try_for_each(|cpu| set.set(*cpu))?;
@@ -103,7 +101,6 @@ impl From<CpuList> for OneOrMany {
 impl std::str::FromStr for CpuList {
     type Err = String;
 
-    /// Reads `0,2-3`, as taskset(1) writes it.
     fn from_str(text: &str) -> Result<CpuList, String> {
         let bad = |part: &str| format!("`{part}` is neither a CPU nor a range such as `2-3`");
         let number = |text: &str| text.parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::count());
@@ -218,7 +215,6 @@ fn choose(
     Ok(Cpus { server, client, shared, siblings, others })
 }
 
-/// How many cores there are.
 pub(crate) fn count_cores(cores: &BTreeMap<usize, Vec<usize>>) -> usize {
     cores.values().collect::<BTreeSet<_>>().len()
 }
@@ -248,7 +244,6 @@ pub(crate) fn pick(
     CpuList::new(picked).ok()
 }
 
-/// The hardware threads of a CPU's core, itself included.
 fn core_siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let siblings = procfs::text(&path).map(|text| procfs::cpu_list(&text)).unwrap_or_default();

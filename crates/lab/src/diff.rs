@@ -117,14 +117,12 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     })
 }
 
-/// Whether a run was undisturbed and passed every check.
 fn is_sound(run: &RunRecord, runs: &[RunRecord]) -> bool {
     let first = runs.iter().find(|it| (it.cell, it.block) == (run.cell, run.block)).unwrap_or(run);
     crate::noise::noise(first, run).is_empty()
         && crate::analysis::check(run).iter().all(|it| it.effect == crate::analysis::Effect::Note)
 }
 
-/// A run's session, its condition, and its figures.
 type Measured = (usize, Run, Figures);
 
 fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], level: f64) -> Change {
@@ -178,7 +176,6 @@ fn judge(gate: &Gate, changes: &[Change]) -> Judged {
     Judged { gate: gate.to_string(), is: worst, at }
 }
 
-/// 3 if a gate was breached, 1 if one could not be judged, else 0.
 pub(crate) fn exit_code(gates: impl Iterator<Item = Option<Gated>> + Clone) -> u8 {
     match gates.clone().any(|it| it == Some(Gated::Breached)) {
         true => 3,

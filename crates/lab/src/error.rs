@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 /// Why the lab could not do what it was asked. A subject that misbehaves is not an error but a
 /// result: see `analysis::checks`.
 #[derive(Debug, thiserror::Error)]
@@ -160,4 +163,15 @@ pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
         short += &format!("... ({left_out} more characters)");
     }
     short
+}
+
+/// Reads a type from a value, by way of its text. `serde_json::from_value` would compile a second
+/// reader of every type in a bundle, hundreds of kilobytes of the program.
+pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    serde_json::from_str(&value.to_string()).map_err(|error| {
+        // A place in this text is of no use to anybody.
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let text = error.to_string();
+        text.strip_suffix(&place).unwrap_or(&text).to_owned()
+    })
 }

@@ -8,65 +8,31 @@ use crate::statistics::{family_level, least_pairs};
 /// What a run takes beyond warm-up and window: start, placement, end.
 const OVERHEAD_S: f64 = 0.3;
 
-/// The runs of an experiment and the time they take, without blocks that have to be repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Estimate {
-    /// Runs of all pairs.
-    pub runs: usize,
-    /// What they take.
-    pub seconds: f64,
-    /// What they take when every spare pair is needed.
-    pub seconds_most: f64,
+/// How long an experiment takes whose subjects are all present, on one network unless it names several: `9 min to 16
+/// min` without and with every spare pair.
+pub fn how_long(experiment: &Experiment) -> String {
+    let cells = experiment.cells(experiment.networks());
+    let windows = |cell: &Cell| {
+        let protocol = cell.protocol();
+        // Three of each subject, to find the rate.
+        3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol)
+    };
+    let of_pair = |cell: &Cell| -> f64 {
+        let protocol = cell.protocol();
+        let groups = groups(0, &experiment.subjects_of(protocol), &experiment.contests(protocol));
+        groups.iter().map(|group| block_s(experiment, group.subjects.len(), protocol)).sum()
+    };
+    let calibrations: f64 =
+        cells.iter().filter(|cell| cell.point.load_percent() > 0).map(windows).sum();
+    let each_s: f64 = cells.iter().map(of_pair).sum();
+    let pairs = [experiment.pairs, experiment.pairs + experiment.spare_pairs];
+    let [about, most] = pairs.map(|pairs| duration(calibrations + each_s * pairs as f64));
+    if about == most { format!("about {about}") } else { format!("{about} to {most}") }
 }
 
-impl Estimate {
-    /// For an experiment whose subjects are all present, on one network unless it names several.
-    ///
-    /// ```
-    /// let quick = twinring_lab::Experiment::find("quick")?;
-    /// assert!(twinring_lab::Estimate::of(&quick).seconds < 120.0);
-    /// # Ok::<(), twinring_lab::LabError>(())
-    /// ```
-    pub fn of(experiment: &Experiment) -> Estimate {
-        let nets = experiment.networks();
-        let cells = experiment.cells(nets);
-        let mut estimate = Estimate::default();
-        for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
-            // Three windows of each subject, to find the rate.
-            let protocol = cell.protocol();
-            let seconds =
-                3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
-            estimate.seconds += seconds;
-            estimate.seconds_most += seconds;
-        }
-        for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
-            let pairs = experiment.pairs;
-            let seconds = block_s(experiment, runs, protocol);
-            estimate.runs += runs * pairs;
-            estimate.seconds += seconds * pairs as f64;
-            estimate.seconds_most += seconds * (pairs + experiment.spare_pairs) as f64;
-        }
-        estimate
-    }
-
-    /// The time as people say it: `9 min to 16 min`, or `about 9 min` without spare pairs.
-    pub fn words(&self) -> String {
-        let (about, most) = (duration(self.seconds), duration(self.seconds_most));
-        if about == most { format!("about {about}") } else { format!("{about} to {most}") }
-    }
-}
-
-/// The duration of a block with this number of runs.
 pub(crate) fn block_s(experiment: &Experiment, runs: usize, protocol: Protocol) -> f64 {
     let (warmup_s, window_s) = experiment.pace_s(protocol);
     runs as f64 * (warmup_s + window_s + OVERHEAD_S)
-}
-
-/// The runs of one block of each group of a cell, and what they speak.
-fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
-    let protocol = cell.protocol();
-    let groups = groups(0, &experiment.subjects_of(protocol), &experiment.contests(protocol));
-    groups.iter().map(|group| (group.subjects.len(), protocol)).collect()
 }
 
 /// Says so if the plan can give no decision, before it is run.
@@ -83,7 +49,6 @@ pub(crate) fn too_few_pairs(experiment: &Experiment) -> Option<String> {
     })
 }
 
-/// Seconds up to a minute and a half, then minutes.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds <= 90.0 {
         format!("{} s", seconds.round())
@@ -97,13 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grid_takes_its_cells_times_its_subjects_times_its_pairs() {
-        let grid = Experiment::find("grid").unwrap();
-        let estimate = Estimate::of(&grid);
-        assert_eq!(estimate.runs, grid.cells(grid.networks()).len() * 2 * grid.pairs);
-        assert!(estimate.seconds < estimate.seconds_most);
-        assert_eq!(duration(90.0), "90 s");
-        assert_eq!(duration(91.0), "2 min");
+    fn an_experiment_takes_its_pairs_and_perhaps_the_spare_ones() {
+        let mut quick = Experiment::find("quick").unwrap();
+        assert_eq!(how_long(&quick), "2 min to 4 min");
+        quick.spare_pairs = 0;
+        assert!(how_long(&quick).starts_with("about "));
+        assert_eq!([90.0, 91.0].map(duration), ["90 s", "2 min"]);
     }
 
     #[test]

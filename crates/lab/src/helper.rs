@@ -61,7 +61,6 @@ fn die_with(parent: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Pins this process to these CPUs; what it executes inherits that.
 fn pin(cpus: &CpuList) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(0), &cpus.set()?)?)
 }

@@ -185,7 +185,6 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     Ok(Outcome { directory, bundle })
 }
 
-/// Finds out that there is no place for the bundle before anything is planned.
 fn try_to_write(out: &Path) -> Result<(), LabError> {
     let existed = out.exists();
     let file = out.join(format!(".twinring-{}", std::process::id()));
@@ -221,7 +220,6 @@ fn look_around(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> Result<PriceRe
     Ok(prices)
 }
 
-/// What measures.
 struct Lab<'a> {
     bench: &'a Bench<'a>,
     networks: &'a mut [Network],
@@ -262,7 +260,6 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Runs a block, and returns what disturbed it; nothing when it was stopped.
     fn run_block(
         &mut self,
         plan: &mut Plan<'_>,
@@ -288,7 +285,6 @@ impl Lab<'_> {
         Ok(Some(noise))
     }
 
-    /// Makes a run and stores it.
     fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError> {
         let network = self.networks.iter_mut().find(|it| it.record.kind == slot.cell.net);
         let network = network.ok_or_else(|| LabError::Machine {

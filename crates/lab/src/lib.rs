@@ -46,7 +46,6 @@ mod estimate;
 mod experiment;
 mod gate;
 mod helper;
-mod json;
 mod lab;
 mod machine;
 mod merge;
@@ -74,7 +73,7 @@ mod workload;
 pub use cpus::{CpuList, Cpus, Pin};
 pub use diff::{Diff, diff};
 pub use error::LabError;
-pub use estimate::Estimate;
+pub use estimate::how_long;
 pub use experiment::{
     Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
     NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,

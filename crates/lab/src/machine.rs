@@ -200,14 +200,12 @@ fn limits(text: &str) -> BTreeMap<String, String> {
 /// The largest program of which a hash is made: sixteen times the largest of our own builds.
 pub(crate) const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 
-/// A program with the hash of its file, where that is found and can be read.
 pub(crate) fn hash(path: &str, peer: Option<&str>) -> Program {
     let file = find_program(Path::new(path));
     let sha256 = file.and_then(|file| sha256_of(&file, PROGRAM_BYTES_MAX).ok());
     Program { path: path.to_owned(), sha256, peer: peer.map(str::to_owned) }
 }
 
-/// Where a program is, as `execvp` would find it.
 fn find_program(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return Some(name.to_owned());
@@ -239,7 +237,6 @@ pub(crate) fn hash_of(mut content: impl Read, bytes_max: u64) -> io::Result<Stri
     }
 }
 
-/// SHA-256 of a text in hexadecimal.
 pub(crate) fn sha256(text: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(text))
 }

@@ -71,7 +71,6 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     Ok(bundle)
 }
 
-/// Why runs of two bundles are not of one machine.
 const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
                                         merge` joins bundles of several machines";
 
@@ -79,7 +78,6 @@ fn cannot(path: &Path, why: &str) -> LabError {
     LabError::CannotJoin { path: path.to_owned(), why: why.to_owned() }
 }
 
-/// Writes runs, summary and reports.
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, calibrations, .. } = joined;
     bundle.schema = BUNDLE_SCHEMA.to_owned();
@@ -89,7 +87,6 @@ fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
     Ok(bundle)
 }
 
-/// Appends the runs of one bundle to those of another.
 fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> {
     let (mut bundle, mut runs) = (first.bundle, first.runs);
     let next = second.bundle;

@@ -41,7 +41,6 @@ impl Place {
 }
 
 impl Namespace {
-    /// Makes a namespace.
     pub(crate) fn new() -> Result<Namespace, String> {
         let (jobs, inbox) = channel::<Job>();
         let (ready, entered) = channel();
@@ -61,7 +60,6 @@ impl Namespace {
 }
 
 thread_local! {
-    /// The sysfs of the namespace that this thread has entered.
     static SYSFS: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
 }
 
@@ -90,7 +88,6 @@ pub(crate) fn sys() -> String {
     })
 }
 
-/// A handle on the network namespace of the calling thread.
 pub(super) fn handle() -> Result<OwnedFd, String> {
     let path = "/proc/thread-self/ns/net";
     File::open(path).map(OwnedFd::from).map_err(|error| format!("{path}: {error}"))

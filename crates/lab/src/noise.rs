@@ -38,7 +38,6 @@ impl Noise {
     }
 }
 
-/// Whether other processes used more than they may.
 pub(crate) fn is_too_busy(cpu_s: f64, cpus: usize, span_s: f64) -> bool {
     cpu_s > (OTHERS_LIMIT * cpus as f64 * span_s).max(0.03)
 }

@@ -58,7 +58,6 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The placement that follows from a round trip.
     pub(crate) fn of(round_trip_ns: f64) -> Placement {
         if round_trip_ns < SHARED_NS { Placement::Shared } else { Placement::Separate }
     }

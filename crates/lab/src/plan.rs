@@ -70,7 +70,6 @@ pub(crate) fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
     numbers
 }
 
-/// The blocks of an experiment that are still to be run.
 pub(crate) struct Plan<'a> {
     experiment: &'a Experiment,
     random: Rand64,
@@ -79,7 +78,6 @@ pub(crate) struct Plan<'a> {
     blocks: VecDeque<usize>,
     /// Excluded blocks that each group may still replace.
     spare: Vec<usize>,
-    /// Blocks of each cell so far: the number of the next one.
     blocks_of_cell: Vec<usize>,
     failures: HashMap<(usize, usize), usize>,
 }
@@ -107,7 +105,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The runs that are left, if no block is replaced, by cell.
     pub(crate) fn runs_left(&self) -> impl Iterator<Item = (Cell, usize)> {
         let group = |group: &usize| &self.groups[*group];
         self.blocks.iter().map(group).map(|it| (self.cells[it.cell], it.subjects.len()))
@@ -133,7 +130,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Notes that a subject failed in a cell.
     pub(crate) fn failed(&mut self, block: &Block, subject: usize) {
         *self.failures.entry((self.groups[block.group].cell, subject)).or_default() += 1;
     }
@@ -149,7 +145,6 @@ impl<'a> Plan<'a> {
         block.order.len()
     }
 
-    /// Those that have not failed too often, and have an opponent left.
     fn left(&self, cell: usize, subjects: &[usize]) -> Vec<usize> {
         let works =
             |it: &usize| self.failures.get(&(cell, *it)).is_none_or(|it| *it < FAILURES_MAX);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cpus::{CpuList, Cpus};
-use crate::json;
+use crate::error::from_value;
 use crate::lab::RunOptions;
 use crate::namespace::Place;
 use crate::process::{self, Event, Role};
@@ -19,9 +19,7 @@ use crate::stop::Stop;
 
 /// How long a program may measure; ours takes 5 seconds at most.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often it is checked whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a program that has closed its output may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The prices of the machine, or why there are none.
@@ -57,7 +55,6 @@ pub enum Price {
     },
 }
 
-/// The prices that a bundle keeps.
 pub(crate) const PRICES: [&str; 4] =
     ["syscall_ns", "notification_busy_ns", "wakeup_ns", "copy_ns_per_kb"];
 
@@ -116,7 +113,7 @@ fn read(line: &str) -> Option<PriceRecord> {
     let line: Value = serde_json::from_str(line).ok()?;
     let prices = line.get("prices")?;
     let price = |name: &&str| {
-        let price: Price = json::from_value(prices.get(name)?).ok()?;
+        let price: Price = from_value(prices.get(name)?).ok()?;
         Some(((*name).to_owned(), price))
     };
     Some(PriceRecord { list: PRICES.iter().filter_map(price).collect(), unavailable: None })

@@ -25,13 +25,10 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 /// How much of a subject's standard error is kept, from its end.
 const STDERR_TAIL_BYTES: usize = 4096;
 
-/// How often a process that was asked to stop is looked at.
 const STOP_TICK: Duration = Duration::from_millis(2);
 
-/// How long the readers of an ended process may take to reach the end of its pipes.
 const READERS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which process of a run an event comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Server,
@@ -151,7 +148,6 @@ impl Process {
         self.ended || !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
     }
 
-    /// Sends a signal if it still runs.
     pub(crate) fn signal(&self, signal: Signal) {
         if !self.ended {
             // It may have ended in between; it is not reaped, so the id is still its own.
@@ -182,7 +178,6 @@ impl Process {
         }
     }
 
-    /// The last lines of its standard error.
     pub(crate) fn stderr(&self) -> String {
         let tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&tail).trim().to_owned()
@@ -209,7 +204,6 @@ impl Drop for Process {
 /// The most output of a process that is kept: its lines and the memory to hold them. The lab reads while it goes on,
 /// and one that talks faster than the lab reads would fill its memory.
 const MAX_SAID_BYTES: usize = 64 << 20;
-/// What it takes to hold a line, besides its bytes.
 const LINE_OVERHEAD_BYTES: usize = 128;
 
 fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {

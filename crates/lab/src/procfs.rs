@@ -101,7 +101,6 @@ pub(crate) fn idle(timer_list: &str, cpu: usize, nohz_full: bool) -> Option<Idle
     Some(Idle { ns: ended + open, unsure_ns })
 }
 
-/// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ProcessStat<'a> {
     /// Name of the program, cut by the kernel to 15 bytes.
@@ -133,7 +132,6 @@ pub(crate) fn status_number(text: &str, key: &str) -> Option<u64> {
     value.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// CPU time so far, from the text of `schedstat` of a process or thread.
 pub(crate) fn run_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -148,12 +146,10 @@ pub(crate) fn kernel_threads(name: &str) -> Vec<i32> {
     pids().into_iter().flatten().filter(is_it).collect()
 }
 
-/// CPU time so far of a process or thread.
 pub(crate) fn run_ns_of(thread: i32) -> Option<u64> {
     run_ns(&text(&format!("/proc/{thread}/schedstat"))?)
 }
 
-/// The parent of all threads of the kernel, kthreadd.
 pub(crate) const KERNEL_THREADS: i32 = 2;
 
 /// A process and all that came from it and still belong to it, the root first.
@@ -172,7 +168,6 @@ pub(crate) fn process_tree(root: i32) -> Vec<i32> {
     tree
 }
 
-/// The children that a thread of a process has.
 pub(crate) fn children_of(pid: i32, thread: i32) -> Vec<i32> {
     let children = text(&format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
     children.split_ascii_whitespace().flat_map(str::parse).collect()
@@ -210,12 +205,10 @@ pub(crate) fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }
 
-/// Every process id there is.
 pub(crate) fn pids() -> io::Result<Vec<i32>> {
     Ok(numeric_entries("/proc")?.collect())
 }
 
-/// The entries of a directory whose names are numbers.
 pub(crate) fn numeric_entries(path: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
     let entries = fs::read_dir(path)?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))

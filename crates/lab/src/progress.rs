@@ -42,7 +42,6 @@ impl Progress {
         progress
     }
 
-    /// The next run begins.
     pub(crate) fn next(&mut self, cell: &Cell, subject: &str) {
         let done = self.begun;
         self.begun += 1;
@@ -62,12 +61,10 @@ impl Progress {
         self.bar.set_message(format!("{cell}, {subject}: what it can serve"));
     }
 
-    /// Runs that are made in addition.
     pub(crate) fn more(&mut self, runs: usize) {
         self.bar.inc_length(runs as u64);
     }
 
-    /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         if self.bar.is_hidden() {
             say(line);

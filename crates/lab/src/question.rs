@@ -60,7 +60,6 @@ impl std::str::FromStr for Load {
     }
 }
 
-/// The fewest pairs that are run.
 const PAIRS_MIN: usize = 8;
 
 /// Packets per second of one stream of UDP; 50 is a telephone call.

@@ -89,12 +89,10 @@ fn is_one(number: &u32) -> bool {
 }
 
 impl RunRecord {
-    /// A counter of the runtime in the server's `final` line.
     pub(crate) fn runtime_counter(&self, name: &str) -> Option<f64> {
         self.final_counter("runtime_counters", name)
     }
 
-    /// A counter of the service, likewise.
     pub(crate) fn service_counter(&self, name: &str) -> Option<f64> {
         self.final_counter("service_counters", name)
     }

@@ -98,7 +98,6 @@ impl Bundle {
         }]
     }
 
-    /// What differs between two bundles beside their figures.
     pub(crate) fn differences(&self, other: &Bundle) -> Vec<&'static str> {
         let hashes = |it: &Bundle| -> Vec<(Option<String>, Option<String>)> {
             it.programs.iter().map(|it| (it.peer.clone(), it.sha256.clone())).collect()

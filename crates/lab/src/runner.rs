@@ -27,13 +27,11 @@ use crate::record::{Failed, Failure, RUN_SCHEMA, RunRecord};
 use crate::words::{Commands, commands};
 use twinring_wire::LoadResult;
 
-/// How long a server may take until it is ready.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the load may take beyond warm-up and window, for connecting and for its result.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long either may take to end once it has been asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Pause between two looks at a server that says nothing.
@@ -124,7 +122,6 @@ fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<
     Ok(run.record)
 }
 
-/// Whether all CPUs of the experiment are still there.
 fn all_online(bench: &Bench<'_>) -> Result<(), LabError> {
     let Some(online) = procfs::text("/sys/devices/system/cpu/online") else { return Ok(()) };
     let online = procfs::cpu_list(&online);
@@ -137,7 +134,6 @@ fn all_online(bench: &Bench<'_>) -> Result<(), LabError> {
     }
 }
 
-/// A record with the commands and nothing that has happened.
 fn blank_record(bench: &Bench<'_>, slot: &Slot<'_>, commands: Commands) -> RunRecord {
     RunRecord {
         schema: RUN_SCHEMA.to_owned(),
@@ -383,7 +379,6 @@ impl Run<'_> {
         }
     }
 
-    /// Turns samples into the CPU use of the window.
     fn account(&mut self) {
         match self.cpu_use() {
             Ok(cpu) => self.record.cpu = Some(cpu),

@@ -21,7 +21,6 @@ use crate::certificate::SelfSigned;
 use crate::error::LabError;
 use crate::experiment::{Axis, Cell, Point, Protocol};
 
-/// The directory in the bundle.
 const DIRECTORY: &str = "work";
 
 /// The files of an experiment. Dropping it removes them.
@@ -86,7 +85,6 @@ impl Site {
         self.directory.join("key.pem")
     }
 
-    /// The configuration of a server that needs one.
     pub(crate) fn configuration(&self) -> PathBuf {
         self.directory.join("server.conf")
     }
@@ -124,7 +122,6 @@ impl Drop for Site {
     }
 }
 
-/// Where a file is beneath the root.
 fn relative(file_bytes: u32, files: u32, number: u32) -> String {
     match files {
         1 => format!("{file_bytes}.bin"),

@@ -146,7 +146,6 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     }
 }
 
-/// Whether a run was on these CPUs of server and load generator.
 fn is_on(cpu: &CpuUse, [server, client]: [CpuList; 2]) -> bool {
     cpu.server_cpu.cpus == server && cpu.client_cpu.as_ref().is_none_or(|it| it.cpus == client)
 }
@@ -181,7 +180,6 @@ fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
     }
 }
 
-/// Compares two trees and reports every leaf that differs.
 fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verification) {
     match (stored, computed) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {

@@ -16,7 +16,6 @@ const ROOM_LEAST: u32 = 4096;
 /// Streams of a connection of HTTP/2 that servers allow at least.
 const STREAMS_LEAST: u32 = 128;
 
-/// The two commands of a run.
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
     /// The configuration that was written for the server, if it needs one.
@@ -24,7 +23,6 @@ pub(crate) struct Commands {
     pub(crate) load: Vec<String>,
 }
 
-/// What the placeholders stand for in a run.
 struct Words {
     /// Parts of words.
     texts: BTreeMap<String, String>,
@@ -37,7 +35,6 @@ impl Words {
         self.texts.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    /// The command with its placeholders filled in.
     fn fill(&self, template: &[String]) -> Vec<String> {
         let words = template.iter().flat_map(|word| match self.lists.get(word.as_str()) {
             Some(words) => words.clone(),
@@ -139,7 +136,6 @@ fn words(
     Ok(words)
 }
 
-/// Where `twinring serve http` listens, with or without TLS.
 fn listen(
     point: &Point,
     address: SocketAddr,
@@ -160,7 +156,6 @@ fn listen(
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What follows the address in nginx's `listen`.
 fn nginx_listen(point: &Point) -> String {
     let parts = [
         (point.workers() > 1, "reuseport"),

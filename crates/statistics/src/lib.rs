@@ -133,13 +133,11 @@ fn aligned(pairs: &[Pair]) -> Option<Vec<f64>> {
     Some(logs)
 }
 
-/// The quantile of Student's t.
 fn student_quantile(freedom: f64, share: f64) -> f64 {
     // One degree of freedom or more is always valid; a distribution without any has no quantile.
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(share))
 }
 
-/// The standard deviation of two or more values.
 fn deviation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

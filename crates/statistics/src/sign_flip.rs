@@ -72,7 +72,6 @@ impl SubsetMeans {
         self.smaller.len() + 1
     }
 
-    /// The mean of all values.
     pub(super) fn mean(&self) -> f64 {
         self.mean
     }

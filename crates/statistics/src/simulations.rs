@@ -19,10 +19,8 @@ enum Noise {
     Drift,
 }
 
-/// The deviation of a run's logarithm.
 const DEVIATION: f64 = 0.02;
 
-/// Normal deviates by Box and Muller.
 fn normal(random: &mut Rand64) -> f64 {
     let uniform = (1.0 - random.rand_float(), random.rand_float());
     (-2.0 * uniform.0.ln()).sqrt() * (std::f64::consts::TAU * uniform.1).cos()
@@ -43,7 +41,6 @@ impl Noise {
     }
 }
 
-/// A session as it is measured.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     noise: Noise,

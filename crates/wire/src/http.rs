@@ -105,7 +105,6 @@ pub struct Settings {
     pub duration_s: f64,
 }
 
-/// The version of all results that do not say it.
 fn http_1_1() -> String {
     "1.1".to_owned()
 }

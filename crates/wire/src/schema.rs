@@ -15,7 +15,6 @@ use crate::{HttpResult, TcpResult, UdpResult};
 
 const HOW: &str = "UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::";
 
-/// All lines and their parts, by the names of the types.
 fn schema() -> Value {
     let mut generator = SchemaGenerator::default();
     let lines: [Schema; 6] = [
@@ -38,7 +37,6 @@ fn document(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// Compares a file of the documentation with its expected content.
 fn assert_document(name: &str, expected: &str) {
     let path = document(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
@@ -68,7 +66,6 @@ fn the_schema_is_that_of_the_types() {
     assert_document("json.schema.json", &text);
 }
 
-/// The fields of an example, at any depth.
 fn fields(prefix: &str, value: &Value, into: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(name, value)| {

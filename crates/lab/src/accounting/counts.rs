@@ -74,7 +74,6 @@ impl Counts {
         })
     }
 
-    /// What came since `self`.
     pub(super) fn until(&self, end: &Counts) -> Counts {
         let of = |field: fn(&Counts) -> Option<u64>| {
             field(self).zip(field(end)).map(|(start, end)| end.saturating_sub(start))
@@ -118,12 +117,10 @@ impl CpuUse {
         self.of_cpus(|cpu| cpu.counts.notifications())
     }
 
-    /// How often packets were steered to one of them.
     pub(crate) fn steered(&self) -> Option<u64> {
         self.of_cpus(|cpu| cpu.counts.steered)
     }
 
-    /// TCP segments sent again.
     pub(crate) fn retransmits(&self, net: NetKind) -> Option<u64> {
         self.of_networks(net, |counts| counts.tcp_retransmits)
     }

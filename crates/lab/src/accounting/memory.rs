@@ -72,7 +72,6 @@ impl ProcessMemory {
 }
 
 impl KernelMemory {
-    /// Looks at the kernel of this host.
     pub(crate) fn take() -> KernelMemory {
         KernelMemory::read(&procfs::text("/proc/meminfo").unwrap_or_default())
     }

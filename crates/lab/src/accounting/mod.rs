@@ -112,12 +112,10 @@ pub struct CpuBusy {
 }
 
 impl CpuBusy {
-    /// How many there are.
     pub(crate) fn count(&self) -> f64 {
         self.cpus.all().len() as f64
     }
 
-    /// Share of a window in which they were busy.
     pub(crate) fn busy_share(&self, window_s: f64) -> f64 {
         self.busy_s / window_s / self.count()
     }
@@ -144,7 +142,6 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
-    /// Share of its time that it was in user mode.
     pub(crate) fn user_share(&self) -> f64 {
         let sampled_s = self.user_s + self.system_s;
         if sampled_s > 0.0 { self.user_s / sampled_s } else { 0.0 }

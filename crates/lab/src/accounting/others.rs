@@ -27,14 +27,11 @@ pub struct OtherProcesses {
 /// CPU ticks so far of every process of a host that is not the run's.
 #[derive(Debug)]
 pub(crate) struct BackgroundLoad {
-    /// `CLOCK_MONOTONIC` of the host.
     at_ns: u64,
-    /// CPUs that this process may use.
     cpus: usize,
     processes: BTreeMap<i32, BackgroundProcess>,
 }
 
-/// A process that is not the run's.
 #[derive(Debug)]
 struct BackgroundProcess {
     name: String,
@@ -83,7 +80,6 @@ impl BackgroundLoad {
     }
 }
 
-/// Whether `pid` is `ancestor` or came from it.
 fn descends_from(pid: i32, ancestor: i32, parents: &BTreeMap<i32, i32>) -> bool {
     let up = |pid: &i32| parents.get(pid).copied().filter(|parent| *parent > 0);
     std::iter::successors(Some(pid), up).take(parents.len() + 1).any(|pid| pid == ancestor)

@@ -11,14 +11,11 @@ use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::procfs::{self, Idle, TICK_S};
 
-/// One side, taken at a mark.
 #[derive(Debug, Clone)]
 pub(crate) struct SideSample {
-    /// `CLOCK_MONOTONIC`.
     pub(crate) at_ns: u64,
     /// Its CPUs; what follows of a CPU is their sum.
     pub(crate) cpus: CpuList,
-    /// Time that each CPU has been idle so far.
     pub(crate) idle_ns: Vec<u64>,
     /// Where that was read.
     pub(crate) idle_clock: IdleClock,
@@ -28,9 +25,7 @@ pub(crate) struct SideSample {
     pub(crate) steal_ticks: u64,
     /// Packets so far that found that CPU's receive backlog full, if it can be seen.
     pub(crate) backlog_drops: Option<u64>,
-    /// What the kernel has counted of this side.
     pub(crate) counts: Counts,
-    /// The process and its children.
     pub(crate) process: ProcessSample,
 }
 
@@ -126,14 +121,12 @@ pub fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
     procfs::idle(timer_list, cpu, nohz_full().contains(&cpu)).map(|idle| idle.ns)
 }
 
-/// The CPUs that may work without a tick.
 fn nohz_full() -> &'static [usize] {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
     let list = || procfs::text("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
     CPUS.get_or_init(|| procfs::cpu_list(&list()))
 }
 
-/// A process, its threads and its children, so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessSample {
     pub(super) cpu_ns: u64,
@@ -142,7 +135,6 @@ pub(crate) struct ProcessSample {
     pub(super) threads: BTreeMap<i32, ThreadSample>,
 }
 
-/// A thread, so far.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadSample {
     pub(super) name: String,

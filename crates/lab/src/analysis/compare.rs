@@ -12,7 +12,6 @@ use crate::statistics::{
     sign_test,
 };
 
-/// The figures that are compared, beside the primary one.
 const COMPARED: [&str; 11] = [
     "server_cpu_ns",
     "client_cpu_ns",
@@ -121,7 +120,6 @@ impl Comparison {
     }
 }
 
-/// Who is compared, and how.
 pub(super) struct Contest<'a> {
     pub(super) baseline: &'a str,
     pub(super) subject: &'a str,
@@ -238,7 +236,6 @@ fn side_of<'a>(subjects: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A disturbance in words.
 fn title(noise: Noise) -> &'static str {
     match noise {
         Noise::Steal => "CPU taken by other guests",
@@ -249,7 +246,6 @@ fn title(noise: Noise) -> &'static str {
     }
 }
 
-/// The ratio of one pair, with its session.
 struct Sample {
     session: usize,
     pair: Pair,

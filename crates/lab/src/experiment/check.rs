@@ -10,7 +10,6 @@ use crate::peers::Peer;
 /// The most subjects and published figures that are accepted.
 const MAX_SUBJECTS: usize = 64;
 const MAX_PUBLISHED: usize = 64;
-/// The most load generators.
 const MAX_GENERATORS: u32 = 1024;
 
 /// The longest window and warm-up, which with the limits above bounds every run.
@@ -225,7 +224,6 @@ impl Experiment {
     }
 }
 
-/// Whether a peer is known, and is to speak what it speaks.
 fn check_peer(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let key = |field: &str| format!("subjects.{index}.{field}");
     let Subject { peer, protocol, .. } = subject;
@@ -239,7 +237,6 @@ fn check_peer(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), 
     check.unless(right, &key("protocol"), found, "no protocol: a peer speaks one only")
 }
 
-/// Whether its command says where to listen.
 fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let Some(command) = &subject.command else { return Ok(()) };
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");

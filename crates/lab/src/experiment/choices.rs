@@ -14,7 +14,6 @@ pub struct NetChoice {
     kinds: Vec<NetKind>,
 }
 
-/// The networks of this machine, in the order of the report.
 const LOCAL: [NetKind; 3] = [NetKind::Rps, NetKind::Lo, NetKind::Napi];
 
 impl NetChoice {

@@ -17,8 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::Pin;
-use crate::error::LabError;
-use crate::json;
+use crate::error::{LabError, from_value};
 
 use source::Source;
 
@@ -34,7 +33,6 @@ pub use crate::workload::{Arrivals, Axis, Cell, Grid, Point, Protocol, Slo, Unde
 /// The schema of experiment files.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/4";
 
-/// The most pairs that are accepted.
 const MAX_PAIRS: usize = 1000;
 
 /// The largest experiment file that is read; the largest of ours has 20 KB.
@@ -170,9 +168,8 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment from a bundle.
     pub(crate) fn from_stored(value: &serde_json::Value) -> Result<Experiment, String> {
-        let experiment: Experiment = json::from_value(value)?;
+        let experiment: Experiment = from_value(value)?;
         experiment.check(&Source::named("the experiment")).map_err(|error| error.to_string())?;
         Ok(experiment)
     }
@@ -195,7 +192,6 @@ impl Experiment {
         Protocol::ALL.iter().copied().filter(|protocol| self.grid(*protocol).is_some())
     }
 
-    /// The most workers of a cell.
     pub(crate) fn workers_most(&self) -> usize {
         self.cells(&[NetKind::Lo]).iter().map(|cell| cell.point.workers()).max().unwrap_or(1)
     }

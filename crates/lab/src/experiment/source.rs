@@ -5,7 +5,6 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::LabError;
 
-/// The text that an experiment came from.
 pub(crate) struct Source<'a> {
     name: &'a str,
     text: &'a str,
@@ -18,12 +17,10 @@ impl<'a> Source<'a> {
         Source { name, text, table: DeTable::parse(text).ok() }
     }
 
-    /// A source without lines.
     pub(super) fn named(name: &'a str) -> Source<'a> {
         Source { name, text: "", table: None }
     }
 
-    /// File and line of a byte.
     pub(super) fn at_offset(&self, offset: Option<usize>) -> String {
         let Some(offset) = offset else { return self.name.to_owned() };
         let before = self.text.bytes().take(offset);

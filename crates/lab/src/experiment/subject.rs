@@ -128,7 +128,6 @@ impl Subject {
         self.known_peer().map(|peer| peer.protocol)
     }
 
-    /// Whether two subjects differ in nothing but their names.
     pub(crate) fn is_twin_of(&self, other: &Subject) -> bool {
         let nameless = |subject: &Subject| Subject {
             name: String::new(),
@@ -174,7 +173,6 @@ impl Subject {
     }
 }
 
-/// Options as a part of a name.
 fn plain(options: &str) -> String {
     let name: String = options.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
     name.chars().take(30).collect()

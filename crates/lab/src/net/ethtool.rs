@@ -22,7 +22,6 @@ const BITSET_BIT: u16 = 1;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
-/// Receive offload in software.
 pub(super) const GRO: [&str; 1] = ["rx-gro"];
 
 /// Everything that `tso` stands for.
@@ -63,7 +62,6 @@ fn wanted(on: &[&str], off: &[&str]) -> DefaultNla {
     nested(FEATURES_WANTED, &[nested(BITSET_BITS, &bits)])
 }
 
-/// The number of ethtool's family on this kernel.
 fn family() -> Result<u16, String> {
     let nlas = vec![GenlCtrlAttrs::FamilyName(FeaturesSet::family_name().to_owned())];
     let question = GenlMessage::from_payload(GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas });

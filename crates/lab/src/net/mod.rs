@@ -30,7 +30,6 @@ use crate::procfs;
 /// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
 pub(crate) const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// How long an attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// The settings recorded for each network; the first is also made equal at both ends.
@@ -60,7 +59,6 @@ pub(crate) struct End {
     pub(crate) device: Option<Device>,
 }
 
-/// One of the networks of an experiment, ready for use.
 pub(crate) struct Network {
     pub(crate) record: NetRecord,
     pub(crate) server: End,
@@ -98,7 +96,6 @@ pub(crate) struct Networks {
     pub(crate) fallback: Option<String>,
 }
 
-/// Sets up what an experiment asks for.
 pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, LabError> {
     let mut networks = Networks { list: Vec::new(), fallback: None };
     for &kind in experiment.networks() {
@@ -152,7 +149,6 @@ impl Network {
         Network { record, server, client, next_port, steered_to: None }
     }
 
-    /// A network that is there already.
     fn here(
         kind: NetKind,
         ip: IpAddr,
@@ -185,7 +181,6 @@ impl Network {
         Ok(())
     }
 
-    /// An address for the server that is free for this protocol.
     pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
         let mut why = String::new();
         for _ in PORTS {
@@ -200,7 +195,6 @@ impl Network {
         Err(LabError::Net { net: self.record.kind.to_string(), why })
     }
 
-    /// Whether a connection can be made from the client's end.
     pub(crate) fn can_connect(&self, address: SocketAddr) -> bool {
         let connect = move || TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_ok();
         self.client.place.run(connect)

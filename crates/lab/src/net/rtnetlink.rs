@@ -35,7 +35,6 @@ pub(super) fn add_veth(
         .map_err(|why| format!("making a veth pair: {why}"))
 }
 
-/// Gives the device an address and its network.
 pub(super) fn add_address(name: &str, ip: Ipv4Addr, prefix_len: u8) -> Result<(), String> {
     let mut address = AddressMessage::default();
     address.header.family = AddressFamily::Inet;
@@ -47,7 +46,6 @@ pub(super) fn add_address(name: &str, ip: Ipv4Addr, prefix_len: u8) -> Result<()
         .map_err(|why| format!("giving {name} the address {ip}/{prefix_len}: {why}"))
 }
 
-/// Switches the device on.
 pub(super) fn set_up(name: &str) -> Result<(), String> {
     let mut link = LinkMessage::default();
     link.header.index = index_of(name)?;

@@ -31,7 +31,6 @@ const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 /// that is free (20 times slower), until the kernel's bound, 131,072 here, ends TIME_WAIT altogether.
 const TIME_WAIT_MOST: (&str, &str) = ("net.ipv4.tcp_max_tw_buckets", "0");
 
-/// Sets up both ends, for `rps` or for `napi`.
 pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let congestion_control = procfs::text(&setting_path(CONGESTION_CONTROL));
     let [server_device, client_device] = device_names(kind);
@@ -80,10 +79,8 @@ fn device_names(kind: NetKind) -> [String; 2] {
     ["s", "c"].map(|end| format!("{end}{process:06x}{count:02x}"))
 }
 
-/// An end that is ready.
 struct Ready {
     device: Device,
-    /// The steering mask in force.
     rps: String,
 }
 

@@ -8,7 +8,6 @@ use nix::unistd::{AccessFlags, access};
 use super::Peer;
 use crate::error::LabError;
 
-/// The environment variable with a directory of peers.
 const VARIABLE: &str = "TWINRING_PEERS";
 
 /// Where the peers of the checkout are built to, below its directory.
@@ -22,7 +21,6 @@ pub struct Places {
     directories: Vec<PathBuf>,
 }
 
-/// The programs of peers, by the peer's name.
 pub(crate) type Found = BTreeMap<String, PathBuf>;
 
 impl Places {

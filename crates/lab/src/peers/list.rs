@@ -10,7 +10,6 @@ use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 /// The schema of the JSON line.
 pub const PEERS_SCHEMA: &str = "twinring.lab.peers/1";
 
-/// How many digits of a hash a table shows.
 const HASH_DIGITS: usize = 12;
 
 /// A peer and whether it is here.
@@ -33,8 +32,6 @@ pub struct PeerState {
     pub sha256: Option<String>,
     /// Why it cannot be measured.
     pub why: Option<String>,
-    /// Whether `twinring lab peers --build` builds it.
-    pub builds: bool,
     /// The commands that get it, to be run in the directory of the checkout.
     pub how_to_get: Vec<String>,
 }
@@ -55,8 +52,7 @@ fn state(peer: &'static Peer, places: &Places) -> PeerState {
         sha256: found.as_ref().ok().and_then(|path| sha256_of(path, PROGRAM_BYTES_MAX).ok()),
         why: found.as_ref().err().cloned(),
         path: found.ok(),
-        builds: peer.build.is_some(),
-        how_to_get: peer.how_to_get(),
+        how_to_get: peer.get.clone(),
     }
 }
 
@@ -79,13 +75,6 @@ pub fn table(peers: &[PeerState]) -> String {
         text.push('\n');
     }
     let missing = || peers.iter().filter(|peer| !peer.present);
-    if missing().any(|peer| peer.builds) {
-        text.push_str("\n`twinring lab peers --build` builds: ");
-        let names: Vec<_> =
-            missing().filter(|peer| peer.builds).map(|peer| peer.name.as_str()).collect();
-        text.push_str(&names.join(", "));
-        text.push('\n');
-    }
     // Programs of one repository are got together.
     let mut told: Vec<&[String]> = Vec::new();
     for peer in missing() {

@@ -1,8 +1,6 @@
 //! Other people's servers that a subject can be: which are known, how each is started and fitted to
-//! a cell, and how to get it. `peers.toml` lists them; [`Places`] finds them, [`build()`] builds those of
-//! the checkout.
+//! a cell, and how to get it. `peers.toml` lists them; [`Places`] finds them.
 
-pub(crate) mod build;
 pub(crate) mod find;
 mod list;
 
@@ -12,11 +10,9 @@ use serde::Deserialize;
 
 use crate::experiment::{Axis, Point, Protocol};
 
-pub use build::{Built, build};
 pub use find::Places;
 pub use list::{PEERS_SCHEMA, PeerState, json, list, table};
 
-/// The largest buffer that a peer is given.
 const BUFFER_BYTES_MAX: u32 = 1 << 20;
 
 /// A program that a subject can be.
@@ -38,16 +34,12 @@ pub struct Peer {
     fit: Vec<Fit>,
     /// The port that it listens on, if it takes no other.
     pub port: Option<u16>,
-    /// The template of its configuration file.
     config: Option<String>,
     /// It runs as many workers as a cell asks for; others have one thread.
     #[serde(default)]
     pub has_workers: bool,
-    /// What builds it, if its source is in the checkout.
-    build: Option<Build>,
-    /// The commands that get it. They need the network, so the lab does not run them.
-    #[serde(default)]
-    get: Vec<String>,
+    /// The commands that get it, to be run in the directory of the checkout.
+    pub get: Vec<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -59,15 +51,6 @@ struct Fit {
     #[serde(default)]
     min_bytes: u32,
     add: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Build {
-    /// A package of the workspace in `peers/` of the checkout.
-    Cargo,
-    /// A Go module in the directory of the peer's name.
-    Go,
 }
 
 #[derive(Deserialize)]
@@ -89,7 +72,6 @@ impl Peer {
         Peer::known().iter().find(|peer| peer.name == name)
     }
 
-    /// All names, separated by commas.
     pub(crate) fn names() -> String {
         Peer::known().iter().map(|peer| peer.name.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -120,28 +102,12 @@ impl Peer {
         }
     }
 
-    /// Why it is left out, and what to do.
     pub(crate) fn why_left_out(&self, absent: &str) -> String {
-        let what_to_do = match self.how_to_get().as_slice() {
+        let what_to_do = match &self.get[..] {
             [command] => format!("to get it, in the checkout: {command}"),
             _ => "`twinring lab peers` prints the commands that get it".to_owned(),
         };
         format!("its program `{}` is {absent}; {what_to_do}", self.program)
-    }
-
-    /// The commands that get it, to be run in the directory of the checkout.
-    pub fn how_to_get(&self) -> Vec<String> {
-        let Peer { name, program, .. } = self;
-        match self.build {
-            Some(Build::Cargo) => vec![format!(
-                "cargo build --release --manifest-path peers/Cargo.toml --target-dir peers/target \
-                 --bin {program}"
-            )],
-            Some(Build::Go) => {
-                vec![format!("go -C peers/{name} build -o ../target/release/{program} .")]
-            }
-            None => self.get.clone(),
-        }
     }
 }
 
@@ -203,7 +169,7 @@ mod tests {
         assert!(known.len() > 10, "peers.toml cannot be read");
         for (index, peer) in known.iter().enumerate() {
             assert_eq!(known.iter().position(|it| it.name == peer.name), Some(index));
-            assert!(!peer.how_to_get().is_empty(), "{}", peer.name);
+            assert!(!peer.get.is_empty(), "{}", peer.name);
             let listens = peer.words.iter().any(|it| it.contains("{addr}") || it == "{port}");
             assert!(listens || peer.port.is_some() || peer.config().is_some(), "{}", peer.name);
             assert_eq!(peer.config.is_some(), peer.config().is_some(), "{}", peer.name);

@@ -6,7 +6,6 @@ use crate::analysis::Bottleneck;
 use crate::experiment::NetKind;
 use crate::result::{Bundle, State};
 
-/// The most sentences of an answer.
 const SENTENCES_MAX: usize = 5;
 
 /// One sentence for each pair of subjects and class of load.
@@ -175,7 +174,6 @@ fn left_out(bundle: &Bundle) -> Option<String> {
     Some(format!("{all} of {pairs} pairs left out, {most} for {why} ({side})"))
 }
 
-/// The clock of idle time, and how exact it is.
 pub(super) fn clock(runs_clock: IdleClock) -> String {
     format!("CPU time is the window less the idle time of {}.", runs_clock.describe())
 }

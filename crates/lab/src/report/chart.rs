@@ -6,7 +6,6 @@ use crate::result::Bundle;
 use crate::statistics::Ends;
 use crate::workload::{bytes, rate};
 
-/// One comparison in one cell.
 pub(super) struct Row<'a> {
     pub(super) cell: &'a CellSummary,
     pub(super) comparison: &'a Comparison,
@@ -24,7 +23,6 @@ impl Row<'_> {
         }
     }
 
-    /// The work in a few words.
     pub(super) fn work(&self, with_net: bool) -> String {
         let Cell { net, point } = &self.cell.cell;
         let name = match point.protocol() {
@@ -56,14 +54,12 @@ impl Row<'_> {
         self.cell.subject(name)
     }
 
-    /// The primary metric of baseline and subject, in microseconds.
     pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
         let comparison = self.comparison;
         [&comparison.baseline, &comparison.subject]
             .map(|name| Some(self.side(name)?.figures.as_ref()?.get(&comparison.primary)? / 1e3))
     }
 
-    /// The busy share of the baseline's CPU.
     pub(super) fn busy_share(&self) -> Option<f64> {
         self.side(&self.comparison.baseline)?.figures.as_ref()?.get("server_busy_share").copied()
     }
@@ -77,7 +73,6 @@ impl Row<'_> {
         self.comparison.ratio.and_then(|it| it.ends)
     }
 
-    /// The decision in a word or two.
     pub(super) fn decision(&self) -> String {
         let comparison = self.comparison;
         match (&comparison.less, &comparison.void) {
@@ -94,7 +89,6 @@ impl Row<'_> {
     }
 }
 
-/// A ratio as a difference in percent.
 pub(super) fn percent(ratio: f64) -> f64 {
     (ratio - 1.0) * 100.0
 }

@@ -9,7 +9,6 @@ use crate::prices::PriceRecord;
 use crate::result::Bundle;
 use crate::statistics::Estimate;
 
-/// A part of the document.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Block {
     Heading(String),
@@ -21,7 +20,6 @@ pub(crate) enum Block {
     Folded(String, Vec<Block>),
 }
 
-/// Everything but the first page.
 pub(crate) fn document(bundle: &Bundle) -> Vec<Block> {
     let mut blocks = vec![Block::Text(bundle.experiment.about.clone())];
     let Some(summary) = &bundle.summary else { return blocks };
@@ -160,7 +158,6 @@ fn explained(prices: Option<&PriceRecord>, rows: &[(&CellSummary, &Comparison)])
     )]
 }
 
-/// Every figure of a cell, a column for each subject.
 fn of_cell(cell: &CellSummary) -> Vec<Block> {
     let mut table = vec![vec![String::new()]];
     let named: Vec<_> =
@@ -283,7 +280,6 @@ fn conditions(bundle: &Bundle) -> Vec<Block> {
     blocks
 }
 
-/// A change in percent, for tables of changes.
 pub(crate) fn change(of: &Estimate) -> String {
     match of.ends {
         None => format!("{:+.1} %", percent(of.ratio)),

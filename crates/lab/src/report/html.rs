@@ -23,7 +23,6 @@ const STYLE: &str = "\
     .chart .soft { opacity: .7 } details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }\
     .io { color: var(--io) } .ep { color: var(--ep) } .no { color: var(--no) }";
 
-/// Lengths of the chart.
 const WIDTH: f64 = 900.0;
 const LABELS: f64 = 360.0;
 const DECISIONS: f64 = 130.0;

@@ -7,16 +7,13 @@ use crate::experiment::{NetKind, UnderTest};
 use crate::result::Bundle;
 use crate::statistics::MIN_SESSIONS;
 
-/// Columns of a terminal.
 pub(crate) const WIDTH: usize = 80;
 
-/// The most lines of the page.
 const LINES: usize = 30;
 
 /// The most rows of the chart: the page has at most 30 lines.
 const ROWS_MAX: usize = 14;
 
-/// The lines of the first page.
 pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
     let mut lines = wrapped(&title(bundle), "", "  ");
     lines.truncate(2);
@@ -52,7 +49,6 @@ pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
     lines
 }
 
-/// What was measured, and on what.
 fn title(bundle: &Bundle) -> String {
     let machine = &bundle.machine;
     let model = machine.cpu_model.split(" @").next().unwrap_or_default();

@@ -37,10 +37,8 @@ pub enum Axis {
     Workers,
 }
 
-/// How many axes there are.
 pub(super) const AXES: usize = Axis::Workers as usize + 1;
 
-/// An axis of a protocol.
 #[derive(Debug)]
 pub(crate) struct AxisSpec {
     pub(crate) axis: Axis,

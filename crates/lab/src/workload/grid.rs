@@ -8,7 +8,6 @@ use super::{Axis, AxisSpec, Point, Protocol, axes_of};
 use crate::error::LabError;
 use crate::experiment::Check;
 
-/// The most points of an axis.
 const POINTS_MAX: usize = 64;
 
 /// The largest set of files of one size, in bytes.
@@ -96,7 +95,6 @@ pub struct Slo {
     pub lateness_us_p99_9: Option<f64>,
 }
 
-/// The default of both limits of time.
 const LATEST_US: f64 = 10_000.0;
 
 impl Slo {
@@ -124,7 +122,6 @@ impl Grid {
         }
     }
 
-    /// Replaces the points of an axis.
     pub(crate) fn set(&mut self, spec: &AxisSpec, values: &[u32]) {
         let level = |value: &u32| match spec.is_flag {
             true => Level::Flag(*value != 0),

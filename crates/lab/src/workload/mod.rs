@@ -154,7 +154,6 @@ impl Point {
         self
     }
 
-    /// Every axis with its value.
     pub(crate) fn axes(&self) -> impl Iterator<Item = (&'static AxisSpec, u32)> {
         axes_of(self.protocol).iter().map(|spec| (spec, self.values[spec.axis as usize]))
     }
@@ -165,7 +164,6 @@ impl Point {
         (axis, self.get(axis))
     }
 
-    /// Workers of the server.
     pub(crate) fn workers(&self) -> usize {
         self.get(Axis::Workers).max(1) as usize
     }

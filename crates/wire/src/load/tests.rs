@@ -177,7 +177,6 @@ fn udp_result() -> UdpResult {
     result
 }
 
-/// The sum of two results of one kind.
 fn sum_of<T: DeserializeOwned>(wrap: fn(T) -> LoadResult, both: [T; 2]) -> T {
     let sum = LoadResult::merged(both.map(wrap).to_vec()).unwrap();
     serde_json::from_value(serde_json::to_value(sum).unwrap()).unwrap()

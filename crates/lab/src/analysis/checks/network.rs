@@ -18,7 +18,6 @@ const NOTIFIED_LEAST: f64 = 0.001;
 /// traffic of the machine may be steered.
 const STEERED_MOST: f64 = 0.01;
 
-/// Of fewer answers nothing is said.
 const FEW: u64 = 1000;
 
 pub(super) fn network(seen: &Seen<'_>) -> Found {

@@ -23,7 +23,6 @@ const OVERLOAD_SHARE: f64 = 0.01;
 const MANY_PACKETS: f64 = 10.0;
 
 impl Seen<'_> {
-    /// Whether a connection stays for all of the run.
     pub(super) fn keeps_connections(&self) -> bool {
         let point = self.run.cell.point;
         point.get(Axis::Churn) == 0 && point.on(Axis::Keepalive) != Some(0)

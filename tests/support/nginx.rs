@@ -1,0 +1,48 @@
+//! The server that ours are compared with.
+
+use super::*;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// Ended when dropped.
+pub(crate) struct Nginx {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Nginx {
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.process.id().try_into().expect("a pid"));
+        kill(pid, signal).expect("it was not waited for");
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        // Fails only when it has ended.
+        let _ended = self.process.wait();
+    }
+}
+
+/// nginx with this configuration, in which its first address takes the place of `8080`.
+pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
+    testing::needs_program("nginx");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let text =
+        text.replace("listen 8080 default_server", &format!("listen {address} default_server"));
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary = temporary.map(|name| format!("{name}_temp_path temp;\n")).concat();
+    let text = format!(
+        "daemon off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
+         http {{\naccess_log off;\n{temporary}include /etc/nginx/mime.types;\n{text}\n}}\n"
+    );
+    std::fs::write(directory.join("nginx.conf"), text).expect("a file");
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
+    let nginx = Nginx { process: command.spawn().expect("nginx starts"), address };
+    wait_until("nginx accepts", || TcpStream::connect(address).is_ok());
+    nginx
+}
