@@ -1,7 +1,7 @@
 //! The traits of futures-io.
 
-use crate::shared_methods::{buffered_reads, write_to_inner, write_to_socket};
-use crate::{Compat, Socket, ThreadBound};
+use crate::shared_methods::{buffered_reads, write_to_socket};
+use crate::{Compat, Socket};
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,18 +23,4 @@ buffered_reads!();
 
 impl<S: Socket + Unpin> AsyncWrite for Compat<S> {
     write_to_socket!(poll_close);
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for ThreadBound<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        self.project().poll_read(cx, buf)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for ThreadBound<T> {
-    write_to_inner!(poll_close);
 }

@@ -1,7 +1,7 @@
 //! The traits of hyper 1.
 
-use crate::shared_methods::{write_to_inner, write_to_socket};
-use crate::{Compat, Socket, ThreadBound};
+use crate::shared_methods::write_to_socket;
+use crate::{Compat, Socket};
 use hyper::rt::{Read, ReadBufCursor, Sleep, Write};
 use send_wrapper::SendWrapper;
 use std::io::{self, IoSlice};
@@ -25,24 +25,6 @@ impl<S: Socket + Unpin> Write for Compat<S> {
 
     fn is_write_vectored(&self) -> bool {
         true
-    }
-}
-
-impl<T: Read + Unpin> Read for ThreadBound<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.project().poll_read(cx, buf)
-    }
-}
-
-impl<T: Write + Unpin> Write for ThreadBound<T> {
-    write_to_inner!(poll_shutdown);
-
-    fn is_write_vectored(&self) -> bool {
-        self.get().is_write_vectored()
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! A twinring task stays on the thread of its worker, so [`Compat`], the futures that use it, and
 //! what `Executor` runs are not `Send`. Most libraries accept that: hyper (HTTP/1 and HTTP/2),
-//! tokio-rustls, async-tungstenite, tokio-postgres. One that demands `Send` gets the stream in a [`ThreadBound`].
+//! tokio-rustls, async-tungstenite, tokio-postgres.
 //!
 //! # Bounds
 //!
@@ -61,10 +61,8 @@ mod for_hyper;
 mod for_tokio;
 mod shared_methods;
 mod socket;
-mod thread_bound;
 
 pub use compat::{Compat, WRITE_BYTES_MAX};
 #[cfg(feature = "hyper")]
 pub use for_hyper::{Executor, Timer};
 pub use socket::Socket;
-pub use thread_bound::ThreadBound;

@@ -32,35 +32,6 @@ macro_rules! write_to_socket {
     };
 }
 
-/// The methods of a writer, for a [`ThreadBound`](crate::ThreadBound) one.
-macro_rules! write_to_inner {
-    ($close:ident) => {
-        fn poll_write(
-            self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            buf: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            self.project().poll_write(cx, buf)
-        }
-
-        fn poll_write_vectored(
-            self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            bufs: &[IoSlice<'_>],
-        ) -> Poll<io::Result<usize>> {
-            self.project().poll_write_vectored(cx, bufs)
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.project().poll_flush(cx)
-        }
-
-        fn $close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.project().$close(cx)
-        }
-    };
-}
-
 /// `AsyncBufRead` of tokio and of futures-io.
 macro_rules! buffered_reads {
     () => {
@@ -76,20 +47,7 @@ macro_rules! buffered_reads {
                 self.get_mut().consume_filled(amt);
             }
         }
-
-        impl<T: AsyncBufRead + Unpin> AsyncBufRead for ThreadBound<T> {
-            fn poll_fill_buf(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-            ) -> Poll<io::Result<&[u8]>> {
-                self.project().poll_fill_buf(cx)
-            }
-
-            fn consume(self: Pin<&mut Self>, amt: usize) {
-                self.project().consume(amt);
-            }
-        }
     };
 }
 
-pub(crate) use {buffered_reads, write_to_inner, write_to_socket};
+pub(crate) use {buffered_reads, write_to_socket};

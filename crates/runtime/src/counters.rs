@@ -6,7 +6,6 @@
 use crate::calls::Calls;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 /// A count with one writer.
 #[derive(Debug, Default)]
@@ -38,18 +37,13 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: Count,)*
-            pub(crate) wait_overrun: Overruns,
             pub(crate) calls: Calls,
         }
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> CounterSnapshot {
-                let mut snapshot = CounterSnapshot {
-                    $($name: self.$name.get(),)*
-                    completions_per_enter: 0.0,
-                    wait_overrun_us: OverrunSummary::default(),
-                    overrun_buckets: self.wait_overrun.counts(),
-                };
+                let mut snapshot = CounterSnapshot::default();
+                $(snapshot.$name = self.$name.get();)*
                 snapshot.derive();
                 snapshot
             }
@@ -61,19 +55,12 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// `completions / enters`; 0 without enters.
             pub completions_per_enter: f64,
-            /// How late waits that ended by their deadline ended.
-            pub wait_overrun_us: OverrunSummary,
-            #[serde(skip)]
-            overrun_buckets: [u64; Overruns::BUCKETS],
         }
 
         impl CounterSnapshot {
             /// Adds the counts of another worker.
             pub fn merge(&mut self, other: &CounterSnapshot) {
                 $(self.$name += other.$name;)*
-                for (mine, theirs) in self.overrun_buckets.iter_mut().zip(other.overrun_buckets) {
-                    *mine += theirs;
-                }
                 self.derive();
             }
         }
@@ -148,74 +135,5 @@ impl CounterSnapshot {
             0 => 0.0,
             enters => self.completions as f64 / enters as f64,
         };
-        self.wait_overrun_us = OverrunSummary::of(&self.overrun_buckets);
-    }
-}
-
-/// A histogram of wait overruns with one bucket per power of two of microseconds.
-#[derive(Debug, Default)]
-pub(crate) struct Overruns([Count; Overruns::BUCKETS]);
-
-impl Overruns {
-    /// Bucket `i` counts overruns below `2^i` us; the last one counts everything from 2^30 us.
-    const BUCKETS: usize = 32;
-
-    pub(crate) fn record(&self, overrun: Duration) {
-        let us = overrun.as_micros() as u64;
-        let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        self.0[bucket.min(Overruns::BUCKETS - 1)].add(1);
-    }
-
-    fn counts(&self) -> [u64; Overruns::BUCKETS] {
-        std::array::from_fn(|bucket| self.0[bucket].get())
-    }
-}
-
-/// Wait overruns: requested against actual, in microseconds rounded up to a power of two.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct OverrunSummary {
-    /// Waits that ended by their deadline.
-    pub count: u64,
-    /// Half of them were at most this late.
-    pub p50: u64,
-    /// 99 % of them were at most this late.
-    pub p99: u64,
-    /// All of them were at most this late.
-    pub max: u64,
-}
-
-impl OverrunSummary {
-    fn of(buckets: &[u64]) -> OverrunSummary {
-        let count: u64 = buckets.iter().sum();
-        let at_rank = |rank: u64| {
-            let mut seen = 0;
-            let bucket = buckets.iter().position(|in_bucket| {
-                seen += in_bucket;
-                seen >= rank && rank > 0
-            });
-            bucket.map_or(0, |bucket| 1u64 << bucket)
-        };
-        OverrunSummary {
-            count,
-            p50: at_rank(count.div_ceil(2)),
-            p99: at_rank((count * 99).div_ceil(100)),
-            max: at_rank(count),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overruns_are_summed_over_workers() {
-        let (a, b) = (Counters::default(), Counters::default());
-        (0..99).for_each(|_| a.wait_overrun.record(Duration::from_micros(5)));
-        b.wait_overrun.record(Duration::from_micros(300));
-        let mut both = a.snapshot();
-        both.merge(&b.snapshot());
-        let summary = both.wait_overrun_us;
-        assert_eq!((summary.count, summary.p50, summary.p99, summary.max), (100, 8, 8, 512));
     }
 }

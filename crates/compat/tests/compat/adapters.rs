@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use testing::{Test, engine_tests};
 use twinring::sleep;
-use twinring_compat::{Compat, ThreadBound, WRITE_BYTES_MAX};
+use twinring_compat::{Compat, WRITE_BYTES_MAX};
 
 /// The traits of both families have methods of the same names, so each test picks one family.
 mod tokio_traits {
@@ -26,7 +26,6 @@ pub(crate) const TESTS: &[Test] = engine_tests![
     both_halves_work_at_once,
     bytes_left_over_come_back,
     an_echo_with_the_traits_of_futures,
-    a_thread_bound_stream_works_on_its_thread_only,
     unix_streams_are_adapted_alike
 ];
 
@@ -268,22 +267,6 @@ fn an_echo_with_the_traits_of_futures(engine: &str) {
         read.expect("no reset");
         assert!(received == sent);
         assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
-    });
-}
-
-fn a_thread_bound_stream_works_on_its_thread_only(engine: &str) {
-    run(engine, async {
-        use tokio_traits::*;
-        let (stream, mut peer) = pair().await;
-        let mut stream = ThreadBound::new(Compat::new(stream));
-        stream.write_all(b"over").await.expect("room");
-        let elsewhere = std::thread::scope(|scope| {
-            let stream = &stream;
-            scope.spawn(move || stream.get().get_ref().peer_addr()).join()
-        });
-        assert!(elsewhere.is_err(), "another thread must not use it");
-        drop(stream.into_inner());
-        assert_eq!(on_thread(move || read_to_end(&mut peer)).await.expect("no reset"), b"over");
     });
 }
 

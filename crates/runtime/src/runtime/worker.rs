@@ -219,8 +219,8 @@ impl Worker {
         let timeout = if idle { deadline.map(until) } else { Some(Duration::ZERO) };
         driver.turn(timeout, wakes)?;
         drop(driver);
-        if let Some(deadline) = deadline {
-            self.after_deadline(deadline, timeout, wakes);
+        if deadline.is_some() {
+            self.after_deadline(wakes);
         }
         if self.registration.inbox.is_signalled() {
             self.take_inbox();
@@ -230,13 +230,9 @@ impl Worker {
 
     /// A turn that had a deadline: fires the timers that are due, and closes sockets that have lingered long enough.
     #[inline(never)]
-    fn after_deadline(&self, deadline: Instant, timeout: Option<Duration>, wakes: &mut Vec<Waker>) {
-        let now = sys::now();
-        self.timers.fire(now, wakes);
+    fn after_deadline(&self, wakes: &mut Vec<Waker>) {
+        self.timers.fire(sys::now(), wakes);
         self.driver.borrow_mut().expire_lingering();
-        if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
-            self.counters.wait_overrun.record(now - deadline);
-        }
     }
 
     #[inline(never)]

@@ -226,7 +226,7 @@ fn append_runtime(text: &mut Exposition, handle: &Handle) {
     // Numbers serialise without fail.
     let counters = serde_json::to_value(handle.counters()).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {
-        // The other fields are derived from these.
+        // The other field is derived from these.
         let Some(value) = value.as_u64() else { continue };
         if name.ends_with("_in_use") {
             let help = format!("The gauge {name} of the runtime, over all workers.");
@@ -235,12 +235,6 @@ fn append_runtime(text: &mut Exposition, handle: &Handle) {
             let help = format!("The counter {name} of the runtime, over all workers.");
             text.single(&format!("twinring_runtime_{name}_total"), &help, "counter", value);
         }
-    }
-    if let Some(Value::Object(overrun)) = counters.get("wait_overrun_us") {
-        let name = "twinring_runtime_wait_overrun_max_seconds";
-        let max_us = overrun.get("max").and_then(Value::as_u64).unwrap_or(0);
-        let help = "The latest that a wait with a deadline ended.";
-        text.single(name, help, "gauge", max_us as f64 / 1e6);
     }
 }
 
