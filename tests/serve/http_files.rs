@@ -239,8 +239,15 @@ fn each_way_to_send_sends_the_file(engine: &str) {
         idle.into_iter().for_each(reset);
         // Files in the cache.
         wait_until("all are closed", || server.descriptors() <= before + 5);
-        let used = server.end().last["runtime_counters"]["sendfiles"].as_u64();
+        let ended = server.end();
+        let used = ended.last["runtime_counters"]["sendfiles"].as_u64();
         assert_eq!(used > Some(0), way == "sendfile", "{way}: {used:?}");
+        let counts = [
+            2 * huge.len() as u64 - 2048,
+            ended.count("sent_file_bytes"),
+            ended.count("sent_bytes"),
+        ];
+        assert!(counts.is_sorted(), "{way}: {counts:?}");
     }
 }
 
