@@ -166,5 +166,7 @@ fn the_probe_names_the_container_that_refuses_and_its_remedy(engine: &str) {
         assert_eq!(server.ready["engine"], engine);
         assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
         ping(&connect(server.address()), b"hello");
+        // Killed, systemd-nspawn would leave it behind.
+        server.terminate();
     }
 }
