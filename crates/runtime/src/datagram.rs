@@ -1,7 +1,6 @@
 //! Datagrams: received ones with their ancillary data, those to send, and the counts of a socket.
 
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::ancillary::Control;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 
@@ -54,17 +53,6 @@ pub struct Received {
 }
 
 impl Received {
-    /// With the kernel's ancillary data.
-    pub(crate) fn told(
-        data: RecvBuf,
-        from: SocketAddr,
-        told: Control,
-        truncated: bool,
-    ) -> Received {
-        let Control { local: to, segment_bytes, traffic_class } = told;
-        Received { data, from, to, segment_bytes, traffic_class, truncated }
-    }
-
     /// Number of datagrams in `data`, at least 1.
     pub fn datagrams(&self) -> usize {
         datagrams(self.data.len(), self.segment_bytes)
@@ -136,87 +124,95 @@ fn datagrams(bytes: usize, segment_bytes: Option<u16>) -> usize {
     }
 }
 
-macro_rules! stats {
-    (
-        $(#[$doc:meta])*
-        $name:ident { $($(#[$field_doc:meta])* $field:ident,)* } $($rest:tt)*
-    ) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-        #[non_exhaustive]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: u64,)*
-            $($rest)*
-        }
-
-        impl $name {
-            fn merge_counts(&mut self, other: &$name) {
-                $(self.$field += other.$field;)*
-            }
-        }
-    };
-}
-
-stats! {
-    /// The counts of one UDP socket. Coalesced or segmented datagrams count one by one.
-    UdpStats {
-        /// Datagrams received, truncated ones included.
-        received,
-        /// Received datagrams that were longer than the buffer.
-        truncated,
-        /// Datagrams that the kernel dropped because the socket was not read in time, or because
-        /// their checksum was wrong. The counter behind SO_RXQ_OVFL, read directly (SO_MEMINFO):
-        /// SO_RXQ_OVFL itself reports a drop only with the next datagram that gets through.
-        kernel_drops,
-        /// Datagrams the kernel took for sending.
-        sent,
-        /// Sends that found the socket's send buffer full, and waited.
-        blocked,
-        /// ICMP errors that connected sockets report: about something sent earlier, not about the
-        /// call that they surface in.
-        icmp_errors,
-        /// Sends repeated because an ICMP error surfaced in their place.
-        retries,
-        /// Buffers that were to be cut by the kernel, which refused; cut by the runtime instead.
-        gso_fallbacks,
-        /// Receives that failed for a reason of the socket itself; the next call reports them.
-        receive_errors,
-    }
+/// The counts of one UDP socket. Coalesced or segmented datagrams count one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct UdpStats {
+    /// Datagrams received, truncated ones included.
+    pub received: u64,
+    /// Received datagrams that were longer than the buffer.
+    pub truncated: u64,
+    /// Datagrams that the kernel dropped because the socket was not read in time, or because
+    /// their checksum was wrong. The counter behind SO_RXQ_OVFL, read directly (SO_MEMINFO):
+    /// SO_RXQ_OVFL itself reports a drop only with the next datagram that gets through.
+    pub kernel_drops: u64,
+    /// Datagrams the kernel took for sending.
+    pub sent: u64,
+    /// Sends that found the socket's send buffer full, and waited.
+    pub blocked: u64,
+    /// ICMP errors that connected sockets report: about something sent earlier, not about the
+    /// call that they surface in.
+    pub icmp_errors: u64,
+    /// Sends repeated because an ICMP error surfaced in their place.
+    pub retries: u64,
+    /// Buffers that were to be cut by the kernel, which refused; cut by the runtime instead.
+    pub gso_fallbacks: u64,
+    /// Receives that failed for a reason of the socket itself; the next call reports them.
+    pub receive_errors: u64,
     /// Datagrams that were not sent, by reason.
     pub send_errors: SendErrors,
 }
 
 impl UdpStats {
+    /// Counts a received buffer.
+    pub(crate) fn count_received(&mut self, received: &Received) {
+        self.received += received.datagrams() as u64;
+        self.truncated += u64::from(received.truncated);
+    }
+
     /// Adds the counts of another socket.
     pub fn merge(&mut self, other: &UdpStats) {
-        self.merge_counts(other);
-        self.send_errors.merge_counts(&other.send_errors);
+        self.received += other.received;
+        self.truncated += other.truncated;
+        self.kernel_drops += other.kernel_drops;
+        self.sent += other.sent;
+        self.blocked += other.blocked;
+        self.icmp_errors += other.icmp_errors;
+        self.retries += other.retries;
+        self.gso_fallbacks += other.gso_fallbacks;
+        self.receive_errors += other.receive_errors;
+        let mut errors = other.send_errors;
+        for (mine, theirs) in self.send_errors.all().into_iter().zip(errors.all()) {
+            *mine += *theirs;
+        }
     }
 }
 
-stats! {
-    /// Datagrams that were handed over and not sent, by reason.
-    SendErrors {
-        /// Longer than the protocol or the path allows (EMSGSIZE).
-        too_big,
-        /// No route, or the network or host is unreachable (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
-        unreachable,
-        /// The peer has no socket on the port: the repetition also got an ICMP error
-        /// (ECONNREFUSED).
-        refused,
-        /// No memory, or a full queue of the device (ENOBUFS, ENOMEM).
-        no_memory,
-        /// Forbidden by a firewall or for lack of rights (EPERM, EACCES).
-        forbidden,
-        /// The address is invalid for this socket (EINVAL, EAFNOSUPPORT, EDESTADDRREQ, EISCONN,
-        /// EADDRNOTAVAIL).
-        bad_address,
-        /// Any other reason.
-        other,
-    }
+/// Datagrams that were handed over and not sent, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SendErrors {
+    /// Longer than the protocol or the path allows (EMSGSIZE).
+    pub too_big: u64,
+    /// No route, or the network or host is unreachable (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+    pub unreachable: u64,
+    /// The peer has no socket on the port: the repetition also got an ICMP error
+    /// (ECONNREFUSED).
+    pub refused: u64,
+    /// No memory, or a full queue of the device (ENOBUFS, ENOMEM).
+    pub no_memory: u64,
+    /// Forbidden by a firewall or for lack of rights (EPERM, EACCES).
+    pub forbidden: u64,
+    /// The address is invalid for this socket (EINVAL, EAFNOSUPPORT, EDESTADDRREQ, EISCONN,
+    /// EADDRNOTAVAIL).
+    pub bad_address: u64,
+    /// Any other reason.
+    pub other: u64,
 }
 
 impl SendErrors {
+    fn all(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.too_big,
+            &mut self.unreachable,
+            &mut self.refused,
+            &mut self.no_memory,
+            &mut self.forbidden,
+            &mut self.bad_address,
+            &mut self.other,
+        ]
+    }
+
     pub(crate) fn count(&mut self, errno: i32, datagrams: u64) {
         let counter = match errno {
             libc::EMSGSIZE => &mut self.too_big,
@@ -235,14 +231,8 @@ impl SendErrors {
     }
 
     /// All of them.
-    pub fn total(&self) -> u64 {
-        self.too_big
-            + self.unreachable
-            + self.refused
-            + self.no_memory
-            + self.forbidden
-            + self.bad_address
-            + self.other
+    pub fn total(mut self) -> u64 {
+        self.all().into_iter().map(|counter| *counter).sum()
     }
 }
 
@@ -252,8 +242,9 @@ mod tests {
 
     #[test]
     fn segments_cover_the_data() {
-        let from = "127.0.0.1:9".parse().unwrap();
-        let mut received = Received::told(RecvBuf::empty(), from, Control::default(), false);
+        let (data, from) = (RecvBuf::empty(), "127.0.0.1:9".parse().unwrap());
+        let (to, segment_bytes, traffic_class, truncated) = (None, None, None, false);
+        let mut received = Received { data, from, to, segment_bytes, traffic_class, truncated };
         assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
         received.segment_bytes = Some(4);
         assert_eq!((received.datagrams(), received.segments().count()), (1, 1));

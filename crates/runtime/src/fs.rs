@@ -21,23 +21,23 @@
 //! # }
 //! ```
 
-mod reading;
-
-pub(crate) use self::reading::{FileRead, Start};
-
 use crate::runtime::{Worker, current};
+use crate::slots::Key;
 use crate::sys::file as sys;
+use crate::task::{WaitToken, Waiter};
 use rustix::fs::{OFlags, ResolveFlags};
 use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::ffi::OsString;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Bytes that are read at once, at most 32 times between two turns of other tasks.
@@ -185,7 +185,7 @@ pub struct Listed {
 }
 
 /// A directory, opened at start: the only way to files, confined to what is beneath it. Cheap to
-/// clone, and usable on every worker.
+/// clone, and usable on every worker. Its operations panic outside a runtime.
 #[derive(Clone, Debug)]
 pub struct Dir {
     handle: Arc<Handle>,
@@ -196,8 +196,8 @@ impl Dir {
     /// it at the start of a program.
     ///
     /// # Errors
-    /// Those of open(2); ENOTDIR; a specific error if openat2(2) is refused, without which there is
-    /// no safe way to open files beneath it.
+    /// Those of open(2); ENOTDIR; a specific one if openat2(2) is refused, without which there is no safe way
+    /// to open files beneath it.
     pub fn open(path: &Path) -> io::Result<Dir> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -224,9 +224,6 @@ impl Dir {
     /// Those of openat2(2): EXDEV if the path leads out of the directory, ELOOP for a symbolic link
     /// that is not followed and for magic links, ENOENT, EACCES, EMFILE and so on. EAGAIN, which is
     /// caused by concurrent renames of directories, only after several attempts.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub async fn open_file(&self, path: &Path, symlinks: Symlinks) -> io::Result<File> {
         const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
         let (worker, resolve) = (current(), symlinks.resolve());
@@ -239,21 +236,18 @@ impl Dir {
                 opened => return self.file(worker, opened?),
             }
         }
-        worker.counters.file_jobs.add(1);
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        let opening = worker.shared.blocking.run(move || {
-            let mut opened = sys::open_at(&root.file, &path, FLAGS, resolve);
+        let opening = on_thread(&worker, move || {
+            let open = || sys::open_at(&root.file, &path, FLAGS, resolve);
             for _ in 1..OPEN_ATTEMPTS {
-                match opened {
-                    Err(error) if is_one_of(&error, &[libc::EAGAIN]) => {
-                        opened = sys::open_at(&root.file, &path, FLAGS, resolve);
-                    }
-                    _ => break,
+                match open() {
+                    Err(error) if is_one_of(&error, &[libc::EAGAIN]) => {}
+                    opened => return opened,
                 }
             }
-            opened
+            open()
         });
-        let file = opening.await??;
+        let file = opening.await?;
         self.file(worker, file)
     }
 
@@ -264,30 +258,26 @@ impl Dir {
         let ours = device == self.handle.device;
         let storage = if ours { self.handle.storage } else { Storage::Elsewhere };
         let handle = Arc::new(Handle { file, storage, device, kind });
-        Ok(File {
-            worker,
-            handle,
-            refuses_sendfile: Cell::new(false),
-            looked: Cell::new(None),
-            cached: Cell::new(None),
-        })
+        let (refuses_sendfile, looked, cached) = Default::default();
+        Ok(File { worker, handle, refuses_sendfile, looked, cached })
     }
 
     /// The content of the directory `path` (`.` is this one), sorted by name: the first `most` names.
     /// Left out are names that [`open_file`](Dir::open_file) would refuse by its policy for
     /// symbolic links, and those that disappear meanwhile.
-    ///
-    /// # Errors
-    /// As [`open_file`](Dir::open_file); ENOTDIR.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub async fn list(&self, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
-        let worker = current();
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        worker.counters.file_jobs.add(1);
-        worker.shared.blocking.run(move || list(&root.file, &path, symlinks, most)).await?
+        on_thread(&current(), move || list(&root.file, &path, symlinks, most)).await
     }
+}
+
+/// Work that may wait for a disk or a server, on a thread.
+async fn on_thread<T: Send + 'static>(
+    worker: &Worker,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    worker.counters.file_jobs.add(1);
+    worker.shared.blocking.run(work).await?
 }
 
 /// Lists a directory beneath `root`, which may wait for a disk.
@@ -319,6 +309,43 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
 }
 
+/// A read that may wait: at most `most` bytes from `offset` are appended to `bytes`. It belongs to the ring
+/// or to a thread until it is over, never to a future.
+pub(crate) struct FileRead {
+    /// Kept open until then.
+    pub(crate) on: Arc<Handle>,
+    pub(crate) offset: u64,
+    pub(crate) most: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A read that the ring has.
+struct OnRing<'a> {
+    worker: &'a Worker,
+    key: Key,
+}
+
+impl OnRing<'_> {
+    async fn ended(self) -> io::Result<(FileRead, io::Result<()>)> {
+        let ended = poll_fn(|cx| {
+            let mut token = WaitToken::default();
+            let mut waiter = Waiter::new(cx, &mut token);
+            let mut driver = self.worker.driver.borrow_mut();
+            driver.uring().map_or(Poll::Ready(None), |ring| ring.poll_read(self.key, &mut waiter))
+        });
+        ended.await.ok_or_else(|| io::Error::from_raw_os_error(libc::ECANCELED))
+    }
+}
+
+impl Drop for OnRing<'_> {
+    fn drop(&mut self) {
+        let mut driver = self.worker.driver.borrow_mut();
+        let waker = driver.uring().and_then(|ring| ring.abandon_read(self.key));
+        drop(driver);
+        drop(waker);
+    }
+}
+
 /// An open file of the current worker. Tasks may share it in an [`Rc`]; dropping it closes it, when
 /// operations that use it are over.
 pub struct File {
@@ -340,16 +367,12 @@ impl fmt::Debug for File {
 
 impl File {
     /// The current metadata.
-    ///
-    /// # Errors
-    /// Those of statx(2).
     pub async fn metadata(&self) -> io::Result<Metadata> {
         if let Some(metadata) = self.metadata_at_once() {
             return metadata;
         }
-        self.worker.counters.file_jobs.add(1);
         let handle = Arc::clone(&self.handle);
-        self.worker.shared.blocking.run(move || Metadata::of(&handle.file)).await?
+        on_thread(&self.worker, move || Metadata::of(&handle.file)).await
     }
 
     /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the
@@ -357,9 +380,6 @@ impl File {
     /// arrived when the file was checked. (An exception are bytes that epoll's receive finds behind
     /// those of the event.) `None` if the filesystem may have to call a server: use `metadata`
     /// then.
-    ///
-    /// # Errors
-    /// Those of statx(2).
     pub fn recent_metadata(&self) -> Option<io::Result<Metadata>> {
         match self.looked.get() {
             Some((round, metadata)) if round == self.worker.round() => Some(Ok(metadata)),
@@ -388,10 +408,8 @@ impl File {
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
-            let most = (len - bytes.len()).min(READ_BYTES_MAX);
-            let at = offset.saturating_add(bytes.len() as u64);
-            let before = bytes.len();
-            bytes = self.append(at, bytes, most).await?;
+            let (before, most) = (bytes.len(), (len - bytes.len()).min(READ_BYTES_MAX));
+            bytes = self.append(offset.saturating_add(before as u64), bytes, most).await?;
             if bytes.len() == before {
                 break;
             }
@@ -418,15 +436,41 @@ impl File {
         self.append_waiting(offset, bytes, most).await
     }
 
-    /// The same for bytes that are not in memory.
+    /// The same for bytes that are not in memory: on the ring, or on a thread.
     async fn append_waiting(
         &self,
         offset: u64,
         bytes: Vec<u8>,
         most: usize,
     ) -> io::Result<Vec<u8>> {
-        let read = Box::new(FileRead { on: Arc::clone(&self.handle), offset, most, bytes });
-        reading::read(&self.worker, read).await
+        let mut read = FileRead { on: Arc::clone(&self.handle), offset, most, bytes };
+        let worker = &*self.worker;
+        let started = match worker.driver.borrow_mut().uring() {
+            Some(ring) => ring.start_read(read),
+            None => Err(read),
+        };
+        read = match started {
+            Err(refused) => refused,
+            Ok(key) => {
+                let (read, ended) = OnRing { worker, key }.ended().await?;
+                match ended {
+                    Ok(()) => return Ok(read.bytes),
+                    // The ring cannot wait for every file: not for one opened with O_NONBLOCK on some older
+                    // kernels, nor on a filesystem without non-blocking reads. A thread can.
+                    Err(error)
+                        if is_one_of(&error, &[libc::EAGAIN, libc::EOPNOTSUPP, libc::EINTR]) =>
+                    {
+                        read
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        on_thread(worker, move || {
+            sys::read_at(&read.on.file, read.offset, &mut read.bytes, read.most, 0)?;
+            Ok(read.bytes)
+        })
+        .await
     }
 
     /// Rejects arguments that the ring treats differently from pread(2): an offset of -1 is the
@@ -495,8 +539,8 @@ impl Drop for File {
         // queue is full, in which case the job drops it here.
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
             let last = Arc::clone(&self.handle);
-            let _closed_anyhow =
-                self.worker.shared.blocking.run_detached(Box::new(move || drop(last)));
+            let close = Box::new(move || drop(last));
+            let _closed_anyhow = self.worker.shared.blocking.run_detached(close);
         }
         self.worker.wake_descriptor_waiters();
     }

@@ -60,24 +60,24 @@ pub(crate) enum Quarantined {
 }
 
 impl Quarantined {
-    fn len(&self) -> usize {
+    fn bytes(&self) -> &[u8] {
         match self {
-            Quarantined::Pages(pages, _) => pages.len(),
-            Quarantined::Heap(bytes) => bytes.len(),
+            // SAFETY: a mapping is initialised from the start, and not written to since its owner has
+            // released it, unless this is the error to find.
+            Quarantined::Pages(pages, _) => unsafe {
+                std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
+            },
+            Quarantined::Heap(bytes) => bytes,
         }
     }
 
     fn check(self) {
-        let what = || "freed memory".to_owned();
+        let (bytes, what) = (self.bytes(), || "freed memory".to_owned());
         match &self {
-            Quarantined::Pages(pages, poisoned) => {
-                // SAFETY: a mapping is initialised from the start, and not written to since its owner has
-                // released it, unless this is the error to find.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(pages.start().as_ptr(), pages.len()) };
+            Quarantined::Pages(_, poisoned) => {
                 poisoned.iter().for_each(|part| check(&bytes[part.clone()], what));
             }
-            Quarantined::Heap(bytes) => check(bytes, what),
+            Quarantined::Heap(_) => check(bytes, what),
         }
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn add(mut memory: Quarantined) {
             let blocks = &mut quarantine.borrow_mut().0;
             blocks.push_back(memory);
             while blocks.len() > BLOCKS_MAX
-                || blocks.iter().map(Quarantined::len).sum::<usize>() > BYTES_MAX
+                || blocks.iter().map(|memory| memory.bytes().len()).sum::<usize>() > BYTES_MAX
             {
                 freed.extend(blocks.pop_front());
             }
@@ -121,77 +121,63 @@ pub(crate) fn add(mut memory: Quarantined) {
         .map(|freed| freed.into_iter().for_each(Quarantined::check));
 }
 
-/// Verifies and frees all quarantined memory of this thread.
-///
-/// # Panics
-/// If some of it was written to.
-#[cfg(test)]
-pub(crate) fn verify() {
-    drop(QUARANTINE.replace(Quarantine(VecDeque::new())));
-}
-
-/// Each test breaks the rule on purpose, by a pointer that it kept, like a kernel that was not
+/// Each case breaks the rule on purpose, by a pointer that it kept, like a kernel that was not
 /// asked to return a buffer.
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::buf::{Pool, RecvBuf};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
-    /// A pool whose buffer was filled and released, and a pointer into the buffer.
-    fn used() -> (Rc<Pool>, *mut u8) {
-        let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
-        let id = pool.take().expect("the only buffer");
-        let address = pool.address(id);
-        drop(RecvBuf::from_pool(&pool, id, 10, 8192));
-        (pool, address)
-    }
-
-    fn write_late(address: *mut u8) {
-        // SAFETY: inside the mapping, which its pool or the quarantine still keeps.
-        unsafe { address.write(1) };
+    /// Verifies and frees all quarantined memory of this thread.
+    fn verify() {
+        drop(QUARANTINE.replace(Quarantine(VecDeque::new())));
     }
 
     #[test]
-    #[should_panic(expected = "buffer 0 of 1 was written to after its release: bytes 5000 to 5000")]
-    fn a_late_write_is_found_when_the_buffer_is_taken_again() {
-        let (pool, address) = used();
-        write_late(address.wrapping_add(5000));
-        pool.take();
-    }
-
-    #[test]
-    #[should_panic(expected = "buffer 0 of 1 was written to after its release: bytes 0 to 8191")]
-    fn a_late_write_is_found_when_the_kernel_gets_the_buffer_again() {
-        let (pool, address) = used();
-        write_late(address);
-        write_late(address.wrapping_add(8191));
-        pool.take_for_kernel(0);
-    }
-
-    #[test]
-    #[should_panic(expected = "freed memory was written to after its release: bytes 13 to 13")]
-    fn a_write_into_a_dropped_pool_is_found() {
-        let (pool, address) = used();
-        drop(pool);
-        write_late(address.wrapping_add(13));
-        verify();
-    }
-
-    #[test]
-    #[should_panic(expected = "freed memory was written to after its release: bytes 0 to 0")]
-    fn a_write_into_a_buffer_that_was_never_filled_is_found_when_its_pool_was_dropped() {
-        let pool = Rc::new(Pool::new(2, 8192).expect("memory"));
-        let address = pool.address(pool.take_for_kernel(0).expect("two buffers"));
-        drop(pool);
-        write_late(address);
-        verify();
+    fn a_late_write_is_found() {
+        // Whether the buffer was filled, where it is written to, and how that is found: the buffer is taken
+        // again, or its pool was freed.
+        type Reuse = Option<fn(&Pool) -> Option<u16>>;
+        let cases: [(bool, usize, Reuse, &str); 4] = [
+            (
+                true,
+                5000,
+                Some(Pool::take),
+                "buffer 0 of 1 was written to after its release: bytes 5000",
+            ),
+            (true, 0, Some(|pool| pool.take_for_kernel(0)), "release: bytes 0 to 0 of 8192"),
+            (true, 13, None, "freed memory was written to after its release: bytes 13 to 13"),
+            (false, 0, None, "freed memory was written to after its release: bytes 0 to 0"),
+        ];
+        for (filled, at, reuse, expected) in cases {
+            let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
+            let id = pool.take().expect("the only buffer");
+            let address = pool.address(id);
+            if filled {
+                drop(RecvBuf::from_pool(&pool, id, 10, 8192));
+            }
+            let found = catch_unwind(AssertUnwindSafe(|| {
+                let kept = reuse.map(|reuse| (reuse, Rc::clone(&pool)));
+                drop(pool);
+                // SAFETY: inside the mapping, which its pool or the quarantine still keeps.
+                unsafe { address.wrapping_add(at).write(1) };
+                match kept {
+                    Some((reuse, pool)) => drop(reuse(&pool)),
+                    None => verify(),
+                }
+            }));
+            let message = *found.expect_err(expected).downcast::<String>().expect("a message");
+            assert!(message.contains(expected), "{message}");
+        }
     }
 
     #[test]
     fn unwritten_memory_passes_and_the_quarantine_is_bounded() {
         for _ in 0..3 * BLOCKS_MAX {
-            let (pool, _) = used();
+            let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
+            drop(RecvBuf::from_pool(&pool, pool.take().expect("the only buffer"), 10, 8192));
             pool.give_back(pool.take().expect("it was released"));
             drop(pool);
             add(Quarantined::Heap(vec![1; 100]));
@@ -200,7 +186,8 @@ mod tests {
         add(Quarantined::Heap(Vec::new()));
         QUARANTINE.with_borrow(|quarantine| {
             assert!(quarantine.0.len() <= BLOCKS_MAX);
-            assert!(quarantine.0.iter().map(Quarantined::len).sum::<usize>() <= BYTES_MAX);
+            let bytes = quarantine.0.iter().map(|memory| memory.bytes().len());
+            assert!(bytes.sum::<usize>() <= BYTES_MAX);
         });
         verify();
     }

@@ -24,7 +24,7 @@
 //! 10. EMFILE on accept is an ordinary error here; the listener (`net::TcpListener`) waits.
 //! 11. An idle connection holds no receive buffer.
 //! 12. Datagrams are queued and sent whole; those that the kernel does not accept are sent again or
-//!     counted (`datagrams::Outbox`). An ICMP error ends neither receiving nor sending.
+//!     counted (`udp::Outbox`). An ICMP error ends neither receiving nor sending.
 //! 13. A file is sent in pieces, by non-blocking system calls, while it has the sending half of its
 //!     stream to itself; other sends and FIN wait behind it. A read that may wait for a disk is an
 //!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
@@ -34,27 +34,25 @@
 //! before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs
 //! while it is borrowed. A future that is dropped removes its waker.
 
-pub(crate) mod ancillary;
+mod ancillary;
 mod common;
-pub(crate) mod datagrams;
 mod epoll;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
-mod mmsg;
+mod messages;
 mod queues;
 mod sockets;
 pub(crate) mod stream;
-mod udp;
+pub(crate) mod udp;
 mod uring;
 
 pub(crate) use self::common::{DriverSetup, Side, errno};
 
 use self::common::closed;
-use self::datagrams::UdpSetup;
 use self::epoll::Epoll;
 use self::sockets::{Entry, Sockets};
 use self::stream::{Sending, Stream, StreamRef};
-use self::udp::Udp;
+use self::udp::{Udp, UdpSetup};
 use self::uring::Uring;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
@@ -306,38 +304,23 @@ impl Driver {
         while udp.outbox.take(batch) {
             engine.send_datagrams(key, udp);
         }
-        if !batch.is_empty() {
+        self.poll_outbox(key, waiter, |_| batch.is_empty())
+    }
+
+    /// Ready if `done`; otherwise waits until datagrams are with the kernel or were counted as not sent.
+    pub(crate) fn poll_outbox(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        done: impl FnOnce(&Udp) -> bool,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        let done = done(udp);
+        if !done {
             udp.outbox.waiters.add(waiter);
         }
         engine.await_datagrams_sent(key, udp)?;
-        if batch.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    /// Ready when `poll_send_batch` would take a datagram.
-    pub(crate) fn poll_datagrams_ready(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = self.udp(key)?;
-        if udp.outbox.has_room() {
-            return Poll::Ready(Ok(()));
-        }
-        udp.outbox.waiters.add(waiter);
-        engine.await_datagrams_sent(key, udp)?;
-        Poll::Pending
-    }
-
-    /// Ready once every datagram that was taken is with the kernel, or was counted as not sent.
-    pub(crate) fn poll_datagrams_sent(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = self.udp(key)?;
-        let polled = udp.outbox.poll_settled(waiter);
-        engine.await_datagrams_sent(key, udp)?;
-        polled.map(Ok)
+        if done { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// The counters of a datagram socket.
@@ -424,7 +407,7 @@ impl Driver {
             }
         } else if let Ok((udp, engine)) = self.udp(key) {
             udp.outbox.closing = true;
-            if udp.must_linger() {
+            if !udp.is_settled() {
                 let _gone_with_the_socket = engine.await_datagrams_sent(key, udp);
                 return self.sockets.linger(key);
             }

@@ -1,11 +1,84 @@
-//! A datagram socket.
+//! A datagram socket on either engine: its setup, and the datagrams to send.
 
-use super::datagrams::{Outbox, UdpSetup};
+use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, decode_address, decode_control};
 use super::epoll::EpollUdp;
-use super::uring::UringUdp;
-use crate::datagram::UdpStats;
+use super::uring::{DatagramMemory, UringUdp};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::datagram::{Datagram, Received, UdpStats};
 use crate::task::WaitQueue;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+/// Datagrams that one `recv_batch` delivers at most, and one recvmmsg(2) or sendmmsg(2) carries.
+pub(crate) const BATCH_MAX: usize = 64;
+/// Unsent datagrams of a socket at which `send_batch` waits.
+const QUEUED_MAX: usize = 1024;
+/// Unsent bytes of a socket at which `send_batch` waits. While there are fewer, one further datagram of
+/// any size is accepted.
+const QUEUED_BYTES_MAX: usize = 1024 * 1024;
+
+/// Segments the kernel cuts one buffer into at most: UDP_MAX_SEGMENTS, 64 until Linux 6.9.
+const SEGMENTS_MAX: usize = 64;
+/// Bytes of one buffer the kernel cuts at most: the longest UDP payload on IPv4.
+const SEGMENTED_BYTES_MAX: usize = 65_507;
+
+/// The setup of a UDP socket.
+#[derive(Clone, Debug)]
+pub(crate) struct UdpSetup {
+    /// The peer of a connected socket.
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) ipv6: bool,
+    /// The kernel reports ancillary data of each datagram.
+    pub(crate) ancillary: bool,
+    /// Traffic class of datagrams that ask for no ECN codepoint: the DSCP in the upper six bits.
+    pub(crate) traffic_class: u8,
+    /// Longest datagram received whole.
+    pub(crate) buffer_bytes: usize,
+    pub(crate) buffer_count: u16,
+    /// io_uring: single-shot receives in flight; 0 is one multishot receive.
+    pub(crate) pending: u32,
+    /// recvmmsg(2) and sendmmsg(2) instead of one system call per datagram.
+    pub(crate) batch: bool,
+    /// The kernel knows UDP_SEGMENT.
+    pub(crate) segmentation: bool,
+}
+
+impl UdpSetup {
+    /// True if a receive needs neither the sender's address nor ancillary data.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.peer.is_some() && !self.ancillary
+    }
+
+    /// Bytes of a socket address and of ancillary data that a receive asks for.
+    pub(crate) fn name_and_control_bytes(&self) -> (usize, usize) {
+        let name = if self.peer.is_some() { 0 } else { NAME_BYTES };
+        (name, if self.ancillary { RECV_CONTROL_BYTES } else { 0 })
+    }
+
+    /// A datagram as the kernel reports it; `None` if its sender cannot be read.
+    pub(crate) fn received(
+        &self,
+        data: RecvBuf,
+        name: &[u8],
+        control: &[u8],
+        truncated: bool,
+    ) -> Option<Received> {
+        let from = self.peer.or_else(|| decode_address(name))?;
+        let Control { local: to, segment_bytes, traffic_class } = decode_control(control);
+        Some(Received { data, from, to, segment_bytes, traffic_class, truncated })
+    }
+
+    /// What the kernel needs of a datagram beside payload and destination.
+    pub(crate) fn control_for(&self, datagram: &Datagram) -> Control {
+        Control {
+            local: datagram.from,
+            segment_bytes: datagram.segment_bytes,
+            traffic_class: datagram.ecn.map(|ecn| self.traffic_class | ecn as u8),
+        }
+    }
+}
 
 /// A datagram socket.
 pub(crate) struct Udp {
@@ -24,7 +97,7 @@ impl Udp {
     pub(crate) fn new(
         socket: OwnedFd,
         setup: UdpSetup,
-        uring: UringUdp,
+        uring: DatagramMemory,
         epoll: EpollUdp,
     ) -> Box<Udp> {
         Box::new(Udp {
@@ -32,8 +105,8 @@ impl Udp {
             stats: UdpStats::default(),
             receive_waiters: WaitQueue::default(),
             outbox: Outbox::new(setup.segmentation),
+            uring: UringUdp::new(uring, &setup),
             setup,
-            uring,
             epoll,
         })
     }
@@ -42,8 +115,238 @@ impl Udp {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// True while a closed socket still has datagrams to send.
-    pub(crate) fn must_linger(&self) -> bool {
-        !self.outbox.is_settled()
+    /// True when every datagram is with the kernel, or counted as not sent. A closed socket lingers
+    /// until then.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.outbox.is_empty() && !self.uring.is_sending()
+    }
+}
+
+/// ICMP errors as connected sockets report them: icmp_err_convert in the kernel. EMSGSIZE is not
+/// among them, as it nearly always concerns the datagram being sent.
+pub(crate) fn is_icmp_error(errno: i32) -> bool {
+    [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EPROTO,
+    ]
+    .contains(&errno)
+}
+
+/// A datagram that waits to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) datagram: Datagram,
+    /// It was handed to the kernel before, and an ICMP error came in its place.
+    retried: bool,
+}
+
+/// Datagrams that are not with the kernel.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    queue: VecDeque<Outgoing>,
+    bytes: usize,
+    segmentation: bool,
+    /// The program has closed the socket, and its datagrams are still being sent.
+    pub(crate) closing: bool,
+    pub(crate) waiters: WaitQueue,
+}
+
+impl Outbox {
+    fn new(segmentation: bool) -> Outbox {
+        let (queue, waiters) = (VecDeque::new(), WaitQueue::default());
+        Outbox { queue, bytes: 0, segmentation, closing: false, waiters }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// True if there is more than one datagram to send: several, or one that the kernel is to cut.
+    pub(crate) fn has_several(&self) -> bool {
+        let cut = |outgoing: &Outgoing| outgoing.datagram.segment_bytes.is_some();
+        self.queue.len() > 1 || self.queue.front().is_some_and(cut)
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        self.queue.clear();
+        self.bytes = 0;
+    }
+
+    /// The datagrams to submit, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
+        self.queue.iter().map(|outgoing| &outgoing.datagram)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() < QUEUED_MAX && self.bytes < QUEUED_BYTES_MAX
+    }
+
+    /// Takes as many datagrams from the front of `batch` as there is room for; false if none.
+    pub(crate) fn take(&mut self, batch: &mut Vec<Datagram>) -> bool {
+        let mut taken = 0;
+        while taken < batch.len() && self.has_room() {
+            let datagram = std::mem::replace(&mut batch[taken], Datagram::new(""));
+            self.accept(datagram);
+            taken += 1;
+        }
+        batch.drain(..taken);
+        taken > 0
+    }
+
+    fn accept(&mut self, mut datagram: Datagram) {
+        let bytes = datagram.data.len();
+        let segment_bytes = datagram.segment_bytes.map_or(0, usize::from);
+        if segment_bytes == 0 || segment_bytes >= bytes {
+            datagram.segment_bytes = None;
+        }
+        let piece_bytes = match datagram.segment_bytes {
+            None => bytes,
+            Some(_) if !self.segmentation => segment_bytes,
+            Some(_) => (SEGMENTED_BYTES_MAX / segment_bytes).clamp(1, SEGMENTS_MAX) * segment_bytes,
+        };
+        self.bytes += bytes;
+        if piece_bytes >= bytes {
+            self.queue.push_back(Outgoing { datagram, retried: false });
+        } else {
+            self.queue.extend(cut(&datagram, piece_bytes));
+        }
+    }
+
+    /// The next datagram to submit. None may be submitted before the outcome of those before it is
+    /// known: one that is refused goes again before all others.
+    pub(crate) fn pop(&mut self) -> Option<Outgoing> {
+        let outgoing = self.queue.pop_front()?;
+        self.bytes -= outgoing.datagram.data.len();
+        Some(outgoing)
+    }
+
+    fn put_back(&mut self, outgoing: Outgoing) {
+        self.bytes += outgoing.datagram.data.len();
+        self.queue.push_front(outgoing);
+    }
+
+    /// The kernel refused it: it is sent again before all newer ones, or counted as lost. True if the
+    /// next one has to wait for room in the send buffer.
+    pub(crate) fn refuse(
+        &mut self,
+        mut outgoing: Outgoing,
+        errno: i32,
+        stats: &mut UdpStats,
+    ) -> bool {
+        // EIO: the device cannot checksum the segments. EINVAL and, since Linux 6.14, EMSGSIZE: the
+        // kernel does not cut this one, as when a segment is larger than the path MTU.
+        let not_cut = matches!(errno, libc::EIO | libc::EINVAL | libc::EMSGSIZE);
+        if let Some(segment_bytes) = outgoing.datagram.segment_bytes.filter(|_| not_cut) {
+            stats.gso_fallbacks += 1;
+            self.segmentation &= errno != libc::EIO;
+            let pieces = cut(&outgoing.datagram, segment_bytes.into());
+            pieces.rev().for_each(|piece| self.put_back(piece));
+        } else if errno == libc::EAGAIN {
+            stats.blocked += 1;
+            self.put_back(outgoing);
+        } else if is_icmp_error(errno) && !outgoing.retried {
+            stats.icmp_errors += 1;
+            stats.retries += 1;
+            outgoing.retried = true;
+            self.put_back(outgoing);
+        } else {
+            stats.send_errors.count(errno, outgoing.datagram.datagrams() as u64);
+        }
+        errno == libc::EAGAIN
+    }
+}
+
+/// Cuts a datagram into pieces of `piece_bytes` (not 0), which share one copy of its bytes. Pieces longer
+/// than a segment are left to the kernel to cut further.
+fn cut(datagram: &Datagram, piece_bytes: usize) -> impl DoubleEndedIterator<Item = Outgoing> {
+    let bytes: Rc<[u8]> = Rc::from(datagram.data.as_slice());
+    let Datagram { to, from, segment_bytes, ecn, .. } = *datagram;
+    (0..bytes.len().div_ceil(piece_bytes)).map(move |number| {
+        let start = number * piece_bytes;
+        let data = SendBuf::shared(Rc::clone(&bytes), start..start + piece_bytes);
+        let segment_bytes = segment_bytes.filter(|segment| usize::from(*segment) < data.len());
+        Outgoing { datagram: Datagram { data, to, from, segment_bytes, ecn }, retried: false }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Empties the outbox, with every buffer refused by `errno` first, and returns all segments.
+    fn segments_sent(outbox: &mut Outbox, refuse_with: Option<i32>) -> Vec<Vec<u8>> {
+        let mut segments = Vec::new();
+        while let Some(outgoing) = outbox.pop() {
+            let segment_bytes = outgoing.datagram.segment_bytes;
+            if let Some(errno) = refuse_with.filter(|_| segment_bytes.is_some()) {
+                outbox.refuse(outgoing, errno, &mut UdpStats::default());
+                continue;
+            }
+            let data = outgoing.datagram.data.as_slice();
+            let size = segment_bytes.map_or(data.len().max(1), usize::from);
+            assert!(data.len() <= SEGMENTED_BYTES_MAX || segment_bytes.is_none());
+            assert!(data.len().div_ceil(size) <= SEGMENTS_MAX);
+            segments.extend(data.chunks(size).map(<[u8]>::to_vec));
+        }
+        assert_eq!(outbox.bytes, 0);
+        segments
+    }
+
+    proptest! {
+        /// The same segments go out in the same order, regardless of what the kernel cuts and refuses.
+        #[test]
+        fn segmentation_loses_and_reorders_nothing(
+            bytes in 1usize..200_000, segment in 1u16..9000, supported: bool,
+            refuse_with in prop_oneof![
+                Just(None), Just(Some(libc::EIO)), Just(Some(libc::EINVAL)), Just(Some(libc::EMSGSIZE))
+            ],
+        ) {
+            let bytes = bytes.min(usize::from(segment) * 500);
+            let data: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
+            let expected: Vec<_> = data.chunks(segment.into()).map(<[u8]>::to_vec).collect();
+            let mut outbox = Outbox::new(supported);
+            let segment_bytes = Some(segment);
+            let mut batch = vec![Datagram { segment_bytes, ..Datagram::new(data) }];
+            prop_assert!(outbox.take(&mut batch));
+            prop_assert!(batch.is_empty());
+            prop_assert_eq!(segments_sent(&mut outbox, refuse_with), expected);
+        }
+    }
+
+    /// Regression: when the first of two retries was refused again, it was sent behind the second.
+    #[test]
+    fn what_is_refused_goes_first_and_keeps_its_place() {
+        let mut outbox = Outbox::new(true);
+        let mut stats = UdpStats::default();
+        let cut = Datagram { segment_bytes: Some(1), ..Datagram::new(vec![0, 1]) };
+        outbox.take(&mut vec![cut, Datagram::new(vec![2])]);
+        for errno in [libc::EINVAL, libc::EAGAIN, libc::EAGAIN, libc::ECONNREFUSED] {
+            let outgoing = outbox.pop().unwrap();
+            assert_eq!(outbox.refuse(outgoing, errno, &mut stats), errno == libc::EAGAIN);
+        }
+        let left: Vec<_> = outbox.iter().map(|datagram| datagram.data.as_slice()[0]).collect();
+        assert_eq!(left, [0, 1, 2]);
+        assert_eq!((stats.blocked, stats.icmp_errors, stats.retries), (2, 1, 1));
+        // The second ICMP error in its place is final.
+        let again = outbox.pop().unwrap();
+        outbox.refuse(again, libc::ECONNREFUSED, &mut stats);
+        assert_eq!((stats.send_errors.refused, stats.send_errors.total()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_queued_is_bounded() {
+        for (bytes, room) in [(1, QUEUED_MAX), (60_000, QUEUED_BYTES_MAX.div_ceil(60_000))] {
+            let mut outbox = Outbox::new(true);
+            let mut batch: Vec<_> = (0..=room).map(|_| Datagram::new(vec![0; bytes])).collect();
+            outbox.take(&mut batch);
+            assert_eq!(batch.len(), 1);
+            assert!(!outbox.has_room() && !outbox.take(&mut batch));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::names::bind_first;
 use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
-use crate::driver::Side;
+use crate::driver::{Driver, Side};
 use crate::event::Event;
 use crate::race;
 use crate::runtime::{Worker, current};
@@ -18,7 +18,6 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// Connections in a row that cannot be accepted for a reason of their own, before accepting pauses.
@@ -71,9 +70,6 @@ impl ListenOptions {
     /// distributes connections by a hash of the addresses. Port 0 picks one free port. If the
     /// address is in use, binding is retried for 100 ms, because that of a killed io_uring process
     /// is freed late; not on a serving worker, which must not block.
-    ///
-    /// # Errors
-    /// When the address cannot be bound; the message names it.
     pub fn bind(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundListener>> {
         let in_context = |error: io::Error| {
             io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
@@ -97,11 +93,8 @@ impl ListenOptions {
         Ok(sockets.into_iter().map(|socket| BoundListener { socket, address: bound }).collect())
     }
 
-    /// Takes over a listening socket for `workers`, which share it: one that systemd passes, say. Its
-    /// backlog stays as it is.
-    ///
-    /// # Errors
-    /// When it is no listening Internet socket, or descriptors have run out.
+    /// Takes over a listening Internet socket for `workers`, which share it: one that systemd passes, say.
+    /// Its backlog stays as it is.
     pub fn adopt(
         &self,
         listener: std::net::TcpListener,
@@ -144,13 +137,13 @@ pub struct BoundListener {
 }
 
 impl BoundListener {
-    /// The address it is bound to, with the port the kernel chose.
+    /// The address, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// A listening TCP socket of the current worker.
+/// A listening TCP socket of the current worker. Its constructors panic outside a runtime.
 pub struct TcpListener {
     acceptor: Acceptor,
     address: SocketAddr,
@@ -178,12 +171,6 @@ impl fmt::Debug for TcpListener {
 impl TcpListener {
     /// Binds and listens with the default [`ListenOptions`]. A name that is no address blocks on the
     /// system's resolver, and its first address that can be bound is taken.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let mut bound = bind_first(address, |address| ListenOptions::default().bind(address, 1))?;
         match bound.pop() {
@@ -193,12 +180,6 @@ impl TcpListener {
     }
 
     /// Adds a socket that was bound beforehand to the current worker.
-    ///
-    /// # Errors
-    /// When the engine cannot register it.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_bound(bound: BoundListener) -> io::Result<TcpListener> {
         let acceptor = Acceptor::new(OwnedFd::from(bound.socket), false)?;
         Ok(TcpListener { acceptor, address: bound.address })
@@ -207,12 +188,6 @@ impl TcpListener {
     /// Adds a listening socket of the standard library to the current worker. Accepted connections
     /// inherit its options, such as TCP_NODELAY: set it, or call
     /// [`set_nodelay`](TcpStream::set_nodelay) on each.
-    ///
-    /// # Errors
-    /// When the engine cannot register it, or it is no Internet socket.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         let address = listener.local_addr()?;
         Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener), false)?, address })
@@ -237,9 +212,6 @@ impl TcpListener {
     }
 
     /// Like [`accept`](Self::accept), with the address of the peer, which takes a system call of its own.
-    ///
-    /// # Errors
-    /// As [`accept`](Self::accept).
     pub async fn accept_from(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
             let stream = self.accept().await?;
@@ -285,17 +257,12 @@ impl Acceptor {
     pub(super) async fn accept(&self) -> io::Result<TcpStream> {
         loop {
             if !self.has_memory() {
-                self.wait_for_memory(&"less than 16 MiB of memory is left").await;
+                self.stall(Event::MemoryShort, &"less than 16 MiB of memory is left").await;
                 continue;
             }
             let mut accept = Operation::new(&self.worker, self.key, Side::Receive);
-            let accepted = poll_fn(|cx| match self.worker.executor.spend() {
-                true => accept.poll(cx, |driver, key, waiter| driver.poll_accept(key, waiter)),
-                false => {
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                }
-            });
+            self.worker.executor.spend_or_yield().await;
+            let accepted = poll_fn(|cx| accept.poll(cx, Driver::poll_accept));
             match accepted.await {
                 Ok(socket) => {
                     self.broken.set(0);
@@ -303,15 +270,15 @@ impl Acceptor {
                     return Ok(TcpStream::new(Rc::clone(&self.worker), stream));
                 }
                 Err(error) => match error.raw_os_error().unwrap_or(0) {
-                    libc::EMFILE | libc::ENFILE => self.wait_for_descriptors(&error).await,
+                    libc::EMFILE | libc::ENFILE => self.stall(Event::AcceptStalled, &error).await,
                     // The machine or its memory is too short for another socket.
-                    libc::ENOBUFS | libc::ENOMEM => self.wait_for_memory(&error).await,
+                    libc::ENOBUFS | libc::ENOMEM => self.stall(Event::MemoryShort, &error).await,
                     errno if BROKEN.contains(&errno) => {
                         // A filter or a firewall may refuse every connection.
                         self.broken.set(self.broken.get() + 1);
                         if self.broken.get() >= BROKEN_MAX {
                             self.broken.set(0);
-                            self.wait_for_descriptors(&error).await;
+                            self.stall(Event::AcceptStalled, &error).await;
                         }
                     }
                     _ => return Err(error),
@@ -333,21 +300,16 @@ impl Acceptor {
         fits
     }
 
-    async fn wait_for_memory(&self, reason: &dyn fmt::Display) {
-        if !self.told_of_memory.replace(true) {
-            self.worker.notice(Event::MemoryShort(reason.to_string()));
+    /// Waits until a descriptor of this worker is closed, or for a while; says why once for each reason.
+    async fn stall(&self, event: fn(String) -> Event, reason: &dyn fmt::Display) {
+        let event = event(reason.to_string());
+        let told = match event {
+            Event::MemoryShort(_) => &self.told_of_memory,
+            _ => &self.told_of_descriptors,
+        };
+        if !told.replace(true) {
+            self.worker.notice(event);
         }
-        self.wait_for_a_close().await;
-    }
-
-    async fn wait_for_descriptors(&self, reason: &dyn fmt::Display) {
-        if !self.told_of_descriptors.replace(true) {
-            self.worker.notice(Event::AcceptStalled(reason.to_string()));
-        }
-        self.wait_for_a_close().await;
-    }
-
-    async fn wait_for_a_close(&self) {
         self.worker.counters.accept_stalls.add(1);
         let _either = race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await;
     }

@@ -4,7 +4,7 @@ use super::names::bind_first;
 use super::{BoundUdp, Operation, UdpOptions, close, with_fd, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::datagrams::BATCH_MAX;
+use crate::driver::udp::{BATCH_MAX, Udp};
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 /// Datagrams come and go in batches, whose vectors the program keeps and uses again. All methods
 /// take `&self`, so one task may receive while another sends. Dropping the socket closes it:
 /// pending operations end, what was handed over is still sent within the linger limit of the
-/// runtime.
+/// runtime. Sockets are made inside a runtime: the constructors panic elsewhere.
 ///
 /// ```no_run
 /// # async fn reflect() -> std::io::Result<()> {
@@ -61,34 +61,18 @@ impl fmt::Debug for UdpSocket {
 impl UdpSocket {
     /// Binds `address` with the default [`UdpOptions`]. A name that is no address blocks on the system's
     /// resolver, and its first address that can be bound is taken.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         UdpSocket::from_bound(bind_first(address, |it| UdpOptions::default().bind(it))?)
     }
 
-    /// A socket with the default [`UdpOptions`] that sends to, and receives from, `peer` alone.
-    ///
-    /// # Errors
-    /// When there is no route to the peer.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
+    /// A socket with the default [`UdpOptions`] that sends to, and receives from, `peer` alone. Fails
+    /// without a route to it.
     pub fn connect(peer: SocketAddr) -> io::Result<UdpSocket> {
         UdpSocket::from_bound(UdpOptions::default().connect(None, peer)?)
     }
 
-    /// Takes a socket that was set up beforehand into the current worker.
-    ///
-    /// # Errors
-    /// When the engine cannot register it, or has no memory for its buffers.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
+    /// Takes a socket that was set up beforehand into the current worker. Fails when there is no memory
+    /// for its buffers.
     pub fn from_bound(bound: BoundUdp) -> io::Result<UdpSocket> {
         let BoundUdp { socket, local, setup, .. } = bound;
         let (worker, peer) = (current(), setup.peer);
@@ -99,12 +83,6 @@ impl UdpSocket {
 
     /// Adds a bound socket of the standard library to the current worker, with the default
     /// [`UdpOptions`]; see [`UdpOptions::from_std`].
-    ///
-    /// # Errors
-    /// As [`UdpOptions::from_std`] and [`from_bound`](Self::from_bound).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         UdpSocket::from_bound(UdpOptions::default().from_std(socket)?)
     }
@@ -131,16 +109,14 @@ impl UdpSocket {
     }
 
     /// Like [`recv_batch`](Self::recv_batch), for hand-written futures. Of several tasks that call
-    /// this, the last one is woken.
-    ///
-    /// # Errors
-    /// The error that makes the socket itself fail, once.
+    /// this, the last one is woken. [`cancel`](Self::cancel) does not end it.
     pub fn poll_recv_batch(
         &self,
         cx: &mut Context<'_>,
         into: &mut Vec<Received>,
     ) -> Poll<io::Result<usize>> {
-        if !self.spend(cx) {
+        if !self.worker.executor.spend() {
+            cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let mut token = self.recv_token.take();
@@ -154,9 +130,6 @@ impl UdpSocket {
     }
 
     /// The next datagram. [`recv_batch`](Self::recv_batch) costs less when there are many.
-    ///
-    /// # Errors
-    /// As [`recv_batch`](Self::recv_batch).
     pub async fn recv_from(&self) -> io::Result<Received> {
         let mut one = Vec::with_capacity(1);
         self.recv_at_most(1, &mut one).await?;
@@ -186,7 +159,7 @@ impl UdpSocket {
         .await
     }
 
-    /// Polls an operation that waits for one side of the socket, within the task's budget: otherwise a
+    /// Does an operation that waits for one side of the socket, within the task's budget: otherwise a
     /// path as fast as the program would monopolise the thread.
     async fn until_ready<T>(
         &self,
@@ -195,28 +168,25 @@ impl UdpSocket {
     ) -> io::Result<T> {
         let cancels = self.cancels.get();
         let mut operation = Operation::new(&self.worker, self.key, side);
+        self.worker.executor.spend_or_yield().await;
         poll_fn(|cx| {
             if self.cancels.get() != cancels {
                 return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
             }
-            match self.spend(cx) {
-                true => operation.poll(cx, &mut ask),
-                false => Poll::Pending,
-            }
+            operation.poll(cx, &mut ask)
         })
         .await
     }
 
     /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
     /// in `batch`. For a sender with a schedule that must not wait for one socket.
-    ///
-    /// # Errors
-    /// When the engine has lost the socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         let context = Context::from_waker(Waker::noop());
         let mut send = Operation::new(&self.worker, self.key, Side::Send);
-        match send.poll(&context, |driver, key, waiter| driver.poll_send_batch(key, waiter, batch))
-        {
+        let ask = |driver: &mut Driver, key, waiter: &mut Waiter<'_>| {
+            driver.poll_send_batch(key, waiter, batch)
+        };
+        match send.poll(&context, ask) {
             Poll::Ready(taken) => taken,
             Poll::Pending => Ok(()),
         }
@@ -224,36 +194,31 @@ impl UdpSocket {
 
     /// Ready when the socket can hold another datagram: then [`try_send_batch`](Self::try_send_batch)
     /// takes at least one.
-    ///
-    /// # Errors
-    /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn send_ready(&self) -> io::Result<()> {
-        self.until_ready(Side::Send, Driver::poll_datagrams_ready).await
+        self.until_outbox(|udp| udp.outbox.has_room()).await
+    }
+
+    async fn until_outbox(&self, is_ready: fn(&Udp) -> bool) -> io::Result<()> {
+        self.until_ready(Side::Send, |driver, key, waiter| {
+            driver.poll_outbox(key, waiter, is_ready)
+        })
+        .await
     }
 
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while
     /// it waits drops the datagram; a batch keeps it.
-    ///
-    /// # Errors
-    /// As [`send_batch`](Self::send_batch).
     pub async fn send_to(&self, data: impl Into<SendBuf>, to: SocketAddr) -> io::Result<()> {
         self.send_batch(&mut vec![Datagram::to(to, data)]).await
     }
 
     /// Sends one datagram to the peer of a connected socket, like [`send_to`](Self::send_to).
-    ///
-    /// # Errors
-    /// As [`send_batch`](Self::send_batch).
     pub async fn send(&self, data: impl Into<SendBuf>) -> io::Result<()> {
         self.send_batch(&mut vec![Datagram::new(data)]).await
     }
 
     /// Returns when the kernel has accepted, or finally refused, all sent datagrams.
-    ///
-    /// # Errors
-    /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn flush(&self) -> io::Result<()> {
-        self.until_ready(Side::Send, Driver::poll_datagrams_sent).await
+        self.until_outbox(Udp::is_settled).await
     }
 
     /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No
@@ -267,10 +232,7 @@ impl UdpSocket {
 
     /// From now on the kernel drops all arriving datagrams, and counts them among its drops. Queued
     /// ones can still be received, so that a service can end with all of them answered or counted.
-    /// This cannot be undone.
-    ///
-    /// # Errors
-    /// When the kernel refuses the filter (no memory).
+    /// This cannot be undone. Fails without memory for the filter.
     pub fn stop_receiving(&self) -> io::Result<()> {
         // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
         const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -279,23 +241,10 @@ impl UdpSocket {
     }
 
     /// The counts of the socket so far, including the drops that the kernel counted for it.
-    ///
-    /// # Errors
-    /// When the kernel does not report its drops (Linux before 4.12).
     pub fn stats(&self) -> io::Result<UdpStats> {
-        let mut stats = self.counted();
         let drops = |socket: SockRef<'_>| sys::datagram::drops(socket.as_fd());
-        stats.kernel_drops = with_socket(&self.worker, self.key, drops)?.into();
-        Ok(stats)
-    }
-
-    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
-    /// the socket and writes to it: do neither through the descriptor.
-    ///
-    /// # Panics
-    /// After the end of the runtime.
-    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        with_fd(&self.worker, self.key, f)
+        let kernel_drops = with_socket(&self.worker, self.key, drops)?.into();
+        Ok(UdpStats { kernel_drops, ..self.counted() })
     }
 
     /// The counts of the socket itself: like [`stats`](Self::stats) without a system call, and with
@@ -305,13 +254,13 @@ impl UdpSocket {
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
-    /// Takes one operation from the task's budget, or makes the task yield.
-    fn spend(&self, cx: &mut Context<'_>) -> bool {
-        let allowed = self.worker.executor.spend();
-        if !allowed {
-            cx.waker().wake_by_ref();
-        }
-        allowed
+    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
+    /// the socket and writes to it: do neither through the descriptor.
+    ///
+    /// # Panics
+    /// After the end of the runtime.
+    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        with_fd(&self.worker, self.key, f)
     }
 }
 

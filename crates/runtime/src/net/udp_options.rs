@@ -1,8 +1,7 @@
 //! How UDP sockets are set up.
 
 use super::{internet_address, patiently};
-use crate::driver::ancillary::Wanted;
-use crate::driver::datagrams::UdpSetup;
+use crate::driver::udp::UdpSetup;
 use crate::sys::datagram::{knows_segmentation, set_option};
 use crate::sys::socket::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -85,28 +84,14 @@ pub struct Granted {
 }
 
 impl UdpOptions {
-    /// A socket bound to `address`; port 0 picks a free port.
-    ///
-    /// # Errors
-    /// When an option is out of its range or refused, or the address cannot be bound; the message
-    /// names it.
+    /// A socket bound to `address`; port 0 picks a free port. An error names the option or the address.
     pub fn bind(&self, address: SocketAddr) -> io::Result<BoundUdp> {
-        self.check()?;
-        let socket = patiently(|| {
-            let socket = self.socket(address)?;
-            socket.bind(&address.into())?;
-            Ok(socket)
-        });
-        socket.and_then(|socket| self.bound(socket, None)).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot bind UDP {address}: {error}"))
-        })
+        self.open("bind UDP", address, Some(address), None)
     }
 
     /// One socket for each of `workers`, all bound to `address`; the kernel distributes datagrams
     /// by a hash of the addresses. Port 0 picks one free port.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind); also if another process has the port, shared or not.
+    /// Fails if another process has the port, shared or not.
     pub fn bind_shared(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundUdp>> {
         if address.port() != 0 && !self.reuse_port && workers > 1 {
             // SO_REUSEPORT would silently join another process of the same user; a plain bind
@@ -114,40 +99,44 @@ impl UdpOptions {
             self.bind(address)?;
         }
         let shared = UdpOptions { reuse_port: self.reuse_port || workers > 1, ..self.clone() };
-        let first = shared.bind(address)?;
-        let address = first.local;
-        let mut sockets = vec![first];
+        let mut sockets = vec![shared.bind(address)?];
         for _ in 1..workers {
-            sockets.push(shared.bind(address)?);
+            sockets.push(shared.bind(sockets[0].local)?);
         }
         Ok(sockets)
     }
 
     /// A socket that sends to, and receives from, `peer` alone; from `local`, or from wherever
-    /// the kernel chooses.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind), or when there is no route to the peer.
+    /// the kernel chooses. Fails without a route to the peer.
     pub fn connect(&self, local: Option<SocketAddr>, peer: SocketAddr) -> io::Result<BoundUdp> {
+        self.open("connect UDP to", peer, local, Some(peer))
+    }
+
+    fn open(
+        &self,
+        what: &str,
+        address: SocketAddr,
+        local: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+    ) -> io::Result<BoundUdp> {
         self.check()?;
         let socket = patiently(|| {
-            let socket = self.socket(peer)?;
+            let socket = self.socket(address)?;
             if let Some(local) = local {
                 socket.bind(&local.into())?;
             }
-            socket.connect(&peer.into())?;
+            if let Some(peer) = peer {
+                socket.connect(&peer.into())?;
+            }
             Ok(socket)
         });
-        socket.and_then(|socket| self.bound(socket, Some(peer))).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot connect UDP to {peer}: {error}"))
+        socket.and_then(|socket| self.bound(socket, peer)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
         })
     }
 
     /// A socket of the standard library, which is bound, and perhaps connected. `reuse_port` has no
     /// effect any more; the other options do.
-    ///
-    /// # Errors
-    /// When an option is out of its range or refused, or the socket is not bound.
     pub fn from_std(&self, socket: std::net::UdpSocket) -> io::Result<BoundUdp> {
         self.check()?;
         let socket = Socket::from(socket);
@@ -164,19 +153,19 @@ impl UdpOptions {
     }
 
     fn check(&self) -> io::Result<()> {
-        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        if !(16..=COALESCED_BYTES_MAX).contains(&self.buffer_bytes) {
-            return wrong(format!("buffer_bytes {}: expected 16 to 65535", self.buffer_bytes));
-        }
-        if !(4..=1 << 15).contains(&self.buffer_count) || !self.buffer_count.is_power_of_two() {
-            let count = self.buffer_count;
-            return wrong(format!("buffer_count {count}: expected a power of two from 4 to 32768"));
-        }
-        if self.pending > 4096 {
-            return wrong(format!("pending {}: expected 0 to 4096", self.pending));
-        }
-        if self.dscp > 63 {
-            return wrong(format!("dscp {}: expected 0 to 63", self.dscp));
+        let count = self.buffer_count;
+        let counts = (4..=1 << 15).contains(&count) && count.is_power_of_two();
+        let bytes = (16..=COALESCED_BYTES_MAX).contains(&self.buffer_bytes);
+        for (name, value, is_valid, expected) in [
+            ("buffer_bytes", self.buffer_bytes, bytes, "16 to 65535"),
+            ("buffer_count", count, counts, "a power of two from 4 to 32768"),
+            ("pending", self.pending, self.pending <= 4096, "0 to 4096"),
+            ("dscp", self.dscp.into(), self.dscp <= 63, "0 to 63"),
+        ] {
+            if !is_valid {
+                let what = format!("{name} {value}: expected {expected}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
         }
         Ok(())
     }
@@ -195,21 +184,14 @@ impl UdpOptions {
     /// Sets what can be set at any time. Ancillary data must be enabled before the datagram arrives.
     fn configure(&self, socket: &Socket, ipv6: bool) -> io::Result<()> {
         let fd = socket.as_fd();
-        let (level, options) = match ipv6 {
-            true => (
-                libc::IPPROTO_IPV6,
-                [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_TCLASS],
-            ),
-            false => (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_TOS]),
-        };
-        let traffic_class = self.dscp << 2;
-        for (wanted, option, value) in [
-            (self.pktinfo, options[0], 1),
-            (self.traffic_class, options[1], 1),
-            (self.dscp > 0, options[2], traffic_class.into()),
+        let level = if ipv6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+        for (wanted, v4, v6, value) in [
+            (self.pktinfo, libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, 1),
+            (self.traffic_class, libc::IP_RECVTOS, libc::IPV6_RECVTCLASS, 1),
+            (self.dscp > 0, libc::IP_TOS, libc::IPV6_TCLASS, i32::from(self.dscp << 2)),
         ] {
             if wanted {
-                set_option(fd, level, option, value)?;
+                set_option(fd, level, if ipv6 { v6 } else { v4 }, value)?;
             }
         }
         // The privileged option exceeds the limit of the system; without the right, the plain
@@ -239,7 +221,7 @@ impl UdpOptions {
         let setup = UdpSetup {
             peer,
             ipv6: local.is_ipv6(),
-            wanted: Wanted { pktinfo: self.pktinfo, gro, traffic_class: self.traffic_class },
+            ancillary: self.pktinfo || gro || self.traffic_class,
             traffic_class: self.dscp << 2,
             buffer_bytes: if gro { COALESCED_BYTES_MAX } else { self.buffer_bytes } as usize,
             buffer_count: self.buffer_count as u16,

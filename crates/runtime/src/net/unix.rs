@@ -1,4 +1,5 @@
 //! Unix sockets: streams and listeners like those of TCP. Those with an abstract name come from the standard library.
+//! Constructors panic outside a runtime.
 
 use super::listener::Acceptor;
 use super::split::{RecvHalf, SendHalf};
@@ -33,12 +34,6 @@ impl fmt::Debug for UnixListener {
 
 impl UnixListener {
     /// Binds a path, which must not exist, and listens.
-    ///
-    /// # Errors
-    /// When the path cannot be bound; the message contains it.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         let path = path.as_ref();
         let listen = || {
@@ -54,28 +49,16 @@ impl UnixListener {
     }
 
     /// Adds a listening socket of the standard library to the current worker.
-    ///
-    /// # Errors
-    /// When the engine cannot register it.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
         Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(listener), true)? })
     }
 
     /// The address it is bound to.
-    ///
-    /// # Errors
-    /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.acceptor.with_socket(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The next connection, as [`TcpListener::accept`](super::TcpListener::accept).
-    ///
-    /// # Errors
-    /// When the listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         Ok(UnixStream { stream: self.acceptor.accept().await? })
     }
@@ -99,12 +82,6 @@ impl Deref for UnixStream {
 
 impl UnixStream {
     /// Connects to the listener at this path. Waits while its backlog is full.
-    ///
-    /// # Errors
-    /// Those of connect(2).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let address = SockAddr::unix(path)?;
         loop {
@@ -120,32 +97,17 @@ impl UnixStream {
     }
 
     /// Two connected streams of the current worker.
-    ///
-    /// # Errors
-    /// Those of socketpair(2).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
         Ok((UnixStream::from_std(one)?, UnixStream::from_std(other)?))
     }
 
     /// Adds a connected socket of the standard library to the current worker.
-    ///
-    /// # Errors
-    /// Those of fcntl(2).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
         Ok(UnixStream { stream: TcpStream::from_fd(OwnedFd::from(stream), true)? })
     }
 
     /// As [`TcpStream::close`].
-    ///
-    /// # Errors
-    /// As there.
     pub async fn close(self) -> io::Result<()> {
         self.stream.close().await
     }
@@ -155,27 +117,20 @@ impl UnixStream {
         self.stream.into_split()
     }
 
-    /// The address of the other end: its path or abstract name, if it is bound to one.
-    ///
-    /// # Errors
-    /// ENOTCONN when the connection has ended.
+    /// The address of the other end: its path or abstract name, if it is bound to one. Fails with ENOTCONN
+    /// when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.socket_address(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The address of this end.
-    ///
-    /// # Errors
-    /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.socket_address(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 }
 
-/// The address of a Unix socket that the kernel reports.
-///
-/// # Errors
-/// For another kind of socket, and a path of 108 bytes, which only the kernel can represent.
+/// The address of a Unix socket that the kernel reports. Fails for another kind of socket, and for a path of
+/// 108 bytes, which only the kernel can represent.
 fn of_kernel(address: &SockAddr) -> io::Result<SocketAddr> {
     match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => SocketAddr::from_pathname(path),

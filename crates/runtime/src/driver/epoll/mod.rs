@@ -16,12 +16,11 @@ pub(super) use self::stream::EpollStream;
 pub(super) use self::udp::EpollUdp;
 
 use self::gather::Gather;
-use super::datagrams::UdpSetup;
-use super::mmsg::{RecvBatch, SendBatch};
+use super::messages::{RecvBatch, SendBatch};
 use super::sockets::{Entry, Listener, Sockets};
 use super::stream::{Stream, StreamRef};
-use super::udp::Udp;
-use super::uring::{UringUdp, WakeWatch};
+use super::udp::{Udp, UdpSetup};
+use super::uring::{DatagramMemory, WakeWatch};
 use crate::buf::{Pool, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
@@ -173,18 +172,17 @@ impl Epoll {
         socket: OwnedFd,
         setup: UdpSetup,
     ) -> io::Result<Key> {
-        let count = setup.buffer_count;
         let pools = &mut self.shared.datagrams;
-        let group = match pools.iter().position(|pool| pool.fits(&setup, count)) {
+        let group = match pools.iter().position(|pool| pool.fits(&setup)) {
             Some(group) => group,
             None if pools.len() == DATAGRAM_POOLS_MAX => return Err(too_many_geometries()),
             None => {
-                pools.push(RecvBatch::new(&setup, count)?);
+                pools.push(RecvBatch::new(&setup)?);
                 pools.len() - 1
             }
         };
         let fd = socket.as_raw_fd();
-        let udp = Udp::new(socket, setup, UringUdp::default(), EpollUdp::new(group));
+        let udp = Udp::new(socket, setup, DatagramMemory::Group(0), EpollUdp::new(group));
         let key = sockets.entries.insert(Entry::Udp(udp));
         self.register_new(sockets, fd, udp::INTEREST, key)
     }
@@ -346,7 +344,7 @@ impl Epoll {
             Some(Entry::Udp(udp)) => {
                 udp.on_event(bits, &mut self.shared, wakes);
                 let _said_later = udp.update_interest(&self.epoll, key, &self.shared);
-                udp.outbox.closing && !udp.must_linger()
+                udp.outbox.closing && udp.is_settled()
             }
             Some(Entry::Listener(listener)) => {
                 listener.ready = true;

@@ -4,9 +4,10 @@
 //! packet has left, as long as there is free space: edge-triggered, each send would cost an event.
 
 use super::Shared;
+use crate::buf::RecvBuf;
 use crate::datagram::Received;
-use crate::driver::mmsg::{Reading, Source};
-use crate::driver::udp::Udp;
+use crate::driver::common::errno;
+use crate::driver::udp::{BATCH_MAX, Udp, is_icmp_error};
 use crate::slots::Key;
 use crate::sys::poll::Epoll as EpollSet;
 use std::io;
@@ -18,26 +19,30 @@ pub(super) const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLET;
 
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
+/// The minimum number of datagrams that a receive requests. Each costs a header to prepare, so a socket
+/// on which few arrive requests few. Requesting one more than there are shows that the socket is empty.
+const ASKED_MIN: usize = 4;
+
 /// What epoll has to remember of a datagram socket.
 pub(crate) struct EpollUdp {
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
-    reading: Reading,
+    /// Set by an event, cleared by a receive that emptied the socket: one that returned fewer datagrams
+    /// than it had room for. (It may also have found an error behind the last datagram. That error
+    /// occurred during the call, so its event is still to come.) A single recvmsg(2) shows this only by
+    /// EAGAIN.
+    readable: bool,
+    /// Datagrams that the next receive requests.
+    asked: usize,
     /// The send buffer was full: EPOLLOUT reports when it is not.
     blocked: bool,
     /// EPOLLOUT is watched.
     watches_room: bool,
 }
 
-impl Default for EpollUdp {
-    fn default() -> EpollUdp {
-        EpollUdp::new(0)
-    }
-}
-
 impl EpollUdp {
-    pub(super) fn new(group: usize) -> EpollUdp {
-        EpollUdp { group, reading: Reading::new(true), blocked: false, watches_room: false }
+    pub(in crate::driver) fn new(group: usize) -> EpollUdp {
+        EpollUdp { group, readable: true, asked: ASKED_MIN, blocked: false, watches_room: false }
     }
 }
 
@@ -47,15 +52,53 @@ impl Udp {
         self.fd().unwrap_or(-1)
     }
 
+    /// Appends at most `most` datagrams to `into` and returns how many; `None` if there are none. ICMP
+    /// errors are counted and skipped.
     pub(in crate::driver) fn receive_batch(
         &mut self,
         into: &mut Vec<Received>,
         most: usize,
         shared: &mut Shared,
     ) -> Option<io::Result<usize>> {
-        let source = Source { fd: self.open_fd(), setup: &self.setup, stats: &mut self.stats };
+        let (counters, fd) = (&shared.counters, self.open_fd());
         let batch = &mut shared.datagrams[self.epoll.group];
-        self.epoll.reading.read(batch, source, into, most, &shared.counters)
+        while self.epoll.readable {
+            counters.syscalls.add(1);
+            let (before, most) = (into.len(), most.min(self.epoll.asked));
+            match batch.receive(fd, &self.setup, most, into, &counters.calls) {
+                Ok((came, asked)) => {
+                    let single = !self.setup.batch || asked == 1;
+                    self.epoll.readable = single || came == asked;
+                    // Grown immediately, as a further call costs more than headers do.
+                    let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
+                    self.epoll.asked = next.clamp(ASKED_MIN, BATCH_MAX);
+                    counters.received.add(came as u64);
+                    let short = batch.is_short();
+                    for received in &mut into[before..] {
+                        self.stats.count_received(received);
+                        if short {
+                            counters.copied_out.add(1);
+                            let data = std::mem::replace(&mut received.data, RecvBuf::empty());
+                            received.data = data.detach();
+                        }
+                    }
+                    self.stats.receive_errors += (before + came - into.len()) as u64;
+                    if into.len() > before {
+                        return Some(Ok(into.len() - before));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    counters.eagain.add(1);
+                    self.epoll.readable = false;
+                }
+                Err(error) if is_icmp_error(errno(&error)) => self.stats.icmp_errors += 1,
+                Err(error) => {
+                    self.stats.receive_errors += 1;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
     }
 
     /// Sends queued datagrams until the kernel takes no more.
@@ -70,7 +113,7 @@ impl Udp {
 
     pub(super) fn on_event(&mut self, bits: i32, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         if bits & READABLE != 0 {
-            self.epoll.reading.readable = true;
+            self.epoll.readable = true;
             self.receive_waiters.wake(wakes);
         }
         if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.epoll.blocked) {

@@ -106,8 +106,8 @@ impl Uring {
             Some(Entry::Wake(wake)) => self.torn_down && !wake.armed,
             None => false,
         };
-        if done && let Some(Entry::Udp(udp)) = sockets.remove(key) {
-            self.forget_udp(*udp);
+        if done {
+            sockets.remove(key);
         }
     }
 

@@ -7,10 +7,9 @@ use super::{Op, Uring};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
 use crate::counters::Counters;
-use crate::driver::common::closed;
-use crate::fs::{FileRead, Start, Storage};
+use crate::fs::{FileRead, Storage};
 use crate::slots::{Key, Slots};
-use crate::task::{WaitQueue, WaitToken, Waiter};
+use crate::task::Waiter;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -19,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Reads of one worker that are with the kernel; further ones wait in their tasks.
+/// Reads of one worker that are with the kernel; threads do further ones.
 const READS_MAX: usize = 256;
 
 /// The reads of one worker.
@@ -28,11 +27,10 @@ pub(super) struct Files {
     /// Those that are with the kernel; the others are complete, and their futures have not been
     /// polled.
     in_flight: usize,
-    waiters: WaitQueue,
 }
 
 struct Slot {
-    read: Box<FileRead>,
+    read: FileRead,
     ended: Option<io::Result<()>>,
     waker: Option<Waker>,
     abandoned: bool,
@@ -40,7 +38,7 @@ struct Slot {
 
 impl Files {
     pub(super) fn new(counters: &Arc<Counters>) -> Files {
-        Files { slots: Slots::counted(counters), in_flight: 0, waiters: WaitQueue::default() }
+        Files { slots: Slots::counted(counters), in_flight: 0 }
     }
 
     /// True when the kernel holds nothing of ours.
@@ -48,15 +46,8 @@ impl Files {
         self.in_flight == 0
     }
 
-    /// True if a read has to wait for others. FIFO: newcomers queue behind waiters, which are
-    /// woken when half the capacity is free.
-    fn is_full(&self) -> bool {
-        let least = if self.waiters.is_empty() { READS_MAX } else { READS_MAX / 2 + 1 };
-        self.in_flight >= least
-    }
-
     /// Frees a read without a future, with its memory.
-    pub(super) fn forget(&mut self, key: Key) {
+    fn forget(&mut self, key: Key) {
         let forgotten = self.slots.remove(key);
         #[cfg(debug_assertions)]
         forgotten.into_iter().for_each(|slot| quarantine::add(Quarantined::Heap(slot.read.bytes)));
@@ -66,15 +57,11 @@ impl Files {
 }
 
 impl Uring {
-    pub(crate) fn start_read(&mut self, mut read: Box<FileRead>, waiter: &mut Waiter<'_>) -> Start {
-        if self.torn_down {
-            return Start::NoRing(read);
+    /// Gives a read to the kernel; returns it if the ring has ended, or has enough of them.
+    pub(crate) fn start_read(&mut self, mut read: FileRead) -> Result<Key, FileRead> {
+        if self.torn_down || self.files.in_flight >= READS_MAX {
+            return Err(read);
         }
-        if self.files.is_full() {
-            self.files.waiters.add(waiter);
-            return Start::Full(read);
-        }
-        self.files.waiters.leave(waiter);
         read.bytes.reserve(read.most);
         let into = read.bytes.spare_capacity_mut().as_mut_ptr().cast();
         let fd = Fd(read.on.file.as_raw_fd());
@@ -84,46 +71,32 @@ impl Uring {
             // for that.
             entry = entry.flags(Flags::ASYNC);
         }
-        let slot = Slot { read, ended: None, waker: Some(waiter.waker()), abandoned: false };
+        let slot = Slot { read, ended: None, waker: None, abandoned: false };
         let key = self.files.slots.insert(slot);
         self.files.in_flight += 1;
         self.counters.file_operations.add(1);
         // SAFETY: the slot owns the memory that the entry names until the completion; a slot whose future
         // is gone is kept for that.
         unsafe { self.ring.push(entry.user_data(Op::File.tag(key))) };
-        Start::OnRing(key)
+        Ok(key)
     }
 
+    /// A read, and how it has ended; `None` if the ring has ended first.
     pub(crate) fn poll_read(
         &mut self,
         key: Key,
         waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<(Box<FileRead>, io::Result<()>)>> {
-        let Some(slot) = self.files.slots.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
+    ) -> Poll<Option<(FileRead, io::Result<()>)>> {
+        let Some(slot) = self.files.slots.get_mut(key) else { return Poll::Ready(None) };
+        let Some(ended) = slot.ended.take() else {
+            waiter.store(&mut slot.waker);
+            return Poll::Pending;
         };
-        match slot.ended.take() {
-            None => {
-                waiter.store(&mut slot.waker);
-                Poll::Pending
-            }
-            Some(ended) => {
-                let slot = self.files.slots.remove(key);
-                Poll::Ready(slot.map(|slot| (slot.read, ended)).ok_or_else(closed))
-            }
-        }
+        Poll::Ready(self.files.slots.remove(key).map(|slot| (slot.read, ended)))
     }
 
-    /// The future was dropped: of a read that has begun, or of one that found no room.
-    pub(crate) fn forget_read(&mut self, key: Option<Key>, token: &mut WaitToken) -> Option<Waker> {
-        match key {
-            Some(key) => self.abandon_read(key),
-            None => self.files.waiters.remove(token),
-        }
-    }
-
-    /// A read that is with the kernel is cancelled, if possible.
-    fn abandon_read(&mut self, key: Key) -> Option<Waker> {
+    /// The future was dropped. A read that is with the kernel is cancelled, if possible.
+    pub(crate) fn abandon_read(&mut self, key: Key) -> Option<Waker> {
         let slot = self.files.slots.get_mut(key)?;
         let waker = slot.waker.take();
         if slot.ended.is_some() {
@@ -137,7 +110,6 @@ impl Uring {
     }
 
     pub(super) fn abandon_files(&mut self, wakes: &mut Vec<Waker>) {
-        self.files.waiters.wake(wakes);
         let keys = self.files.slots.keys();
         keys.into_iter().for_each(|key| wakes.extend(self.abandon_read(key)));
     }
@@ -156,12 +128,9 @@ impl Uring {
         };
         slot.ended = Some(ended);
         wakes.extend(slot.waker.take());
+        self.files.in_flight -= 1;
         if slot.abandoned {
             self.files.forget(key);
-        }
-        self.files.in_flight -= 1;
-        if self.files.in_flight == READS_MAX / 2 {
-            self.files.waiters.wake(wakes);
         }
     }
 }

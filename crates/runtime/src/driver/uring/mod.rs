@@ -27,7 +27,7 @@ mod wake;
 
 pub(super) use self::listener::UringListener;
 pub(super) use self::stream::UringStream;
-pub(super) use self::udp::UringUdp;
+pub(super) use self::udp::{DatagramMemory, UringUdp};
 pub(super) use self::wake::WakeWatch;
 
 use self::files::Files;
@@ -35,8 +35,8 @@ use self::lost_events::LostEvents;
 use self::op::Op;
 use self::provided::Groups;
 use self::ring::{Completion, Enter, Ring};
-use self::udp::{RecvOp, SendOp};
-use super::mmsg::SendBatch;
+use self::udp::RecvOp;
+use super::messages::SendBatch;
 use super::sockets::{Entry, Sockets};
 use super::stream::Stream;
 use crate::buf::SendBuf;
@@ -69,12 +69,8 @@ pub(crate) struct Uring {
     groups: Groups,
     /// Memory of sendmmsg(2).
     bursts: SendBatch,
-    /// The memory of datagram operations that are with the kernel.
-    sends: Slots<Box<SendOp>>,
+    /// Single-shot receives of datagrams that are with the kernel.
     receives: Slots<Box<RecvOp>>,
-    /// Memory of completed sends, for the next ones.
-    #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
-    spare_sends: Vec<Box<SendOp>>,
     files: Files,
     /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
@@ -89,8 +85,8 @@ pub(crate) struct Uring {
     refused: u64,
     /// Streams that something waits for until their quick send is over.
     awaited: Vec<Key>,
-    /// The same as `quick` for datagrams, by operation: a key whose operation is gone has posted an error.
-    quick_datagrams: Vec<Key>,
+    /// The same as `quick` for datagrams: the socket, and which of its sends.
+    quick_datagrams: Vec<(Key, u32)>,
     quick_bytes: usize,
     /// Quick sends since the last enter, for `UringOptions::gather`.
     ungathered: u32,
@@ -127,10 +123,8 @@ impl Uring {
         let mut uring = Uring {
             ring,
             groups,
-            sends: Slots::counted(&setup.counters),
             receives: Slots::counted(&setup.counters),
             bursts: SendBatch::new(),
-            spare_sends: Vec::new(),
             files: Files::new(&setup.counters),
             completions: Vec::new(),
             arrived: Vec::new(),
@@ -388,11 +382,7 @@ impl Uring {
                 stream.sending.writable(wakes);
                 false
             }),
-            Some(Op::ReceiveDatagrams) => {
-                let Some(udp) = sockets.udp(key) else { return };
-                self.on_datagrams(key, udp, (result, flags), wakes);
-                self.remove_if_done(sockets, key);
-            }
+            Some(Op::ReceiveDatagrams) => self.on_datagrams(sockets, key, (result, flags), wakes),
             Some(Op::ReceiveDatagram) => self.on_single_datagram(sockets, key, result, wakes),
             Some(Op::SendDatagram) => self.on_datagram_sent(sockets, key, result, wakes),
             Some(Op::File) => self.on_file(key, result, wakes),
@@ -462,7 +452,6 @@ impl Uring {
         if !self.is_drained(sockets) {
             std::mem::forget(std::mem::replace(&mut self.files, Files::new(&self.counters)));
             std::mem::forget(std::mem::take(&mut sockets.entries));
-            std::mem::forget(std::mem::take(&mut self.sends));
             std::mem::forget(std::mem::take(&mut self.receives));
             self.groups.leak();
         }

@@ -18,7 +18,6 @@ pub(super) enum Op {
     Connect,
     Cancel,
     Close,
-    /// Its key names a [`super::SendOp`].
     SendDatagram,
     /// An operation on a file; its key names a slot of [`super::Files`].
     File,

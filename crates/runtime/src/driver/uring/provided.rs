@@ -52,7 +52,6 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Makes the group of the streams.
     pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Groups> {
         let (count, bytes) = (features.buffer_count, features.buffer_bytes);
         let streams = Provided::new(ring, STREAMS, count, bytes)?;
@@ -60,9 +59,6 @@ impl Groups {
     }
 
     /// The group of datagram sockets with this geometry.
-    ///
-    /// # Errors
-    /// When it is the first of its kind and cannot be made.
     pub(super) fn for_datagrams(
         &mut self,
         ring: &Ring,
@@ -70,8 +66,7 @@ impl Groups {
         bytes: usize,
     ) -> io::Result<u16> {
         let fits = |group: &&Provided| group.bytes == bytes && group.pool.count() == count.into();
-        let found = self.others.iter().find(fits);
-        if let Some(group) = found {
+        if let Some(group) = self.others.iter().find(fits) {
             return Ok(group.number);
         }
         if self.others.len() + 1 == GROUPS_MAX {
@@ -110,9 +105,9 @@ impl Groups {
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, in_transit: usize) -> bool {
-        self.others
-            .iter_mut()
-            .for_each(|group| group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4)));
+        for group in &mut self.others {
+            group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4));
+        }
         self.streams.publish_with_reserve(in_transit)
     }
 
@@ -132,10 +127,7 @@ impl Groups {
     /// nothing to receive.
     #[inline]
     pub(super) fn all_submitted(&mut self) {
-        self.streams.fed = 0;
-        for group in &mut self.others {
-            group.fed = 0;
-        }
+        self.all_mut().for_each(|group| group.fed = 0);
     }
 
     /// True if sockets wait although there are buffers, because others were served first.
@@ -143,7 +135,6 @@ impl Groups {
         self.all().any(|group| group.with_kernel > 0 && !group.starved.is_empty())
     }
 
-    /// True if a socket waits for a buffer of any group.
     pub(super) fn any_starved(&self) -> bool {
         self.all().any(|group| !group.starved.is_empty())
     }
@@ -156,8 +147,7 @@ impl Groups {
     /// Buffers with readers, of all groups.
     #[inline]
     pub(super) fn buffers_in_use(&self) -> usize {
-        let others = self.others.iter().map(|group| group.pool.in_use());
-        self.streams.pool.in_use() + others.sum::<usize>()
+        self.all().map(|group| group.pool.in_use()).sum()
     }
 
     /// Keeps the memory mapped for ever: for a kernel that may still write into it.
@@ -173,7 +163,10 @@ pub(super) struct Provided {
     pool: Rc<Pool>,
     /// Bytes of a buffer that the kernel may fill.
     bytes: usize,
-    ring: BufferRing,
+    /// The ring through which the kernel takes buffers: entries in memory we share with it, as many as there
+    /// are buffers, and a tail that only we move.
+    entries: Mapping,
+    tail: u16,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
     /// With fewer, they are given further ones.
@@ -186,66 +179,27 @@ pub(super) struct Provided {
     pub(super) starved: Starved,
 }
 
-/// The ring through which the kernel takes buffers: entries in memory we share with it, and a
-/// tail that only we move.
-struct BufferRing {
-    entries: Mapping,
-    mask: u16,
-    tail: u16,
-}
-
-impl BufferRing {
-    /// Makes a ring of `count` entries (a power of two) and registers it for a group.
-    fn register(ring: &Ring, group: u16, count: u16) -> io::Result<BufferRing> {
+impl Provided {
+    fn new(ring: &Ring, number: u16, count: u16, bytes: usize) -> io::Result<Provided> {
+        // Whole cache lines, so that no two buffers share one.
+        let pool = Rc::new(Pool::new(count, bytes.next_multiple_of(64))?);
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
         // ring has been torn down (`Uring` drops its `Groups` after its `Ring`).
-        let register = || unsafe { ring.registrar().register_buffers(start, count, group) };
+        let register = || unsafe { ring.registrar().register_buffers(start, count, number) };
         // A worker that serves does not wait for memory that others give back late.
         if ring.is_fresh() {
             charged(register)?
         } else {
             register()?
         };
-        Ok(BufferRing { entries, mask: count - 1, tail: 0 })
-    }
-
-    /// Writes one entry; the kernel sees it after [`publish`](BufferRing::publish).
-    fn push(&mut self, pool: &Pool, id: u16, bytes: usize) {
-        let at = usize::from(self.tail & self.mask);
-        debug_assert!((at + 1) * size_of::<BufRingEntry>() <= self.entries.len());
-        // SAFETY: `at` is masked to the number of entries, so the pointer is inside the mapping;
-        // the kernel reads an entry only between head and tail, and this one is outside, because
-        // at most as many buffers exist as the ring has entries.
-        let entry = unsafe { &mut *self.entries.start().cast::<BufRingEntry>().as_ptr().add(at) };
-        entry.set_addr(pool.address(id) as u64);
-        entry.set_len(bytes as u32);
-        entry.set_bid(id);
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    fn publish(&self) {
-        // SAFETY: the mapping holds at least one entry, and the tail lies in its reserved field
-        // (io_uring_register_buf_ring(3)); it is aligned for u16 and lives as long as `self`.
-        let tail = unsafe {
-            let base = self.entries.start().cast::<BufRingEntry>().as_ptr();
-            AtomicU16::from_ptr(BufRingEntry::tail(base).cast_mut())
-        };
-        tail.store(self.tail, Ordering::Release);
-    }
-}
-
-impl Provided {
-    fn new(ring: &Ring, number: u16, count: u16, bytes: usize) -> io::Result<Provided> {
-        // Whole cache lines, so that no two buffers share one.
-        let pool = Rc::new(Pool::new(count, bytes.next_multiple_of(64))?);
-        let ring = BufferRing::register(ring, number, count)?;
         Ok(Provided {
             number,
             pool,
             bytes,
-            ring,
+            entries,
+            tail: 0,
             with_kernel: 0,
             low_mark: 1,
             fed: 0,
@@ -307,12 +261,25 @@ impl Provided {
         if wanted == 0 || self.pool.released() <= reserve {
             return;
         }
+        let entries = self.entries.start().cast::<BufRingEntry>().as_ptr();
         for _ in 0..wanted {
             let Some(id) = self.pool.take_for_kernel(reserve) else { break };
-            self.ring.push(&self.pool, id, self.bytes);
+            // A power of two.
+            let at = usize::from(self.tail) & (self.pool.count() - 1);
+            // SAFETY: `at` is masked to the number of entries, so the pointer is inside the mapping;
+            // the kernel reads an entry only between head and tail, and this one is outside, because
+            // at most as many buffers exist as the ring has entries.
+            let entry = unsafe { &mut *entries.add(at) };
+            entry.set_addr(self.pool.address(id) as u64);
+            entry.set_len(self.bytes as u32);
+            entry.set_bid(id);
+            self.tail = self.tail.wrapping_add(1);
             self.with_kernel += 1;
         }
-        self.ring.publish();
+        // SAFETY: the mapping holds at least one entry, and the tail lies in its reserved field
+        // (io_uring_register_buf_ring(3)); it is aligned for u16 and lives as long as `self`.
+        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries).cast_mut()) };
+        tail.store(self.tail, Ordering::Release);
     }
 
     /// The buffer that a completion with these flags and so many bytes names, if it names one.

@@ -12,17 +12,10 @@ pub(crate) fn set_option(
     name: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
+    let (fd, bytes) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
     retry_eintr(|| {
         // SAFETY: a live c_int and its exact size are passed.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                level,
-                name,
-                std::ptr::from_ref(&value).cast(),
-                size_of_val(&value) as libc::socklen_t,
-            ) as isize
-        }
+        unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), bytes) as isize }
     })
     .map(drop)
 }
@@ -33,20 +26,13 @@ fn get_option<const N: usize>(
     level: libc::c_int,
     name: libc::c_int,
 ) -> io::Result<[u32; N]> {
-    let mut values = [0u32; N];
+    let (fd, mut values) = (socket.as_raw_fd(), [0u32; N]);
     let mut bytes = size_of_val(&values) as libc::socklen_t;
     retry_eintr(|| {
+        let values = values.as_mut_ptr().cast();
         // SAFETY: the pointer names `bytes` live bytes, exclusively borrowed, of a type that any
         // bit pattern is valid for.
-        unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                level,
-                name,
-                values.as_mut_ptr().cast(),
-                &mut bytes,
-            ) as isize
-        }
+        unsafe { libc::getsockopt(fd, level, name, values, &mut bytes) as isize }
     })?;
     Ok(values)
 }
@@ -70,19 +56,12 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// Each header names memory (address, ancillary data, one buffer) that is valid for writes of the
 /// stated lengths and has no other user during the call.
 pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    let count = headers.len() as libc::c_uint;
+    let (count, flags) = (headers.len() as libc::c_uint, libc::MSG_DONTWAIT as _);
+    let no_timeout = std::ptr::null_mut();
     retry_eintr(|| {
         // SAFETY: the headers are live and exclusively borrowed; the caller guarantees the memory
         // that they name. MSG_DONTWAIT and a null timeout: the call does not block.
-        unsafe {
-            libc::recvmmsg(
-                socket,
-                headers.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            ) as isize
-        }
+        unsafe { libc::recvmmsg(socket, headers.as_mut_ptr(), count, flags, no_timeout) as isize }
     })
 }
 

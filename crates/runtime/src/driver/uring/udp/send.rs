@@ -1,20 +1,55 @@
 //! Sending datagrams.
 
-use super::memory::SendOp;
+use crate::driver::messages::SendMemory;
 use crate::driver::sockets::Sockets;
-use crate::driver::udp::Udp;
+use crate::driver::udp::{Outgoing, Udp, UdpSetup};
 use crate::driver::uring::{Op, Uring};
 use crate::slots::Key;
-use io_uring::squeue::Flags;
+use crate::sys::datagram::empty_header;
+use io_uring::opcode;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
 use std::task::Waker;
 
-/// Memory of finished sends kept for the next ones, by number of datagrams.
-const SPARE_SENDS_MAX: usize = 4096;
+/// The one send of a socket that the ring may have.
+pub(super) struct SendOp {
+    /// Empty when the kernel has none.
+    pub(super) outgoing: Option<Outgoing>,
+    /// It posts no completion when it succeeds.
+    pub(super) silent: bool,
+    /// Counts the sends of the socket.
+    number: u32,
+    memory: SendMemory,
+    header: libc::msghdr,
+}
+
+impl SendOp {
+    pub(super) fn new() -> Box<SendOp> {
+        let (memory, header) = (SendMemory::new(), empty_header());
+        Box::new(SendOp { outgoing: None, silent: false, number: 0, memory, header })
+    }
+
+    /// Takes `outgoing` and describes its send. The entry refers to memory of this box and of the
+    /// datagram: both stay unchanged until `outgoing` is taken out.
+    fn start(&mut self, fd: Fd, outgoing: Outgoing, setup: &UdpSetup, flags: i32) -> Entry {
+        self.number = self.number.wrapping_add(1);
+        let datagram = &self.outgoing.insert(outgoing).datagram;
+        let header = &mut self.header;
+        self.memory.describe(header, datagram, setup);
+        if !header.msg_control.is_null() {
+            return opcode::SendMsg::new(fd, header).flags(flags as u32).build();
+        }
+        let bytes = datagram.data.as_slice();
+        // A longer one is too long for UDP as well: the kernel refuses it.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let send = opcode::Send::new(fd, bytes.as_ptr(), length).flags(flags);
+        send.dest_addr(header.msg_name.cast()).dest_addr_len(header.msg_namelen).build()
+    }
+}
 
 impl Uring {
     /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they posted
-    /// an error: then their operation is gone.
+    /// an error: then they are over, and another one may have begun.
     pub(in crate::driver::uring) fn settle_datagrams(
         &mut self,
         sockets: &mut Sockets,
@@ -25,8 +60,10 @@ impl Uring {
             return;
         }
         let mut quick = std::mem::take(&mut self.quick_datagrams);
-        for send in quick.drain(..taken) {
-            self.on_datagram_sent(sockets, send, 0, wakes);
+        for (key, number) in quick.drain(..taken) {
+            if sockets.udp(key).is_some_and(|udp| udp.uring.send.number == number) {
+                self.on_datagram_sent(sockets, key, 0, wakes);
+            }
         }
         // New sends were queued meanwhile; keep the larger allocation.
         quick.append(&mut self.quick_datagrams);
@@ -37,26 +74,18 @@ impl Uring {
     pub(in crate::driver::uring) fn on_datagram_sent(
         &mut self,
         sockets: &mut Sockets,
-        send: Key,
+        key: Key,
         result: i32,
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(mut op) = self.sends.remove(send) else { return };
-        let (key, outgoing) = (op.socket, op.finish());
-        if self.spare_sends.len() < SPARE_SENDS_MAX {
-            self.spare_sends.push(op);
-        }
-        let (Some(udp), Some(outgoing)) = (sockets.udp(key), outgoing) else { return };
-        udp.uring.sending = None;
-        match -result {
-            errno if errno <= 0 => {
-                self.counters.sent.add(1);
-                udp.outbox.sent(&outgoing, &mut udp.stats);
-            }
-            errno => {
-                self.counters.eagain.add(u64::from(errno == libc::EAGAIN));
-                udp.uring.blocked |= udp.outbox.refuse(outgoing, errno, &mut udp.stats);
-            }
+        let Some(udp) = sockets.udp(key) else { return };
+        let Some(outgoing) = udp.uring.send.outgoing.take() else { return };
+        if result < 0 {
+            self.counters.eagain.add(u64::from(-result == libc::EAGAIN));
+            udp.uring.blocked |= udp.outbox.refuse(outgoing, -result, &mut udp.stats);
+        } else {
+            self.counters.sent.add(1);
+            udp.stats.sent += outgoing.datagram.datagrams() as u64;
         }
         if udp.uring.abandoned {
             // One that was refused since then was put back.
@@ -66,8 +95,8 @@ impl Uring {
         if udp.outbox.has_room() {
             udp.outbox.waiters.wake(wakes);
         }
-        if udp.outbox.is_empty() && udp.uring.sending.is_none() {
-            if udp.has_lingered() {
+        if udp.is_settled() {
+            if udp.outbox.closing && !udp.uring.abandoned {
                 self.abandon(sockets, key);
             }
             self.remove_if_done(sockets, key);
@@ -76,12 +105,12 @@ impl Uring {
 
     /// Submits what is queued, unless an earlier datagram is still with the ring.
     pub(in crate::driver) fn submit_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        while udp.uring.sending.is_none()
+        while !udp.uring.is_sending()
             && let Some(fd) = udp.fd()
         {
+            let (setup, stats) = (&udp.setup, &mut udp.stats);
             // A buffer that is to be cut, too: the kernel may refuse it.
-            if !udp.uring.blocked && (udp.outbox.len() > 1 || udp.outbox.next_is_cut()) {
-                let (setup, stats) = (&udp.setup, &mut udp.stats);
+            if !udp.uring.blocked && udp.outbox.has_several() {
                 udp.uring.blocked =
                     !self.bursts.send_from(&mut udp.outbox, fd, setup, stats, &self.counters);
                 continue;
@@ -89,20 +118,17 @@ impl Uring {
             let Some(outgoing) = udp.outbox.pop() else { break };
             let must_wait = std::mem::take(&mut udp.uring.blocked);
             let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
-            let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
             self.quick_bytes += outgoing.datagram.data.len();
-            let mut entry = send.start(Fd(fd), outgoing, &udp.setup, flags);
-            send.socket = key;
-            let send = self.sends.insert(send);
-            udp.uring.sending = Some(send);
+            let send = &mut udp.uring.send;
+            let mut entry = send.start(Fd(fd), outgoing, setup, flags);
             // A submission thread runs the send at an unknown time, so there it has to complete.
-            udp.uring.silent = self.features.sqpoll_idle_ms == 0 && !must_wait;
-            if udp.uring.silent {
-                self.quick_datagrams.push(send);
+            send.silent = self.features.sqpoll_idle_ms == 0 && !must_wait;
+            if send.silent {
+                self.quick_datagrams.push((key, send.number));
                 entry = entry.flags(Flags::SKIP_SUCCESS);
             }
-            // SAFETY: the memory of a send is boxed in `sends` until its completion.
-            unsafe { self.ring.push(entry.user_data(Op::SendDatagram.tag(send))) };
+            // SAFETY: the memory is boxed in the socket, whose slot stays until the send is over.
+            unsafe { self.ring.push(entry.user_data(Op::SendDatagram.tag(key))) };
         }
         self.held_up |= udp.is_held_up();
     }
