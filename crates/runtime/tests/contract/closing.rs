@@ -6,29 +6,28 @@ use std::time::Duration;
 use twinring::{Handle, TcpListener, TcpStream, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
-    fin_follows_a_dropped_stream,
+    queued_data_and_fin_follow_a_dropped_stream,
     a_short_connection_is_not_registered,
-    queued_data_is_sent_before_fin,
-    a_reset_on_close_drops_queued_data,
-    a_stream_that_lingers_too_long_does_not_look_complete,
-    a_peer_that_reads_nothing_learns_of_the_close,
+    a_stream_that_is_cut_off_does_not_look_complete,
     the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
     a_refused_send_of_a_closed_stream_is_not_counted,
     what_a_closed_stream_still_sends_is_not_overwritten,
 ];
 
-async fn fin_follows_a_dropped_stream() {
-    for armed in [true, false] {
-        let (stream, mut peer) = pair().await;
-        if armed {
-            assert!(poll_once(stream.recv()).await.is_none());
-            settle().await;
+async fn queued_data_and_fin_follow_a_dropped_stream() {
+    for bytes in [0, 1, 3000, 250_000, 1_500_000] {
+        for armed in [true, false] {
+            let (stream, peer) = narrow_pair().await;
+            if armed {
+                assert!(poll_once(stream.recv()).await.is_none());
+                settle().await;
+            }
+            stream.send(pattern(5, 0..bytes)).await.expect("queued");
+            drop(stream);
+            // On another thread, so that the runtime is idle: nothing but the close may be needed.
+            assert_whole(5, bytes, &reading(peer).await);
         }
-        drop(stream);
-        // On another thread, so that the runtime is idle: nothing but the close may be needed.
-        let end = on_thread(move || peer.read(&mut [0; 10])).await;
-        assert_eq!(end.expect("no reset"), 0);
     }
 }
 
@@ -64,76 +63,51 @@ fn a_short_connection_is_not_registered(configuration: Configuration) {
     });
 }
 
-async fn queued_data_is_sent_before_fin() {
-    for bytes in [1, 3000, 250_000, 1_500_000] {
-        let (stream, peer) = narrow_pair().await;
-        assert!(poll_once(stream.recv()).await.is_none());
-        stream.send(pattern(5, 0..bytes)).await.expect("queued");
-        drop(stream);
-        let received = reading(peer).await;
-        assert_whole(5, bytes, &received);
-    }
-}
-
-/// `set_reset_on_close` drops what is unsent, so there is nothing to linger for.
-fn a_reset_on_close_drops_queued_data(configuration: Configuration) {
-    let builder = configuration.builder().linger(Duration::from_secs(3600));
-    run_on(builder, |_| async {
-        for bytes in [0, 10, 1_000_000] {
-            let (stream, mut peer) = narrow_pair().await;
-            assert!(poll_once(stream.recv()).await.is_none());
-            stream.send(vec![1; bytes]).await.expect("queued");
-            settle().await;
-            stream.set_reset_on_close().expect("a socket");
-            drop(stream);
-            settle().await;
-            let end = on_thread(move || read_to_end(&mut peer)).await;
-            assert_eq!(
-                errno(&end),
-                libc::ECONNRESET,
-                "with {bytes} bytes: {:?}",
-                end.map(|b| b.len())
-            );
-        }
-    });
-}
-
-/// A peer must be able to detect that the stream was cut off.
-fn a_stream_that_lingers_too_long_does_not_look_complete(configuration: Configuration) {
-    let builder = configuration.builder().linger(Duration::from_millis(20));
-    run_on(builder, |handle| async move {
-        let (stream, mut peer) = narrow_pair().await;
-        stream.send(vec![1; 2_000_000]).await.expect("queued");
-        drop(stream);
-        while handle.counters().lingers_expired == 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-        settle().await;
-        let end = on_thread(move || read_to_end(&mut peer)).await;
-        assert_eq!(errno(&end), libc::ECONNRESET, "a clean end after {:?}", end.map(|b| b.len()));
-    });
-}
-
-/// A send that waits for a peer which never reads holds the connection open until it is cancelled.
-fn a_peer_that_reads_nothing_learns_of_the_close(configuration: Configuration) {
-    let builder = configuration.builder().linger(Duration::from_millis(20));
-    run_on(builder, |_| async {
-        for dropped in ["late", "at once"] {
-            let (stream, peer) = narrow_pair().await;
-            stream.send(vec![1; 2_000_000]).await.expect("queued");
-            if dropped == "at once" {
-                stream.set_reset_on_close().expect("a socket");
-            }
-            settle().await;
-            drop(stream);
-            loop {
-                match peer.take_error().expect("SO_ERROR") {
-                    Some(error) => break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET)),
-                    None => sleep(Duration::from_millis(5)).await,
+/// What a peer sees of a stream that was dropped with this much unsent: a reset, so that it can detect that the
+/// stream was cut off. It comes at once if the stream was told so, and else after the time to linger. A send that
+/// waits for a peer which never reads holds the connection open until it is cancelled.
+fn a_stream_that_is_cut_off_does_not_look_complete(configuration: Configuration) {
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(20);
+    for (bytes, linger, resets) in [
+        (0, HOUR, true),
+        (10, HOUR, true),
+        (1_000_000, HOUR, true),
+        (2_000_000, SHORT, true),
+        (2_000_000, SHORT, false),
+    ] {
+        run_on(configuration.builder().linger(linger), |handle| async move {
+            for reads in [true, false] {
+                let (stream, mut peer) = narrow_pair().await;
+                assert!(poll_once(stream.recv()).await.is_none());
+                stream.send(vec![1; bytes]).await.expect("queued");
+                let expired = handle.counters().lingers_expired;
+                settle().await;
+                if resets {
+                    stream.set_reset_on_close().expect("a socket");
+                }
+                drop(stream);
+                while !resets && handle.counters().lingers_expired == expired {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                if reads {
+                    settle().await;
+                    let end = on_thread(move || read_to_end(&mut peer)).await;
+                    let end = end.map(|read| read.len());
+                    assert_eq!(errno(&end), libc::ECONNRESET, "{bytes} bytes: {end:?}");
+                    continue;
+                }
+                loop {
+                    match peer.take_error().expect("SO_ERROR") {
+                        Some(error) => {
+                            break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+                        }
+                        None => sleep(Duration::from_millis(5)).await,
+                    }
                 }
             }
-        }
-    });
+        });
+    }
 }
 
 fn the_runtime_ends_after_queued_data_is_sent(configuration: Configuration) {

@@ -1,58 +1,139 @@
-//! Rule 2: a future may be dropped at any await point. Debug builds poison released buffers and
-//! check the poison before they are used again, so a kernel that writes too late fails a test.
+//! Rules 2 and 3: a future may be dropped at any await point, and leaves nothing behind; `cancel` ends what is
+//! pending, each operation once, and nothing else. Debug builds poison released buffers and check the
+//! poison before they are used again, so a kernel that writes too late fails a test.
 
 use crate::support::*;
+use std::future::Future;
 use std::io::Write;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use twinring::{TcpStream, sleep, spawn, timeout};
+use twinring::{TcpStream, UdpSocket, shutdown_requested, sleep, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
-    a_dropped_send_sends_nothing_and_later_ones_do,
+    a_send_that_is_given_up_sends_nothing_and_gives_its_buffer_back,
+    a_dropped_future_removes_its_waker,
+    dropping_one_future_leaves_the_other_of_its_task,
     dropped_accepts_lose_no_connection,
     dropped_connects_leave_nothing_behind,
     aborted_tasks_drop_streams_with_everything_pending,
-    streams_survive_operations_dropped_at_random,
+    each_pending_operation_ends_once_with_ecanceled,
+    both_directions_stay_whole_whatever_is_dropped_and_cancelled,
 ];
 
-async fn a_dropped_send_sends_nothing_and_later_ones_do() {
+/// Of 200 sends with a timeout 136 had not been queued, and their bytes were gone.
+async fn a_send_that_is_given_up_sends_nothing_and_gives_its_buffer_back() {
     let (stream, peer) = narrow_pair().await;
     let sent = 1_000_000;
     stream.send(pattern(1, 0..sent)).await.expect("one buffer of any size is taken");
     for _ in 0..5 {
         assert!(poll_once(stream.flush()).await.is_none(), "flushed to a deaf peer");
         assert!(poll_once(stream.send(vec![0xee; 5000])).await.is_none());
-        let mut send = stream.send_vectored(["not", "", "sent"]);
-        assert!(poll_once(&mut send).await.is_none(), "taken beyond the bound");
-        let returned = send.into_buffer().expect("it was not queued");
-        assert_eq!(returned.as_slice(), b"notsent");
         yield_now().await;
     }
+    let parts = [sent..sent + 50, sent..sent, sent + 50..sent + 100];
+    let mut send = stream.send_vectored(parts.map(|part| pattern(1, part)));
+    let late = timeout(Duration::from_millis(5), &mut send).await;
+    assert!(late.is_err(), "taken beyond the bound");
+    let buffer = send.into_buffer().expect("it was not queued");
     let reader = reading(peer);
-    let mut send = stream.send_vectored([pattern(1, sent..sent + 100)]);
-    (&mut send).await.expect("sent");
-    assert!(send.into_buffer().is_none(), "it was queued");
+    let mut send = stream.send(buffer);
+    (&mut send).await.expect("the peer reads");
+    assert!(send.into_buffer().is_none(), "queued, and given back");
     stream.shutdown().await.expect("finished");
     assert_whole(1, sent + 100, &reader.await);
 }
 
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Woken>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Polls a future that has to wait, and drops it.
+async fn wait_and_give_up(what: &str, future: impl Future) {
+    yield_now().await;
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    {
+        let mut future = pin!(future);
+        for _ in 0..2 {
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "{what}");
+        }
+        assert_eq!(Arc::strong_count(&woken), 3, "{what} waits once");
+    }
+    assert_eq!(Arc::strong_count(&woken), 2, "{what} has left its waker behind");
+}
+
+/// `timeout(1s, stream.recv())` from ever new tasks made a list that grew, and whose drop overflowed the
+/// stack.
+async fn a_dropped_future_removes_its_waker() {
+    let ((stream, _peer), (full, _reads_nothing)) = (pair().await, narrow_pair().await);
+    while timeout(Duration::from_millis(20), full.send(vec![0; 64 * 1024])).await.is_ok() {}
+    let listener = listen();
+    let udp = UdpSocket::bind(loopback()).expect("a free port");
+    wait_and_give_up("recv", stream.recv()).await;
+    wait_and_give_up("send", full.send("more")).await;
+    wait_and_give_up("send_corked", full.send_corked("more")).await;
+    wait_and_give_up("flush", full.flush()).await;
+    wait_and_give_up("accept", listener.accept()).await;
+    wait_and_give_up("recv_from", udp.recv_from()).await;
+    wait_and_give_up("recv_batch", udp.recv_batch(&mut Vec::new())).await;
+    wait_and_give_up("sleep", sleep(Duration::from_secs(3600))).await;
+    wait_and_give_up("a task", spawn(std::future::pending::<()>())).await;
+    wait_and_give_up("shutdown_requested", shutdown_requested()).await;
+    full.set_reset_on_close().expect("an open socket");
+}
+
+/// A future that left a queue by the name of its task removed the others of that task, too.
+fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration) {
+    configuration.run(async move {
+        for keeps_first in [true, false] {
+            let (stream, mut peer) = pair().await;
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let cx = &mut Context::from_waker(&waker);
+            let [mut first, mut second] = [stream.recv(), stream.recv()];
+            assert!(Pin::new(&mut first).poll(cx).is_pending());
+            assert!(Pin::new(&mut second).poll(cx).is_pending());
+            let mut kept = if keeps_first { first } else { second };
+            // One byte, which seeded faults cannot cut short.
+            peer.write_all(b"n").expect("an open socket");
+            let chunk = loop {
+                while woken.0.swap(0, Ordering::Relaxed) == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                match Pin::new(&mut kept).poll(cx) {
+                    Poll::Ready(chunk) => break chunk.expect("received"),
+                    Poll::Pending => assert!(configuration.has_faults(), "woken for nothing"),
+                }
+            };
+            assert_eq!(&*chunk, b"n");
+        }
+    });
+}
+
 async fn dropped_accepts_lose_no_connection() {
     let listener = listen();
-    let mut peers = Vec::new();
-    let mut streams = Vec::new();
+    let (mut peers, mut streams) = (Vec::new(), Vec::new());
     for round in 0..20 {
-        if let Some(stream) = poll_once(listener.accept()).await {
-            streams.push(stream.expect("a connection"));
-        }
+        streams.extend(poll_once(listener.accept()).await);
         peers.push(Peer::connect(listener.local_addr()).expect("the backlog has room"));
         if round % 3 == 0 {
-            let _dropped = timeout(Duration::from_millis(1), std::future::pending::<()>()).await;
+            sleep(Duration::from_millis(1)).await;
         }
     }
     while streams.len() < peers.len() {
-        streams.push(listener.accept().await.expect("a connection"));
+        streams.push(listener.accept().await);
     }
-    let mut accepted: Vec<_> = streams.iter().map(|s| s.peer_addr().expect("an end")).collect();
+    let accepted = streams.iter().map(|stream| stream.as_ref().expect("a connection").peer_addr());
+    let mut accepted: Vec<_> = accepted.map(|address| address.expect("an end")).collect();
     let mut connected: Vec<_> = peers.iter().map(|p| p.local_addr().expect("an end")).collect();
     accepted.sort();
     connected.sort();
@@ -79,39 +160,18 @@ async fn dropped_connects_leave_nothing_behind() {
 }
 
 async fn aborted_tasks_drop_streams_with_everything_pending() {
-    let live = Live::default();
     for round in 0..15 {
         let (stream, peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
-        let receiver = {
-            let (stream, live) = (Rc::clone(&stream), live.clone());
-            spawn(async move {
-                let _live = live;
-                recv_to_end(&stream).await
-            })
-        };
-        let sender = {
-            let (stream, live) = (Rc::clone(&stream), live.clone());
-            spawn(async move {
-                let _live = live;
-                loop {
-                    stream.send(vec![7; 30_000]).await.expect("the peer is there");
-                }
-            })
-        };
-        let (sleeper, live_there) = (sleep(Duration::from_secs(3600)), live.clone());
-        let sleeper = spawn(async move {
-            let _live = live_there;
-            sleeper.await;
-        });
+        let (stream, live) = (Rc::new(stream), Live::default());
+        let tasks = busy_tasks(&stream, &live);
         for _ in 0..round {
             yield_now().await;
         }
-        receiver.abort();
-        sender.abort();
-        sleeper.abort();
+        tasks.iter().for_each(twinring::JoinHandle::abort);
         assert_eq!(live.count(), 0, "an aborted task still owns something");
-        assert!(receiver.await.is_err() && sender.await.is_err() && sleeper.await.is_err());
+        for task in tasks {
+            assert!(task.await.is_err());
+        }
         stream.set_reset_on_close().expect("a socket");
         drop((stream, peer));
     }
@@ -119,47 +179,109 @@ async fn aborted_tasks_drop_streams_with_everything_pending() {
     another_is_served().await;
 }
 
-/// Random operations on one stream, each dropped after a random number of polls; what arrives at
-/// either end is exactly what was taken for sending.
-async fn streams_survive_operations_dropped_at_random() {
-    for seed in 0..3 {
+async fn each_pending_operation_ends_once_with_ecanceled() {
+    let (stream, mut peer) = narrow_pair().await;
+    let stream = Rc::new(stream);
+    let sent = 1_000_000;
+    stream.send(pattern(4, 0..sent)).await.expect("one buffer of any size is taken");
+    let mut pending = Vec::new();
+    for number in 0..8 {
+        let stream = Rc::clone(&stream);
+        pending.push(spawn(async move {
+            match number % 4 {
+                0 => stream.recv().await.map(|_| ()),
+                1 => stream.send(vec![0; 10]).await,
+                2 => stream.send_vectored(["one", "two"]).await,
+                _ => stream.flush().await,
+            }
+        }));
+    }
+    settle().await;
+    assert!(pending.iter().all(|task| !task.is_finished()), "something did not wait");
+    stream.cancel();
+    for task in pending {
+        assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
+    }
+    // The stream works on, in both directions; without a pending operation, nothing is cancelled.
+    for round in 0..50 {
+        stream.cancel();
+        peer.write_all(&pattern(round, 0..50)).expect("room");
+        assert_pattern(round, 0, &recv_exactly(&stream, 50).await);
+    }
+    let reader = reading(peer);
+    for round in 0..50 {
+        stream.cancel();
+        let at = sent + round * 10;
+        stream.send(pattern(4, at..at + 10)).await.expect("sent");
+        stream.flush().await.expect("flushed");
+    }
+    stream.shutdown().await.expect("finished");
+    assert_whole(4, sent + 500, &reader.await);
+}
+
+/// Operations are awaited, polled once and cancelled at random, on both halves of a stream; what arrives
+/// at either end is exactly what was taken for sending.
+async fn both_directions_stay_whole_whatever_is_dropped_and_cancelled() {
+    const TOTAL: usize = 300_000;
+    for seed in 0..4 {
         let (stream, peer) = narrow_pair().await;
+        let stream = Rc::new(stream);
         let mut writer = peer.try_clone().expect("a descriptor");
-        let reader = on_thread(move || {
-            let mut peer = peer;
-            read_to_end(&mut peer).expect("no reset")
-        });
-        const TOTAL: usize = 60_000;
         let writing = on_thread(move || {
-            for start in (0..TOTAL).step_by(600) {
-                writer.write_all(&pattern(seed, start..start + 600)).expect("the other reads");
+            for start in (0..TOTAL).step_by(500) {
+                writer.write_all(&pattern(seed, start..start + 500)).expect("the other reads");
+            }
+            finish(&writer);
+        });
+        let reader = reading(peer);
+        let (cancelled, own) = (Rc::clone(&stream), Rc::clone(&stream));
+        let cancelling = spawn(async move {
+            while seed % 2 == 0 {
+                cancelled.cancel();
+                yield_now().await;
             }
         });
-        let mut random = Random::new(seed + 1);
-        let (mut sent, mut received) = (0, 0);
-        while received < TOTAL {
-            match random.below(4) {
-                0 => {
-                    let bytes = random.below(3000);
-                    let chunk = pattern(seed + 100, sent..sent + bytes);
-                    if poll_once(stream.send(chunk)).await.is_some() {
-                        sent += bytes;
-                    }
+        let sending = spawn(async move {
+            let (mut random, mut sent) = (Random::new(seed + 1), 0);
+            while sent < TOTAL {
+                let next = sent + random.below(20_000);
+                let send = own.send(pattern(seed + 100, sent..next));
+                let taken = match random.below(2) {
+                    0 => poll_once(send).await,
+                    _ => Some(send.await),
+                };
+                match taken {
+                    Some(Ok(())) => sent = next,
+                    Some(error) => assert_eq!(errno(&error), libc::ECANCELED),
+                    None => drop(poll_once(own.flush()).await),
                 }
-                1 => drop(poll_once(stream.flush()).await),
-                2 => {
-                    let patience = Duration::from_micros(random.below(300) as u64);
-                    if let Ok(chunk) = timeout(patience, stream.recv()).await {
-                        let chunk = chunk.expect("no reset");
-                        assert_pattern(seed, received, &chunk);
-                        received += chunk.len();
-                    }
+                yield_now().await;
+            }
+            sent
+        });
+        let (mut random, mut received) = (Random::new(seed + 2), 0);
+        loop {
+            let patience = Duration::from_micros(random.below(300) as u64);
+            let chunk = match random.below(3) {
+                0 => poll_once(stream.recv()).await,
+                1 => timeout(patience, stream.recv()).await.ok(),
+                _ => Some(stream.recv().await),
+            };
+            match chunk {
+                Some(Ok(chunk)) if chunk.is_empty() => break,
+                Some(Ok(chunk)) => {
+                    assert_pattern(seed, received, &chunk);
+                    received += chunk.len();
                 }
-                _ => yield_now().await,
+                Some(error) => assert_eq!(errno(&error), libc::ECANCELED),
+                None => yield_now().await,
             }
         }
-        stream.shutdown().await.expect("finished");
+        assert_eq!(received, TOTAL);
         writing.await;
+        let sent = sending.await.expect("no panic");
+        cancelling.abort();
+        stream.shutdown().await.expect("finished");
         assert_whole(seed + 100, sent, &reader.await);
     }
 }

@@ -12,34 +12,19 @@
 #[macro_use]
 mod support;
 
-mod backpressure;
-mod cancelling;
 mod closing;
-mod confined;
 mod connecting;
-mod descriptors;
 mod dropping;
 mod exhaustion;
 mod fairness;
-mod foreign;
-mod gathering;
-mod idle;
-mod ordering;
 mod receiving;
-mod releasing;
-mod slots;
+mod sending;
 mod tasks;
 mod teardown;
-mod timers;
-mod transcripts;
-mod unix;
-mod waiting;
-mod waking;
 mod workers;
 
 use std::process::ExitCode;
 use support::Configuration;
-use testing::Case;
 use twinring::EngineChoice;
 
 /// The configurations; those marked long run only with `--include-ignored` (`.ci/long`).
@@ -62,35 +47,16 @@ const CONFIGURATIONS: &[Configuration] = &[
 
 fn main() -> ExitCode {
     let rules = [
-        backpressure::RULES,
-        cancelling::RULES,
         closing::RULES,
-        confined::RULES,
         connecting::RULES,
-        descriptors::RULES,
         dropping::RULES,
         exhaustion::RULES,
         fairness::RULES,
-        foreign::RULES,
-        gathering::RULES,
-        idle::RULES,
-        ordering::RULES,
         receiving::RULES,
-        releasing::RULES,
-        slots::RULES,
+        sending::RULES,
         tasks::RULES,
         teardown::RULES,
-        timers::RULES,
-        unix::RULES,
-        waiting::RULES,
-        waking::RULES,
         workers::RULES,
     ];
-    let same = "transcripts::every_configuration_has_the_same_transcript";
-    let same = Case::new(same, false, || {
-        support::watched("transcripts", || {
-            transcripts::every_configuration_has_the_same_transcript(CONFIGURATIONS);
-        });
-    });
-    support::run(CONFIGURATIONS, &rules, vec![same])
+    support::run(CONFIGURATIONS, &rules)
 }

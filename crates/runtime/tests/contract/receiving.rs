@@ -2,7 +2,7 @@
 //! chunk is the end of the stream and nothing else.
 
 use crate::support::*;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::rc::Rc;
 use std::time::Duration;
 use twinring::{TcpStream, sleep, spawn};
@@ -13,11 +13,9 @@ pub(crate) const RULES: &[Rule] = rules![
     a_reset_is_an_error_and_not_the_end,
     a_reset_right_behind_data_is_reported,
     a_send_that_fails_ends_the_receive,
-    a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
     what_was_put_back_comes_first,
     exact_reads_and_lines_lose_nothing_when_dropped,
-    an_exact_read_behind_the_end_gives_its_bytes_back,
     data_behind_urgent_data_is_received,
 ];
 
@@ -32,11 +30,7 @@ async fn data_behind_urgent_data_is_received() {
         assert_eq!(sent.expect("room"), 4);
         peer.write_all(b"def").expect("room");
         settle().await;
-        let mut received = Vec::new();
-        while received.len() < 6 {
-            received.extend_from_slice(&stream.recv().await.expect("no reset"));
-        }
-        assert_eq!(received, b"abcdef");
+        assert_eq!(recv_exactly(&stream, 6).await, b"abcdef");
     }
 }
 
@@ -104,12 +98,7 @@ fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
         configuration.run(async {
             let mut streams = Vec::new();
             for number in 0..40 {
-                let (stream, mut peer) = pair().await;
-                assert!(poll_once(stream.recv()).await.is_none());
-                settle().await;
-                // No turn of the driver is between them.
-                peer.write_all(&pattern(1, 0..100)).expect("room");
-                reset(peer);
+                let stream = reset_right_behind_data().await;
                 if number % 2 == 0 {
                     settle().await;
                 }
@@ -124,6 +113,16 @@ fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
     });
 }
 
+async fn reset_right_behind_data() -> TcpStream {
+    let (stream, mut peer) = pair().await;
+    assert!(poll_once(stream.recv()).await.is_none());
+    settle().await;
+    // No turn of the driver is between them.
+    peer.write_all(&pattern(1, 0..100)).expect("room");
+    reset(peer);
+    stream
+}
+
 /// The same for a task that answers received data: the failure of the send ends the receive, before any
 /// timer does.
 fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
@@ -131,79 +130,39 @@ fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
     alone_with(LOSES_RESETS, 4000, || {
         configuration.run(async {
             for _ in 0..20 {
-                let (stream, mut peer) = pair().await;
-                assert!(poll_once(stream.recv()).await.is_none());
-                settle().await;
-                peer.write_all(&pattern(1, 0..100)).expect("room");
-                reset(peer);
+                let stream = reset_right_behind_data().await;
                 let chunk = stream.recv().await.expect("the data");
                 while stream.send(chunk.to_vec()).await.is_ok() && stream.flush().await.is_ok() {}
-                let mut turns = 0;
-                loop {
-                    match poll_once(stream.recv()).await {
-                        Some(Err(error)) => {
-                            break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-                        }
+                let mut ended = None;
+                for _ in 0..TURNS_MAX {
+                    ended = poll_once(stream.recv()).await;
+                    match &ended {
                         Some(Ok(chunk)) => assert!(!chunk.is_empty(), "no end without the reset"),
+                        Some(Err(_)) => break,
                         None => yield_now().await,
                     }
-                    turns += 1;
-                    assert!(turns < TURNS_MAX, "the receive goes on after the send has failed");
                 }
+                let ended = ended.expect("no receive that goes on after the send has failed");
+                assert_eq!(errno(&ended), libc::ECONNRESET);
             }
         });
     });
-}
-
-/// The kernel reports a reset to one system call and a plain end of stream to the next, so a send
-/// that gets it first must not make the receive look like a clean end.
-async fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too() {
-    for waiting in [true, false] {
-        let (stream, peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
-        let own = Rc::clone(&stream);
-        let sender = spawn(async move {
-            loop {
-                if let Err(error) = own.send(vec![3; 100_000]).await {
-                    return error;
-                }
-            }
-        });
-        let own = Rc::clone(&stream);
-        let receiver = spawn(async move {
-            if !waiting {
-                sleep(Duration::from_millis(10)).await;
-            }
-            recv_to_end(&own).await
-        });
-        settle().await;
-        reset(peer);
-        let sent = sender.await.expect("not aborted").raw_os_error();
-        assert!([Some(libc::ECONNRESET), Some(libc::EPIPE)].contains(&sent), "{sent:?}");
-        let received = receiver.await.expect("not aborted");
-        assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, receiving: {waiting}");
-    }
 }
 
 async fn several_receivers_share_one_stream() {
     let (stream, mut peer) = pair().await;
     let stream = Rc::new(stream);
-    let receivers: Vec<_> = (0..4)
-        .map(|_| {
-            let stream = Rc::clone(&stream);
-            spawn(async move { recv_to_end(&stream).await.expect("no reset").len() })
-        })
-        .collect();
-    let writer = on_thread(move || {
-        for _ in 0..100 {
-            peer.write_all(&[1; 700]).expect("the others read");
-        }
-    });
+    let receiver = |_| {
+        let stream = Rc::clone(&stream);
+        spawn(async move { recv_to_end(&stream).await.expect("no reset").len() })
+    };
+    let receivers: Vec<_> = (0..4).map(receiver).collect();
+    let writer = on_thread(move || (0..100).try_for_each(|_| peer.write_all(&[1; 700])));
     let mut received = 0;
     for receiver in receivers {
         received += receiver.await.expect("every receiver sees the end");
     }
-    writer.await;
+    writer.await.expect("the others read");
     assert_eq!(received, 70_000);
 }
 
@@ -211,21 +170,15 @@ async fn what_was_put_back_comes_first() {
     let (stream, mut peer) = pair().await;
     let stream = Rc::new(stream);
     stream.put_back(Vec::new());
-    let waiting = spawn({
-        let stream = Rc::clone(&stream);
-        async move { stream.recv().await.expect("no reset").to_vec() }
-    });
+    let own = Rc::clone(&stream);
+    let waiting = spawn(async move { own.recv().await.expect("no reset").to_vec() });
     settle().await;
     stream.put_back(pattern(8, 0..10));
     assert_eq!(waiting.await.expect("no panic"), pattern(8, 0..10), "it wakes a reader");
     stream.put_back(pattern(8, 5..10));
     stream.put_back(pattern(8, 0..5));
-    let peer = on_thread(move || {
-        peer.write_all(&pattern(8, 10..1000)).expect("room");
-        finish(&peer);
-        peer
-    })
-    .await;
+    peer.write_all(&pattern(8, 10..1000)).expect("room");
+    finish(&peer);
     let mut into = [0; 7];
     let mut received = 0;
     loop {
@@ -241,36 +194,33 @@ async fn what_was_put_back_comes_first() {
     stream.put_back("even behind the end".as_bytes().to_vec());
     assert_eq!(&stream.recv().await.expect("bytes")[..], b"even behind the end");
     assert!(stream.recv().await.expect("the end").is_empty());
-    drop(peer);
 }
 
 /// Frames and lines, one byte at a time, with a drop between any two of them.
 async fn exact_reads_and_lines_lose_nothing_when_dropped() {
     let (stream, mut peer) = pair().await;
     let frames = [1, 2, 60, 3000];
+    let sent =
+        (0..).zip(frames).map(|(seed, bytes)| [&pattern(seed, 0..bytes)[..], b"a line\n"].concat());
+    let sent = [sent.collect::<Vec<_>>().concat(), b"no separator".to_vec()].concat();
     let writer = on_thread(move || {
-        let mut random = Random::new(11);
-        for (seed, bytes) in frames.into_iter().enumerate() {
-            let sent = [pattern(seed as u64, 0..bytes), b"a line\n".to_vec()].concat();
-            let mut sent = &sent[..];
-            while !sent.is_empty() {
-                let bytes = sent.len().min(1 + random.below(200));
-                peer.write_all(&sent[..bytes]).expect("it reads");
-                sent = &sent[bytes..];
-                std::thread::sleep(Duration::from_micros(300));
-            }
+        let (mut random, mut sent) = (Random::new(11), &sent[..]);
+        while !sent.is_empty() {
+            let (now, later) = sent.split_at(sent.len().min(1 + random.below(200)));
+            peer.write_all(now).expect("it reads");
+            sent = later;
+            std::thread::sleep(Duration::from_micros(300));
         }
-        peer.write_all(b"no separator").expect("it reads");
         peer
     });
     let mut dropped = 0;
-    for (seed, bytes) in frames.into_iter().enumerate() {
+    for (seed, bytes) in (0..).zip(frames) {
         let mut frame = vec![0; bytes];
         while poll_once(stream.recv_exact(&mut frame)).await.is_none() {
             dropped += 1;
             sleep(Duration::from_micros(50)).await;
         }
-        assert_pattern(seed as u64, 0, &frame);
+        assert_pattern(seed, 0, &frame);
         let line = loop {
             match poll_once(stream.recv_until(b'\n', 100)).await {
                 Some(line) => break line.expect("no reset"),
@@ -283,27 +233,17 @@ async fn exact_reads_and_lines_lose_nothing_when_dropped() {
     assert!(dropped > 0);
     let peer = writer.await;
     let too_long = stream.recv_until(b'\n', 5).await.expect_err("5 bytes at most");
-    assert_eq!(too_long.kind(), std::io::ErrorKind::InvalidData);
+    assert_eq!(too_long.kind(), ErrorKind::InvalidData);
     finish(&peer);
-    let rest = stream.recv_until(b'\n', 100).await.expect("no reset");
-    assert_eq!(rest, b"no separator");
-    assert!(stream.recv_until(b'\n', 100).await.expect("the end").is_empty());
-}
-
-async fn an_exact_read_behind_the_end_gives_its_bytes_back() {
-    let (stream, mut peer) = pair().await;
-    let peer = on_thread(move || {
-        peer.write_all(b"seven b").expect("room");
-        finish(&peer);
-        peer
-    })
-    .await;
-    let short = stream.recv_exact(&mut [0; 8]).await.expect_err("there are seven");
-    assert_eq!(short.kind(), std::io::ErrorKind::UnexpectedEof);
-    assert!(short.to_string().contains("after 7 of 8 bytes"), "{short}");
-    let mut seven = [0; 7];
-    stream.recv_exact(&mut seven).await.expect("there are seven");
-    assert_eq!(&seven, b"seven b");
+    // An exact read behind the end gives its bytes back.
+    let short = stream.recv_exact(&mut [0; 13]).await.expect_err("there are twelve");
+    assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
+    assert!(short.to_string().contains("after 12 of 13 bytes"), "{short}");
+    let mut three = [0; 3];
+    stream.recv_exact(&mut three).await.expect("there are twelve");
+    assert_eq!(&three, b"no ");
     stream.recv_exact(&mut []).await.expect("nothing is always there");
-    drop(peer);
+    let rest = stream.recv_until(b'\n', 100).await.expect("no reset");
+    assert_eq!(rest, b"separator");
+    assert!(stream.recv_until(b'\n', 100).await.expect("the end").is_empty());
 }

@@ -1,23 +1,20 @@
 //! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
 
-#[path = "threads.rs"]
-mod threads;
-
+use futures_channel::oneshot;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::{Command, ExitCode, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testing::Case;
-pub(crate) use threads::*;
-pub(crate) use twinring::Handle;
-pub(crate) use twinring::yield_now;
-use twinring::{Builder, EngineChoice, Runtime, TcpListener, TcpStream};
+use twinring::{Builder, EngineChoice, JoinHandle, Runtime, TcpListener, TcpStream, sleep, spawn};
+pub(crate) use twinring::{Handle, yield_now};
 
 pub(crate) type Peer = std::net::TcpStream;
 
@@ -69,12 +66,8 @@ macro_rules! rules {
     };
 }
 
-/// Runs each rule on each configuration, as tests of their own, and these further tests.
-pub(crate) fn run(
-    configurations: &[Configuration],
-    modules: &[&'static [Rule]],
-    further: Vec<Case>,
-) -> ExitCode {
+/// Runs each rule on each configuration, as tests of their own.
+pub(crate) fn run(configurations: &[Configuration], modules: &[&'static [Rule]]) -> ExitCode {
     let cases = modules.iter().flat_map(|rules| rules.iter()).flat_map(|rule| {
         configurations.iter().map(move |&configuration| {
             let (_crate, name) = rule.name.split_once("::").expect("rules are in modules");
@@ -82,7 +75,7 @@ pub(crate) fn run(
             Case::new(name, configuration.long, move || check(name, configuration, rule.check))
         })
     });
-    testing::run_cases(cases.chain(further).collect())
+    testing::run_cases(cases.collect())
 }
 
 /// An engine with its options.
@@ -144,13 +137,6 @@ impl Configuration {
     {
         run_on(self.builder(), main)
     }
-
-    pub(crate) fn refusal(self) -> Option<String> {
-        match self.builder().build().and_then(|runtime| runtime.block_on(async {})) {
-            Ok(()) => None,
-            Err(error) => Some(error.to_string()),
-        }
-    }
 }
 
 /// Runs `main` on a runtime with these settings.
@@ -167,17 +153,9 @@ thread_local! {
     static TEST: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// Runs one rule on one configuration under the watchdog.
-pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
+/// Runs one rule on one configuration. If it takes too long, the process ends and names it.
+fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
     TEST.set(name);
-    watched(name, || match configuration.refusal() {
-        Some(reason) => testing::needs(format_args!("the engine {}", configuration.name), reason),
-        None => rule(configuration),
-    });
-}
-
-/// Runs this test. If it takes too long, the process ends and names it.
-pub(crate) fn watched(name: &'static str, test: impl FnOnce()) {
     let (alive, watched) = mpsc::channel::<()>();
     std::thread::scope(move |scope| {
         scope.spawn(move || {
@@ -188,7 +166,10 @@ pub(crate) fn watched(name: &'static str, test: impl FnOnce()) {
                 std::process::abort();
             }
         });
-        test();
+        match configuration.builder().build().and_then(|runtime| runtime.block_on(async {})) {
+            Ok(()) => rule(configuration),
+            Err(why) => testing::needs(format_args!("the engine {}", configuration.name), why),
+        }
         drop(alive);
     });
 }
@@ -396,7 +377,7 @@ pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
 pub(crate) async fn echo_server(listener: TcpListener) {
     loop {
         let stream = listener.accept().await.expect("a usable listener");
-        twinring::spawn(echo(stream));
+        spawn(echo(stream));
     }
 }
 
@@ -419,11 +400,45 @@ pub(crate) fn reading(mut peer: Peer) -> Outcome<Vec<u8>> {
     on_thread(move || read_to_end(&mut peer).expect("no reset"))
 }
 
-/// Some echoes on a connection of their own.
+/// Some echoes on a connection of their own, and timers, which come to an end beside whatever else is running.
 pub(crate) async fn another_is_served() {
     let (stream, mut peer) = pair().await;
-    twinring::spawn(echo(stream));
-    on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..2_000)))).await;
+    spawn(echo(stream));
+    let pinging =
+        on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..2_000))));
+    for _ in 0..10 {
+        sleep(Duration::from_micros(100)).await;
+    }
+    pinging.await;
+}
+
+/// Tasks that receive, that send to a peer which does not read, and that sleep, for ever.
+pub(crate) fn busy_tasks(stream: &Rc<TcpStream>, live: &Live) -> Vec<JoinHandle<()>> {
+    let task = |task| {
+        let (stream, live) = (Rc::clone(stream), live.clone());
+        spawn(async move {
+            let _live = live;
+            match task {
+                0 => drop(recv_to_end(&stream).await),
+                1 => while stream.send(vec![1; 40_000]).await.is_ok() {},
+                _ => sleep(Duration::from_secs(3600)).await,
+            }
+        })
+    };
+    (0..3).map(task).collect()
+}
+
+/// A peer that writes as long as it can.
+pub(crate) fn pouring(mut peer: Peer) -> Outcome<()> {
+    on_thread(move || while peer.write_all(&[8; 65536]).is_ok() {})
+}
+
+/// A peer that reads as long as it can.
+pub(crate) fn draining(mut peer: Peer) -> Outcome<()> {
+    on_thread(move || {
+        let mut sink = vec![0; 1 << 20];
+        while peer.read(&mut sink).is_ok_and(|bytes| bytes > 0) {}
+    })
 }
 
 /// Ends the peer's sending half.
@@ -443,23 +458,66 @@ pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Runs until another thread stops the runtime, which it does as soon as `begin` has begun what the
-/// end is to interrupt.
-pub(crate) fn stop_from_outside<T>(builder: Builder, begin: impl Future<Output = T>) {
-    let runtime = builder.build().expect("tried before");
-    let handle = runtime.handle();
-    let (ready, wait) = mpsc::channel();
-    let stopper = std::thread::spawn(move || {
-        wait.recv().expect("the runtime runs");
-        handle.stop();
+/// System calls and waits of the worker in this time.
+pub(crate) async fn calls_in(handle: &Handle, time: Duration) -> (u64, u64) {
+    let before = handle.counters();
+    sleep(time).await;
+    let after = handle.counters();
+    (after.syscalls - before.syscalls, after.waits - before.waits)
+}
+
+/// Rule 4: nothing is left of what `begin` has under way when its runtime ends by itself, or is stopped from
+/// outside, but the peers' ends, which it returns. What a thread does for a runtime that was stopped may take so
+/// much longer. In a process of its own, where no other test opens descriptors.
+pub(crate) fn ends_without_a_trace<P: 'static, F>(
+    configuration: Configuration,
+    longer: Duration,
+    begin: impl Fn() -> F,
+) where
+    F: Future<Output = Vec<P>> + 'static,
+{
+    alone(4000, || {
+        let before = open_descriptors();
+        let builder = configuration.builder().linger(Duration::from_millis(20));
+        let peers = run_on(builder, |_| begin());
+        assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
+        // A thread that was joined is listed for a moment longer.
+        while has_file_threads() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(peers);
+        // The thread ran one worker; a second one finds everything in order.
+        configuration.run(another_is_served());
+        assert_eq!(open_descriptors(), before);
+        let runtime = configuration.builder().linger(Duration::from_secs(3600)).build();
+        let runtime = runtime.expect("tried before");
+        let handle = runtime.handle();
+        let (ready, wait) = mpsc::channel();
+        let stopper = std::thread::spawn(move || {
+            wait.recv().expect("the runtime runs");
+            handle.stop();
+        });
+        let begun = begin();
+        let stopped = runtime.block_on(async move {
+            let _peers = begun.await;
+            ready.send(()).expect("the other waits");
+            std::future::pending::<()>().await;
+        });
+        assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
+        stopper.join().expect("no panic");
+        drop(runtime);
+        let deadline = Instant::now() + longer;
+        while open_descriptors() != before && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(open_descriptors(), before);
     });
-    let stopped = runtime.block_on(async move {
-        let _begun = begin.await;
-        ready.send(()).expect("the other waits");
-        std::future::pending::<()>().await;
-    });
-    assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
-    stopper.join().expect("no panic");
+}
+
+fn has_file_threads() -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.flatten().flat_map(name).any(|name| name.starts_with("twinring-file"))
 }
 
 /// Lets the driver process all events that have occurred on loopback.
@@ -467,10 +525,77 @@ pub(crate) async fn settle() {
     for _ in 0..8 {
         yield_now().await;
     }
-    twinring::sleep(Duration::from_millis(2)).await;
+    sleep(Duration::from_millis(2)).await;
 }
 
 /// The errno of a failure; 0 of a success or of an error without one.
 pub(crate) fn errno<T>(result: &io::Result<T>) -> i32 {
     result.as_ref().err().and_then(io::Error::raw_os_error).unwrap_or(0)
+}
+
+pub(crate) type Outcome<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Runs blocking code, usually a peer's, on a thread of its own. Awaiting the result exercises
+/// wakes from other threads; a panic in there is passed on.
+pub(crate) fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
+    let (running, over) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // Dropped at the end, by a panic too, which wakes the other side.
+        let _running = running;
+        work()
+    });
+    Box::pin(async move {
+        let _canceled = over.await;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A step that a thread repeats until [`end`](Repeating::end).
+pub(crate) struct Repeating {
+    over: Arc<AtomicBool>,
+    thread: Outcome<()>,
+}
+
+pub(crate) fn repeating(mut step: impl FnMut() + Send + 'static) -> Repeating {
+    let over = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&over);
+    let thread = on_thread(move || {
+        while !until.load(Ordering::Relaxed) {
+            step();
+        }
+    });
+    Repeating { over, thread }
+}
+
+impl Repeating {
+    pub(crate) async fn end(self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.await;
+    }
+}
+
+/// Counts how many of its clones are alive: for what must be dropped with a task.
+#[derive(Clone, Default)]
+pub(crate) struct Live(Rc<Cell<()>>);
+
+impl Live {
+    pub(crate) fn count(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+}
+
+/// A count that threads share.
+#[derive(Clone, Default)]
+pub(crate) struct Tally(Arc<AtomicUsize>);
+
+impl Tally {
+    pub(crate) fn add(&self, amount: usize) {
+        self.0.fetch_add(amount, Ordering::SeqCst);
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
 }

@@ -1,12 +1,17 @@
-//! Tasks: spawn, join, abort, panic.
+//! Tasks, blocking work, timers, and wakes from other threads, of which none is lost.
 
 use crate::support::*;
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use std::cell::RefCell;
+use std::future::{pending, poll_fn};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 use twinring::task::JoinSet;
-use twinring::{JoinHandle, sleep, spawn};
+use twinring::{Event, JoinHandle, sleep, sleep_until, spawn, spawn_blocking, timeout, timeout_at};
 
 pub(crate) const RULES: &[Rule] = rules![
     results_and_aborts_reach_the_handle,
@@ -18,6 +23,15 @@ pub(crate) const RULES: &[Rule] = rules![
     a_panic_comes_out_of_the_runtime,
     the_main_future_borrows_from_its_caller,
     a_runtime_inside_a_runtime_is_refused,
+    blocking_work_runs_beside_the_worker,
+    blocking_work_that_does_not_end_is_abandoned,
+    thousands_of_timers_fire_once_each,
+    dropped_timers_neither_fire_nor_delay,
+    deadlines_cut_only_late_futures,
+    no_wake_from_another_thread_is_lost,
+    an_overflow_of_wakes_wakes_all_tasks,
+    wakers_of_an_ended_runtime_wake_no_task,
+    wakes_leave_no_busy_loop_behind,
 ];
 
 async fn results_and_aborts_reach_the_handle() {
@@ -28,7 +42,7 @@ async fn results_and_aborts_reach_the_handle() {
     assert!(early.is_finished());
     early.abort();
     assert_eq!(early.await.ok(), Some("early"), "an abort after the end changes nothing");
-    let never = spawn(std::future::pending::<()>());
+    let never = spawn(pending::<()>());
     never.abort();
     assert!(never.is_finished() && never.await.is_err());
     let tasks: Vec<_> = (0..2000).map(|n| spawn(async move { n })).collect();
@@ -43,10 +57,9 @@ fn a_set_returns_each_task_once(configuration: Configuration) {
     run_on(configuration.builder().stop_on_panic(false), |_| async {
         let mut set = JoinSet::new();
         assert!(set.join_next().await.is_none());
-        let dropped = Rc::new(());
         for number in 0..100 {
             set.spawn(async move {
-                twinring::sleep(Duration::from_micros(100 * (100 - number))).await;
+                sleep(Duration::from_micros(100 * (100 - number))).await;
                 assert_ne!(number, 50, "on purpose");
                 number
             });
@@ -60,23 +73,25 @@ fn a_set_returns_each_task_once(configuration: Configuration) {
             }
         }
         numbers.sort_unstable();
-        assert_eq!((numbers.len(), panics), (99, 1));
-        assert!(numbers.iter().all(|number| *number != 50));
-        let (kept, dropped_too) = (Rc::clone(&dropped), Rc::clone(&dropped));
-        set.spawn(async move {
-            let _kept = kept;
-            std::future::pending::<u64>().await
-        });
+        assert_eq!(panics, 1);
+        assert!(numbers.into_iter().eq((0..50).chain(51..100)));
+        // Tasks end with an abort of all, and with their set.
+        let live = Live::default();
+        let forever = || {
+            let live = live.clone();
+            async move {
+                let _live = live;
+                pending::<u64>().await
+            }
+        };
+        set.spawn(forever());
         settle().await;
         set.abort_all();
         assert!(set.join_next().await.expect("one").expect_err("aborted").is_cancelled());
-        set.spawn(async move {
-            let _kept = dropped_too;
-            std::future::pending::<u64>().await
-        });
+        set.spawn(forever());
         drop(set);
         settle().await;
-        assert_eq!(Rc::strong_count(&dropped), 1);
+        assert_eq!(live.count(), 0);
     });
 }
 
@@ -88,7 +103,7 @@ async fn a_task_may_abort_itself() {
         let _kept = kept;
         yield_now().await;
         its_own.borrow().as_ref().expect("stored").abort();
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     })));
     settle().await;
     assert_eq!(live.count(), 0, "an aborted task keeps what it owned");
@@ -124,8 +139,8 @@ fn destructors_may_spawn_and_use_streams(configuration: Configuration) {
     let counted = ran.clone();
     let reader = configuration.run(async move {
         let (stream, mut peer) = pair().await;
-        let stream = std::rc::Rc::new(stream);
-        let theirs = std::rc::Rc::clone(&stream);
+        let stream = Rc::new(stream);
+        let theirs = Rc::clone(&stream);
         spawn(async move {
             let _on_drop = OnDrop(Some(Box::new(move || {
                 counted.add(1);
@@ -135,7 +150,7 @@ fn destructors_may_spawn_and_use_streams(configuration: Configuration) {
                 });
             })));
             drop(stream.recv().await);
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         });
         settle().await;
         std::thread::spawn(move || read_to_end(&mut peer))
@@ -163,7 +178,7 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         });
         on_thread(move || {
             // One byte, which seeded faults cannot cut short: what is left unread is a reset.
-            std::io::Write::write_all(&mut peer, b"!").expect("the server reads");
+            peer.write_all(b"!").expect("the server reads");
             assert_eq!(read_to_end(&mut peer).expect("closed, not reset"), b"");
         })
         .await;
@@ -175,7 +190,7 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         // Destructors: of an aborted task, of one that ends, and of an unused output.
         let aborted = spawn(async {
             let _late = PanicsOnDrop;
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         });
         settle().await;
         aborted.abort();
@@ -187,7 +202,7 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         // One that is left to the end of the runtime.
         spawn(async {
             let _late = PanicsOnDrop;
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         });
         settle().await;
     });
@@ -206,7 +221,7 @@ fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {
                 assert!(poll_once(stream.recv()).await.is_none());
                 panic!("on purpose");
             });
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         });
     });
     // The thread can run another one.
@@ -234,7 +249,7 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
         stream.shutdown().await.expect("connected");
         log.push(request.len());
         // What it owns when it ends is dropped inside the runtime.
-        (&request[..4], reading(peer).await, spawn(std::future::pending::<()>()))
+        (&request[..4], reading(peer).await, spawn(pending::<()>()))
     });
     let (lent, read, never) = answer.expect("the engine works");
     assert_eq!((lent, &read[..]), ("lent", request.as_bytes()));
@@ -255,7 +270,7 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
         let (stream, _peer) = pair().await;
         let _sender = Sender(&mut log, stream);
         handle.stop();
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     });
     assert!(stopped.is_err());
     assert_eq!(log, [request.len(), 0]);
@@ -266,4 +281,203 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
         async move { &request[..number] }
     });
     assert_eq!(outputs.expect("the engine works"), [Some(""), Some("l")]);
+}
+
+fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
+    run_on(configuration.builder().stop_on_panic(false), |handle| async move {
+        let (go_on, gate) = mpsc::channel();
+        let work = spawn_blocking(move || gate.recv().expect("a message from the worker"));
+        let (name, here) =
+            (spawn_blocking(|| std::thread::current().id()), std::thread::current().id());
+        assert_ne!(name.await.expect("no panic"), here);
+        assert!(!work.is_finished());
+        go_on.send(42).expect("it waits");
+        assert_eq!(work.await.expect("no panic"), 42);
+        // Given up before it began: nothing is left of it.
+        spawn_blocking(|| unreachable!("aborted")).abort();
+        let many: Vec<_> = (0..300).map(|number| spawn_blocking(move || number)).collect();
+        for (number, one) in many.into_iter().enumerate() {
+            assert_eq!(one.await.expect("no panic"), number);
+        }
+        let failed = spawn_blocking(|| -> u8 { panic!("on purpose") }).await;
+        assert!(failed.expect_err("a panic").is_panic());
+        assert_eq!(handle.counters().panics, 1);
+        assert_eq!(spawn_blocking(|| 7).await.expect("the thread lives on"), 7);
+    });
+}
+
+fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
+    let (told, notices) = mpsc::channel();
+    let (end, gate) = mpsc::channel::<()>();
+    let builder = configuration.builder().on_event(move |notice| {
+        told.send(notice).expect("the test waits");
+    });
+    run_on(builder, |_| async move {
+        let (begun, begins) = mpsc::channel();
+        let _detached = spawn_blocking(move || {
+            begun.send(()).expect("the test waits");
+            gate.recv().unwrap_or_default();
+        });
+        while begins.try_recv().is_err() {
+            settle().await;
+        }
+    });
+    assert_eq!(notices.try_recv(), Ok(Event::BlockingStuck(1)));
+    drop(end);
+}
+
+async fn thousands_of_timers_fire_once_each() {
+    let fired = Tally::default();
+    let mut random = Random::new(3);
+    let timer = |_| {
+        let (fired, duration) = (fired.clone(), Duration::from_micros(random.below(70_000) as u64));
+        spawn(async move {
+            let started = Instant::now();
+            sleep(duration).await;
+            assert!(started.elapsed() >= duration, "early");
+            fired.add(1);
+        })
+    };
+    let tasks: Vec<_> = (0..3000).map(timer).collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(fired.get(), 3000);
+    sleep_until(Instant::now()).await;
+    sleep(Duration::ZERO).await;
+}
+
+async fn dropped_timers_neither_fire_nor_delay(handle: Handle) {
+    for ms in 1..200 {
+        assert!(poll_once(sleep(Duration::from_millis(ms))).await.is_none());
+    }
+    let far = spawn(sleep(Duration::MAX));
+    settle().await;
+    let (_, waits) = calls_in(&handle, Duration::from_millis(60)).await;
+    assert!(waits < 30, "{waits} waits for timers that were dropped");
+    assert!(!far.is_finished());
+    far.abort();
+    assert!(far.await.is_err());
+}
+
+async fn deadlines_cut_only_late_futures() {
+    assert!(timeout(Duration::from_millis(1), pending::<()>()).await.is_err());
+    assert!(timeout(Duration::ZERO, pending::<()>()).await.is_err());
+    assert!(timeout_at(Instant::now() + Duration::from_millis(1), pending::<()>()).await.is_err());
+    assert_eq!(timeout(Duration::ZERO, async { 5 }).await, Ok(5));
+    assert_eq!(timeout(Duration::MAX, async { 6 }).await, Ok(6));
+    let nested =
+        timeout(Duration::from_millis(1), timeout(Duration::from_secs(9), pending::<()>()));
+    assert!(nested.await.is_err());
+    let (stream, mut peer) = pair().await;
+    assert!(timeout(Duration::from_millis(1), stream.recv()).await.is_err());
+    peer.write_all(b"late").expect("room");
+    assert_eq!(recv_exactly(&stream, 4).await, b"late");
+}
+
+/// A thread that sends back each of `rounds` numbers at once. In lockstep with it, each wake finds
+/// the worker about to wait, waiting, or just back.
+fn partner(rounds: usize) -> (UnboundedSender<usize>, UnboundedReceiver<usize>) {
+    let ((to, mut theirs), (answer, from)) = (unbounded(), unbounded());
+    std::thread::spawn(move || {
+        for round in 0..rounds {
+            let value = loop {
+                match theirs.try_recv() {
+                    Ok(value) => break value,
+                    Err(_) => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(value, round);
+            answer.unbounded_send(value).expect("the worker waits");
+        }
+    });
+    (to, from)
+}
+
+/// So much in a turn is submitted in an enter of its own, before the one that waits. The first one may
+/// take the signal; the second one then waited for ever.
+async fn no_wake_from_another_thread_is_lost() {
+    const ROUNDS: usize = 1500;
+    for bytes in [0, 160 * 1024] {
+        let (stream, peer) = pair().await;
+        let drain = reading(peer);
+        let (to, mut from) = partner(ROUNDS);
+        for round in 0..ROUNDS {
+            stream.send(vec![1; bytes]).await.expect("sent");
+            to.unbounded_send(round).expect("the other waits");
+            assert_eq!(from.recv().await, Ok(round));
+        }
+        stream.shutdown().await.expect("finished");
+        assert_eq!(drain.await.len(), ROUNDS * bytes);
+    }
+}
+
+/// Each of 50 tasks gets 500 values from each of 2 threads that never wait, and one task is woken
+/// 50,000 times for nothing: 100,000 wakes at full speed.
+async fn an_overflow_of_wakes_wakes_all_tasks() {
+    const TASKS: usize = 50;
+    const VALUES: usize = 500;
+    let (mut senders, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..TASKS {
+        let (to, mut from) = unbounded();
+        senders.push(to);
+        tasks.push(spawn(async move {
+            let mut sum = 0;
+            while let Ok(value) = from.recv().await {
+                sum += value;
+            }
+            sum
+        }));
+    }
+    yield_now().await;
+    let flood = |senders: Vec<UnboundedSender<usize>>| {
+        on_thread(move || {
+            for value in 0..VALUES {
+                senders.iter().for_each(|to| to.unbounded_send(value).expect("a task"));
+            }
+        })
+    };
+    let threads = [flood(senders.clone()), flood(senders)];
+    // Meanwhile one task is woken far more often than an inbox stores.
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    on_thread(move || (0..50_000).for_each(|_| waker.wake_by_ref())).await;
+    for thread in threads {
+        thread.await;
+    }
+    for task in tasks {
+        assert_eq!(task.await.ok(), Some(VALUES * (VALUES - 1)));
+    }
+}
+
+fn wakers_of_an_ended_runtime_wake_no_task(configuration: Configuration) {
+    let waker = configuration.run(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+    waker.wake_by_ref();
+    configuration.run(async move {
+        waker.wake_by_ref();
+        on_thread(move || (0..100).for_each(|_| waker.wake_by_ref())).await;
+        sleep(Duration::from_millis(1)).await;
+    });
+}
+
+/// Between a waker's note and its signal the worker may already have checked: a level-triggered
+/// watch on the signal must then not report it for ever.
+async fn wakes_leave_no_busy_loop_behind(handle: Handle) {
+    for _ in 0..15 {
+        let (to, mut from) = unbounded();
+        let sender = on_thread(move || (0..60).try_for_each(|value| to.unbounded_send(value)));
+        for value in 0..60 {
+            assert_eq!(from.recv().await, Ok(value));
+        }
+        sender.await.expect("the worker waits");
+        settle().await;
+        let mut waits = u64::MAX;
+        // On a busy machine something may be late; a loop would not end.
+        for _ in 0..3 {
+            waits = waits.min(calls_in(&handle, Duration::from_millis(4)).await.1);
+            if waits < 20 {
+                break;
+            }
+        }
+        assert!(waits < 20, "{waits} waits in 4 ms without work");
+    }
 }

@@ -1,20 +1,24 @@
-//! Rule 4: a runtime that ends leaves no descriptor, no mapping and no hang behind, with any
-//! operation pending. These tests run in processes of their own, without other tests' descriptors.
+//! Rules 1, 2, 4 and 9: slots are reused, generations are not, and late completions find nothing; a runtime that
+//! ends leaves no descriptor, no mapping and no hang behind, with any operation pending; nothing is
+//! written into a buffer that was released, or that has a reader. Debug builds poison released buffers and verify
+//! them when they leave the quarantine, including the memory of dropped pools; received data is compared here.
 
 use crate::support::*;
-use std::io::Write;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{Runtime, TcpStream, sleep, spawn};
+use twinring::{RecvBuf, Runtime, TcpStream, sleep, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
-    everything_pending_is_closed,
-    a_stop_from_outside_ends_everything_at_once,
+    everything_pending_ends_with_its_runtime,
     runtimes_leave_nothing_behind,
     a_stream_that_outlives_its_runtime_is_closed,
+    nothing_is_written_late_while_streams_and_runtimes_go,
+    connections_that_come_and_go_see_only_their_own_bytes,
+    a_slot_reused_in_the_same_turn_starts_afresh,
+    gauges_return_to_their_initial_values,
 ];
-
-const DESCRIPTORS: usize = 4000;
 
 /// Receives, sends to peers that do not read, connects without an answer, accepts and timers, all
 /// at once.
@@ -22,20 +26,10 @@ async fn leave_everything_pending() -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..300 {
         let (stream, mut peer) = narrow_pair().await;
-        let stream = Rc::new(stream);
         if number % 3 == 0 {
             peer.write_all(&pattern(number, 0..1000)).expect("room");
         }
-        for task in 0..3 {
-            let stream = Rc::clone(&stream);
-            spawn(async move {
-                match task {
-                    0 => drop(stream.recv().await),
-                    1 => while stream.send(vec![1; 40_000]).await.is_ok() {},
-                    _ => sleep(Duration::from_secs(3600)).await,
-                }
-            });
-        }
+        busy_tasks(&Rc::new(stream), &Live::default());
         peers.push(peer);
     }
     let (busy, listener, fillers) = full_backlog();
@@ -49,28 +43,8 @@ async fn leave_everything_pending() -> Vec<Peer> {
     peers
 }
 
-fn everything_pending_is_closed(configuration: Configuration) {
-    alone(DESCRIPTORS, || {
-        let before = open_descriptors();
-        let builder = configuration.builder().linger(Duration::from_millis(20));
-        let peers = run_on(builder, |_| leave_everything_pending());
-        assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
-        drop(peers);
-        // The thread ran one worker; a second one finds everything in order.
-        configuration.run(async {
-            another_is_served().await;
-        });
-        assert_eq!(open_descriptors(), before);
-    });
-}
-
-fn a_stop_from_outside_ends_everything_at_once(configuration: Configuration) {
-    alone(DESCRIPTORS, || {
-        let before = open_descriptors();
-        let builder = configuration.builder().linger(Duration::from_secs(3600));
-        stop_from_outside(builder, leave_everything_pending());
-        assert_eq!(open_descriptors(), before);
-    });
+fn everything_pending_ends_with_its_runtime(configuration: Configuration) {
+    ends_without_a_trace(configuration, Duration::ZERO, leave_everything_pending);
 }
 
 fn runtimes_leave_nothing_behind(configuration: Configuration) {
@@ -78,7 +52,7 @@ fn runtimes_leave_nothing_behind(configuration: Configuration) {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
         maps.lines().count()
     };
-    alone(DESCRIPTORS, || {
+    alone(4000, || {
         let use_one = |round| {
             configuration.run(async move {
                 let (stream, mut peer) = pair().await;
@@ -115,4 +89,165 @@ fn a_stream_that_outlives_its_runtime_is_closed(configuration: Configuration) {
     drop(stream);
     // Received bytes are the reader's, as long as it wants.
     assert_pattern(8, 0, &kept);
+}
+
+/// Reads without end, from byte `at` of the pattern, and keeps the last buffers for a while: they
+/// must not change.
+async fn read_and_keep(seed: u64, stream: Rc<TcpStream>, mut at: usize, kept_max: usize) {
+    let mut kept: VecDeque<(usize, RecvBuf)> = VecDeque::new();
+    while let Ok(chunk) = stream.recv().await
+        && !chunk.is_empty()
+    {
+        let next = at + chunk.len();
+        kept.push_back((at, chunk));
+        at = next;
+        while kept.len() > kept_max
+            && let Some((at, chunk)) = kept.pop_front()
+        {
+            assert_pattern(seed, at, &chunk);
+        }
+    }
+    kept.iter().for_each(|(at, chunk)| assert_pattern(seed, *at, chunk));
+}
+
+/// Passes the buffers themselves on. Its peer does not read, so some stay queued.
+async fn echo_unread(stream: Rc<TcpStream>) {
+    while let Ok(chunk) = stream.recv().await
+        && !chunk.is_empty()
+        && stream.send(chunk).await.is_ok()
+    {}
+}
+
+/// Peers write on and on, few small buffers are reused many times, and streams are closed, cancelled, reset or left
+/// to the end of their runtime in the middle of it.
+fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configuration) {
+    const RUNTIMES: u64 = 20;
+    const STREAMS: u64 = 9;
+    for number in 0..RUNTIMES {
+        let builder = configuration.builder_with("buffer_count=16,buffer_bytes=512");
+        let (kept, flood) = run_on(builder.linger(Duration::from_millis(1)), |_| async move {
+            let (mut random, mut kept) = (Random::new(31 + number), Vec::new());
+            let (mut streams, mut peers) = (Vec::new(), Vec::new());
+            for seed in 0..STREAMS {
+                let (stream, peer) = pair().await;
+                peer.set_nonblocking(true).expect("a socket");
+                streams.push((seed, Rc::new(stream)));
+                peers.push((seed, peer, 0));
+            }
+            let flood = repeating(move || {
+                peers.retain_mut(|(seed, peer, at)| {
+                    match peer.write(&pattern(*seed, *at..*at + 700)) {
+                        Ok(written) => *at += written,
+                        // Closed or reset by the other end.
+                        Err(error) => return error.kind() == ErrorKind::WouldBlock,
+                    }
+                    true
+                });
+                std::thread::sleep(Duration::from_micros(50));
+            });
+            for (seed, stream) in streams {
+                let own = Rc::clone(&stream);
+                let reader = if seed % 3 == 0 {
+                    spawn(echo_unread(own))
+                } else {
+                    let first = stream.recv().await.expect("bytes");
+                    let reading = read_and_keep(seed, own, first.len(), seed as usize % 3);
+                    kept.push((seed, first));
+                    spawn(reading)
+                };
+                for _ in 0..random.below(4) {
+                    yield_now().await;
+                }
+                match random.below(5) {
+                    0 => stream.cancel(),
+                    1 => reader.abort(),
+                    2 => {
+                        stream.set_reset_on_close().expect("a socket");
+                        reader.abort();
+                    }
+                    3 => sleep(Duration::from_micros(random.below(400) as u64)).await,
+                    _ => {}
+                }
+            }
+            sleep(Duration::from_millis(number % 3)).await;
+            (kept, flood)
+        });
+        // The peers continue to write, and received data is still there.
+        kept.iter().for_each(|(seed, chunk)| assert_pattern(*seed, 0, chunk));
+        // Its end is awaited in another runtime, which gets memory where the last one had it.
+        configuration.run(flood.end());
+    }
+}
+
+/// Every third connection disappears with its answer under way, so that completions of the old
+/// slot arrive while its successor is already in use.
+async fn connections_that_come_and_go_see_only_their_own_bytes() {
+    let listener = listen();
+    let address = listener.local_addr();
+    spawn(echo_server(listener));
+    let come_and_go = |seeds: std::ops::Range<u64>| {
+        on_thread(move || {
+            for seed in seeds {
+                let mut peer = Peer::connect(address).expect("a connection");
+                match seed % 3 {
+                    0 => ping(&mut peer, &pattern(seed, 0..200)),
+                    1 => {
+                        peer.write_all(&pattern(seed, 0..3000)).expect("the server reads");
+                        reset(peer);
+                    }
+                    _ => drop(peer),
+                }
+            }
+        })
+    };
+    for peers in [come_and_go(0..400), come_and_go(400..800)] {
+        peers.await;
+    }
+}
+
+async fn a_slot_reused_in_the_same_turn_starts_afresh() {
+    for round in 0..60 {
+        let (stream, mut old) = pair().await;
+        // Armed, with data coming in, and dropped without another turn in between.
+        assert!(poll_once(stream.recv()).await.is_none());
+        old.write_all(&pattern(1000 + round, 0..500)).expect("room");
+        drop(stream);
+        let (stream, mut new) = pair().await;
+        let bytes = pattern(round, 0..300);
+        new.write_all(&bytes).expect("room");
+        let received = timeout(Duration::from_secs(10), recv_exactly(&stream, 300));
+        assert!(received.await.expect("data in time") == bytes, "bytes of another stream");
+    }
+}
+
+/// The gauges that show an operator that nothing leaks.
+fn gauges_return_to_their_initial_values(configuration: Configuration) {
+    const PEERS: u64 = 20;
+    let handle = configuration.run_with_handle(|handle| async move {
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        settle().await;
+        let before = handle.counters().slots_in_use;
+        let peers = on_thread(move || {
+            let served = |seed| {
+                let mut peer = Peer::connect(address).expect("a connection");
+                ping(&mut peer, &pattern(seed, 0..300));
+                peer
+            };
+            (0..PEERS).map(served).collect::<Vec<Peer>>()
+        })
+        .await;
+        settle().await;
+        assert_eq!(handle.counters().slots_in_use, before + PEERS);
+        drop(peers);
+        // Bounded by the watchdog.
+        let in_use = || (handle.counters().slots_in_use, handle.counters().buffers_in_use);
+        while in_use() != (before, 0) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        handle
+    });
+    let counters = handle.counters();
+    assert_eq!((counters.slots_in_use, counters.buffers_in_use), (0, 0), "{}", configuration.name);
 }

@@ -4,21 +4,20 @@ use crate::support::*;
 use crate::tree::*;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use twinring::fs::Symlinks;
 use twinring::{Runtime, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     dropped_opens_close_what_they_open,
     dropped_reads_leave_nothing_behind,
-    a_runtime_that_ends_leaves_nothing_behind,
-    a_stop_from_outside_ends_operations_too,
+    operations_under_way_end_with_their_runtime,
     a_file_that_outlives_its_runtime_is_closed,
 ];
 
 fn dropped_opens_close_what_they_open(configuration: Configuration) {
     alone(3000, || {
-        configuration.run_with_handle(|_| async {
+        configuration.run(async {
             let root = proc();
             let opening = || root.open_file(Path::new("version"), Symlinks::Refuse);
             let before = open_descriptors();
@@ -49,7 +48,7 @@ async fn proc_version(root: &twinring::fs::Dir) {
 
 fn dropped_reads_leave_nothing_behind(configuration: Configuration) {
     alone(3000, || {
-        configuration.run_with_handle(|_| async {
+        configuration.run(async {
             let tree = Tree::new(Ground::Elsewhere);
             let before = open_descriptors();
             drop(tree.file(1, 100_000).await.read_at(0, 10).await.expect("a file"));
@@ -103,37 +102,8 @@ async fn leave_everything_under_way() -> Vec<Peer> {
     peers
 }
 
-fn has_file_threads() -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
-    tasks.flatten().flat_map(name).any(|name| name.starts_with("twinring-file"))
-}
-
-fn a_runtime_that_ends_leaves_nothing_behind(configuration: Configuration) {
-    alone(3000, || {
-        let before = open_descriptors();
-        let peers = configuration.run(leave_everything_under_way());
-        assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
-        // A thread that was joined is listed for a moment longer.
-        while has_file_threads() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(peers);
-        assert_eq!(open_descriptors(), before);
-    });
-}
-
-fn a_stop_from_outside_ends_operations_too(configuration: Configuration) {
-    alone(3000, || {
-        let before = open_descriptors();
-        stop_from_outside(configuration.builder(), leave_everything_under_way());
-        // What a thread was doing ends with it, a moment later.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while open_descriptors() != before && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(open_descriptors(), before);
-    });
+fn operations_under_way_end_with_their_runtime(configuration: Configuration) {
+    ends_without_a_trace(configuration, Duration::from_secs(20), leave_everything_under_way);
 }
 
 fn a_file_that_outlives_its_runtime_is_closed(configuration: Configuration) {

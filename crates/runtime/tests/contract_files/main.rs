@@ -9,13 +9,10 @@
 #[allow(dead_code, reason = "shared with the suite for streams, which uses the rest")]
 mod support;
 
-mod breaking;
-mod cold;
 mod dropping;
 mod opening;
 mod reading;
 mod sending;
-mod sharing;
 mod tree;
 
 use std::process::ExitCode;
@@ -33,14 +30,6 @@ const CONFIGURATIONS: &[Configuration] = &[
 ];
 
 fn main() -> ExitCode {
-    let rules = [
-        breaking::RULES,
-        cold::RULES,
-        dropping::RULES,
-        opening::RULES,
-        reading::RULES,
-        sending::RULES,
-        sharing::RULES,
-    ];
-    support::run(CONFIGURATIONS, &rules, Vec::new())
+    let rules = [dropping::RULES, opening::RULES, reading::RULES, sending::RULES];
+    support::run(CONFIGURATIONS, &rules)
 }

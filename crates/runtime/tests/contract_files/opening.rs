@@ -7,8 +7,6 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::fs::{Dir, Entry, Kind, Symlinks};
 use twinring::spawn;
 
@@ -115,13 +113,9 @@ async fn swapped_links_do_not_lead_out() {
     tree.write("sub/file", b"inside");
     symlink(outside.path(""), tree.path("link")).expect("a link");
     let (sub, link, spare) = (tree.path("sub"), tree.path("link"), tree.path("spare"));
-    let over = Arc::new(AtomicBool::new(false));
-    let until = Arc::clone(&over);
-    let swapping = on_thread(move || {
-        while !until.load(Ordering::Relaxed) {
-            for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
-                std::fs::rename(from, to).expect("no concurrent rename");
-            }
+    let swapping = repeating(move || {
+        for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
+            std::fs::rename(from, to).expect("no concurrent rename");
         }
     });
     for round in 0..400 {
@@ -137,8 +131,7 @@ async fn swapped_links_do_not_lead_out() {
             }
         }
     }
-    over.store(true, Ordering::Relaxed);
-    swapping.await;
+    swapping.end().await;
 }
 
 async fn special_files_are_recognised_without_blocking(tree: Tree) {
@@ -200,7 +193,7 @@ async fn directories_are_listed(tree: Tree) {
 
 fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuration) {
     alone(100, || {
-        configuration.run_with_handle(|_| async {
+        configuration.run(async {
             let tree = Tree::new(Ground::Disk);
             tree.write("file", b"inside");
             // Both ways of opening, and the threads that the second may need.

@@ -70,8 +70,7 @@ async fn dscp_and_ecn_pass_both_ways(options: UdpOptions) {
         let plain = bind_to(&options, local);
         for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
             for (socket, dscp) in [(&connected, 46), (&unconnected, 46), (&plain, 0)] {
-                let mut datagram = Datagram::new("marked");
-                datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
+                let mut datagram = datagram(socket, to.local_addr(), b"marked".to_vec());
                 datagram.ecn = Some(ecn);
                 socket.send_batch(&mut vec![datagram]).await.expect("room");
                 let received = to.recv_from().await.expect("a datagram");

@@ -1,12 +1,13 @@
-//! Dropping and cancelling at every point: nothing received is lost, nothing handed over is
-//! forgotten, no descriptor and no memory of the kernel's is left behind.
+//! Dropping and cancelling at every point: nothing received is lost, nothing handed over is forgotten, no
+//! descriptor and no memory of the kernel's is left behind, and nothing is written into a buffer that was released,
+//! or that has a reader.
 
 use crate::peers::*;
 use crate::support::*;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::{Datagram, UdpSocket, net::UdpOptions, spawn};
+use twinring::{Datagram, Received, net::UdpOptions, sleep, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_dropped_receive_loses_nothing,
@@ -16,11 +17,10 @@ pub(crate) const RULES: &[Rule] = rules![
     queued_datagrams_outlive_the_socket,
     blocked_datagrams_outlive_the_socket_for_the_linger_time,
     sockets_closed_with_everything_pending_leave_nothing,
-    a_runtime_ends_with_everything_pending,
-    a_stop_ends_everything,
+    everything_pending_ends_with_its_runtime,
+    nothing_is_written_late_while_sockets_and_runtimes_go,
 ];
 
-const DESCRIPTORS: usize = 2000;
 const MS: Duration = Duration::from_millis(1);
 
 /// Futures are polled a random number of times and dropped; every datagram comes exactly once.
@@ -43,7 +43,7 @@ async fn a_dropped_receive_loses_nothing(options: UdpOptions) {
             1 => received.extend(poll_once(socket.recv_from()).await.map(|r| r.expect("one"))),
             _ => {
                 let wait = socket.recv_batch(&mut received);
-                let _or_not = twinring::timeout(Duration::from_micros(100), wait).await;
+                let _or_not = timeout(Duration::from_micros(100), wait).await;
             }
         }
         if random.below(4) == 0 {
@@ -56,9 +56,8 @@ async fn a_dropped_receive_loses_nothing(options: UdpOptions) {
 async fn a_dropped_send_keeps_unsent_datagrams(options: UdpOptions) {
     const SENT: usize = 3000;
     let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
-    let from = bind(&options);
-    let datagram = |n| Datagram::to(to.local_addr(), numbered(28, n, 60));
-    let mut batch: Vec<_> = (0..SENT).map(datagram).collect();
+    let from = connect(&options, to.local_addr());
+    let mut batch = sequence(28, SENT, 60);
     while poll_once(from.send_batch(&mut batch)).await.is_none() {
         assert!(!batch.is_empty());
         yield_now().await;
@@ -70,17 +69,16 @@ async fn a_dropped_send_keeps_unsent_datagrams(options: UdpOptions) {
 
 async fn cancelling_ends_each_wait_once(options: UdpOptions) {
     let socket = Rc::new(bind(&options));
-    let waiting: Vec<_> = (0..5)
-        .map(|number| {
-            let socket = Rc::clone(&socket);
-            spawn(async move {
-                match number % 2 {
-                    0 => socket.recv_from().await.map(drop),
-                    _ => socket.recv_batch(&mut Vec::new()).await.map(drop),
-                }
-            })
+    let waiting = |number| {
+        let socket = Rc::clone(&socket);
+        spawn(async move {
+            match number % 2 {
+                0 => socket.recv_from().await.map(drop),
+                _ => socket.recv_batch(&mut Vec::new()).await.map(drop),
+            }
         })
-        .collect();
+    };
+    let waiting: Vec<_> = (0..5).map(waiting).collect();
     settle().await;
     socket.cancel();
     for task in waiting {
@@ -143,8 +141,7 @@ fn until_queued(address: SocketAddr, bytes: u64) -> u64 {
 async fn queued_datagrams_outlive_the_socket(options: UdpOptions) {
     let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
     let from = connect(&options, to.local_addr());
-    let mut batch: Vec<_> = (0..900).map(|n| Datagram::new(numbered(29, n, 60))).collect();
-    from.send_batch(&mut batch).await.expect("room");
+    from.send_batch(&mut sequence(29, 900, 60)).await.expect("room");
     drop(from);
     assert_all(29, &receive(&to, 900).await, 900, &options);
 }
@@ -154,92 +151,48 @@ async fn queued_datagrams_outlive_the_socket(options: UdpOptions) {
 fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Configuration) {
     const SENT: usize = 150;
     on_a_slow_path(|| {
-        for linger in [Duration::from_secs(20), Duration::from_millis(1)] {
+        for linger in [Duration::from_secs(20), MS] {
             let before = open_descriptors();
             let peer = peer();
             let target = address_of(&peer);
             run_on(configuration.builder().linger(linger), move |_| async move {
                 let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..UdpOptions::default() };
                 let socket = connect(&narrow, target);
-                let mut batch: Vec<_> =
-                    (0..SENT).map(|n| Datagram::new(numbered(32, n, 100))).collect();
-                socket.send_batch(&mut batch).await.expect("room");
-                drop(socket);
+                socket.send_batch(&mut sequence(32, SENT, 100)).await.expect("room");
             });
             assert_eq!(open_descriptors(), before + 1, "only the peer is left");
-            let patience = Duration::from_millis(if linger > MS { 20_000 } else { 300 });
+            let patience = if linger > MS { 20_000 * MS } else { 300 * MS };
             peer.set_read_timeout(Some(patience)).expect("a socket");
-            let mut arrived = Vec::new();
-            while arrived.len() < SENT {
+            let mut arrived = 0;
+            while arrived < SENT {
                 let mut bytes = [0; 2000];
                 match peer.recv(&mut bytes) {
-                    Ok(length) => arrived.push(assert_numbered(32, &bytes[..length])),
+                    Ok(length) => {
+                        assert_numbered(32, &bytes[..length]);
+                        arrived += 1;
+                    }
                     // The end of a ring interrupts its thread.
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
             // How much gets out in a millisecond is the machine's business.
-            assert!(linger == MS || arrived.len() == SENT, "{}", arrived.len());
+            assert!(linger == MS || arrived == SENT, "{arrived}");
         }
     });
 }
 
-/// Receives armed, datagrams unread, sends queued, a pool exhausted, tasks waiting.
-async fn leave_everything_pending(sockets: usize) -> Vec<std::net::UdpSocket> {
-    let mut peers = Vec::new();
-    for number in 0..sockets {
-        let options = UdpOptions {
-            buffer_count: 8,
-            buffer_bytes: 256,
-            pktinfo: number % 2 == 0,
-            send_buffer_bytes: Some(2304),
-            ..ways()[number % 3].clone()
-        };
-        let peer = peer();
-        let socket = match number % 4 {
-            0 | 1 => bind(&options),
-            _ => connect(&options, address_of(&peer)),
-        };
-        let socket = Rc::new(socket);
-        for datagram in 0..number % 30 {
-            peer.send_to(&numbered(31, datagram, 100), socket.local_addr()).expect("room");
-        }
-        let to = address_of(&peer);
-        for task in 0..3 {
-            let socket = Rc::clone(&socket);
-            spawn(async move {
-                match task {
-                    0 => drop(socket.recv_from().await),
-                    1 => loop {
-                        let mut batch: Vec<_> =
-                            (0..50).map(|_| Datagram::to(to, vec![1; 1000])).collect();
-                        socket.send_batch(&mut batch).await.expect("room");
-                        twinring::sleep(Duration::from_millis(1)).await;
-                    },
-                    _ => twinring::sleep(Duration::from_secs(3600)).await,
-                }
-            });
-        }
-        peers.push(peer);
-    }
-    settle().await;
-    peers
-}
-
 fn sockets_closed_with_everything_pending_leave_nothing(configuration: Configuration) {
-    alone(DESCRIPTORS, || {
+    alone(2000, || {
         configuration.run(async {
             let before = open_descriptors();
-            for _ in 0..10 {
-                for options in ways() {
-                    let sockets: Vec<_> = (0..20).map(|_| bind(&options)).collect();
-                    let peer = peer();
-                    for socket in &sockets {
-                        assert!(poll_once(socket.recv_from()).await.is_none());
-                        peer.send_to(b"unread", socket.local_addr()).expect("room");
-                        socket.send_to("queued", address_of(&peer)).await.expect("room");
-                    }
+            for options in std::iter::repeat_with(ways).take(10).flatten() {
+                let sockets: Vec<_> = (0..20).map(|_| bind(&options)).collect();
+                let peer = peer();
+                for socket in &sockets {
+                    assert!(poll_once(socket.recv_from()).await.is_none());
+                    peer.send_to(b"unread", socket.local_addr()).expect("room");
+                    socket.send_to("queued", address_of(&peer)).await.expect("room");
                 }
             }
             // Closes are submitted with the next enter, after the receives were cancelled.
@@ -250,27 +203,104 @@ fn sockets_closed_with_everything_pending_leave_nothing(configuration: Configura
     });
 }
 
-fn a_runtime_ends_with_everything_pending(configuration: Configuration) {
-    alone(DESCRIPTORS, || {
-        let before = open_descriptors();
-        let builder = configuration.builder().linger(Duration::from_millis(20));
-        let peers = run_on(builder, |_| leave_everything_pending(120));
-        assert_eq!(open_descriptors(), before + peers.len(), "only the peers are left");
-        drop(peers);
-        // The thread ran a worker; a second one finds everything in order.
-        configuration.run(async {
-            let socket = UdpSocket::bind(loopback()).expect("a free port");
-            socket.send_to("to myself", socket.local_addr()).await.expect("room");
-            assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"to myself");
-        });
-        assert_eq!(open_descriptors(), before);
-    });
+/// Receives armed, datagrams unread, sends queued, a pool exhausted, tasks waiting.
+async fn leave_everything_pending() -> Vec<std::net::UdpSocket> {
+    let mut peers = Vec::new();
+    for number in 0..120 {
+        let options = UdpOptions {
+            buffer_count: 8,
+            buffer_bytes: 256,
+            pktinfo: number % 2 == 0,
+            send_buffer_bytes: Some(2304),
+            ..ways()[number % 3].clone()
+        };
+        let peer = peer();
+        let to = address_of(&peer);
+        let socket = match number % 4 {
+            0 | 1 => bind(&options),
+            _ => connect(&options, to),
+        };
+        for datagram in 0..number % 30 {
+            peer.send_to(&numbered(31, datagram, 100), socket.local_addr()).expect("room");
+        }
+        let socket = Rc::new(socket);
+        for task in 0..3 {
+            let socket = Rc::clone(&socket);
+            spawn(async move {
+                match task {
+                    0 => drop(socket.recv_from().await),
+                    1 => loop {
+                        let one = |_| Datagram::to(to, vec![1; 1000]);
+                        let mut batch = (0..50).map(one).collect();
+                        socket.send_batch(&mut batch).await.expect("room");
+                        sleep(MS).await;
+                    },
+                    _ => sleep(3_600_000 * MS).await,
+                }
+            });
+        }
+        peers.push(peer);
+    }
+    settle().await;
+    peers
 }
 
-fn a_stop_ends_everything(configuration: Configuration) {
-    alone(DESCRIPTORS, || {
-        let before = open_descriptors();
-        stop_from_outside(configuration.builder(), leave_everything_pending(60));
-        assert_eq!(open_descriptors(), before);
-    });
+fn everything_pending_ends_with_its_runtime(configuration: Configuration) {
+    ends_without_a_trace(configuration, Duration::ZERO, leave_everything_pending);
+}
+
+/// Receives without end, and keeps the last batch, which must not change.
+async fn receive_and_keep(socket: Rc<twinring::UdpSocket>) {
+    let (mut kept, mut received) = (Vec::new(), Vec::new());
+    while socket.recv_batch(&mut received).await.is_ok() {
+        assert_intact(&kept);
+        std::mem::swap(&mut kept, &mut received);
+        received.clear();
+    }
+    assert_intact(&kept);
+}
+
+fn assert_intact(received: &[Received]) {
+    for received in received {
+        assert_numbered(40, &received.data);
+    }
+}
+
+fn nothing_is_written_late_while_sockets_and_runtimes_go(configuration: Configuration) {
+    for (options, seed) in
+        ways().into_iter().flat_map(|way| (0..4).map(move |seed| (way.clone(), seed)))
+    {
+        let options = UdpOptions { buffer_count: 16, buffer_bytes: 256, ..options };
+        let (kept, flood) = configuration.run(async move {
+            let mut random = Random::new(seed);
+            let sockets: Vec<_> = (0..6).map(|_| Rc::new(bind(&options))).collect();
+            let targets: Vec<_> = sockets.iter().map(|socket| socket.local_addr()).collect();
+            let (peer, mut number) = (peer(), 0);
+            let flood = repeating(move || {
+                for target in &targets {
+                    // Refused where a socket is gone.
+                    let _or_refused = peer.send_to(&numbered(40, number, 200), target);
+                }
+                number += 1;
+                std::thread::sleep(MS / 20);
+            });
+            let first = sockets[0].recv_from().await.expect("a datagram");
+            for (number, socket) in sockets.into_iter().enumerate() {
+                let task = spawn(receive_and_keep(Rc::clone(&socket)));
+                for _ in 0..random.below(6) {
+                    yield_now().await;
+                }
+                match number % 3 {
+                    // Closed with its receives armed, cancelled, or left to the runtime's end.
+                    0 => task.abort(),
+                    1 => socket.cancel(),
+                    _ => {}
+                }
+            }
+            sleep(2 * MS).await;
+            (first, flood)
+        });
+        assert_intact(&[kept]);
+        configuration.run(flood.end());
+    }
 }

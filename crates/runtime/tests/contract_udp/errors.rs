@@ -17,7 +17,7 @@ pub(crate) const RULES: &[Rule] = rules![
 /// Sends to a closed port bring ICMP errors back, which surface in later sends and receives. Once
 /// the port is open, everything sent arrives, and the socket hears the peer.
 async fn a_peer_that_is_not_there_yet_costs_nothing_later(options: UdpOptions) {
-    let address = closed_udp_port();
+    let address = address_of(&peer());
     let socket = Rc::new(connect(&options, address));
     let receiver = Rc::clone(&socket);
     let receiving = twinring::spawn(async move { receiver.recv_from().await });
@@ -50,17 +50,11 @@ async fn a_datagram_that_is_too_big_fails_alone(options: UdpOptions) {
     let to = bind(&options);
     let target = to.local_addr();
     for socket in [bind(&options), connect(&options, target)] {
-        let datagram = |data: Vec<u8>| Datagram {
-            to: socket.peer_addr().is_none().then_some(target),
-            ..Datagram::new(data)
-        };
-        let mut batch = Vec::new();
         for number in 0..10 {
-            batch.push(datagram(numbered(13, number, 50)));
-            batch.push(datagram(vec![0; 65_508]));
-            batch.push(datagram(vec![0; 1 << 20]));
+            let datas = [numbered(13, number, 50), vec![0; 65_508], vec![0; 1 << 20]];
+            let mut batch = datas.map(|data| datagram(&socket, target, data)).into();
+            socket.send_batch(&mut batch).await.expect("room");
         }
-        socket.send_batch(&mut batch).await.expect("room");
         socket.flush().await.expect("sent or counted");
         assert_all(13, &receive(&to, 10).await, 10, &options);
         let stats = socket.stats().expect("SO_MEMINFO");

@@ -4,7 +4,7 @@
 use crate::peers::*;
 use crate::support::*;
 use std::rc::Rc;
-use twinring::{Datagram, RecvBuf, net::UdpOptions, spawn};
+use twinring::{RecvBuf, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     unread_datagrams_are_bounded_and_drops_are_counted,
@@ -115,9 +115,7 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
             let from = Rc::new(connect(&narrow, to.local_addr()));
             let sender = Rc::clone(&from);
             let sending = spawn(async move {
-                let mut batch: Vec<_> =
-                    (0..SENT).map(|n| Datagram::new(numbered(18, n, 1000))).collect();
-                sender.send_batch(&mut batch).await.expect("room");
+                sender.send_batch(&mut sequence(18, SENT, 1000)).await.expect("room");
                 sender.flush().await.expect("sent");
             });
             let received = receive(&to, SENT).await;

@@ -17,7 +17,6 @@ mod exhaustion;
 mod modes;
 mod peers;
 mod reflecting;
-mod releasing;
 mod segmentation;
 
 use std::process::ExitCode;
@@ -45,8 +44,7 @@ fn main() -> ExitCode {
         exhaustion::RULES,
         modes::RULES,
         reflecting::RULES,
-        releasing::RULES,
         segmentation::RULES,
     ];
-    support::run(CONFIGURATIONS, &rules, Vec::new())
+    support::run(CONFIGURATIONS, &rules)
 }

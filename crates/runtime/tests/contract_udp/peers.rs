@@ -4,9 +4,8 @@ use crate::support::*;
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
-use twinring::{Handle, Received, UdpSocket, net::UdpOptions};
+use twinring::{Datagram, Handle, Received, UdpSocket, net::UdpOptions};
 
 /// Ways of receiving and sending that all keep the same promises. Where a way belongs to the other
 /// engine it is the default, which costs one more run and proves nothing wrong.
@@ -61,6 +60,16 @@ pub(crate) fn connect(options: &UdpOptions, peer: SocketAddr) -> UdpSocket {
     UdpSocket::from_bound(options.connect(None, peer).expect("a route")).expect("room")
 }
 
+/// A datagram for this receiver, whether the sender is connected to it or not.
+pub(crate) fn datagram(from: &UdpSocket, to: SocketAddr, data: Vec<u8>) -> Datagram {
+    Datagram { to: from.peer_addr().is_none().then_some(to), ..Datagram::new(data) }
+}
+
+/// Datagrams `0..count` of the sequence that `seed` names, for the peer of a connected socket.
+pub(crate) fn sequence(seed: u64, count: usize, bytes: usize) -> Vec<Datagram> {
+    (0..count).map(|number| Datagram::new(numbered(seed, number, bytes))).collect()
+}
+
 /// A blocking peer on an address of its own, which gives up waiting before the watchdog does.
 pub(crate) fn peer_at(address: SocketAddr) -> Peer {
     let peer = Peer::bind(address).expect("a free port");
@@ -74,14 +83,6 @@ pub(crate) fn peer() -> Peer {
 
 pub(crate) fn address_of(peer: &Peer) -> SocketAddr {
     peer.local_addr().expect("a bound socket")
-}
-
-/// An address without a receiver, which no other test binds: each is on a loopback address of its
-/// own.
-pub(crate) fn closed_udp_port() -> SocketAddr {
-    static LAST: AtomicU16 = AtomicU16::new(0);
-    let [high, low] = LAST.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    address_of(&peer_at(SocketAddr::from((Ipv4Addr::new(127, 77, high, low), 0))))
 }
 
 /// The next datagram of a blocking peer.

@@ -34,8 +34,7 @@ async fn a_buffer_is_cut_into_datagrams(options: UdpOptions) {
             for (segment, bytes) in CUTS {
                 let data = pattern(8, 0..bytes);
                 let expected = datagrams(segment, &data);
-                let mut datagram = Datagram::new(data.clone());
-                datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
+                let mut datagram = datagram(&socket, to.local_addr(), data.clone());
                 datagram.segment_bytes = Some(segment);
                 assert_eq!(datagram.datagrams(), expected.len());
                 socket.send_batch(&mut vec![datagram]).await.expect("room");

@@ -1,0 +1,469 @@
+//! Rules 7 and 8: sends are owned, in order, continued when short, whole or not at all; their errors surface; the
+//! buffers of a vectored send leave together. Backpressure holds both directions within bounds, without an effect on
+//! other connections. Answers to messages that arrived together leave together, so that the peers' CPU is
+//! interrupted once for all of them.
+
+use crate::support::*;
+use std::future::poll_fn;
+use std::io::{ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use twinring::{SendBuf, TcpStream, sleep, spawn};
+
+pub(crate) const RULES: &[Rule] = rules![
+    random_sends_of_every_kind_reach_a_slow_reader_in_order,
+    messages_of_several_tasks_stay_whole_and_in_order,
+    buffers_received_elsewhere_are_forwarded_in_order,
+    one_call_sends_all_buffers,
+    a_failed_send_surfaces_at_the_next_call_and_at_close,
+    a_reset_is_an_error_to_all_who_wait,
+    nothing_can_be_sent_after_shutdown_write,
+    a_peer_that_does_not_read_blocks_its_sender,
+    an_unread_stream_stops_its_peer,
+    answers_to_simultaneous_messages_leave_together,
+    a_lone_answer_leaves_at_once,
+    gathered_sends_keep_their_order,
+];
+
+static LETTERS: [u8; 3000] = [b'x'; 3000];
+
+/// The next buffer of a random sequence, and its bytes. Some are empty.
+fn random_buffer(random: &mut Random) -> (SendBuf, Vec<u8>) {
+    let largest = [1, 10, 300, 5_000, 60_000, 500_000][random.below(6)];
+    let bytes = pattern(random.below(1000) as u64, 0..random.below(largest + 1));
+    let whole = bytes.len();
+    match random.below(6) {
+        0 => (SendBuf::from(bytes.clone()), bytes),
+        1 => (SendBuf::from(Rc::<[u8]>::from(bytes.as_slice())), bytes),
+        2 => {
+            let (start, end) = (random.below(whole + 1), whole + random.below(3));
+            let part = bytes[start..].to_vec();
+            (SendBuf::shared(Rc::from(bytes), start..end), part)
+        }
+        3 => {
+            let end = whole.min(LETTERS.len());
+            (SendBuf::from(&LETTERS[..end]), vec![b'x'; end])
+        }
+        4 => (SendBuf::from("a static text"), b"a static text".to_vec()),
+        _ => {
+            let text: String = bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
+            (SendBuf::from(text.clone()), text.into_bytes())
+        }
+    }
+}
+
+/// Reads in random portions, with pauses.
+fn read_slowly(mut peer: Peer, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut received = Vec::new();
+    let mut chunk = vec![0; 100_000];
+    loop {
+        let room = 1 + random.below(chunk.len());
+        match peer.read(&mut chunk[..room]).expect("no reset") {
+            0 => return received,
+            bytes => received.extend_from_slice(&chunk[..bytes]),
+        }
+        if random.below(40) == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+}
+
+async fn random_sends_of_every_kind_reach_a_slow_reader_in_order() {
+    for seed in 1..4 {
+        let (stream, peer) = narrow_pair().await;
+        let reader = on_thread(move || read_slowly(peer, seed));
+        let mut random = Random::new(seed + 50);
+        let mut expected = Vec::new();
+        while expected.len() < 1_500_000 {
+            let mut buffers = Vec::new();
+            for _ in 0..[1, 1, 0, 7, 300][random.below(5)] {
+                let (buffer, bytes) = random_buffer(&mut random);
+                assert_eq!(buffer.as_slice(), bytes);
+                expected.extend_from_slice(&bytes);
+                buffers.push(buffer);
+                if expected.len() > 1_500_000 {
+                    break;
+                }
+            }
+            match (buffers.len(), random.below(3)) {
+                (1, 0) => stream.send_corked(buffers.remove(0)).await,
+                (1, _) => stream.send(buffers.remove(0)).await,
+                _ => stream.send_vectored(buffers).await,
+            }
+            .expect("sent");
+            match random.below(10) {
+                0 => stream.flush().await.expect("flushed"),
+                1 => yield_now().await,
+                _ => {}
+            }
+        }
+        stream.shutdown().await.expect("finished");
+        let received = reader.await;
+        let differ = received.iter().zip(&expected).position(|(one, other)| one != other);
+        assert_eq!((received.len(), differ), (expected.len(), None));
+    }
+}
+
+/// Small messages of one turn are gathered, large ones are not copied. The peer reads slowly, so that one of them
+/// is sent in part: those behind it have to wait.
+fn messages_of_several_tasks_stay_whole_and_in_order(configuration: Configuration) {
+    const SOURCES: usize = 6;
+    for (options, bytes, count) in [("buffer_bytes=2048", 700, 90), ("", 9_100, 20)] {
+        run_on(configuration.builder_with(options), |_| async move {
+            let (stream, peer) = narrow_pair().await;
+            let stream = Rc::new(stream);
+            let source = |source| {
+                let stream = Rc::clone(&stream);
+                spawn(async move {
+                    for number in 0..count {
+                        let message = vec![((source << 5) | (number % 31)) as u8; bytes];
+                        match number % 4 {
+                            0 => stream.send_vectored(message.chunks(130).map(Vec::from)).await,
+                            1 => stream.send_corked(message).await,
+                            _ => stream.send(message).await,
+                        }
+                        .expect("sent");
+                    }
+                })
+            };
+            let tasks: Vec<_> = (0..SOURCES).map(source).collect();
+            settle().await;
+            let reader = on_thread(move || read_slowly(peer, 3));
+            for task in tasks {
+                task.await.expect("every sender ends");
+            }
+            stream.shutdown().await.expect("finished");
+            let mut next = [0; SOURCES];
+            for message in reader.await.chunks(bytes) {
+                let source = usize::from(message[0] >> 5);
+                let expected = ((source << 5) | (next[source] % 31)) as u8;
+                assert!(message == vec![expected; bytes], "message {} of {source}", next[source]);
+                next[source] += 1;
+            }
+            assert_eq!(next, [count; SOURCES]);
+        });
+    }
+}
+
+/// A proxy hands pool buffers from one socket to another, one or several at a time, which reads slowly: the
+/// pool's memory must neither be reused too early nor be parked.
+async fn buffers_received_elsewhere_are_forwarded_in_order() {
+    const TOTAL: usize = 600_000;
+    for copied in [false, true] {
+        let ((from, mut writer), (to, reader)) = (pair().await, narrow_pair().await);
+        let forwarding = spawn(async move {
+            if copied {
+                let copied = twinring::net::copy(&from, &to).await;
+                assert_eq!(copied.expect("sent"), TOTAL as u64);
+                return to.shutdown().await;
+            }
+            for most in (1..4).cycle() {
+                let mut chunks = vec![from.recv().await.expect("no reset")];
+                while chunks.len() < most
+                    && let Some(chunk) = poll_once(from.recv()).await
+                {
+                    chunks.push(chunk.expect("no reset"));
+                }
+                let ended = chunks.iter().any(|chunk| chunk.is_empty());
+                match chunks.len() {
+                    1 => to.send(chunks.remove(0)).await.expect("sent"),
+                    _ => to.send_vectored(chunks).await.expect("sent"),
+                }
+                if ended {
+                    break;
+                }
+            }
+            to.shutdown().await
+        });
+        let writing = on_thread(move || writer.write_all(&pattern(6, 0..TOTAL)));
+        another_is_served().await;
+        let received = reading(reader).await;
+        writing.await.expect("it reads");
+        forwarding.await.expect("no panic").expect("sent");
+        assert_whole(6, TOTAL, &received);
+    }
+}
+
+fn one_call_sends_all_buffers(configuration: Configuration) {
+    if configuration.has_faults() {
+        // A short send takes a second call.
+        return;
+    }
+    configuration.run_with_handle(|handle| async move {
+        let (stream, peer) = pair().await;
+        let before = handle.counters().sent;
+        stream.send_vectored((0..60u8).map(|part| vec![part; 20])).await.expect("sent");
+        stream.shutdown().await.expect("finished");
+        assert_eq!(handle.counters().sent - before, 1);
+        let received = reading(peer).await;
+        let expected: Vec<u8> = (0..60u8).flat_map(|part| [part; 20]).collect();
+        assert_eq!(received, expected);
+    });
+}
+
+fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configuration) {
+    async fn broken(vectored: bool) -> TcpStream {
+        let (stream, peer) = pair().await;
+        reset(peer);
+        // Already connected; the engine notices the reset when it sends.
+        while match vectored {
+            true => stream.send_vectored(["one", "two"]).await.is_ok(),
+            false => stream.send("lost").await.is_ok(),
+        } {
+            settle().await;
+        }
+        stream
+    }
+    let is_broken = |errno| [libc::EPIPE, libc::ECONNRESET].contains(&errno);
+    configuration.run(async move {
+        let stream = broken(false).await;
+        for _ in 0..3 {
+            assert!(is_broken(errno(&stream.send("more").await)), "a send without a peer");
+            assert!(is_broken(errno(&stream.send_vectored(["more"]).await)));
+            assert!(is_broken(errno(&stream.flush().await)), "a flush without a peer");
+        }
+        assert!(is_broken(errno(&stream.close().await)), "a close that lost bytes");
+        assert!(is_broken(errno(&broken(true).await.close().await)));
+        assert!(is_broken(errno(&broken(false).await.shutdown().await)));
+    });
+}
+
+/// On epoll, the waiters of a queue were once forgotten when the queue failed, and hung. And the kernel
+/// reports a reset to one system call and a plain end of stream to the next, so a send that gets it first
+/// must not make the receive look like a clean end.
+async fn a_reset_is_an_error_to_all_who_wait() {
+    for receives_late in [false, true] {
+        let (stream, peer) = narrow_pair().await;
+        let stream = Rc::new(stream);
+        let waiting = |task| {
+            let stream = Rc::clone(&stream);
+            spawn(async move {
+                match task {
+                    0..3 => loop {
+                        stream.send(vec![0; 300_000]).await?;
+                    },
+                    _ => stream.flush().await,
+                }
+            })
+        };
+        let waiting: Vec<_> = (0..4).map(waiting).collect();
+        let own = Rc::clone(&stream);
+        let receiver = spawn(async move {
+            if receives_late {
+                sleep(Duration::from_millis(10)).await;
+            }
+            recv_to_end(&own).await
+        });
+        settle().await;
+        assert!(waiting.iter().all(|task| !task.is_finished()), "a sender does not wait");
+        reset(peer);
+        for task in waiting {
+            let sent = errno(&task.await.expect("not aborted"));
+            assert!([libc::ECONNRESET, libc::EPIPE].contains(&sent), "{sent}");
+        }
+        let received = receiver.await.expect("not aborted");
+        assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, late: {receives_late}");
+    }
+}
+
+async fn nothing_can_be_sent_after_shutdown_write() {
+    let (stream, mut peer) = pair().await;
+    stream.send("the last words").await.expect("sent");
+    stream.shutdown().await.expect("finished");
+    assert_eq!(errno(&stream.send("too late").await), libc::EPIPE);
+    assert_eq!(errno(&stream.send_vectored(["too", "late"]).await), libc::EPIPE);
+    let ready = poll_once(poll_fn(|cx| stream.poll_send_ready(cx))).await;
+    assert_eq!(errno(&ready.expect("no wait")), libc::EPIPE);
+    stream.shutdown().await.expect("a second shutdown is no error");
+    stream.flush().await.expect("nothing is left");
+    on_thread(move || {
+        assert_eq!(read_to_end(&mut peer).expect("no reset"), b"the last words");
+        peer.write_all(b"an answer").expect("the other half is open");
+    })
+    .await;
+    assert_eq!(recv_to_end(&stream).await.expect("no reset"), b"an answer");
+    stream.close().await.expect("nothing was lost");
+}
+
+/// The bound that `TcpStream::send` documents: less than this is queued before it waits.
+const QUEUED_BYTES_MAX: usize = 256 * 1024;
+/// Received and unread, per stream, in bytes; the receive in progress may add a pool's worth.
+const RECEIVED_BYTES_MAX: usize = 128 * 1024;
+const POOL_BYTES_MAX: usize = 1 << 20;
+/// Both kernel buffers of a narrow pair, with what the kernel grants beyond the request.
+const KERNEL_BYTES_MAX: usize = 256 * 1024;
+
+async fn a_peer_that_does_not_read_blocks_its_sender() {
+    for chunk in [100, 5_000, 100_000] {
+        let (stream, deaf) = narrow_pair().await;
+        let (mut sent, mut refused) = (0, 0);
+        // The kernel moves bytes between its buffers for a while after it has refused some.
+        while refused < 5 {
+            let ready = poll_once(poll_fn(|cx| stream.poll_send_ready(cx))).await;
+            let mut buf = Some(pattern(1, sent..sent + chunk).into());
+            let taken = poll_once(poll_fn(|cx| stream.poll_send(cx, &mut buf))).await;
+            assert_eq!(ready.is_some(), taken.is_some(), "ready means that it is taken");
+            match taken {
+                Some(result) => {
+                    result.expect("the peer is there");
+                    (sent, refused) = (sent + chunk, 0);
+                    // A task that sends much has to let others have their turn.
+                    yield_now().await;
+                }
+                None => {
+                    assert!(poll_once(stream.send("nor is this")).await.is_none());
+                    refused += 1;
+                    settle().await;
+                }
+            }
+            assert!(sent < QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + chunk, "{sent} queued");
+        }
+        assert!(sent + chunk > QUEUED_BYTES_MAX, "held up after {sent} already");
+        assert!(poll_once(poll_fn(|cx| stream.poll_flush(cx))).await.is_none());
+        // Other connections are served meanwhile.
+        another_is_served().await;
+        let reader = reading(deaf);
+        poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
+        poll_fn(|cx| stream.poll_shutdown(cx)).await.expect("all is sent");
+        assert_whole(1, sent, &reader.await);
+    }
+}
+
+async fn an_unread_stream_stops_its_peer() {
+    let (stream, mut peer) = narrow_pair().await;
+    peer.set_nonblocking(true).expect("a socket");
+    let data = pattern(3, 0..4 << 20);
+    let mut written = 0;
+    // Armed once, then never asked again.
+    assert!(poll_once(stream.recv()).await.is_none());
+    let mut last_progress = Instant::now();
+    while last_progress.elapsed() < Duration::from_millis(60) {
+        match peer.write(&data[written..]) {
+            Ok(bytes) => {
+                written += bytes;
+                last_progress = Instant::now();
+            }
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        let bound = RECEIVED_BYTES_MAX + POOL_BYTES_MAX + KERNEL_BYTES_MAX;
+        assert!(written < bound, "{written} bytes taken that the peer does not read");
+        settle().await;
+    }
+    another_is_served().await;
+    finish(&peer);
+    let received = recv_to_end(&stream).await.expect("no reset");
+    assert_whole(3, written, &received);
+}
+
+/// Each task, when it has its message, checks whether an answer of an earlier one has left.
+fn answers_to_simultaneous_messages_leave_together(configuration: Configuration) {
+    const STREAMS: usize = 4;
+    if configuration.name.contains("sqpoll") {
+        // Another thread submits, or the machine has sends of its own.
+        return;
+    }
+    if configuration.has_faults() {
+        // Faults hold arrivals back, so that they do not come together.
+        return;
+    }
+    run_on(configuration.builder_with("gather=on,buffer_count=16"), |_| async {
+        let (mut streams, mut peers) = (Vec::new(), Vec::new());
+        for _ in 0..STREAMS {
+            let (stream, peer) = pair().await;
+            peer.set_nonblocking(true).expect("a socket");
+            streams.push(stream);
+            peers.push(peer);
+        }
+        let peers = Rc::new(peers);
+        let mut tasks = Vec::new();
+        for stream in streams {
+            let peers = Rc::clone(&peers);
+            tasks.push(spawn(async move {
+                let message = stream.recv().await.expect("bytes");
+                for mut peer in peers.iter() {
+                    let early = peer.read(&mut [0; 8]).expect_err("an answer left alone");
+                    assert_eq!(early.kind(), ErrorKind::WouldBlock);
+                }
+                stream.send(message).await.expect("room");
+                stream
+            }));
+        }
+        settle().await;
+        for mut peer in peers.iter() {
+            peer.write_all(b"together").expect("room");
+        }
+        for task in tasks {
+            task.await.expect("no panic").flush().await.expect("no reset");
+        }
+        for mut peer in peers.iter() {
+            peer.set_nonblocking(false).expect("a socket");
+            let mut answer = [0; 8];
+            peer.read_exact(&mut answer).expect("an answer");
+            assert_eq!(&answer, b"together");
+        }
+    });
+}
+
+/// Without other work there is nothing to gather: a single connection loses no latency.
+fn a_lone_answer_leaves_at_once(configuration: Configuration) {
+    if !configuration.is_epoll() || configuration.has_faults() {
+        // A ring submits with the next enter, which is the next thing that it does. A fault has a send
+        // refused, and it is made again only when this thread waits for events.
+        return;
+    }
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        for _ in 0..3 {
+            assert!(poll_once(stream.recv()).await.is_none());
+            peer.write_all(b"alone").expect("room");
+            let message = stream.recv().await.expect("bytes");
+            stream.send(message).await.expect("room");
+            // The worker's own thread waits here: an unsent answer would never arrive.
+            peer.read_exact(&mut [0; 5]).expect("an answer that has left");
+        }
+    });
+}
+
+/// Streams whose sends begin in one turn, and end in different ways.
+fn gathered_sends_keep_their_order(configuration: Configuration) {
+    const BYTES: usize = 70_000;
+    // The streams are dropped with most of their bytes queued. On an emulated machine with other work
+    // these need longer than the default limit, after which the rest is given up by a reset.
+    let builder = configuration.builder().linger(patience());
+    run_on(builder, |_| async {
+        for narrow in [false, true] {
+            let (mut readers, mut peers) = (Vec::new(), Vec::new());
+            for way in 0..8 {
+                let (stream, peer) = if narrow { narrow_pair().await } else { pair().await };
+                readers.push((way, reading(peer.try_clone().expect("a descriptor"))));
+                peers.push(peer);
+                spawn(async move {
+                    stream.recv().await.expect("bytes");
+                    let step = [10, 300, 6999, BYTES][way as usize % 4];
+                    for start in (0..BYTES).step_by(step) {
+                        let part = pattern(way, start..(start + step).min(BYTES));
+                        match start / step % 5 {
+                            3 => stream.send_corked(part).await.expect("no reset"),
+                            _ => stream.send(part).await.expect("no reset"),
+                        }
+                    }
+                    match way % 3 {
+                        0 => stream.shutdown().await.expect("no reset"),
+                        1 => stream.close().await.expect("no reset"),
+                        _ => drop(stream),
+                    }
+                });
+            }
+            settle().await;
+            for peer in &mut peers {
+                // One byte: seeded faults cut receives short, and what is left unread resets a connection.
+                peer.write_all(b"!").expect("room");
+                finish(peer);
+            }
+            for (way, reader) in readers {
+                assert_whole(way, BYTES, &reader.await);
+            }
+        }
+    });
+}
