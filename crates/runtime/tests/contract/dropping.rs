@@ -236,9 +236,10 @@ async fn both_directions_stay_whole_whatever_is_dropped_and_cancelled() {
         let reader = reading(peer);
         let (cancelled, own) = (Rc::clone(&stream), Rc::clone(&stream));
         let cancelling = spawn(async move {
-            while seed % 2 == 0 {
+            loop {
                 cancelled.cancel();
                 yield_now().await;
+                sleep(Duration::from_micros(seed * 100)).await;
             }
         });
         let sending = spawn(async move {

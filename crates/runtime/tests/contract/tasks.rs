@@ -209,21 +209,24 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
 }
 
 fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {
-    let without_output = |runtime: &dyn Fn()| {
+    for of_a_task in [false, true] {
+        let runtime = || {
+            configuration.run(async move {
+                let (stream, _peer) = pair().await;
+                let panicking = async move {
+                    assert!(poll_once(stream.recv()).await.is_none());
+                    panic!("on purpose");
+                };
+                match of_a_task {
+                    true => drop(spawn(panicking)),
+                    false => panicking.await,
+                }
+                pending::<()>().await;
+            });
+        };
         let panic = catch_unwind(AssertUnwindSafe(runtime)).expect_err("a panic");
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
-    };
-    without_output(&|| configuration.run(async { panic!("on purpose") }));
-    without_output(&|| {
-        configuration.run(async {
-            let (stream, _peer) = pair().await;
-            spawn(async move {
-                assert!(poll_once(stream.recv()).await.is_none());
-                panic!("on purpose");
-            });
-            pending::<()>().await;
-        });
-    });
+    }
     // The thread can run another one.
     configuration.run(async { sleep(Duration::from_millis(1)).await });
 }
@@ -234,7 +237,6 @@ fn a_runtime_inside_a_runtime_is_refused(configuration: Configuration) {
         let error = inner.block_on(async {}).expect_err("running it is not");
         assert!(error.to_string().contains("already"), "{error}");
         // The outer one goes on.
-        sleep(Duration::from_millis(1)).await;
         another_is_served().await;
     });
 }

@@ -1,7 +1,9 @@
 //! Several workers on one port, shutdown and stop.
 
 use crate::support::*;
+use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
 use twinring::{
@@ -11,19 +13,21 @@ use twinring::{
 
 pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
-    a_worker_that_panics_stops_the_others,
-    stop_ends_every_worker,
+    a_panic_and_a_stop_end_every_worker,
+    numbers_of_workers_out_of_range_are_refused,
     tasks_start_on_the_worker_they_are_sent_to,
     a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end,
     a_runtime_runs_several_futures_one_after_the_other,
-    tasks_of_other_threads_end_with_the_runtime,
-    a_runtime_for_several_workers_runs_no_single_future,
 ];
 
 const WORKERS: usize = 2;
 
+fn runtime(configuration: Configuration, workers: usize) -> Runtime {
+    configuration.builder().workers(workers).build().expect("tried before")
+}
+
 fn every_worker_gets_connections_and_drains(configuration: Configuration) {
-    served_by(configuration.builder().workers(WORKERS).build().expect("tried before"));
+    served_by(runtime(configuration, WORKERS));
     // The even workers run the chosen engine, the odd ones epoll, in one runtime.
     let builder = configuration.builder().side_by_side(true).workers(4);
     let runtime = builder.build().expect("tried before");
@@ -78,55 +82,47 @@ fn served_by(runtime: Runtime) {
     assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
 }
 
-fn a_worker_that_panics_stops_the_others(configuration: Configuration) {
-    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
+fn a_panic_and_a_stop_end_every_worker(configuration: Configuration) {
+    let panicking = runtime(configuration, WORKERS);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        runtime.run(|worker| async move {
+        panicking.run(|worker| async move {
             if worker == 1 {
                 sleep(Duration::from_millis(2)).await;
                 panic!("on purpose");
             }
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         })
     }));
     assert_eq!(outcome.expect_err("a panic").downcast_ref::<&str>(), Some(&"on purpose"));
-}
-
-fn stop_ends_every_worker(configuration: Configuration) {
-    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
-    let handle = runtime.handle();
-    let (done, wait) = std::sync::mpsc::channel();
-    let stopper = std::thread::spawn(move || {
-        // A worker that is stopped before it begins does not begin, and worker 0 must end.
-        wait.recv().expect("worker 0 runs");
-        std::thread::sleep(Duration::from_millis(5));
-        handle.stop();
-    });
-    let ended = runtime.run(|worker| {
-        let done = done.clone();
+    let stopped = runtime(configuration, WORKERS);
+    let handle = stopped.handle();
+    let ended = stopped.run(|worker| {
+        let handle = handle.clone();
         async move {
             if worker == 0 {
-                done.send(()).expect("the other waits");
+                // By another thread, once this worker has begun: one that is stopped before does not begin.
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(5));
+                    handle.stop();
+                });
                 return worker;
             }
-            std::future::pending().await
+            pending().await
         }
     });
     assert_eq!(ended.expect("the engine works"), [Some(0), None]);
-    stopper.join().expect("no panic");
     // Stopped before it runs: it does not begin.
-    let runtime = configuration.builder().build().expect("tried before");
-    runtime.handle().stop();
-    assert!(runtime.block_on(std::future::pending::<()>()).is_err());
+    let stopped = runtime(configuration, 1);
+    stopped.handle().stop();
+    assert!(stopped.block_on(pending::<()>()).is_err());
     // Asked to finish before it runs: it sees that at once.
-    let runtime = configuration.builder().build().expect("tried before");
-    runtime.handle().shutdown();
-    runtime.block_on(shutdown_requested()).expect("it finished by itself");
+    let asked = runtime(configuration, 1);
+    asked.handle().shutdown();
+    asked.block_on(shutdown_requested()).expect("it finished by itself");
 }
 
-fn a_runtime_for_several_workers_runs_no_single_future(configuration: Configuration) {
-    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
-    let error = runtime.block_on(async {}).expect_err("one future for two workers");
+fn numbers_of_workers_out_of_range_are_refused(configuration: Configuration) {
+    let error = runtime(configuration, WORKERS).block_on(async {}).expect_err("one for two");
     assert!(error.to_string().contains("one worker"), "{error}");
     for workers in [0, 1025] {
         let error = configuration.builder().workers(workers).build().expect_err("out of range");
@@ -155,22 +151,19 @@ fn tasks_start_on_the_worker_they_are_sent_to(configuration: Configuration) {
             };
             assert_ne!(started.await.expect("no panic"), here);
             // What a task owns there need not be `Send`, and it can use sockets.
-            let sums: Vec<_> = (0..100_u8)
-                .map(|seed| {
-                    let echoed = handle.spawn_on(usize::from(seed) % WORKERS, move || async move {
-                        let listener = listen();
-                        let client = twinring::TcpStream::connect(listener.local_addr());
-                        let client = std::rc::Rc::new(client.await.expect("a listener"));
-                        let server = listener.accept().await.expect("a connection");
-                        server.send(vec![seed]).await.expect("room");
-                        client.recv().await.expect("a byte")[0]
-                    });
-                    echoed.expect("room for 100")
-                })
-                .collect();
+            let echoing = |seed: u8| {
+                let echoed = handle.spawn_on(usize::from(seed) % WORKERS, move || async move {
+                    let (stream, mut peer) = pair().await;
+                    let stream = Rc::new(stream);
+                    std::io::Write::write_all(&mut peer, &[seed]).expect("room");
+                    usize::from(stream.recv().await.expect("a byte")[0])
+                });
+                echoed.expect("room for 100")
+            };
+            let echoing: Vec<_> = (0..100).map(echoing).collect();
             let mut sum = 0;
-            for echoed in sums {
-                sum += usize::from(echoed.await.expect("no panic"));
+            for echoed in echoing {
+                sum += echoed.await.expect("no panic");
             }
             let failed = handle.spawn_on(1, || async { panic!("on purpose") }).expect("room");
             assert!(failed.await.expect_err("a panic").is_panic());
@@ -178,41 +171,49 @@ fn tasks_start_on_the_worker_they_are_sent_to(configuration: Configuration) {
             sum
         }
     });
-    let sums = ran.expect("the engine works");
-    assert_eq!(sums, [Some((0..100).sum()), Some(0)]);
+    assert_eq!(ran.expect("the engine works"), [Some((0..100).sum()), Some(0)]);
 }
 
 fn a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end(configuration: Configuration) {
-    let runtime = configuration.builder().build().expect("tried before");
-    let handle = runtime.handle();
+    let used = runtime(configuration, 1);
+    let handle = used.handle();
     let early = handle.spawn_on(0, || async { "early" }).expect("room");
     let inside = handle.clone();
-    runtime
-        .block_on(async move {
-            assert_eq!(early.await.expect("it starts"), "early");
-            let missing = inside.spawn_on(1, || async {}).expect_err("there is one");
-            assert!(missing.to_string().contains("no worker 1: the last is 0"), "{missing}");
-            // A worker that does not get to start them bounds how many wait.
-            let mut waiting = Vec::new();
-            let full = loop {
-                match inside.spawn_on(0, || async {}) {
-                    Ok(handle) => waiting.push(handle),
-                    Err(error) => break error,
-                }
-            };
-            assert_eq!((waiting.len(), full.kind()), (1024, std::io::ErrorKind::WouldBlock));
-            for one in waiting {
-                one.await.expect("it starts");
+    let ended = used.block_on(async move {
+        assert_eq!(early.await.expect("it starts"), "early");
+        let missing = inside.spawn_on(1, || async {}).expect_err("there is one");
+        assert!(missing.to_string().contains("no worker 1: the last is 0"), "{missing}");
+        // A worker that does not get to start them bounds how many wait.
+        let mut waiting = Vec::new();
+        let full = loop {
+            match inside.spawn_on(0, || async {}) {
+                Ok(handle) => waiting.push(handle),
+                Err(error) => break error,
             }
-        })
-        .expect("the engine works");
+        };
+        assert_eq!((waiting.len(), full.kind()), (1024, std::io::ErrorKind::WouldBlock));
+        for one in waiting {
+            one.await.expect("it starts");
+        }
+        // These end with the runtime, one running and one not started.
+        let running = inside.spawn_on(0, pending::<()>).expect("room");
+        settle().await;
+        assert!(!running.is_finished());
+        [running, inside.spawn_on(0, pending::<()>).expect("room")]
+    });
     let late = handle.spawn_on(0, || async {}).expect_err("it has ended");
     assert!(late.to_string().contains("has ended"), "{late}");
-    let unused = configuration.builder().build().expect("tried before");
-    let never = unused.handle().spawn_on(0, || async {}).expect("room");
+    let unused = runtime(configuration, 1);
+    let never = unused.handle().spawn_on(0, pending::<()>).expect("room");
     drop(unused);
-    let ended = runtime.block_on(never).expect("the engine works");
-    assert!(ended.expect_err("never started").is_cancelled());
+    // Handles can be awaited in any runtime.
+    let [running, waiting] = ended.expect("the engine works");
+    configuration.run(async {
+        for task in [running, waiting, never] {
+            assert!(task.is_finished());
+            assert!(task.await.expect_err("dropped, or never started").is_cancelled());
+        }
+    });
 }
 
 /// A peer that does not read held up the end for the linger time.
@@ -223,29 +224,11 @@ fn a_runtime_runs_several_futures_one_after_the_other(configuration: Configurati
         let served = runtime.block_on(async {
             let (stream, peer) = pair().await;
             stream.send(vec![number; 16 << 20]).await.expect("queued");
-            let early = spawn(std::future::pending::<()>());
+            let early = spawn(pending::<()>());
             let threads = spawn_blocking(move || number).await.expect("no panic");
             drop((stream, early));
             (threads, peer)
         });
         assert_eq!(served.expect("the engine works").0, number);
     }
-}
-
-fn tasks_of_other_threads_end_with_the_runtime(configuration: Configuration) {
-    let runtime = configuration.builder().build().expect("tried before");
-    let handle = runtime.handle();
-    let tasks = runtime.block_on(async move {
-        let running = handle.spawn_on(0, std::future::pending::<()>).expect("room");
-        settle().await;
-        assert!(!running.is_finished());
-        [running, handle.spawn_on(0, std::future::pending::<()>).expect("room")]
-    });
-    // Handles can be awaited in any runtime.
-    configuration.run(async move {
-        for task in tasks.expect("the engine works") {
-            assert!(task.is_finished());
-            assert!(task.await.expect_err("dropped, or never started").is_cancelled());
-        }
-    });
 }

@@ -24,8 +24,7 @@ const TESTS: &[Test] = tests![
     a_send_that_fails_wakes_the_receiver,
     a_receive_that_fails_is_reported,
     refused_accepts_pause_with_a_notice,
-    refused_enters_pause,
-    enters_that_lose_completions_end_the_worker,
+    refused_enters_pause_or_end_the_worker,
     datagrams_that_cannot_be_sent_are_counted,
     waits_in_milliseconds_serve_as_well,
     data_behind_descriptors_is_received,
@@ -175,34 +174,32 @@ fn refused_accepts_pause_with_a_notice() {
     }
 }
 
-/// Waits that the kernel refused were repeated 223,000 times a second, or ended the worker.
-fn refused_enters_pause() {
+/// Waits that the kernel refused were repeated 223,000 times a second, or ended the worker; only those that lose
+/// completions may end it.
+fn refused_enters_pause_or_end_the_worker() {
     testing::needs_io_uring();
     // Beside each other: each runtime ends after its patience with a kernel that does not answer.
     thread::scope(|scope| {
-        for refused in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+        for (refused, ends) in [
+            (libc::EAGAIN, false),
+            (libc::EBUSY, false),
+            (libc::ENOMEM, false),
+            (libc::EBADR, true),
+            (libc::EPERM, true),
+        ] {
             scope.spawn(move || {
-                served(EngineChoice::IoUring, move |handle| async move {
+                let (outcome, _) = on_worker(EngineChoice::IoUring, move |handle| async move {
                     let (stream, _peer) = pair().await;
                     refuse(libc::SYS_io_uring_enter, refused);
                     let _receiving = spawn(async move { stream.recv().await });
                     assert_calm(&handle, "io_uring_enter").await;
-                })
+                });
+                let error = outcome.err().map(|error| error.to_string());
+                assert_eq!(error.is_some(), ends, "errno {refused}: {error:?}");
+                assert!(error.is_none_or(|error| error.contains("engine failed")));
             });
         }
     });
-}
-
-fn enters_that_lose_completions_end_the_worker() {
-    for refused in [libc::EBADR, libc::EPERM] {
-        let (outcome, _) = on_worker(EngineChoice::IoUring, move |_| async move {
-            let (stream, _peer) = pair().await;
-            refuse(libc::SYS_io_uring_enter, refused);
-            let _never = stream.recv().await;
-        });
-        let error = outcome.expect_err("the engine is unusable").to_string();
-        assert!(error.contains("engine failed"), "{error}");
-    }
 }
 
 fn datagrams_that_cannot_be_sent_are_counted() {
