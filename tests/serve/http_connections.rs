@@ -3,13 +3,11 @@
 
 use crate::support::http::*;
 use crate::support::namespace::in_a_namespace;
-use crate::support::nginx::nginx;
 use crate::support::tls::{Identity, encrypted, serve};
 use crate::support::*;
 use memchr::memmem;
 
 pub(crate) const TESTS: &[Test] = tests![
-    what_was_answered_arrives_from_nginx,
     connections_closed_on_request_free_their_place,
     the_last_request_of_a_connection_closes_it,
     idle_connections_are_closed_without_a_word,
@@ -245,12 +243,12 @@ fn readiness_ends_with_the_drain_and_liveness_stays() {
 const DELIVERED_BYTES: usize = 2_000_000;
 
 /// Fetches a file over each protocol, and calls `shut_down` while all of them are under way.
-fn fetch(addresses: [SocketAddr; 3], rate: Option<&str>, shut_down: impl FnOnce()) {
-    let [http1, http2, tls] = addresses;
+fn fetch(server: &Server, rate: Option<&str>, shut_down: impl FnOnce()) {
+    let (clear, tls) = (server.address(), encrypted(server));
     let into = tempfile::tempdir().expect("a directory for temporary files");
     let protocols = [
-        ("http", http1, "--http1.1"),
-        ("http", http2, "--http2-prior-knowledge"),
+        ("http", clear, "--http1.1"),
+        ("http", clear, "--http2-prior-knowledge"),
         ("https", tls, "--http1.1"),
         ("https", tls, "--http2"),
     ];
@@ -308,32 +306,12 @@ fn what_was_answered_arrives(engine: &str) {
             let most = format!("server.max-requests = '{requests_max}'");
             let options = ["server.drain-timeout = '50s'", &most];
             let server = serve(engine, site.path(), &identity, &options);
-            let clear = server.address();
-            fetch([clear, clear, encrypted(&server)], rate, || match requests_max {
+            fetch(&server, rate, || match requests_max {
                 "1" => {}
                 _ => server.signal(Signal::SIGTERM),
             });
             let ended = if requests_max == "1" { server.end() } else { server.wait() };
             assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
         }
-    });
-}
-
-/// As above: what we compare with.
-fn what_was_answered_arrives_from_nginx() {
-    testing::needs_program("nginx");
-    slowly(|rate| {
-        let (site, identity, etc) = (Site::usual(), Identity::new(), Site::new());
-        site.write("large.bin", &pattern(1, DELIVERED_BYTES));
-        let text = format!(
-            "server {{ listen 8080 default_server; listen 127.0.0.1:8081 http2; \
-             listen 127.0.0.1:8082 ssl http2; root {}; ssl_certificate {}; ssl_certificate_key {}; }}",
-            site.path().display(),
-            identity.certificate().display(),
-            identity.key().display()
-        );
-        let server = nginx(&text, etc.path());
-        let other = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        fetch([server.address, other(8081), other(8082)], rate, || server.signal(Signal::SIGQUIT));
     });
 }

@@ -6,7 +6,6 @@ mod support;
 
 mod containers;
 mod echo;
-mod engines;
 mod http2;
 mod http_answers;
 mod http_compression;
@@ -33,7 +32,6 @@ fn main() -> std::process::ExitCode {
         containers::ENGINE_TESTS,
         echo::TESTS,
         echo::ENGINE_TESTS,
-        engines::TESTS,
         http2::TESTS,
         http2::ENGINE_TESTS,
         http2::LONG_TESTS,

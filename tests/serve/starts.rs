@@ -1,4 +1,4 @@
-//! How servers start: what each prints, and why one does not.
+//! How servers start: what each prints, and why one does not; two engines on the same addresses.
 
 use crate::support::http::*;
 use crate::support::namespace::in_a_namespace;
@@ -12,6 +12,8 @@ pub(crate) const TESTS: &[Test] = tests![
     failures_state_the_cause_and_a_fix,
     certificates_that_cannot_be_used_are_named,
     an_address_in_use_is_an_error,
+    both_engines_serve_files_and_the_end_has_the_counters_of_each,
+    datagrams_are_reflected_by_both,
     sockets_that_are_not_passed_or_do_not_listen_are_an_error
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
@@ -99,6 +101,12 @@ fn failures_state_the_cause_and_a_fix() {
             }
         }
     }
+    testing::needs_io_uring();
+    for (more, words) in
+        [("--workers 1", "needs --workers 2"), ("--uring sqpoll_idle_ms=50", "sqpoll")]
+    {
+        assert_ends(&format!("echo --listen 127.0.0.1:0 --engine both {more}"), 1, words);
+    }
 }
 
 fn certificates_that_cannot_be_used_are_named() {
@@ -145,6 +153,57 @@ fn ready_statistics_and_final_lines_keep_the_contract(engine: &str) {
             assert_eq!(names(&stats), names(&ended.last), "{service} {group}");
         }
     }
+}
+
+/// The sum of a counter over both engines; both have some of it.
+fn sum(ended: &Ended, field: &str) -> f64 {
+    let engines = &ended.last["engines"];
+    let of = |engine: &str| engines[engine][field].as_f64().expect("a number");
+    let (uring, epoll) = (of("io_uring"), of("epoll"));
+    assert!(uring > 0.0 && epoll > 0.0, "{field}: {engines}");
+    uring + epoll
+}
+
+fn both_engines_serve_files_and_the_end_has_the_counters_of_each() {
+    testing::needs_io_uring();
+    let site = Site::usual();
+    let server = Server::http("both", site.path(), &["--stats", "1"]);
+    assert_eq!(server.ready["engine"], "io_uring+epoll");
+    assert_eq!(server.ready["workers"], 2);
+    let answer = ask(&server, &get("/hello.txt", "")).body;
+    for _ in 1..60 {
+        assert_same(&ask(&server, &get("/hello.txt", "")).body, &answer);
+    }
+    let ended = server.terminate();
+    assert_eq!((ended.code, ended.count("requests")), (Some(0), 60));
+    assert_eq!(ended.last["engines"]["io_uring"]["workers"], 1);
+    for (counter, value) in [("units", 60.0), ("connections", 60.0)] {
+        assert_eq!(sum(&ended, counter), value, "{}", ended.last);
+    }
+    let calls = ended.last["runtime_counters"]["syscalls"].as_f64();
+    assert_eq!(Some(sum(&ended, "syscalls")), calls, "{}", ended.last);
+    let bytes = (ended.count("received_bytes") + ended.count("sent_bytes")) as f64;
+    assert_eq!(sum(&ended, "bytes"), bytes, "{}", ended.last);
+    let cpu = |engine: &str, mode: &str| ended.last["engines"][engine][mode].as_f64();
+    for engine in ["io_uring", "epoll"] {
+        let all = cpu(engine, "cpu_user_s").zip(cpu(engine, "cpu_system_s"));
+        assert!(all.is_some_and(|(user, system)| user + system > 0.0), "{}", ended.last);
+    }
+}
+
+fn datagrams_are_reflected_by_both() {
+    testing::needs_io_uring();
+    let server = Server::udp("both", &[]);
+    // Between two sockets the kernel chooses by a hash of the addresses.
+    for source in 0..40 {
+        let client = datagrams::client(server.address());
+        (0..5).for_each(|number| {
+            datagrams::reflected(&client, &datagrams::numbered(source, number, 100));
+        });
+    }
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0));
+    assert_eq!(sum(&ended, "units"), 200.0);
 }
 
 /// Starts each server on addresses of both families and on those of IPv6 only.

@@ -1,4 +1,4 @@
-//! TCP echo on compio, io_uring driver only: one task per connection, three ways to receive.
+//! TCP echo on compio, io_uring driver only: one task per connection, two ways to receive.
 
 use std::io;
 use std::num::NonZeroU16;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 use compio::buf::BufResult;
 use compio::driver::{DriverType, ProactorBuilder};
-use compio::io::{AsyncRead, AsyncReadManaged, AsyncReadMulti, AsyncWriteExt};
+use compio::io::{AsyncRead, AsyncReadMulti, AsyncWriteExt};
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::RuntimeBuilder;
 use futures_util::StreamExt;
@@ -31,7 +31,7 @@ struct Options {
     #[arg(long, value_enum, default_value_t = Receive::Multishot)]
     recv: Receive,
 
-    /// Buffers in the pool that `multishot` and `managed` receive into, rounded up to a power of
+    /// Buffers in the pool that `multishot` receives into, rounded up to a power of
     /// two. Fewer than twice the connections is slow: receives that find the pool empty fail.
     #[arg(long, default_value = "512", value_name = "COUNT")]
     buffers: NonZeroU16,
@@ -41,8 +41,6 @@ struct Options {
 enum Receive {
     /// One multishot receive per connection into the runtime's buffer pool.
     Multishot,
-    /// One receive per message into the runtime's buffer pool.
-    Managed,
     /// One receive per message into the connection's own buffer.
     Owned,
 }
@@ -50,7 +48,7 @@ enum Receive {
 impl Receive {
     fn default_buffer_bytes(self) -> u32 {
         match self {
-            Receive::Multishot | Receive::Managed => DEFAULT_POOLED_BUFFER_BYTES,
+            Receive::Multishot => DEFAULT_POOLED_BUFFER_BYTES,
             Receive::Owned => OWN_BUFFER_BYTES,
         }
     }
@@ -108,7 +106,6 @@ async fn serve(
 async fn echo(stream: TcpStream, receive: Receive, buffer_bytes: usize) -> io::Result<()> {
     match receive {
         Receive::Multishot => echo_multishot(stream, buffer_bytes).await,
-        Receive::Managed => echo_managed(stream, buffer_bytes).await,
         Receive::Owned => echo_owned(stream, buffer_bytes).await,
     }
 }
@@ -128,22 +125,6 @@ async fn echo_multishot(stream: TcpStream, buffer_bytes: usize) -> io::Result<()
         }
     }
     Ok(())
-}
-
-async fn echo_managed(stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {
-    let (mut reader, mut writer) = (&stream, &stream);
-    loop {
-        match reader.read_managed(0).await {
-            Ok(Some(buffer)) => writer.write_all(buffer).await.0?,
-            Ok(None) => return Ok(()),
-            Err(error) if pool_is_empty(&error) => {
-                if echo_once(&stream, buffer_bytes).await? == 0 {
-                    return Ok(());
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 async fn echo_owned(mut stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {

@@ -139,7 +139,7 @@ impl Subject {
 
     /// How the lab finds out that it is ready.
     pub fn ready_check(&self, protocol: Protocol) -> Ready {
-        self.ready.unwrap_or(match (&self.engine, protocol.workload().over_tcp) {
+        self.ready.unwrap_or(match (&self.engine, protocol.is_over_tcp()) {
             (Some(_), _) => Ready::Json,
             (None, true) => Ready::Tcp,
             (None, false) => Ready::Udp,
@@ -156,7 +156,7 @@ impl Subject {
         };
         let pinned =
             ["--engine", engine, "--workers", "{workers}", "--pin", "{server_cpus}", "--json"];
-        let service = cell.protocol().workload().service;
+        let service = cell.protocol().service();
         let words = ["{twinring}", "serve"].iter().chain(service).chain(&pinned);
         let mut command: Vec<String> = words.map(|word| (*word).to_owned()).collect();
         if let Some(features) = &self.features {

@@ -208,7 +208,7 @@ impl Network {
 }
 
 fn can_bind(address: SocketAddr, protocol: Protocol) -> io::Result<()> {
-    match protocol.workload().over_tcp {
+    match protocol.is_over_tcp() {
         true => TcpListener::bind(address).map(drop),
         false => UdpSocket::bind(address).map(drop),
     }

@@ -29,14 +29,6 @@ pub enum Protocol {
     Http,
 }
 
-/// What is the same for every point of a workload.
-pub(crate) struct Workload {
-    /// Whether its connections are those of TCP.
-    pub(crate) over_tcp: bool,
-    /// The options of `twinring serve`. Only the load generator reaches the namespaces of the lab.
-    pub(crate) service: &'static [&'static str],
-}
-
 impl Protocol {
     /// All of them, in the order of the reports.
     pub const ALL: &[Protocol] = &[Protocol::Tcp, Protocol::Udp, Protocol::Http];
@@ -50,19 +42,16 @@ impl Protocol {
         }
     }
 
-    pub(crate) fn workload(self) -> &'static Workload {
+    pub(crate) fn is_over_tcp(self) -> bool {
+        self != Protocol::Udp
+    }
+
+    /// The options of `twinring serve`. Only the load generator reaches the namespaces of the lab.
+    pub(crate) fn service(self) -> &'static [&'static str] {
         match self {
-            Protocol::Tcp => &Workload {
-                over_tcp: true,
-                service: &["echo", "--listen", "{addr}", "--allow", "any"],
-            },
-            Protocol::Udp => &Workload {
-                over_tcp: false,
-                service: &["udp", "--listen", "{addr}", "--allow", "any"],
-            },
-            Protocol::Http => {
-                &Workload { over_tcp: true, service: &["http", "--root", "{root}", "{listen}"] }
-            }
+            Protocol::Tcp => &["echo", "--listen", "{addr}", "--allow", "any"],
+            Protocol::Udp => &["udp", "--listen", "{addr}", "--allow", "any"],
+            Protocol::Http => &["http", "--root", "{root}", "{listen}"],
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Bundles and experiments from elsewhere, whose files are not what they pass for: nobody waits for a
-//! FIFO, reads a device to its end or prints what is in them at length.
+//! FIFO, reads a device to its end or prints what is in them at length. And bundles that `zstd` compressed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use nix::sys::stat::Mode;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use twinring_lab::{Experiment, LabError, add_to, diff, rerender, verify};
 
 use crate::tampering::copy;
@@ -17,7 +18,10 @@ pub(crate) const TESTS: &[Test] = tests![
     reports_are_written_beside_what_lies_in_their_way,
     of_a_failure_a_few_lines_are_printed,
     what_is_not_a_bundle_is_refused,
-    an_experiment_is_a_file_of_bounded_size
+    an_experiment_is_a_file_of_bounded_size,
+    a_compressed_bundle_is_verified_compared_and_rendered_again,
+    edits_of_compressed_files_are_found,
+    damaged_compressed_files_are_refused
 ];
 
 const FILES: [&str; 5] =
@@ -64,6 +68,16 @@ fn files_of_a_bundle_are_read_up_to_a_bound() {
         file.set_len(bytes).unwrap();
         let said = told(bundle.path());
         assert!(said.contains(name) && said.contains("most"), "{name}: {said}");
+    }
+    // A few kilobytes can decompress to more than there is memory.
+    for (name, bytes) in
+        [("runs.jsonl", 5 << 20), ("bundle.json", 33 << 20), ("report.html", 33 << 20)]
+    {
+        let bundle = copy();
+        compress(bundle.path(), name, |_| " ".repeat(bytes));
+        let size = fs::metadata(bundle.path().join(format!("{name}.zst"))).unwrap().len();
+        let said = told(bundle.path());
+        assert!(size < 100_000 && said.contains(name) && said.contains("most"), "{name}: {said}");
     }
 }
 
@@ -129,4 +143,72 @@ fn an_experiment_is_a_file_of_bounded_size() {
     fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
     let error = Experiment::find(large.to_str().unwrap()).unwrap_err();
     assert!(error.to_string().contains("larger than 1048576 bytes"), "{error}");
+}
+
+/// Does what `zstd --rm` does.
+fn compress(directory: &Path, name: &str, edit: impl FnOnce(String) -> String) {
+    let path = directory.join(name);
+    let text = edit(fs::read_to_string(&path).unwrap());
+    let packed = compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    fs::write(directory.join(format!("{name}.zst")), packed).unwrap();
+    fs::remove_file(path).unwrap();
+}
+
+const LARGE: [&str; 3] = ["runs.jsonl", "bundle.json", "report.html"];
+
+fn a_compressed_bundle_is_verified_compared_and_rendered_again() {
+    let (plain, bundle) = (copy(), copy());
+    let bundle = bundle.path();
+    let manifest = fs::read(bundle.join("manifest.sha256")).unwrap();
+    LARGE.iter().for_each(|name| compress(bundle, name, |text| text));
+    let found = verify(bundle).unwrap();
+    assert!(found.holds() && found.figures > 10, "{found}");
+    diff(plain.path(), bundle, &[], false).unwrap();
+
+    rerender(bundle).unwrap();
+    assert_eq!(fs::read(bundle.join("manifest.sha256")).unwrap(), manifest);
+    let there = |name: &str| bundle.join(name).exists();
+    assert!(there("runs.jsonl.zst") && !there("runs.jsonl"), "raw data stay as they are");
+    assert!(there("report.html") && !there("report.html.zst"), "what is new takes the old's place");
+    assert!(verify(bundle).unwrap().holds());
+}
+
+fn edits_of_compressed_files_are_found() {
+    for (name, from, to) in [
+        ("runs.jsonl", "\"answered\":", "\"answered\":1"),
+        ("bundle.json", "\"cpu_model\": \"", "\"cpu_model\": \"Fast "),
+        ("report.md", "epoll", "Epoll"),
+        ("report.html", "</title>", "!</title>"),
+    ] {
+        let bundle = copy();
+        compress(bundle.path(), name, |text| text.replacen(from, to, 1));
+        let said = told(bundle.path());
+        assert!(said.contains(&format!("{name} was changed")), "{name}: {said}");
+    }
+}
+
+type Damage = fn(&mut Vec<u8>);
+
+fn damaged_compressed_files_are_refused() {
+    let damage: [(&str, Damage); 5] = [
+        ("compressed: ", Vec::clear),
+        ("compressed: ", |bytes| bytes[0] ^= 1),
+        ("something follows", |bytes| bytes.extend_from_within(..)),
+        ("checksum", |bytes| *bytes.last_mut().unwrap() ^= 1),
+        ("", |bytes| bytes.truncate(bytes.len() / 2)),
+    ];
+    let bundle = copy();
+    compress(bundle.path(), "runs.jsonl", |text| text);
+    let path = bundle.path().join("runs.jsonl.zst");
+    let whole = fs::read(&path).unwrap();
+    for (expected, damage) in damage {
+        let mut bytes = whole.clone();
+        damage(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let said = told(bundle.path());
+        assert!(said.contains("runs.jsonl") && said.contains(expected), "{expected}: {said}");
+    }
+    fs::write(bundle.path().join("runs.jsonl"), "").unwrap();
+    let said = told(bundle.path());
+    assert!(said.contains("is there twice, also as runs.jsonl.zst"), "{said}");
 }

@@ -2,7 +2,6 @@
 //! does that, with the program itself.
 
 mod checks;
-mod compressed;
 mod decisions;
 mod foreign_files;
 mod pages;
@@ -12,7 +11,6 @@ mod tampering;
 fn main() -> std::process::ExitCode {
     testing::run(&[
         checks::TESTS,
-        compressed::TESTS,
         decisions::TESTS,
         foreign_files::TESTS,
         pages::TESTS,
