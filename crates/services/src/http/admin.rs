@@ -7,7 +7,7 @@
 use super::Status;
 use super::date::Clock;
 use super::metrics::{self, Observer};
-use super::request::{HeadLimits, Method, Request, Scan, Storage};
+use super::request::{HeadLimits, Method, Request, Scan, storage};
 use super::response::{Body, Response};
 use super::response::{Persistence, render};
 use crate::server::Stage;
@@ -135,13 +135,13 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
 }
 
 fn answer(head: &[u8], observer: &Observer) -> Response {
-    let mut storage = Storage::new();
+    let mut storage = storage();
     let request = match Request::parse(head, &mut storage, LIMITS) {
         Ok(request) => request,
         Err(status) => return Response::message(status),
     };
     let response = match request.method {
-        Method::Get | Method::Head => page(&request.path, observer),
+        Method::Get | Method::Head => page(request.path, observer),
         Method::Options => Response::message(Status::NO_CONTENT),
         _ => Response::message(Status::METHOD_NOT_ALLOWED),
     };

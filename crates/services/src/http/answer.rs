@@ -133,7 +133,7 @@ impl<'w, 'r> Call<'w, 'r> {
         }
         // Other paths lead to no file.
         let Ok(path) = path else { return Ok(()) };
-        if let Some((status, found)) = policy.redirect(path, self.request.query.as_deref()) {
+        if let Some((status, found)) = policy.redirect(path, self.request.query) {
             return refuse(Response::message(status).with("Location", value(&found)));
         }
         let all = policy.auth();
@@ -208,7 +208,7 @@ impl<'w, 'r> Call<'w, 'r> {
                 return self.with_page(site, Response::failure(status, reason)).await;
             }
             Missing::Directory => {
-                let query = self.request.query.as_deref();
+                let query = self.request.query;
                 let query = query.map(|query| format!("?{query}")).unwrap_or_default();
                 let location = value(&format!("{}/{query}", encode(path)));
                 return Response::message(Status::MOVED_PERMANENTLY).with("Location", location);

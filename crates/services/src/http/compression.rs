@@ -7,7 +7,7 @@
 use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
 use super::mime::is_compressible;
-use super::request::{Name, Request};
+use super::request::Request;
 use super::resource::Resource;
 use super::variant::Variant;
 use super::worker::Generation;
@@ -92,16 +92,16 @@ pub(super) fn preferred<'r>(
     }
     let (identity, precompressed) = resource.variants.split_last()?;
     let compressed = resource.compressed.iter().filter_map(|compressed| compressed.variant.get());
-    let compressed = compressed.filter(|_| !request.has(Name::Range));
+    let compressed = compressed.filter(|_| request.field("range").is_none());
     let all = || precompressed.iter().chain(compressed.clone()).chain([identity]);
     let available = all().map(|variant| variant.coding);
-    all().nth(choose(request.values(Name::AcceptEncoding), available))
+    all().nth(choose(request.lines("accept-encoding"), available))
 }
 
 /// The index of the form that the client would prefer and that nobody has tried to make.
 fn wanted(request: &Request<'_>, resource: &Resource) -> Option<usize> {
     let is_untried = |compressed: &Compressed| compressed.stage.get() == Stage::Untried;
-    if !resource.compressed.iter().any(is_untried) || request.has(Name::Range) {
+    if !resource.compressed.iter().any(is_untried) || request.field("range").is_some() {
         return None;
     }
     let (_, precompressed) = resource.variants.split_last()?;
@@ -111,7 +111,7 @@ fn wanted(request: &Request<'_>, resource: &Resource) -> Option<usize> {
         .filter(|(_, compressed)| compressed.may_be_used())
         .map(|(index, compressed)| (compressed.coding, Some(index)));
     let all = || precompressed.clone().chain(compressed.clone()).chain([(Coding::Identity, None)]);
-    let chosen = choose(request.values(Name::AcceptEncoding), all().map(|(coding, _)| coding));
+    let chosen = choose(request.lines("accept-encoding"), all().map(|(coding, _)| coding));
     all().nth(chosen)?.1.filter(|index| is_untried(&resource.compressed[*index]))
 }
 

@@ -2,7 +2,7 @@
 //! section 14.
 
 use super::date::parse_date;
-use super::request::{Name, Request};
+use super::request::Request;
 use std::ops::Range;
 
 /// Identifies a version of a representation.
@@ -30,19 +30,19 @@ pub enum Outcome {
 /// Evaluates the conditions of a GET or HEAD request for a representation that exists.
 pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Outcome {
     let date = |name| request.value(name).and_then(parse_date);
-    if request.has(Name::IfMatch) {
-        if !request.values(Name::IfMatch).any(|list| matches(list, current, true)) {
+    if request.field("if-match").is_some() {
+        if !request.lines("if-match").any(|list| matches(list, current, true)) {
             return Outcome::Failed;
         }
-    } else if let (Some(limit), Some(modified)) = (date(Name::IfUnmodifiedSince), current.modified)
+    } else if let (Some(limit), Some(modified)) = (date("if-unmodified-since"), current.modified)
         && modified > limit
     {
         return Outcome::Failed;
     }
-    let unchanged = if request.has(Name::IfNoneMatch) {
-        request.values(Name::IfNoneMatch).any(|list| matches(list, current, false))
+    let unchanged = if request.field("if-none-match").is_some() {
+        request.lines("if-none-match").any(|list| matches(list, current, false))
     } else {
-        match (date(Name::IfModifiedSince), current.modified) {
+        match (date("if-modified-since"), current.modified) {
             (Some(since), Some(modified)) => modified <= since,
             _ => false,
         }
@@ -52,10 +52,10 @@ pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Outcome {
 
 /// True when a range may be answered: without If-Range, or when it names this very version.
 pub fn range_applies(request: &Request<'_>, current: &Validators<'_>) -> bool {
-    if !request.has(Name::IfRange) {
+    if request.field("if-range").is_none() {
         return true;
     }
-    let Some(condition) = request.value(Name::IfRange) else { return false };
+    let Some(condition) = request.value("if-range") else { return false };
     match split_tag(condition) {
         Some((weak, tag, [])) => !weak && !current.weak && tag == current.tag,
         Some(_) => false,
@@ -181,7 +181,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{HeadLimits, Storage};
+    use super::super::request::{HeadLimits, storage};
     use super::*;
 
     const CURRENT: Validators<'_> =
@@ -193,7 +193,7 @@ mod tests {
 
     fn with_head<R>(fields: &str, look: impl FnOnce(&Request<'_>) -> R) -> R {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        let mut storage = Storage::new();
+        let mut storage = storage();
         look(&Request::parse(text.as_bytes(), &mut storage, HeadLimits::default()).unwrap())
     }
 

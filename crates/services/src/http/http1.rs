@@ -11,14 +11,12 @@ use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::exchange::{Exchange, first_line};
 use super::http2::PREFACE;
-use super::proxies::Transport;
-use super::request::{Framing, Method, Request, Scan, Storage};
-use super::response::{Body, Response};
-use super::response::{Persistence, render};
+use super::request::{Framing, HEADERS_MAX, Method, Request, Scan, storage};
+use super::response::{Body, Persistence, Response, render};
 use super::sending::send_response;
-use super::worker::Generation;
-use super::worker::Worker;
+use super::worker::{Generation, Worker};
 use crate::server::Ending;
+use httparse::EMPTY_HEADER;
 use std::io;
 use std::rc::Rc;
 use twinring::{RecvBuf, SendBuf};
@@ -58,21 +56,19 @@ impl Input {
 }
 
 /// The next step for the input.
-enum Next<'w> {
+enum Next {
     /// Wait for more of it.
     More,
     /// Send this.
     Ready(SendBuf, Exchange, Persistence),
     /// This may wait.
-    Slow(Box<Slow<'w>>),
+    Slow(Box<Slow>),
 }
 
 /// A request of which something must be waited for.
-struct Slow<'w> {
-    worker: &'w Rc<Worker>,
+struct Slow {
     generation: Rc<Generation>,
-    transport: Transport,
-    request: Request<'static>,
+    head: Vec<u8>,
     exchange: Exchange,
     persistence: Persistence,
     /// Its answer so far; none if its body comes first.
@@ -142,7 +138,7 @@ pub(super) async fn serve_connection(
                 Next::Slow(slow) => {
                     collected.send(connection).await?;
                     input.keep();
-                    Box::pin(take_time(connection, &mut input, *slow)).await?
+                    Box::pin(take_time(worker, connection, &mut input, *slow)).await?
                 }
             };
             answered += 1;
@@ -174,12 +170,12 @@ async fn end(connection: &Connection, input: &Input, persistence: Persistence) -
 
 /// Takes the next request off the input. Nearly every request takes this path, so it neither waits
 /// nor allocates as long as the cache has a complete answer.
-fn next<'w>(
-    worker: &'w Rc<Worker>,
+fn next(
+    worker: &Rc<Worker>,
     connection: &Connection,
     input: &mut Input,
     answered: u64,
-) -> Next<'w> {
+) -> Next {
     let generation = worker.generation();
     let limits = generation.settings.head;
     let bytes = &*input.bytes;
@@ -188,8 +184,8 @@ fn next<'w>(
         Ok(None) => return Next::More,
         Err(status) => return refuse(worker, connection, bytes, status),
     };
-    let mut storage = Storage::new();
-    let request = match Request::parse(&bytes[..length], &mut storage, limits) {
+    let (head, mut storage) = (&bytes[..length], storage());
+    let request = match Request::parse(head, &mut storage, limits) {
         Ok(request) => request,
         Err(status) => return refuse(worker, connection, bytes, status),
     };
@@ -207,13 +203,8 @@ fn next<'w>(
     let transport = connection.transport();
     let call = Call::new(worker, generation, transport, &request);
     let began = connection.head_began.take().unwrap_or(worker.clock.now());
-    let mut exchange = Exchange::begin(
-        worker,
-        transport,
-        Some(&call),
-        || first_line(&bytes[..length]).into(),
-        began,
-    );
+    let line = || first_line(head).into();
+    let mut exchange = Exchange::begin(worker, transport, Some(&call), line, began);
     let begun = (request.framing == Framing::Empty).then(|| call.begin());
     let next = match begun {
         // A file goes behind the collected answers.
@@ -226,17 +217,8 @@ fn next<'w>(
             if worker.http.errors.is_some() && matches!(begun, Some(Err(_))) {
                 connection.learn_peer();
             }
-            let (generation, transport) = (call.generation, connection.transport());
-            let request = request.into_owned();
-            Next::Slow(Box::new(Slow {
-                worker,
-                generation,
-                transport,
-                request,
-                exchange,
-                persistence,
-                begun,
-            }))
+            let (generation, head) = (call.generation, head.to_vec());
+            Next::Slow(Box::new(Slow { generation, head, exchange, persistence, begun }))
         }
     };
     input.consume(length);
@@ -245,12 +227,7 @@ fn next<'w>(
 
 /// Refuses what may be no request: the start of the next one is unknown. An answer to HEAD has no content, whatever
 /// the status (RFC 9110 section 9.3.2).
-fn refuse<'w>(
-    worker: &Rc<Worker>,
-    connection: &Connection,
-    bytes: &[u8],
-    status: Status,
-) -> Next<'w> {
+fn refuse(worker: &Rc<Worker>, connection: &Connection, bytes: &[u8], status: Status) -> Next {
     let mut response = Response::message(status);
     if bytes.starts_with(b"HEAD ") {
         response.body = Body::Empty;
@@ -275,38 +252,44 @@ pub(super) fn refusal(
 
 /// Answers a request that has a body or must wait; returns what happens to the connection.
 async fn take_time(
+    worker: &Rc<Worker>,
     connection: &Connection,
     input: &mut Input,
-    slow: Slow<'_>,
+    slow: Slow,
 ) -> io::Result<Persistence> {
-    let Slow { worker, generation, transport, request, begun, .. } = slow;
-    let (mut exchange, mut persistence) = (slow.exchange, slow.persistence);
-    let call = Call::new(worker, generation, transport, &request);
+    let Slow { generation, head, mut exchange, mut persistence, begun } = slow;
+    let mut storage = vec![EMPTY_HEADER; HEADERS_MAX];
+    // It was parsed before, from memory that others need meanwhile.
+    let request = Request::parse(&head, &mut storage, generation.settings.head);
+    let request = request.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let call = Call::new(worker, generation, connection.transport(), &request);
     connection.tracking.enter(Phase::Working);
     let response = match begun {
         Some(Ok(response)) => response,
         Some(Err(wait)) => call.resume(wait).await,
-        None => match receive_body(connection, input, &call, &mut persistence).await {
-            Err(_) if connection.takes_leave(|ending| ending == Ending::TimedOut(Phase::Body)) => {
-                persistence = Persistence::Closes;
-                call.refuse(Status::REQUEST_TIMEOUT)
-            }
-            Err(error) => return Err(error),
+        None => match receive_body(connection, input, &call).await {
             Ok(Ok(())) => {
                 connection.tracking.enter(Phase::Working);
-                call.worker.clock.tick();
+                worker.clock.tick();
                 call.answer().await
             }
             Ok(Err(status)) => {
                 persistence = Persistence::Closes;
                 call.refuse(status)
             }
+            Err(_) if connection.takes_leave(|ending| ending == Ending::TimedOut(Phase::Body)) => {
+                persistence = Persistence::Closes;
+                call.refuse(Status::REQUEST_TIMEOUT)
+            }
+            Err(error) => return Err(error),
         },
     };
+    drop(call);
+    drop(storage);
     connection.tracking.enter(Phase::Working);
-    send_response(connection, call.worker, &mut exchange, response, persistence).await?;
+    send_response(connection, worker, &mut exchange, response, persistence).await?;
     // Requests behind it have waited.
-    call.worker.clock.tick();
+    worker.clock.tick();
     Ok(persistence)
 }
 
@@ -315,15 +298,12 @@ async fn receive_body(
     connection: &Connection,
     input: &mut Input,
     call: &Call<'_, '_>,
-    persistence: &mut Persistence,
 ) -> io::Result<Result<(), Status>> {
-    // A request that is refused anyway is refused before its body is read.
+    // What is refused anyway is refused before its body is read.
     if call.request.method == Method::Other {
-        *persistence = Persistence::Closes;
-        return Ok(Ok(()));
+        return Ok(Err(Status::METHOD_NOT_ALLOWED));
     }
-    let limit = call.generation.settings.max_body_bytes;
-    let mut skip = match Skip::new(call.request.framing, limit) {
+    let mut skip = match Skip::new(call.request.framing, call.generation.settings.max_body_bytes) {
         Ok(skip) => skip,
         Err(status) => return Ok(Err(status)),
     };
@@ -331,11 +311,10 @@ async fn receive_body(
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
     loop {
-        let taken = match skip.take(&input.bytes) {
-            Ok(taken) => taken,
+        match skip.take(&input.bytes) {
+            Ok(taken) => input.consume(taken),
             Err(status) => return Ok(Err(status)),
-        };
-        input.consume(taken);
+        }
         if skip.is_done() {
             return Ok(Ok(()));
         }

@@ -208,7 +208,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{HeadLimits, Storage};
+    use super::super::request::{HeadLimits, storage};
     use super::*;
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             let lines: String =
                 lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
             let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
-            let mut storage = Storage::new();
+            let mut storage = storage();
             let limits = HeadLimits::default();
             let request = Request::parse(text.as_bytes(), &mut storage, limits).unwrap();
             let found = forwarders.client("10.0.0.1".parse().unwrap(), &request);

@@ -125,7 +125,7 @@ impl HttpsAddress {
     /// The location for a request without TLS; none if it would need a host that the request does not name.
     pub(super) fn location(&self, request: &Request<'_>) -> Option<String> {
         let origin = self.origin(request.host().unwrap_or_default())?;
-        let query = request.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
+        let query = request.query.map(|query| format!("?{query}")).unwrap_or_default();
         Some(format!("{origin}{}{query}", request.path))
     }
 

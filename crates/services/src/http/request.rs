@@ -9,11 +9,9 @@
 use super::Status;
 use super::target::{Target, is_host};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
-use httparse::Header;
+use http::{HeaderMap, HeaderValue};
+use httparse::{EMPTY_HEADER, Header};
 use memchr::memchr;
-use std::borrow::Cow;
-use std::mem::MaybeUninit;
 
 /// Header fields of one request; more are refused with 431.
 pub const HEADERS_MAX: usize = 100;
@@ -64,38 +62,30 @@ impl Scan {
                 return Err(Status::BAD_REQUEST);
             }
             let in_request_line = self.line == self.begin;
-            let Some(distance) = memchr(b'\n', &window[self.next..]) else {
-                self.next = window.len();
-                if in_request_line && window.len() - self.line > line_max {
-                    return Err(Status::URI_TOO_LONG);
-                }
+            let found = memchr(b'\n', &window[self.next..]);
+            let end = found.map_or(window.len(), |distance| self.next + distance);
+            if in_request_line && end - self.line > line_max {
+                return Err(Status::URI_TOO_LONG);
+            }
+            if found.is_none() {
+                self.next = end;
                 return match bytes.len() >= limits.head_bytes {
                     true => Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE),
                     false => Ok(None),
                 };
-            };
-            let end = self.next + distance;
-            if in_request_line && end - self.line > line_max {
-                return Err(Status::URI_TOO_LONG);
             }
             if end == self.line || window[end - 1] != b'\r' {
                 return Err(Status::BAD_REQUEST);
             }
-            let empty = end == self.line + 1;
-            let before_request_line = empty && in_request_line;
+            let is_empty = end == self.line + 1;
             (self.line, self.next) = (end + 1, end + 1);
-            if before_request_line {
+            match (is_empty, in_request_line) {
+                (true, false) => return Ok(Some(end + 1)),
                 // RFC 9112 section 2.2 tolerates one empty line; a second one fails above.
-                self.begin = self.line;
-            } else if empty {
-                return Ok(Some(end + 1));
+                (true, true) => self.begin = self.line,
+                (false, _) => {}
             }
         }
-    }
-
-    /// True if no byte of a request was seen.
-    pub fn is_fresh(&self) -> bool {
-        self.next == 0
     }
 }
 
@@ -110,8 +100,6 @@ pub enum Method {
     Options,
     /// A method of RFC 9110 or RFC 5789 that a file server has no use for: 405.
     Other,
-    /// Anything else: 501.
-    Unknown,
 }
 
 /// How the length of the request's body is given.
@@ -126,153 +114,85 @@ pub enum Framing {
 }
 
 /// Storage for the fields of a head, which a [`Request`] borrows.
-pub struct Storage<'a>([MaybeUninit<Header<'a>>; HEADERS_MAX]);
+pub type Storage<'a> = [Header<'a>; HEADERS_MAX];
 
-impl Storage<'_> {
-    /// Storage for [`HEADERS_MAX`] fields.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
-        Storage([const { MaybeUninit::uninit() }; HEADERS_MAX])
-    }
-}
-
-impl std::fmt::Debug for Storage<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Storage")
-    }
-}
-
-/// A header field that means something to this service. Each has a bit in a [`Request`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Name {
-    Host,
-    Connection,
-    AcceptEncoding,
-    IfNoneMatch,
-    IfModifiedSince,
-    Range,
-    IfRange,
-    IfMatch,
-    IfUnmodifiedSince,
-    ContentLength,
-    TransferEncoding,
-    Expect,
-}
-
-/// The names of [`Name`], in its order.
-const NAMES: [&str; 12] = [
-    "host",
-    "connection",
-    "accept-encoding",
-    "if-none-match",
-    "if-modified-since",
-    "range",
-    "if-range",
-    "if-match",
-    "if-unmodified-since",
-    "content-length",
-    "transfer-encoding",
-    "expect",
-];
-
-impl Name {
-    const fn bit(self) -> u16 {
-        1 << self as u16
-    }
-
-    /// The fields that make a GET more than a request for the whole file.
-    const CONDITIONS: u16 = Name::IfNoneMatch.bit()
-        | Name::IfModifiedSince.bit()
-        | Name::IfMatch.bit()
-        | Name::IfUnmodifiedSince.bit()
-        | Name::Range.bit();
+/// Empty storage.
+pub const fn storage<'a>() -> Storage<'a> {
+    [EMPTY_HEADER; HEADERS_MAX]
 }
 
 /// The fields of a request, as its protocol has them.
 #[derive(Debug)]
 enum Fields<'a> {
     Lines(&'a [Header<'a>]),
-    Map(Box<HeaderMap>),
+    Map(&'a HeaderMap),
 }
 
-/// A request of either protocol whose head passed all checks, without its body.
+/// A request of either protocol whose head passed all checks, without its body. Names of fields are asked for in lower
+/// case.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The method.
     pub method: Method,
     /// Begins with a slash, and is still percent-encoded; `*` for the server as a whole, and for methods whose
     /// target is not read.
-    pub path: Cow<'a, str>,
+    pub path: &'a str,
     /// The text after the question mark, if there is one.
-    pub query: Option<Cow<'a, str>>,
+    pub query: Option<&'a str>,
     /// The host and port that the target names, which then counts instead of the field `Host`.
-    pub authority: Option<Cow<'a, str>>,
+    pub authority: Option<&'a str>,
     /// HTTP/1.0 instead of a later version.
     pub is_1_0: bool,
     /// The client wants the connection to stay.
     pub keep_alive: bool,
     /// How long the body is.
     pub framing: Framing,
-    /// The client waits for `100 Continue` before it sends the body.
+    /// If there is a body, the client waits for `100 Continue` before it sends that.
     pub expects_continue: bool,
     fields: Fields<'a>,
-    /// A bit for each [`Name`] that occurs.
-    seen: u16,
-    /// A bit for each field that occurs more than once.
-    repeated: u16,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a complete head of HTTP/1, as [`Scan::find_end`] delimits it.
+    /// Reads a complete head of HTTP/1, as [`Scan::find_end`] delimits it. A later minor version is read as 1.1
+    /// (RFC 9110 section 2.5).
     ///
     /// # Errors
     /// The status to answer with, before closing the connection.
     pub fn parse<'b: 'a>(
         bytes: &'b [u8],
-        storage: &'a mut Storage<'b>,
+        storage: &'a mut [Header<'b>],
         limits: HeadLimits,
     ) -> Result<Request<'a>, Status> {
-        let mut parsed = httparse::Request::new(&mut []);
-        match parsed.parse_with_uninit_headers(bytes, &mut storage.0) {
-            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
-            Err(httparse::Error::TooManyHeaders) => {
-                return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
-            }
-            Err(httparse::Error::Version) => {
-                let known = with_known_version(bytes)?;
-                let mut storage = Storage::new();
-                return Ok(Request::parse(&known, &mut storage, limits)?.into_owned());
-            }
-            _ => return Err(Status::BAD_REQUEST),
-        }
-        let httparse::Request { method: Some(method), path: Some(target), version, headers } =
-            parsed
+        let bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+        let (line, rest) = bytes.split_at(memchr(b'\r', bytes).ok_or(Status::BAD_REQUEST)?);
+        let Ok(line) = std::str::from_utf8(line) else { return Err(Status::BAD_REQUEST) };
+        let mut words = line.split(' ');
+        let (Some(method), Some(target), Some(version), None) =
+            (words.next(), words.next(), words.next(), words.next())
         else {
             return Err(Status::BAD_REQUEST);
         };
-        if target.len() > limits.target_bytes {
-            return Err(Status::URI_TOO_LONG);
-        }
-        let headers: &'a [Header<'a>] = headers;
-        let mut request = Request::new(method, Fields::Lines(headers));
-        request.is_1_0 = version == Some(0);
-        let mut host = None;
-        for field in headers {
-            if request.note(field.name) == Some(Name::Host as usize) {
-                host = Some(field.value);
+        let is_1_0 = match version.as_bytes() {
+            b"HTTP/1.0" => true,
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => false,
+            [b'H', b'T', b'T', b'P', b'/', b'0' | b'2'..=b'9', b'.', b'0'..=b'9'] => {
+                return Err(Status::HTTP_VERSION_NOT_SUPPORTED);
             }
-        }
-        request.check_host(host)?;
-        request.read_framing()?;
-        request.read_connection();
-        request.read_expectation()?;
-        request.read_target(target)?;
-        request.authority = match request.path.as_ref() {
-            "*" => None,
-            _ => Target::authority(target).map(Cow::Borrowed),
+            _ => return Err(Status::BAD_REQUEST),
         };
-        Ok(request)
+        let Some(lines) = rest.strip_prefix(b"\r\n") else { return Err(Status::BAD_REQUEST) };
+        let lines = match httparse::parse_headers(lines, storage) {
+            Ok(httparse::Status::Complete((length, parsed))) if length == lines.len() => parsed,
+            Err(httparse::Error::TooManyHeaders) => {
+                return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
+            }
+            _ => return Err(Status::BAD_REQUEST),
+        };
+        let mut request = Request::read(method, target, Fields::Lines(lines), is_1_0, limits)?;
+        if request.path != "*" {
+            request.authority = Target::authority(target);
+        }
+        if request.has_valid_host() { Ok(request) } else { Err(Status::BAD_REQUEST) }
     }
 
     /// Reads the head of a request of HTTP/2; `has_body` if more than the head follows. The h2 crate has checked
@@ -281,122 +201,95 @@ impl<'a> Request<'a> {
     /// # Errors
     /// The status to answer with.
     pub fn from_http2(
-        parts: Parts,
+        parts: &'a Parts,
         has_body: bool,
         limits: HeadLimits,
-    ) -> Result<Request<'static>, Status> {
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        if target.len() > limits.target_bytes {
-            return Err(Status::URI_TOO_LONG);
-        }
+    ) -> Result<Request<'a>, Status> {
         if parts.headers.len() > HEADERS_MAX {
             return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
         }
-        let mut request = Request::new(parts.method.as_str(), Fields::Map(Box::default()));
-        for (name, _) in &parts.headers {
-            request.note(name.as_str());
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let fields = Fields::Map(&parts.headers);
+        let mut request = Request::read(parts.method.as_str(), target, fields, false, limits)?;
+        request.authority = parts.uri.authority().map(|authority| authority.as_str());
+        let has_valid_host = match request.authority.map(str::as_bytes) {
+            // The field `Host` must be the same (RFC 9113 section 8.3.1).
+            Some(authority) => {
+                let is_same = |host: &[u8]| host.eq_ignore_ascii_case(authority);
+                is_host(authority) && request.lines("host").all(is_same)
+            }
+            None => request.has_valid_host(),
+        };
+        if !has_valid_host {
+            return Err(Status::BAD_REQUEST);
         }
-        request.fields = Fields::Map(Box::new(parts.headers));
-        match parts.uri.authority() {
-            Some(authority) => request.check_authority(authority.as_str())?,
-            None => request.check_host(request.field("host"))?,
-        }
-        request.read_framing()?;
         // The end of the stream ends the body, whatever is announced.
         request.framing = match (has_body, request.framing) {
             (false, _) => Framing::Empty,
             (true, Framing::Empty) => Framing::Chunked,
             (true, announced) => announced,
         };
-        request.read_expectation()?;
-        let mut read = Request::new(parts.method.as_str(), Fields::Lines(&[]));
-        read.read_target(target)?;
-        (request.path, request.query) = (owned(read.path), read.query.map(owned));
         Ok(request)
     }
 
-    fn new(method: &str, fields: Fields<'a>) -> Request<'a> {
-        Request {
-            method: known_method(method),
-            path: Cow::Borrowed("*"),
+    /// What both protocols have in common.
+    fn read(
+        method: &str,
+        target: &'a str,
+        fields: Fields<'a>,
+        is_1_0: bool,
+        limits: HeadLimits,
+    ) -> Result<Request<'a>, Status> {
+        if target.len() > limits.target_bytes {
+            return Err(Status::URI_TOO_LONG);
+        }
+        let method = known_method(method)?;
+        let mut request = Request {
+            method,
+            path: "*",
             query: None,
             authority: None,
-            is_1_0: false,
-            keep_alive: true,
+            is_1_0,
+            keep_alive: !is_1_0,
             framing: Framing::Empty,
             expects_continue: false,
             fields,
-            seen: 0,
-            repeated: 0,
-        }
-    }
-
-    /// The same, without the received bytes.
-    pub fn into_owned(self) -> Request<'static> {
-        let fields = match self.fields {
-            Fields::Map(map) => map,
-            Fields::Lines(lines) => {
-                let mut map = HeaderMap::with_capacity(lines.len());
-                for Header { name, value } in lines {
-                    // Both parsers accept the same names and values.
-                    if let (Ok(name), Ok(value)) =
-                        (HeaderName::try_from(*name), HeaderValue::from_bytes(value))
-                    {
-                        map.append(name, value);
-                    }
-                }
-                Box::new(map)
-            }
         };
-        Request {
-            method: self.method,
-            path: owned(self.path),
-            query: self.query.map(owned),
-            authority: self.authority.map(owned),
-            is_1_0: self.is_1_0,
-            keep_alive: self.keep_alive,
-            framing: self.framing,
-            expects_continue: self.expects_continue,
-            fields: Fields::Map(fields),
-            seen: self.seen,
-            repeated: self.repeated,
+        request.framing = request.read_framing()?;
+        if request.field("connection").is_some() {
+            request.keep_alive = !request.names("connection", b"close")
+                && (!is_1_0 || request.names("connection", b"keep-alive"));
         }
-    }
-
-    /// Notes that a field occurs, and returns its number among the known ones.
-    fn note(&mut self, name: &str) -> Option<usize> {
-        let number = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name))?;
-        let bit = 1 << number;
-        self.repeated |= self.seen & bit;
-        self.seen |= bit;
-        Some(number)
-    }
-
-    /// True when the field occurs.
-    pub fn has(&self, name: Name) -> bool {
-        self.seen & name.bit() != 0
+        // RFC 9110 section 10.1.1: from HTTP/1.0 it is ignored.
+        if !is_1_0 && request.field("expect").is_some() {
+            let is_other = |it: &[u8]| !it.eq_ignore_ascii_case(b"100-continue");
+            if request.tokens("expect").any(is_other) {
+                return Err(Status::EXPECTATION_FAILED);
+            }
+            request.expects_continue = true;
+        }
+        if method == Method::Other {
+            // The target of CONNECT has another form. The answer does not depend on it.
+            return if Target::is_plausible(target) { Ok(request) } else { Err(Status::BAD_REQUEST) };
+        }
+        if let Target::Resource { path, query } = Target::parse(target, method == Method::Options)? {
+            (request.path, request.query) = (path, query);
+        }
+        Ok(request)
     }
 
     /// True when conditions or ranges decide on the answer.
     pub(super) fn has_conditions(&self) -> bool {
-        self.seen & Name::CONDITIONS != 0
-    }
-
-    /// The values of all fields of that name, in order.
-    pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
-        let is_there = self.has(name).then(|| self.lines(NAMES[name as usize]));
-        is_there.into_iter().flatten()
+        CONDITIONS.iter().any(|name| self.field(name).is_some())
     }
 
     /// The value of a field that may occur once; `None` if it occurs twice.
-    pub fn value(&self, name: Name) -> Option<&[u8]> {
-        match self.has(name) && self.repeated & name.bit() == 0 {
-            true => self.field(NAMES[name as usize]),
-            false => None,
-        }
+    pub fn value(&self, name: &str) -> Option<&[u8]> {
+        let first = self.field(name)?;
+        self.lines(name).nth(1).is_none().then_some(first)
     }
 
-    /// The value of any field, by its name in lower case; the first of several.
+    /// The value of a field; the first of several.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         match &self.fields {
             Fields::Lines(lines) => {
@@ -407,8 +300,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The values of all fields of a name in lower case, in order.
-    pub(super) fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+    /// The values of all fields of a name, in order.
+    pub fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         let (lines, map) = match &self.fields {
             Fields::Lines(lines) => (*lines, None),
             Fields::Map(map) => (&[][..], Some(map.get_all(name).iter())),
@@ -421,151 +314,80 @@ impl<'a> Request<'a> {
     /// The host, with a port if there is one, that the request is for. A host in the target counts, and not the
     /// field (RFC 9112 section 3.2.2).
     pub(super) fn host(&self) -> Option<&[u8]> {
-        match &self.authority {
-            Some(authority) => Some(authority.as_bytes()),
-            None => self.value(Name::Host),
-        }
+        self.authority.map(str::as_bytes).or_else(|| self.field("host"))
     }
 
     /// The elements of a field that is a comma-separated list of tokens, over all its lines.
-    fn tokens(&self, name: Name) -> impl Iterator<Item = &[u8]> {
-        let elements = self.values(name).flat_map(|line| line.split(|byte| *byte == b','));
+    fn tokens(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let elements = self.lines(name).flat_map(|line| line.split(|byte| *byte == b','));
         elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
     }
 
-    /// With the value of the field `Host`, if there is one.
-    fn check_host(&self, host: Option<&[u8]>) -> Result<(), Status> {
-        let valid = match host {
-            Some(host) => self.repeated & Name::Host.bit() == 0 && is_host(host),
-            None => self.is_1_0,
-        };
-        if valid { Ok(()) } else { Err(Status::BAD_REQUEST) }
+    fn names(&self, field: &str, token: &[u8]) -> bool {
+        self.tokens(field).any(|found| found.eq_ignore_ascii_case(token))
     }
 
-    /// Of HTTP/2, whose authority and field `Host` must be the same (RFC 9113 section 8.3.1).
-    fn check_authority(&mut self, authority: &str) -> Result<(), Status> {
-        let is_other = |host: &[u8]| !host.eq_ignore_ascii_case(authority.as_bytes());
-        if !is_host(authority.as_bytes()) || self.values(Name::Host).any(is_other) {
-            return Err(Status::BAD_REQUEST);
+    /// The field `Host` is there, once; HTTP/1.0 may have none.
+    fn has_valid_host(&self) -> bool {
+        let mut hosts = self.lines("host");
+        match (hosts.next(), hosts.next()) {
+            (Some(host), None) => is_host(host),
+            (None, _) => self.is_1_0,
+            _ => false,
         }
-        self.authority = Some(Cow::Owned(authority.to_owned()));
-        Ok(())
     }
 
-    fn read_target(&mut self, target: &'a str) -> Result<(), Status> {
-        match self.method {
-            Method::Unknown => return Err(Status::NOT_IMPLEMENTED),
-            // The target of CONNECT has another form. The answer does not depend on it.
-            Method::Other if Target::is_plausible(target) => {}
-            Method::Other => return Err(Status::BAD_REQUEST),
-            _ => {
-                if let Target::Resource { path, query } =
-                    Target::parse(target, self.method == Method::Options)?
-                {
-                    self.path = Cow::Borrowed(path);
-                    self.query = query.map(Cow::Borrowed);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn read_framing(&mut self) -> Result<(), Status> {
-        let lengths = self.has(Name::ContentLength);
-        self.framing = match (lengths, self.has(Name::TransferEncoding)) {
-            (false, false) => Framing::Empty,
-            (true, true) => return Err(Status::BAD_REQUEST),
-            (true, false) => {
-                let length = self.value(Name::ContentLength).and_then(decimal);
-                match length.ok_or(Status::BAD_REQUEST)? {
-                    0 => Framing::Empty,
-                    length => Framing::Length(length),
-                }
-            }
+    fn read_framing(&self) -> Result<Framing, Status> {
+        let has = |name| self.field(name).is_some();
+        match (has("content-length"), has("transfer-encoding")) {
+            (false, false) => Ok(Framing::Empty),
+            (true, true) => Err(Status::BAD_REQUEST),
+            (true, false) => match self.value("content-length").and_then(decimal) {
+                None => Err(Status::BAD_REQUEST),
+                Some(0) => Ok(Framing::Empty),
+                Some(length) => Ok(Framing::Length(length)),
+            },
             // RFC 9112 section 6.1: faulty, even where a recipient understands it.
-            (false, true) if self.is_1_0 => return Err(Status::BAD_REQUEST),
-            (false, true) => self.read_codings()?,
-        };
-        Ok(())
+            (false, true) if self.is_1_0 => Err(Status::BAD_REQUEST),
+            (false, true) => self.read_codings(),
+        }
     }
 
     fn read_codings(&self) -> Result<Framing, Status> {
         let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
-        let mut codings = self.tokens(Name::TransferEncoding);
-        match (codings.next(), codings.next()) {
-            (Some(only), None) if is_chunked(only) => Ok(Framing::Chunked),
-            // Chunked twice, or an empty list, is not a valid framing.
-            (None, _) => Err(Status::BAD_REQUEST),
-            (Some(first), Some(_)) if is_chunked(first) => Err(Status::BAD_REQUEST),
-            (Some(_), Some(last)) if is_chunked(codings.last().unwrap_or(last)) => {
+        let codings: Vec<&[u8]> = self.tokens("transfer-encoding").collect();
+        match codings.as_slice() {
+            [only] if is_chunked(only) => Ok(Framing::Chunked),
+            [first, .., last] if !is_chunked(first) && is_chunked(last) => {
                 Err(Status::NOT_IMPLEMENTED)
             }
-            // The length of a request is unknown if the last coding is another.
+            // Without codings, chunked twice, or of an unknown length: the last coding is another.
             _ => Err(Status::BAD_REQUEST),
         }
     }
-
-    fn read_connection(&mut self) {
-        self.keep_alive = !self.is_1_0;
-        if self.has(Name::Connection) {
-            let has = |option: &[u8]| {
-                self.tokens(Name::Connection).any(|token| token.eq_ignore_ascii_case(option))
-            };
-            self.keep_alive = !has(b"close") && (self.keep_alive || has(b"keep-alive"));
-        }
-    }
-
-    fn read_expectation(&mut self) -> Result<(), Status> {
-        // RFC 9110 section 10.1.1: from HTTP/1.0 it is ignored.
-        if self.is_1_0 || !self.has(Name::Expect) {
-            return Ok(());
-        }
-        let continues = |expectation: &[u8]| expectation.eq_ignore_ascii_case(b"100-continue");
-        if !self.tokens(Name::Expect).all(continues) {
-            return Err(Status::EXPECTATION_FAILED);
-        }
-        self.expects_continue = self.framing != Framing::Empty;
-        Ok(())
-    }
 }
 
-fn owned(text: Cow<'_, str>) -> Cow<'static, str> {
-    Cow::Owned(text.into_owned())
-}
+/// The fields that make a GET more than a request for the whole file.
+const CONDITIONS: [&str; 5] =
+    ["if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "range"];
 
-/// The same head with version 1.1 instead of a later version 1, which is read as 1.1 (RFC 9110 section 2.5).
-fn with_known_version(bytes: &[u8]) -> Result<Vec<u8>, Status> {
-    let mut bytes = bytes.to_vec();
-    let begin = bytes.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or(0);
-    let end = begin + memchr(b'\r', &bytes[begin..]).ok_or(Status::BAD_REQUEST)?;
-    match bytes[begin..end].rsplit(|byte| *byte == b' ').next().unwrap_or_default() {
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => {
-            bytes[end - 1] = b'1';
-            Ok(bytes)
-        }
-        [b'H', b'T', b'T', b'P', b'/', b'0' | b'2'..=b'9', b'.', b'0'..=b'9'] => {
-            Err(Status::HTTP_VERSION_NOT_SUPPORTED)
-        }
-        _ => Err(Status::BAD_REQUEST),
-    }
-}
-
-fn known_method(name: &str) -> Method {
+/// 501 for a method that nobody knows, and 400 for what is none.
+fn known_method(name: &str) -> Result<Method, Status> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match name {
-        "GET" => Method::Get,
-        "HEAD" => Method::Head,
-        "OPTIONS" => Method::Options,
-        "POST" | "PUT" | "DELETE" | "PATCH" | "CONNECT" | "TRACE" => Method::Other,
-        _ => Method::Unknown,
+        "GET" => Ok(Method::Get),
+        "HEAD" => Ok(Method::Head),
+        "OPTIONS" => Ok(Method::Options),
+        "POST" | "PUT" | "DELETE" | "PATCH" | "CONNECT" | "TRACE" => Ok(Method::Other),
+        name if name.bytes().all(is_token) => Err(Status::NOT_IMPLEMENTED),
+        _ => Err(Status::BAD_REQUEST),
     }
 }
 
 /// 1*DIGIT that fits: no sign, no space, no list.
 fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let is_number = text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
 
 #[cfg(test)]

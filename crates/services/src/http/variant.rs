@@ -7,7 +7,7 @@ use super::conditional::{Selection, select};
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
-use super::request::{Method, Name, Request};
+use super::request::{Method, Request};
 use super::resource::OpenFile;
 use super::response::Ready;
 use super::response::{Body, Field, FileParts, Response, value};
@@ -172,7 +172,7 @@ impl Variant {
         }
         // RFC 9110 section 14.2: ranges are for GET.
         if request.method == Method::Get
-            && let Some(field) = request.value(Name::Range)
+            && let Some(field) = request.value("range")
             && range_applies(request, &validators)
         {
             match select(field, self.version.len) {

@@ -125,7 +125,7 @@ pub(super) async fn exchange(
     let generation = worker.generation();
     let (line, is_to_head) = (line_of(&worker, &parts), parts.method == http::Method::HEAD);
     let limits = generation.settings.head;
-    let request = Request::from_http2(parts, !body.is_end_stream(), limits);
+    let request = Request::from_http2(&parts, !body.is_end_stream(), limits);
     let call = match &request {
         Ok(request) => Ok(Call::new(&worker, generation, stream.transport, request)),
         Err(status) => Err(*status),
@@ -151,7 +151,7 @@ pub(super) async fn exchange(
         }
     };
     drop(call);
-    drop(request);
+    drop(parts);
     let head = head_of(&response, &worker.clock);
     let head_bytes = head_bytes(&head);
     record.answered(&worker, &response, head_bytes, stream.stays);
