@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use twinring_services::http::conditional::{Outcome, Validators, evaluate, range_applies};
 use twinring_services::http::date::{format_date, parse_date};
-use twinring_services::http::request::{HeadLimits, Request, Storage};
+use twinring_services::http::request::{HeadLimits, Request, storage};
 
 const NAMES: [&str; 5] =
     ["If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"];
@@ -17,7 +17,7 @@ fn outcome(fields: &[(&str, &[u8])], current: &Validators<'_>) -> Option<(Outcom
         text.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
     }
     text.extend(b"\r\n");
-    let mut storage = Storage::new();
+    let mut storage = storage();
     let head = Request::parse(&text, &mut storage, HeadLimits::default()).ok()?;
     Some((evaluate(&head, current), range_applies(&head, current)))
 }

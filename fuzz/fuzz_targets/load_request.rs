@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use twinring_load::http::fuzzing::request_bytes;
 use twinring_load::http::{Request, Target};
 use twinring_services::http::request::{
-    Framing, HeadLimits, Method, Name, Request as Received, Scan, Storage,
+    Framing, HeadLimits, Method, Request as Received, Scan, storage,
 };
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 1 << 20, target_bytes: 1 << 19 };
@@ -27,14 +27,14 @@ fuzz_target!(|text: &str| {
         let end = Scan::default().find_end(&bytes, LIMITS);
         assert_eq!(end, Ok(Some(bytes.len() - request.body.len())), "{url:?}");
         let head_bytes = &bytes[..bytes.len() - request.body.len()];
-        let mut storage = Storage::new();
+        let mut storage = storage();
         let Ok(head) = Received::parse(head_bytes, &mut storage, LIMITS) else {
             // The URL is sent unchanged, and not every path or host is legal.
             continue;
         };
         assert_eq!(head.method, Method::Get);
         assert!(head.path.starts_with('/'));
-        assert_eq!(head.values(Name::Host).count(), 1);
+        assert_eq!(head.lines("host").count(), 1);
         assert_eq!(head.keep_alive, keepalive);
         match head.framing {
             Framing::Empty => assert!(request.body.is_empty()),

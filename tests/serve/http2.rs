@@ -245,8 +245,8 @@ fn quiet_connections_are_ended_with_goaway() {
     slow.write_all(&PREFACE[..10]).expect("the server reads");
     assert_eq!(read_response(&mut slow, false).status, 408);
     let ended = server.end();
-    assert_eq!(ended.count("idle_closed"), 2);
-    assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (2, 0));
+    assert_eq!(ended.count("idle_closed"), 3);
+    assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (1, 0));
 }
 
 fn the_last_request_is_followed_by_goaway() {

@@ -26,7 +26,7 @@ mod exchange;
 pub mod fuzzing;
 mod hosts;
 mod http1;
-pub mod http2;
+mod http2;
 mod index;
 mod metrics;
 mod mime;

@@ -10,14 +10,12 @@ use super::index::{ENTRIES_MAX, render};
 use super::options::ListingFormat;
 use super::proxies::Transport;
 use super::request::{Method, Request};
-use super::resource::Change;
-use super::resource::{Missing, Resource};
+use super::resource::{Change, Missing, Resource};
 use super::response::{Body, Reason, Response, value};
 use super::rules::Policy;
 use super::target::{Refusal, clean, encode};
 use super::variant::Variant;
-use super::worker::Generation;
-use super::worker::Worker;
+use super::worker::{Generation, Worker};
 use http::HeaderValue;
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -156,7 +154,7 @@ impl<'w, 'r> Call<'w, 'r> {
             return None;
         }
         self.worker.counters.cache_hits.add(1);
-        Some(self.respond(path, &resource, variant, None))
+        Some(self.respond(path, &resource, variant, false))
     }
 
     pub(super) async fn resume(&self, wait: Wait) -> Response {
@@ -192,7 +190,7 @@ impl<'w, 'r> Call<'w, 'r> {
 
     async fn file(&self, site: &Site, path: &[u8]) -> Response {
         let policy = self.policy(site);
-        let missing = match self.present(path, None).await {
+        let missing = match self.present(path, false).await {
             Ok(response) => return response,
             Err(missing) => missing,
         };
@@ -219,7 +217,7 @@ impl<'w, 'r> Call<'w, 'r> {
         let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if let Some(fallback) = policy.fallback()
             && !last_segment.contains(&b'.')
-            && let Ok(response) = self.present(fallback, Some(&policy)).await
+            && let Ok(response) = self.present(fallback, true).await
         {
             return response;
         }
@@ -227,14 +225,10 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     /// The answer from a file that is there.
-    async fn present(
-        &self,
-        path: &[u8],
-        fallback_for: Option<&Policy<'_>>,
-    ) -> Result<Response, Missing> {
+    async fn present(&self, path: &[u8], is_fallback: bool) -> Result<Response, Missing> {
         let choose = |resource: &Rc<Resource>| preferred(self.request, resource).cloned();
         let (resource, variant) = self.unchanged(path, choose).await?;
-        Ok(self.respond(path, &resource, &variant, fallback_for))
+        Ok(self.respond(path, &resource, &variant, is_fallback))
     }
 
     fn respond(
@@ -242,14 +236,12 @@ impl<'w, 'r> Call<'w, 'r> {
         path: &[u8],
         resource: &Rc<Resource>,
         variant: &Rc<Variant>,
-        fallback_for: Option<&Policy<'_>>,
+        is_fallback: bool,
     ) -> Response {
-        if let Some(site) = self.site
-            && !resource.compressed.is_empty()
-        {
+        if let Some(site) = self.site {
             self.worker.compress_for(self.request, &self.generation, site, path, resource);
         }
-        let response = variant.respond(self.request, fallback_for);
+        let response = variant.respond(self.request, is_fallback);
         if variant.saved > 0 && self.request.method == Method::Get && response.status == Status::OK
         {
             self.worker.counters.compression_saved_bytes.add(variant.saved);
@@ -355,7 +347,10 @@ impl<'w, 'r> Call<'w, 'r> {
     fn finish(&self, response: &mut Response) {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
-                response.fields.extend(self.policy(site).headers().into_iter().cloned());
+                let policy = self.policy(site);
+                let cache_control = policy.cache_control().filter(|_| response.is_file);
+                response.fields.extend(cache_control.cloned());
+                response.fields.extend(policy.headers().into_iter().cloned());
             }
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
                 response.add("Strict-Transport-Security", value(hsts));

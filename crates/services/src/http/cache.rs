@@ -21,9 +21,8 @@ struct Entry {
     resource: Rc<Resource>,
     bytes: usize,
     files: usize,
+    /// Since the hand came by, or unused files were closed.
     used: Cell<bool>,
-    /// Requested since the last check for unused files.
-    wanted: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -55,7 +54,6 @@ impl Cache {
         let entries = self.entries.borrow();
         let entry = entries.by_site[site].get(path)?;
         entry.used.set(true);
-        entry.wanted.set(true);
         Some(Rc::clone(&entry.resource))
     }
 
@@ -83,41 +81,21 @@ impl Cache {
         entries.bytes += bytes;
         entries.files += files;
         entries.circle.push_back((site, Rc::clone(&path)));
-        let (resource, used) = (Rc::clone(resource), Cell::new(false));
-        let entry = Entry { resource, bytes, files, used, wanted: Cell::new(true) };
+        let entry = Entry { resource: Rc::clone(resource), bytes, files, used: Cell::new(false) };
         entries.by_site[site].insert(path, entry);
     }
 
     /// Closes open files that were not requested since the last call: a deleted file would keep its
     /// space on the disk.
     pub(super) fn forget_unwanted_files(&self) {
-        self.forget_files(|entry| !entry.wanted.take());
+        self.entries.borrow_mut().forget(|entry| entry.files > 0 && !entry.used.take());
     }
 
     /// Closes all open files, to free descriptors; false if there are none.
     pub(super) fn forget_all_files(&self) -> bool {
-        let has_files = self.entries.borrow().files > 0;
-        self.forget_files(|_| true);
-        has_files
-    }
-
-    fn forget_files(&self, is_forgotten: impl Fn(&Entry) -> bool) {
-        let mut entries = self.entries.borrow_mut();
-        if entries.files == 0 {
-            return;
-        }
-        let Entries { by_site, circle, bytes, files } = &mut *entries;
-        for of_site in by_site.iter_mut() {
-            of_site.retain(|_, entry| {
-                let goes = entry.files > 0 && is_forgotten(entry);
-                if goes {
-                    *bytes -= entry.bytes;
-                    *files -= entry.files;
-                }
-                !goes
-            });
-        }
-        circle.retain(|(site, path)| by_site[*site].contains_key(path));
+        let had_files = self.entries.borrow().files > 0;
+        self.entries.borrow_mut().forget(|entry| entry.files > 0);
+        had_files
     }
 
     pub(super) fn remove(&self, site: usize, path: &[u8]) {
@@ -155,6 +133,15 @@ impl Entries {
                 _ => drop(self.take(site, &path)),
             }
         }
+    }
+
+    fn forget(&mut self, is_forgotten: impl Fn(&Entry) -> bool) {
+        let Entries { by_site, circle, bytes, files } = self;
+        for entry in by_site.iter_mut().flat_map(|it| it.extract_if(|_, it| is_forgotten(it))) {
+            *bytes -= entry.1.bytes;
+            *files -= entry.1.files;
+        }
+        circle.retain(|(site, path)| by_site[*site].contains_key(path));
     }
 }
 
@@ -229,8 +216,7 @@ mod tests {
     fn used_entries_stay_and_unused_ones_are_evicted() {
         let cache = Cache::new(16 * 1024, 0, 1);
         let one = resource(0).bytes() + 2 + ENTRY_BYTES;
-        let fit = 16 * 1024 / one;
-        for number in 0..fit {
+        for number in 0..16 * 1024 / one {
             cache.insert(0, format!("{number:02}").as_bytes(), &resource(0));
         }
         assert!(cache.get(0, b"00").is_some());
@@ -252,7 +238,8 @@ mod tests {
             let mut entries = cache.entries.borrow_mut();
             entries.files = 2;
             for site in 0..2 {
-                entries.by_site[site].get_mut(&b"/a"[..]).unwrap().files = 1;
+                let entry = entries.by_site[site].get_mut(&b"/a"[..]).unwrap();
+                (entry.files, entry.used) = (1, true.into());
             }
         }
         cache.forget_unwanted_files();
@@ -262,7 +249,7 @@ mod tests {
         assert!(cache.get(0, b"/b").is_some(), "in memory only");
         assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (1, 2));
         assert!(cache.forget_all_files() && !cache.forget_all_files());
-        assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (0, 1));
+        assert_eq!(cache.load().1, 0);
     }
 
     const VALID: Duration = Duration::from_secs(60);

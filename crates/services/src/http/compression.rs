@@ -10,8 +10,7 @@ use super::mime::is_compressible;
 use super::request::Request;
 use super::resource::Resource;
 use super::variant::Variant;
-use super::worker::Generation;
-use super::worker::Worker;
+use super::worker::{Generation, Worker};
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::cell::{Cell, OnceCell};
@@ -26,47 +25,54 @@ use twinring::{spawn, spawn_blocking};
 /// a compressor takes a second or more, and its input and output are in memory.
 const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
 
-/// A coding of a file that can be made.
+/// A file in a coding.
 #[derive(Debug)]
-pub(super) struct Compressed {
+pub(super) struct Form {
     pub(super) coding: Coding,
-    stage: Cell<Stage>,
+    pub(super) stage: Cell<Stage>,
     pub(super) variant: OnceCell<Rc<Variant>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
+    /// It is a file.
+    Stored,
+    /// It can be compressed on the fly.
     Untried,
     Running,
-    /// It is there; or it is not used, for this version of the file: it would be larger than the
+    /// That was done; or it is not used, for this version of the file: it would be larger than the
     /// file or than the cache allows, or the compressor failed.
     Done,
 }
 
-impl Compressed {
-    /// Those of a file, in the order of preference, besides the precompressed ones.
-    pub(super) fn of(
-        codings: &[Coding],
-        file: &Metadata,
-        content_type: &str,
-        is_there: impl Fn(Coding) -> bool,
-    ) -> Vec<Compressed> {
-        let mut all: Vec<Compressed> = Vec::new();
-        if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
-            return all;
-        }
-        for coding in codings.iter().copied() {
-            if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
-                let (stage, variant) = (Cell::new(Stage::Untried), OnceCell::new());
-                all.push(Compressed { coding, stage, variant });
-            }
-        }
-        all
+impl Form {
+    fn new(coding: Coding, stage: Stage) -> Form {
+        Form { coding, stage: Cell::new(stage), variant: OnceCell::new() }
     }
 
-    fn may_be_used(&self) -> bool {
-        self.stage.get() != Stage::Done || self.variant.get().is_some()
+    pub(super) fn stored(variant: Variant) -> Form {
+        let form = Form::new(variant.coding, Stage::Stored);
+        Form { variant: Rc::new(variant).into(), ..form }
     }
+}
+
+/// The forms that can be compressed of a file, in the order of preference, besides the precompressed ones.
+pub(super) fn compressible(
+    codings: &[Coding],
+    file: &Metadata,
+    content_type: &str,
+    is_there: impl Fn(Coding) -> bool,
+) -> Vec<Form> {
+    let mut all: Vec<Form> = Vec::new();
+    if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
+        return all;
+    }
+    for coding in codings.iter().copied() {
+        if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
+            all.push(Form::new(coding, Stage::Untried));
+        }
+    }
+    all
 }
 
 /// Compressions at a time, of the whole process: the workers need the CPUs. There is no queue: a
@@ -81,38 +87,30 @@ const BROTLI_WINDOW_BITS: i32 = 22;
 
 static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
 
-/// The form of a resource that the client prefers, of those that are there. Ranges are of the file
-/// itself: what a compressor makes need not be the same bytes next time.
+/// The form of a resource that the client prefers, of those that are there.
 pub(super) fn preferred<'r>(
     request: &Request<'_>,
     resource: &'r Resource,
 ) -> Option<&'r Rc<Variant>> {
-    if let ([only], []) = (resource.variants.as_slice(), resource.compressed.as_slice()) {
-        return Some(only);
-    }
-    let (identity, precompressed) = resource.variants.split_last()?;
-    let compressed = resource.compressed.iter().filter_map(|compressed| compressed.variant.get());
-    let compressed = compressed.filter(|_| request.field("range").is_none());
-    let all = || precompressed.iter().chain(compressed.clone()).chain([identity]);
-    let available = all().map(|variant| variant.coding);
-    all().nth(choose(request.lines("accept-encoding"), available))
+    let form = match resource.forms.as_slice() {
+        [only] => only,
+        _ => best(request, resource, |form| form.variant.get().is_some())?,
+    };
+    form.variant.get()
 }
 
-/// The index of the form that the client would prefer and that nobody has tried to make.
-fn wanted(request: &Request<'_>, resource: &Resource) -> Option<usize> {
-    let is_untried = |compressed: &Compressed| compressed.stage.get() == Stage::Untried;
-    if !resource.compressed.iter().any(is_untried) || request.field("range").is_some() {
-        return None;
-    }
-    let (_, precompressed) = resource.variants.split_last()?;
-    let precompressed = precompressed.iter().map(|variant| (variant.coding, None));
-    let compressed = resource.compressed.iter().enumerate();
-    let compressed = compressed
-        .filter(|(_, compressed)| compressed.may_be_used())
-        .map(|(index, compressed)| (compressed.coding, Some(index)));
-    let all = || precompressed.clone().chain(compressed.clone()).chain([(Coding::Identity, None)]);
-    let chosen = choose(request.lines("accept-encoding"), all().map(|(coding, _)| coding));
-    all().nth(chosen)?.1.filter(|index| is_untried(&resource.compressed[*index]))
+/// The form that the client prefers, of those that `counts`. Ranges are of the file itself: what a compressor makes
+/// need not be the same bytes next time.
+fn best<'r>(
+    request: &Request<'_>,
+    resource: &'r Resource,
+    counts: impl Fn(&Form) -> bool,
+) -> Option<&'r Form> {
+    let has_range = request.field("range").is_some();
+    let is_usable =
+        |form: &&Form| counts(form) && (!has_range || form.stage.get() == Stage::Stored);
+    let forms = || resource.forms.iter().filter(is_usable);
+    forms().nth(choose(request.lines("accept-encoding"), forms().map(|form| form.coding)))
 }
 
 impl Worker {
@@ -126,18 +124,27 @@ impl Worker {
         path: &[u8],
         resource: &Rc<Resource>,
     ) {
-        let Some(index) = wanted(request, resource) else { return };
+        let is_untried = |form: &Form| form.stage.get() == Stage::Untried;
+        if !resource.forms.iter().any(is_untried) {
+            return;
+        }
+        let may_come =
+            |form: &Form| form.stage.get() != Stage::Done || form.variant.get().is_some();
+        let wanted = best(request, resource, may_come).filter(|form| is_untried(form));
+        let Some(wanted) = wanted else { return };
         // A resource that the cache does not hold is read again for each request.
         if !generation.cache.holds(site, path, resource) {
             return;
         }
         let Ok(permit) = RUNNING.try_acquire() else { return };
-        resource.compressed[index].stage.set(Stage::Running);
         let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
         let (path, resource) = (path.to_vec(), Rc::clone(resource));
+        wanted.stage.set(Stage::Running);
+        let is_wanted = |form: &Form| std::ptr::eq(form, wanted);
+        let Some(index) = resource.forms.iter().position(is_wanted) else { return };
         spawn(async move {
-            let target = &resource.compressed[index];
-            let made = worker.compress(&generation, site, &resource, target, permit).await;
+            let target = &resource.forms[index];
+            let made = worker.compress(&generation, site, &resource, target.coding, permit).await;
             if let Some(variant) = made
                 && generation.cache.holds(site, &path, &resource)
                 && generation.cache.fits(&path, resource.bytes() + variant.bytes())
@@ -156,12 +163,12 @@ impl Worker {
         generation: &Generation,
         site: usize,
         resource: &Resource,
-        target: &Compressed,
+        coding: Coding,
         permit: SemaphorePermit<'static>,
     ) -> Option<Variant> {
         // A file that was changed meanwhile gets a new resource.
         let content = resource.identity()?.content().await?;
-        let (coding, length) = (target.coding, content.len());
+        let length = content.len();
         let work = move || compress(coding, &content);
         let bytes = attempt(&self.counters, permit, work).await?;
         let site = generation.settings.sites.site(site);

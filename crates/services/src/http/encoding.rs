@@ -16,24 +16,24 @@ pub enum Coding {
 }
 
 impl Coding {
+    /// Its name in `Content-Encoding`, and the suffix of its file name.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Coding::Identity => ("identity", ""),
+            Coding::Brotli => ("br", ".br"),
+            Coding::Gzip => ("gzip", ".gz"),
+            Coding::Zstd => ("zstd", ".zst"),
+        }
+    }
+
     /// Its name in `Content-Encoding`.
     pub fn name(self) -> &'static str {
-        match self {
-            Coding::Identity => "identity",
-            Coding::Brotli => "br",
-            Coding::Gzip => "gzip",
-            Coding::Zstd => "zstd",
-        }
+        self.names().0
     }
 
     /// The suffix of its file name.
     pub fn suffix(self) -> &'static str {
-        match self {
-            Coding::Identity => "",
-            Coding::Brotli => ".br",
-            Coding::Gzip => ".gz",
-            Coding::Zstd => ".zst",
-        }
+        self.names().1
     }
 }
 
@@ -42,12 +42,9 @@ impl FromStr for Coding {
 
     /// Parses the suffix of its file, without the dot.
     fn from_str(text: &str) -> Result<Coding, String> {
-        match text {
-            "br" => Ok(Coding::Brotli),
-            "gz" => Ok(Coding::Gzip),
-            "zst" => Ok(Coding::Zstd),
-            _ => Err(format!("`{text}`: expected br, gz or zst")),
-        }
+        let all = [Coding::Brotli, Coding::Gzip, Coding::Zstd];
+        let found = all.into_iter().find(|coding| coding.suffix().strip_prefix('.') == Some(text));
+        found.ok_or_else(|| format!("`{text}`: expected br, gz or zst"))
     }
 }
 
@@ -58,15 +55,8 @@ fn weights<'a>(lines: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 5] {
     for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
         let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
-        let coding = match name {
-            name if name.eq_ignore_ascii_case(b"identity") => Coding::Identity as usize,
-            name if name.eq_ignore_ascii_case(b"br") => Coding::Brotli as usize,
-            name if name.eq_ignore_ascii_case(b"gzip") => Coding::Gzip as usize,
-            name if name.eq_ignore_ascii_case(b"x-gzip") => Coding::Gzip as usize,
-            name if name.eq_ignore_ascii_case(b"zstd") => Coding::Zstd as usize,
-            b"*" => OTHERS,
-            _ => continue,
-        };
+        let known = ACCEPTED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let Some((_, coding)) = known.copied() else { continue };
         weights[coding] = match parts.next() {
             None => Some(1000),
             Some(parameter) => weight_of(parameter).or(weights[coding]),
@@ -77,26 +67,21 @@ fn weights<'a>(lines: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 5] {
 
 const OTHERS: usize = 4;
 
+const ACCEPTED: [(&[u8], usize); 6] = [
+    (b"identity", Coding::Identity as usize),
+    (b"br", Coding::Brotli as usize),
+    (b"gzip", Coding::Gzip as usize),
+    (b"x-gzip", Coding::Gzip as usize),
+    (b"zstd", Coding::Zstd as usize),
+    (b"*", OTHERS),
+];
+
 /// `q=0.5` in thousandths.
 fn weight_of(parameter: &[u8]) -> Option<u16> {
     let text = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
-    let (whole, fraction) = match text {
-        [whole] => (whole, &[][..]),
-        [whole, b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
-        _ => return None,
-    };
-    let mut weight = match whole {
-        b'0' => 0,
-        b'1' => 1000,
-        _ => return None,
-    };
-    for (digit, unit) in fraction.iter().zip([100, 10, 1]) {
-        match digit {
-            b'0'..=b'9' => weight += u16::from(digit - b'0') * unit,
-            _ => return None,
-        }
-    }
-    (weight <= 1000).then_some(weight)
+    let is_short = text.len() <= 5 && text.iter().all(|byte| b"0123456789.".contains(byte));
+    let weight: f32 = std::str::from_utf8(text).ok().filter(|_| is_short)?.parse().ok()?;
+    (weight <= 1.0).then_some((weight * 1000.0).round() as u16)
 }
 
 /// The index of the coding to send, among the available ones. These are in the server's order of

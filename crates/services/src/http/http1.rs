@@ -170,12 +170,7 @@ async fn end(connection: &Connection, input: &Input, persistence: Persistence) -
 
 /// Takes the next request off the input. Nearly every request takes this path, so it neither waits
 /// nor allocates as long as the cache has a complete answer.
-fn next(
-    worker: &Rc<Worker>,
-    connection: &Connection,
-    input: &mut Input,
-    answered: u64,
-) -> Next {
+fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
     let generation = worker.generation();
     let limits = generation.settings.head;
     let bytes = &*input.bytes;

@@ -7,7 +7,7 @@
 //! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
 //! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
 //! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
-//! of its stream: 256 KiB, one write of 64 KiB, 16 KiB of frames and 80 KiB of records that are gathered.
+//! of its stream: 256 KiB, one write of 64 KiB, and 64 KiB of frames that are gathered.
 //!
 //! *Floods.* The crate bounds concurrent and recently reset streams, the size and the frames of
 //! header fields, frames without content, and answers to PING and SETTINGS, which it does not
@@ -16,8 +16,6 @@
 
 mod exchange;
 mod wire;
-
-pub use wire::{Frames, PREFACE};
 
 use self::exchange::{CHUNK_BYTES, Chunk, Shared, Stream, exchange};
 use self::wire::Wire;
@@ -32,11 +30,14 @@ use http::Request;
 use nix::errno::Errno;
 use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use twinring::{RecvBuf, spawn};
 use twinring_compat::Compat;
+
+/// The client's connection preface, before its first frame.
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes of requests that were not read yet, on a connection and on each of its streams. The default
 /// of HTTP/2: bodies are dropped here, so no client needs more.
@@ -66,40 +67,25 @@ pub(super) async fn serve(
     let wire = Wire::new(connection, first);
     let builder = builder(&worker.generation().settings);
     connection.tracking.enter(Phase::Head);
-    let begun = {
-        let mut handshake = pin!(builder.handshake(Compat::new(&wire)));
-        poll_fn(|cx| {
-            if connection.must_end() {
-                // Nothing was agreed on, so the client cannot be told why.
-                return Poll::Ready(if connection.takes_leave(is_polite) {
-                    Ok(None)
-                } else {
-                    cancelled()
-                });
-            }
-            let polled = handshake.as_mut().poll(cx);
-            if let Poll::Ready(Err(error)) = wire.poll_send_gathered(cx) {
-                return Poll::Ready(Err(error));
-            }
-            match polled {
-                Poll::Ready(Ok(h2)) => Poll::Ready(Ok(Some(h2))),
-                Poll::Ready(Err(error)) => Poll::Ready(in_order(error).map(|()| None)),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await?
+    let mut handshake = pin!(builder.handshake(Compat::new(&wire)));
+    let begun = poll_fn(|cx| {
+        if connection.must_end() {
+            return Poll::Ready(Err(io::Error::from(Errno::ECANCELED)));
+        }
+        let polled = handshake.as_mut().poll(cx);
+        if let Poll::Ready(Err(error)) = wire.poll_send_gathered(cx) {
+            return Poll::Ready(Err(error));
+        }
+        polled.map(|begun| begun.map(Some).or_else(|error| in_order(error).map(|()| None)))
+    });
+    let begun = match begun.await {
+        // Nothing was agreed on, so the client cannot be told why.
+        Err(_) if connection.takes_leave(is_polite) => None,
+        begun => begun?,
     };
     if let Some(h2) = begun {
-        let mut serving = Serving {
-            h2,
-            connection,
-            wire: &wire,
-            shared: Shared::new(worker),
-            accepted: 0,
-            leaves: Leaves::No,
-            phase: Phase::Head,
-            was_in_frame: true,
-        };
+        let (shared, leaves) = (Shared::new(worker), Leaves::No);
+        let mut serving = Serving { h2, connection, wire: &wire, shared, accepted: 0, leaves };
         poll_fn(|cx| serving.poll(cx)).await?;
     }
     connection.shutdown().await
@@ -126,10 +112,6 @@ fn is_polite(ending: Ending<Phase>) -> bool {
     matches!(ending, Ending::Drain | Ending::TimedOut(Phase::Idle | Phase::Head))
 }
 
-fn cancelled<T>() -> io::Result<T> {
-    Err(io::Error::from(Errno::ECANCELED))
-}
-
 /// An error of the network; all others were reported to the client, and the connection ends in
 /// order.
 fn in_order(error: h2::Error) -> io::Result<()> {
@@ -154,32 +136,41 @@ struct Serving<'c> {
     shared: Rc<Shared>,
     accepted: u64,
     leaves: Leaves,
-    phase: Phase,
-    /// The client was in the middle of a frame since its last request.
-    was_in_frame: bool,
 }
 
 impl Serving<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.runs();
+        self.shared.waker.take();
         self.shared.worker.clock.tick();
         if let Err(error) = self.take_leave() {
             return Poll::Ready(Err(error));
         }
-        self.wire.begin_turn(self.shared.is_working());
+        self.wire.begin_turn(self.shared.open.get() > 0);
         loop {
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.begin(cx, request, respond),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(self.fail(error)),
+                Poll::Ready(Some(Err(error))) => {
+                    let calm = Some(Reason::ENHANCE_YOUR_CALM);
+                    let is_flood = error.is_library() && error.reason() == calm;
+                    self.shared.worker.counters.http2_floods.add(u64::from(is_flood));
+                    return Poll::Ready(in_order(error));
+                }
                 Poll::Pending => break,
             }
         }
         if let Poll::Ready(Err(error)) = self.wire.poll_send_gathered(cx) {
             return Poll::Ready(Err(error));
         }
-        self.enter_phase();
-        self.shared.waits(cx.waker());
+        self.connection.tracking.enter(match self.leaves {
+            Leaves::Now => Phase::Closing,
+            _ if self.wire.is_blocked() || self.shared.sending.get() > 0 => Phase::Sending,
+            // Streams have time limits of their own.
+            _ if self.shared.open.get() > 0 => Phase::Working,
+            // Frames that are no request get no more time, however they are cut.
+            _ => Phase::Idle,
+        });
+        self.shared.waker.set(Some(cx.waker().clone()));
         Poll::Pending
     }
 
@@ -188,7 +179,7 @@ impl Serving<'_> {
         let worker = &self.shared.worker;
         if self.connection.must_end() {
             if self.leaves == Leaves::Now || !self.connection.takes_leave(is_polite) {
-                return cancelled();
+                return Err(io::Error::from(Errno::ECANCELED));
             }
             self.leave_now(Reason::NO_ERROR);
         } else if self.shared.is_flooded() && self.leaves != Leaves::Now {
@@ -209,56 +200,25 @@ impl Serving<'_> {
         self.connection.tracking.enter(Phase::Closing);
     }
 
-    fn fail(&self, error: h2::Error) -> io::Result<()> {
-        let is_flood = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
-        self.shared.worker.counters.http2_floods.add(u64::from(is_flood));
-        in_order(error)
-    }
-
     /// Answers a request: at once if that needs no waiting, which is the usual case, or else in a
     /// task.
     fn begin(
         &mut self,
         cx: &mut Context<'_>,
         request: Request<RecvStream>,
-        respond: SendResponse<Chunk>,
+        mut respond: SendResponse<Chunk>,
     ) {
-        self.was_in_frame = false;
         // A client that does not acknowledge the end may begin further streams. Refused like this, they were
         // not processed and can be repeated elsewhere (RFC 9113 section 8.7).
         if self.accepted >= self.shared.worker.generation().settings.max_requests {
-            let mut respond = respond;
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         self.accepted += 1;
         let stream =
             Stream::new(&self.shared, self.leaves == Leaves::No, self.connection.transport());
-        let mut exchange: Pin<Box<_>> = Box::pin(exchange(stream, request, respond));
+        let mut exchange = Box::pin(exchange(stream, request, respond));
         if exchange.as_mut().poll(cx).is_pending() {
             spawn(exchange);
         }
-    }
-
-    /// Tells the sweeps what the connection waits for. Streams have time limits of their own.
-    fn enter_phase(&mut self) {
-        let next = match self.leaves {
-            Leaves::Now => Phase::Closing,
-            _ if self.wire.is_blocked() || self.shared.is_sending() => Phase::Sending,
-            _ if self.shared.is_working() => Phase::Working,
-            _ if self.wire.is_in_frame() => Phase::Head,
-            _ => Phase::Idle,
-        };
-        match (self.phase, next) {
-            // Frames that are no request get no more time, however they are cut.
-            (Phase::Head, Phase::Idle) if self.accepted > 0 => {
-                self.connection.tracking.continue_in(next)
-            }
-            (Phase::Idle, Phase::Head) if self.was_in_frame => {
-                self.connection.tracking.continue_in(next)
-            }
-            _ => self.connection.tracking.enter(next),
-        }
-        self.was_in_frame |= next == Phase::Head;
-        self.phase = next;
     }
 }

@@ -270,9 +270,14 @@ impl<'a> Request<'a> {
         }
         if method == Method::Other {
             // The target of CONNECT has another form. The answer does not depend on it.
-            return if Target::is_plausible(target) { Ok(request) } else { Err(Status::BAD_REQUEST) };
+            return if Target::is_plausible(target) {
+                Ok(request)
+            } else {
+                Err(Status::BAD_REQUEST)
+            };
         }
-        if let Target::Resource { path, query } = Target::parse(target, method == Method::Options)? {
+        if let Target::Resource { path, query } = Target::parse(target, method == Method::Options)?
+        {
             (request.path, request.query) = (path, query);
         }
         Ok(request)

@@ -2,7 +2,7 @@
 //! open, whose content is sent while other programs may write to it.
 
 use super::Status;
-use super::compression::Compressed;
+use super::compression::{Form, Stage, compressible};
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;
@@ -139,8 +139,7 @@ pub(super) struct Resource {
     /// What was asked for, as rules see it.
     asked: PathBuf,
     /// In the order of preference; the identity is the last one.
-    pub(super) variants: Vec<Rc<Variant>>,
-    pub(super) compressed: Vec<Compressed>,
+    pub(super) forms: Vec<Form>,
     /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
     /// A task is checking it.
@@ -160,17 +159,18 @@ impl Resource {
     ) -> Result<Resource, Missing> {
         let asked = PathBuf::from(OsStr::from_bytes(path));
         let mut compressed = Vec::new();
+        let mut varies = found.files.len() > 1;
         if let Some(((_, _, file), precompressed)) = found.files.split_last() {
             let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
             let content_type = site.types.of(&found.path);
-            compressed = Compressed::of(&site.compress, file, &content_type, is_there);
+            compressed = compressible(&site.compress, file, &content_type, is_there);
+            varies |= !compressed.is_empty();
+            // A file that may be modified again is about to be compressed again.
+            if is_recent(file, clock) {
+                compressed.clear();
+            }
         }
-        let varies = found.files.len() > 1 || !compressed.is_empty();
-        // A file that may be modified again is about to be compressed again.
-        if found.files.last().is_some_and(|(.., file)| is_recent(file, clock)) {
-            compressed.clear();
-        }
-        let mut variants = Vec::with_capacity(found.files.len());
+        let mut forms = Vec::with_capacity(found.files.len() + compressed.len());
         for (coding, file, metadata) in found.files {
             let (content, metadata) = if metadata.len <= sendfile_above {
                 let (bytes, metadata) = read_whole(&file, metadata, sendfile_above).await?;
@@ -179,24 +179,20 @@ impl Resource {
                 let file = OpenFile::new(file, metadata).await?;
                 (Content::File(Rc::new(file)), metadata)
             };
-            let fields = Inputs { site, path: &found.path, asked: &asked, coding, varies, clock };
-            variants.push(Rc::new(Variant::new(&fields, content, metadata)));
+            let inputs = Inputs { site, path: &found.path, asked: &asked, coding, varies, clock };
+            if coding == Coding::Identity {
+                forms.append(&mut compressed);
+            }
+            forms.push(Form::stored(Variant::new(&inputs, content, metadata)));
         }
-        Ok(Resource {
-            path: found.path,
-            asked,
-            variants,
-            compressed,
-            ..Resource::unchecked(checked)
-        })
+        Ok(Resource { path: found.path, asked, forms, ..Resource::unchecked(checked) })
     }
 
     fn unchecked(now: Instant) -> Resource {
         Resource {
             path: PathBuf::new(),
             asked: PathBuf::new(),
-            variants: Vec::new(),
-            compressed: Vec::new(),
+            forms: Vec::new(),
             checked: Cell::new(now),
             refreshing: Cell::new(false),
         }
@@ -209,14 +205,13 @@ impl Resource {
 
     /// True if `found` is the same version, so that it need not be read again.
     pub(super) fn is_of(&self, found: &Found, clock: &Clock) -> bool {
-        let same = |(variant, file): (&Rc<Variant>, &(Coding, File, Metadata))| {
-            // A tag that need not be weak any more is rebuilt.
-            let weak = is_recent(&file.2, clock);
-            variant.coding == file.0 && variant.version == file.2 && variant.weak == weak
-        };
-        self.path == found.path
-            && self.variants.len() == found.files.len()
-            && self.variants.iter().zip(&found.files).all(same)
+        let stored = self.forms.iter().filter(|form| form.stage.get() == Stage::Stored);
+        let stored = stored.filter_map(|form| form.variant.get());
+        // A tag that need not be weak any more is rebuilt.
+        let known = stored.map(|variant| (variant.coding, variant.version, variant.weak));
+        let files = found.files.iter();
+        let files = files.map(|(coding, _, file)| (*coding, *file, is_recent(file, clock)));
+        self.path == found.path && known.eq(files)
     }
 
     /// A form of it that was compressed on the fly.
@@ -229,30 +224,29 @@ impl Resource {
     ) -> Option<Variant> {
         let identity = self.identity()?;
         let (path, asked) = (&self.path, &self.asked);
-        let fields = Inputs { site, path, asked, coding, varies: true, clock };
-        let made = Variant::new(&fields, Content::Compressed(bytes), identity.version);
-        Some(made.made_from(identity))
+        let inputs = Inputs { site, path, asked, coding, varies: true, clock };
+        Some(Variant::new(&inputs, Content::Compressed(bytes, identity), identity.version))
     }
 
     /// The file without a coding.
     pub(super) fn identity(&self) -> Option<&Rc<Variant>> {
-        self.variants.last()
+        self.forms.last()?.variant.get()
+    }
+
+    fn variants(&self) -> impl Iterator<Item = &Rc<Variant>> {
+        self.forms.iter().filter_map(|form| form.variant.get())
     }
 
     /// Memory of it, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let compressed = self.compressed.iter().filter_map(|compressed| compressed.variant.get());
-        let variants = self.variants.iter().chain(compressed);
-        let variants = variants.map(|variant| variant.bytes()).sum::<usize>();
-        size_of::<Resource>()
-            + self.path.as_os_str().len()
-            + self.asked.as_os_str().len()
-            + variants
+        let paths = self.path.as_os_str().len() + self.asked.as_os_str().len();
+        let variants = self.variants().map(|variant| variant.bytes()).sum::<usize>();
+        size_of::<Resource>() + paths + variants
     }
 
     /// Files that it keeps open.
     pub(super) fn files(&self) -> usize {
-        self.variants.iter().filter(|variant| variant.file.is_some()).count()
+        self.variants().filter(|variant| variant.file.is_some()).count()
     }
 }
 

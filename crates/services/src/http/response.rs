@@ -43,11 +43,9 @@ impl fmt::Display for Reason {
 #[derive(Debug)]
 pub(super) enum Body {
     Empty,
-    Bytes(Vec<u8>),
+    Bytes(SendBuf),
     /// That of the stored variant, which is in memory.
     Stored,
-    /// That of another one.
-    Of(Rc<Variant>),
     File(Box<FileParts>),
     Listing(Listing),
 }
@@ -63,8 +61,10 @@ pub(super) struct FileParts {
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: Status,
-    /// The variant whose fields it has, if it is the whole of it.
+    /// The variant whose fields it has, those of rules too, if it is the whole of it.
     pub(super) stored: Option<Rc<Variant>>,
+    /// It is, or is part of, another file, or nothing new about one: `Cache-Control` of rules is for it.
+    pub(super) is_file: bool,
     pub(super) fields: Vec<Field>,
     /// Bytes of content, sent or not (HEAD); none for an answer that cannot have content.
     pub(super) length: Option<u64>,
@@ -75,8 +75,15 @@ pub(super) struct Response {
 impl Response {
     /// An answer without fields and content.
     pub(super) fn new(status: Status) -> Response {
-        let fields = Vec::new();
-        Response { status, stored: None, fields, length: None, body: Body::Empty, reason: None }
+        Response {
+            status,
+            stored: None,
+            is_file: false,
+            fields: Vec::new(),
+            length: None,
+            body: Body::Empty,
+            reason: None,
+        }
     }
 
     /// An answer whose content is only the status.
@@ -114,7 +121,7 @@ impl Response {
         let content = content.into();
         let length = Some(content.len() as u64);
         let typed = self.with("Content-Type", value(media_type));
-        Response { length, body: Body::Bytes(content), ..typed }
+        Response { length, body: Body::Bytes(content.into()), ..typed }
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
@@ -126,6 +133,16 @@ impl Response {
         match self.body {
             Body::Empty => 0,
             _ => self.length.unwrap_or(0),
+        }
+    }
+
+    /// Takes the content that is in memory.
+    pub(super) fn content(&mut self) -> SendBuf {
+        match (&mut self.body, &self.stored) {
+            (Body::Bytes(bytes), _) => std::mem::replace(bytes, SendBuf::from("")),
+            (Body::Stored, Some(variant)) => variant.ready.content(),
+            (Body::Listing(listing), _) => Rc::clone(&listing.content).into(),
+            _ => SendBuf::from(""),
         }
     }
 }
@@ -219,8 +236,8 @@ pub(super) fn render(
         write(response.status, response.fields(), response.length, clock, persistence);
     let head_end = message.len();
     match (&response.body, &response.stored) {
-        (Body::Bytes(bytes), _) => message.extend_from_slice(bytes),
-        (Body::Of(variant), _) | (Body::Stored, Some(variant)) => {
+        (Body::Bytes(bytes), _) => message.extend_from_slice(bytes.as_slice()),
+        (Body::Stored, Some(variant)) => {
             message.extend_from_slice(variant.ready.content().as_slice());
         }
         _ => {}

@@ -33,8 +33,7 @@ use super::exchange::Exchange;
 use super::index::Listing;
 use super::options::SendStrategy;
 use super::resource::OpenFile;
-use super::response::{Body, FileParts, Response};
-use super::response::{Persistence, render};
+use super::response::{Body, FileParts, Persistence, Response, render};
 use super::worker::Worker;
 use std::io;
 use std::ops::Range;
@@ -76,7 +75,7 @@ async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> 
     match body {
         Body::File(parts) => send_parts(connection, *parts).await?,
         Body::Listing(listing) => send_listing(connection, &listing).await?,
-        Body::Empty | Body::Bytes(_) | Body::Stored | Body::Of(_) => {}
+        Body::Empty | Body::Bytes(_) | Body::Stored => {}
     }
     connection.incomplete.set(false);
     Ok(())

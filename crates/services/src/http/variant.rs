@@ -2,16 +2,13 @@
 //! of it: whole, in ranges, or none because of a condition.
 
 use super::Status;
-use super::conditional::{Outcome, Validators, evaluate, range_applies};
-use super::conditional::{Selection, select};
+use super::conditional::{Outcome, Selection, Validators, evaluate, range_applies, select};
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
 use super::request::{Method, Request};
 use super::resource::OpenFile;
-use super::response::Ready;
-use super::response::{Body, Field, FileParts, Response, value};
-use super::rules::Policy;
+use super::response::{Body, Field, FileParts, Ready, Response, value};
 use http::HeaderValue;
 use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
@@ -32,10 +29,10 @@ pub(super) fn is_recent(file: &Metadata, clock: &Clock) -> bool {
 }
 
 /// The content of a file, or the reason to keep it open instead.
-pub(super) enum Content {
+pub(super) enum Content<'a> {
     Bytes(Vec<u8>),
-    /// Compressed on the fly.
-    Compressed(Vec<u8>),
+    /// Compressed on the fly, of this variant.
+    Compressed(Vec<u8>, &'a Variant),
     File(Rc<OpenFile>),
 }
 
@@ -64,20 +61,18 @@ pub(super) struct Variant {
     tag: String,
     pub(super) weak: bool,
     modified: Option<i64>,
-    /// Those that 304 repeats, `Cache-Control` of a rule, those of rules that all answers have, and those of the
-    /// content; the type is the last.
+    /// Those that 304 repeats, those of rules, and those of the content; the type is the last.
     pub(super) fields: Vec<Field>,
-    cache_control: Range<usize>,
-    chosen_end: usize,
+    of_rules: Range<usize>,
     /// The answer with status 200 as HTTP/1.1 sends it, with the content that is in memory.
     pub(super) ready: Ready,
 }
 
 impl Variant {
-    pub(super) fn new(inputs: &Inputs<'_>, content: Content, mut version: Metadata) -> Variant {
+    pub(super) fn new(inputs: &Inputs<'_>, content: Content<'_>, mut version: Metadata) -> Variant {
         let clock = inputs.clock;
         // Another version of the compressor may make other bytes of the same file.
-        let is_compressed = matches!(content, Content::Compressed(_));
+        let is_compressed = matches!(content, Content::Compressed(..));
         let weak = is_compressed || is_recent(&version, clock);
         let tag = tag(&version, inputs.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
@@ -90,26 +85,33 @@ impl Variant {
             fields.push(field("Vary", "Accept-Encoding"));
         }
         let policy = inputs.site.rules.policy(inputs.asked);
-        let repeated_end = fields.len();
+        let begin = fields.len();
         fields.extend(policy.cache_control().cloned());
-        let cache_control = repeated_end..fields.len();
         fields.extend(policy.headers().into_iter().cloned());
-        let chosen_end = fields.len();
-        if let Content::Compressed(bytes) = &content {
-            version.len = bytes.len() as u64;
-        } else {
+        let of_rules = begin..fields.len();
+        let (mut file, mut source, mut saved) = (None, None, 0);
+        let bytes = match content {
+            Content::Bytes(bytes) => bytes,
+            Content::Compressed(bytes, of) => {
+                source = of.file.clone();
+                saved = of.version.len.saturating_sub(bytes.len() as u64);
+                version.len = bytes.len() as u64;
+                bytes
+            }
+            Content::File(open) => {
+                file = Some(open);
+                Vec::new()
+            }
+        };
+        if !is_compressed {
             fields.push(field("Accept-Ranges", "bytes"));
         }
         if inputs.coding != Coding::Identity {
             fields.push(field("Content-Encoding", inputs.coding.name()));
         }
         fields.push(field("Content-Type", &inputs.site.types.of(inputs.path)));
-        let (file, bytes) = match content {
-            Content::File(file) => (Some(file), Vec::new()),
-            Content::Bytes(bytes) | Content::Compressed(bytes) => (None, bytes),
-        };
         let ready = Ready::new(fields.iter(), version.len, &bytes, clock);
-        let (coding, source, saved) = (inputs.coding, None, 0);
+        let coding = inputs.coding;
         Variant {
             coding,
             version,
@@ -120,16 +122,9 @@ impl Variant {
             weak,
             modified,
             fields,
-            cache_control,
-            chosen_end,
+            of_rules,
             ready,
         }
-    }
-
-    /// It was compressed from this one.
-    pub(super) fn made_from(self, identity: &Variant) -> Variant {
-        let saved = identity.version.len.saturating_sub(self.version.len);
-        Variant { saved, source: identity.file.clone(), ..self }
     }
 
     /// The open file that must not have changed when an answer begins.
@@ -155,18 +150,18 @@ impl Variant {
     pub(super) fn respond(
         self: &Rc<Variant>,
         request: &Request<'_>,
-        fallback_for: Option<&Policy<'_>>,
+        is_fallback: bool,
     ) -> Response {
         if !request.has_conditions() {
-            return self.whole(fallback_for);
+            return self.whole(is_fallback);
         }
         let validators =
             Validators { tag: self.tag.as_bytes(), weak: self.weak, modified: self.modified };
         match evaluate(request, &validators) {
             Outcome::Proceed => {}
             Outcome::NotModified => {
-                let fields = self.repeated(fallback_for);
-                return Response { fields, ..Response::new(Status::NOT_MODIFIED) };
+                let fields = self.fields[..self.of_rules.start].to_vec();
+                return Response { fields, is_file: true, ..Response::new(Status::NOT_MODIFIED) };
             }
             Outcome::Failed => return Response::message(Status::PRECONDITION_FAILED),
         }
@@ -177,8 +172,8 @@ impl Variant {
         {
             match select(field, self.version.len) {
                 Selection::Whole => {}
-                Selection::One(range) => return self.one_part(range, fallback_for),
-                Selection::Many(ranges) => return self.many_parts(&ranges, fallback_for),
+                Selection::One(range) => return self.one_part(range),
+                Selection::Many(ranges) => return self.many_parts(&ranges),
                 Selection::Unsatisfiable => {
                     let length = value(&format!("bytes */{}", self.version.len));
                     let refused = Response::message(Status::RANGE_NOT_SATISFIABLE);
@@ -186,42 +181,24 @@ impl Variant {
                 }
             }
         }
-        self.whole(fallback_for)
+        self.whole(is_fallback)
     }
 
-    /// The fields that 304 repeats, besides those of rules that all answers have.
-    fn repeated(&self, fallback_for: Option<&Policy<'_>>) -> Vec<Field> {
-        match fallback_for {
-            None => self.fields[..self.cache_control.end].to_vec(),
-            Some(policy) => {
-                let repeated = self.fields[..self.cache_control.start].iter().cloned();
-                repeated.chain(policy.cache_control().cloned()).collect()
-            }
+    fn whole(self: &Rc<Variant>, is_fallback: bool) -> Response {
+        let whole = Response { length: Some(self.version.len), ..Response::new(Status::OK) };
+        if is_fallback {
+            let mut fields = self.fields.clone();
+            fields.drain(self.of_rules.clone());
+            return Response { fields, is_file: true, body: self.body(), ..whole };
         }
-    }
-
-    fn whole(self: &Rc<Variant>, fallback_for: Option<&Policy<'_>>) -> Response {
-        let (length, body) = (Some(self.version.len), self.whole_body());
-        let whole = Response { length, body, ..Response::new(Status::OK) };
-        if fallback_for.is_none() {
-            return Response { stored: Some(Rc::clone(self)), ..whole };
-        }
-        let mut fields = self.repeated(fallback_for);
-        fields.extend_from_slice(&self.fields[self.chosen_end..]);
-        Response { fields, body: self.detached(whole.body), ..whole }
+        let body = if self.file.is_none() { Body::Stored } else { self.body() };
+        Response { stored: Some(Rc::clone(self)), body, ..whole }
     }
 
     /// The body of an answer that does not have all fields of this variant.
-    fn detached(self: &Rc<Variant>, body: Body) -> Body {
-        match body {
-            Body::Stored => Body::Of(Rc::clone(self)),
-            other => other,
-        }
-    }
-
-    fn whole_body(&self) -> Body {
+    fn body(&self) -> Body {
         match &self.file {
-            None => Body::Stored,
+            None => Body::Bytes(self.ready.content()),
             Some(file) => Body::File(Box::new(FileParts {
                 file: Rc::clone(file),
                 parts: vec![(Vec::new(), 0..self.version.len)],
@@ -231,11 +208,10 @@ impl Variant {
     }
 
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
-    pub(super) fn as_content_of(self: &Rc<Variant>, mut error: Response) -> Response {
-        let body = self.detached(self.whole_body());
+    pub(super) fn as_content_of(&self, mut error: Response) -> Response {
         error.fields.retain(|(name, _)| name != "Content-Type");
         let error = error.with("Content-Type", self.content_type());
-        Response { length: Some(self.version.len), body, ..error }
+        Response { length: Some(self.version.len), body: self.body(), ..error }
     }
 
     fn content_type(&self) -> HeaderValue {
@@ -246,14 +222,15 @@ impl Variant {
         format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len)
     }
 
-    fn one_part(&self, range: Range<u64>, fallback_for: Option<&Policy<'_>>) -> Response {
-        let response = Response::new(Status::PARTIAL_CONTENT)
-            .with("Content-Type", self.content_type())
-            .with("Content-Range", value(&self.content_range(&range)));
-        self.with_ranges(response, vec![(Vec::new(), range)], Vec::new(), fallback_for)
+    fn one_part(&self, range: Range<u64>) -> Response {
+        let fields = [
+            field("Content-Range", &self.content_range(&range)),
+            (Cow::Borrowed("Content-Type"), self.content_type()),
+        ];
+        self.with_ranges(fields, vec![(Vec::new(), range)], Vec::new())
     }
 
-    fn many_parts(&self, ranges: &[Range<u64>], fallback_for: Option<&Policy<'_>>) -> Response {
+    fn many_parts(&self, ranges: &[Range<u64>]) -> Response {
         let boundary = self.boundary();
         let content_type = self.content_type();
         let content_type = content_type.to_str().unwrap_or_default();
@@ -269,9 +246,7 @@ impl Variant {
         let parts = ranges.iter().enumerate().map(part).collect();
         let end = format!("\r\n--{boundary}--\r\n").into_bytes();
         let media_type = format!("multipart/byteranges; boundary={boundary}");
-        let response =
-            Response::new(Status::PARTIAL_CONTENT).with("Content-Type", value(&media_type));
-        self.with_ranges(response, parts, end, fallback_for)
+        self.with_ranges([field("Content-Type", &media_type)], parts, end)
     }
 
     /// The separator of the parts: derived from the entity tag, so it is the same on every server, and
@@ -284,13 +259,12 @@ impl Variant {
         format!("twinring-{first:016x}{:016x}", hasher.finish())
     }
 
-    /// The parts as content: at once if it is in memory.
+    /// The parts as content: at once if it is in memory. `of_parts` are fields instead of the type of the whole.
     fn with_ranges(
         &self,
-        response: Response,
+        of_parts: impl IntoIterator<Item = Field>,
         parts: Vec<(Vec<u8>, Range<u64>)>,
         end: Vec<u8>,
-        fallback_for: Option<&Policy<'_>>,
     ) -> Response {
         let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
         let length = Some(lengths.sum::<u64>() + end.len() as u64);
@@ -305,13 +279,15 @@ impl Variant {
                     bytes.extend_from_slice(&content.as_slice()[range]);
                 }
                 bytes.extend_from_slice(&end);
-                Body::Bytes(bytes)
+                Body::Bytes(bytes.into())
             }
         };
-        let mut fields = self.repeated(fallback_for);
-        fields.extend_from_slice(&self.fields[self.chosen_end..self.fields.len() - 1]);
-        fields.extend(response.fields);
-        Response { fields, length, body, ..response }
+        let mut fields = self.fields.clone();
+        fields.drain(self.of_rules.clone());
+        fields.pop();
+        fields.extend(of_parts);
+        let partial = Response::new(Status::PARTIAL_CONTENT);
+        Response { fields, is_file: true, length, body, ..partial }
     }
 }
 

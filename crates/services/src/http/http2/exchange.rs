@@ -7,7 +7,7 @@ use crate::http::exchange::Exchange;
 use crate::http::proxies::Transport;
 use crate::http::request::{Framing, Method, Request};
 use crate::http::resource::OpenFile;
-use crate::http::response::{Body, FileParts, Response};
+use crate::http::response::{Body, Response};
 use crate::http::worker::Worker;
 use bytes::Buf;
 use h2::server::SendResponse;
@@ -37,13 +37,14 @@ const RESETS_MAX: u64 = 200;
 /// What the streams of a connection share.
 pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
-    open: Cell<usize>,
-    sending: Cell<usize>,
+    pub(super) open: Cell<usize>,
+    /// Those whose client could take more.
+    pub(super) sending: Cell<usize>,
     answered: Cell<u64>,
     /// Requests that were reset before they were answered.
     resets: Cell<u64>,
-    /// Of the connection, while it waits.
-    waker: RefCell<Option<Waker>>,
+    /// Of the task of the connection, while it waits.
+    pub(super) waker: Cell<Option<Waker>>,
 }
 
 impl Shared {
@@ -54,27 +55,8 @@ impl Shared {
             sending: Cell::default(),
             answered: Cell::default(),
             resets: Cell::default(),
-            waker: RefCell::default(),
+            waker: Cell::default(),
         })
-    }
-
-    /// The task of the connection runs.
-    pub(super) fn runs(&self) {
-        self.waker.take();
-    }
-
-    /// The task of the connection waits.
-    pub(super) fn waits(&self, waker: &Waker) {
-        *self.waker.borrow_mut() = Some(waker.clone());
-    }
-
-    pub(super) fn is_working(&self) -> bool {
-        self.open.get() > 0
-    }
-
-    /// True if the client can take more.
-    pub(super) fn is_sending(&self) -> bool {
-        self.sending.get() > 0
     }
 
     /// True if the client resets its requests rather than taking answers.
@@ -123,7 +105,7 @@ pub(super) async fn exchange(
     let respond = RefCell::new(respond);
     let began = worker.clock.now();
     let generation = worker.generation();
-    let (line, is_to_head) = (line_of(&worker, &parts), parts.method == http::Method::HEAD);
+    let line = line_of(&worker, &parts);
     let limits = generation.settings.head;
     let request = Request::from_http2(&parts, !body.is_end_stream(), limits);
     let call = match &request {
@@ -135,14 +117,11 @@ pub(super) async fn exchange(
     let response = async {
         match &call {
             Ok(call) => respond_to(call, &mut body, &respond).await,
-            Err(status) if is_to_head => {
-                Response { body: Body::Empty, ..Response::message(*status) }
-            }
             Err(status) => Response::message(*status),
         }
     };
     let reset = poll_fn(|cx| respond.borrow_mut().poll_reset(cx));
-    let response = match race(response, reset).await {
+    let mut response = match race(response, reset).await {
         Either::Left(response) => response,
         Either::Right(reset) => {
             let resets = &stream.shared.resets;
@@ -150,6 +129,9 @@ pub(super) async fn exchange(
             return;
         }
     };
+    if parts.method == http::Method::HEAD {
+        response.body = Body::Empty;
+    }
     drop(call);
     drop(parts);
     let head = head_of(&response, &worker.clock);
@@ -257,29 +239,15 @@ struct Content<'s> {
 }
 
 impl Content<'_> {
-    async fn send(&mut self, response: Response) -> Result<(), Broken> {
-        match response.body {
-            Body::Empty => Ok(()),
-            Body::Bytes(bytes) => self.send_bytes(bytes.into()).await,
-            Body::Of(variant) => self.send_bytes(variant.ready.content()).await,
-            Body::Stored => match response.stored {
-                Some(variant) => self.send_bytes(variant.ready.content()).await,
-                None => Ok(()),
-            },
-            Body::File(parts) => self.send_parts(&parts).await,
-            Body::Listing(listing) => {
-                let whole = 0..listing.content.len();
-                self.send_bytes(SendBuf::shared(Rc::clone(&listing.content), whole)).await
-            }
+    async fn send(&mut self, mut response: Response) -> Result<(), Broken> {
+        let Body::File(rest) = &mut response.body else {
+            return self.send_bytes(response.content()).await;
+        };
+        for (head, range) in std::mem::take(&mut rest.parts) {
+            self.send_bytes(head.into()).await?;
+            self.send_file(&rest.file, range).await?;
         }
-    }
-
-    async fn send_parts(&mut self, parts: &FileParts) -> Result<(), Broken> {
-        for (head, range) in &parts.parts {
-            self.send_bytes(head.clone().into()).await?;
-            self.send_file(&parts.file, range.clone()).await?;
-        }
-        self.send_bytes(parts.end.clone().into()).await
+        self.send_bytes(std::mem::take(&mut rest.end).into()).await
     }
 
     /// Reads and sends a part of a file. Nothing is sent that was not checked after reading it, as
