@@ -18,46 +18,37 @@ use std::time::Duration;
 /// Digits behind the point that are read.
 const DECIMALS_MAX: usize = 9;
 
-const SIZES: &[(&str, u64)] = &[
-    ("", 1),
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kb", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mb", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gb", 1 << 30),
-    ("gib", 1 << 30),
-    ("t", 1 << 40),
-    ("tb", 1 << 40),
-    ("tib", 1 << 40),
+/// The names of a unit, and its factor.
+type Unit = (&'static [&'static str], u64);
+
+const SIZES: &[Unit] = &[
+    (&["", "b"], 1),
+    (&["k", "kb", "kib"], 1 << 10),
+    (&["m", "mb", "mib"], 1 << 20),
+    (&["g", "gb", "gib"], 1 << 30),
+    (&["t", "tb", "tib"], 1 << 40),
 ];
 
-const COUNTS: &[(&str, u64)] = &[("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000)];
+const COUNTS: &[Unit] =
+    &[(&[""], 1), (&["k"], 1_000), (&["m"], 1_000_000), (&["g"], 1_000_000_000)];
 
-const RATES: &[(&str, u64)] =
-    &[("", 1), ("/s", 1), ("k", 1_000), ("k/s", 1_000), ("m", 1_000_000), ("m/s", 1_000_000)];
+const RATES: &[Unit] = &[(&["", "/s"], 1), (&["k", "k/s"], 1_000), (&["m", "m/s"], 1_000_000)];
 
 /// In nanoseconds. Without a unit only zero is a duration.
-const DURATIONS: &[(&str, u64)] = &[
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("sec", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("min", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
+const DURATIONS: &[Unit] = &[
+    (&["ns"], 1),
+    (&["us", "µs"], 1_000),
+    (&["ms"], 1_000_000),
+    (&["s", "sec"], 1_000_000_000),
+    (&["m", "min"], 60_000_000_000),
+    (&["h"], 3_600_000_000_000),
+    (&["d"], 86_400_000_000_000),
 ];
 
 /// A kind of quantity: its name, its units, and what an error message expects.
 struct Kind {
     name: &'static str,
-    units: &'static [(&'static str, u64)],
+    units: &'static [Unit],
     expected: &'static str,
 }
 
@@ -78,7 +69,7 @@ const BY_UNIT: [&Kind; 3] = [&RATE, &SIZE, &DURATION];
 
 impl Kind {
     fn factor(&self, unit: &str) -> Option<u64> {
-        self.units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+        self.units.iter().find(|(names, _)| names.contains(&unit)).map(|(_, factor)| *factor)
     }
 
     fn error(&self, text: &str, why: impl std::fmt::Display) -> String {

@@ -18,11 +18,12 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Threads for files. Jobs wait for a disk, so a few more than a disk serves in parallel.
-const FILE_THREADS_MAX: usize = 4;
-/// Threads for the program's own blocking work. Name servers that do not answer, for which a job
-/// waits up to half a minute, do not soon hold up all of them.
-const SPAWNED_THREADS_MAX: usize = 64;
+/// The names of threads for files begin so, and how many there are at most. Jobs wait for a disk, so
+/// a few more than a disk serves in parallel.
+pub(crate) const FILES: (&str, usize) = ("twinring-file", 4);
+/// The same of threads for the program's own blocking work. Name servers that do not answer, for
+/// which a job waits up to half a minute, do not soon hold up all of them.
+pub(crate) const SPAWNED: (&str, usize) = ("twinring-blocking", 64);
 /// Memory that must be left for another thread to be started: a stack of 2 MiB and its overhead.
 /// The standard library starts a thread with an alternative signal stack, and ends the process if
 /// it cannot allocate that (std/src/sys/pal/unix/stack_overflow.rs).
@@ -34,7 +35,6 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads of one runtime.
 pub(crate) struct Pool {
-    /// The names of its threads begin so.
     name: &'static str,
     threads_max: usize,
     state: Mutex<State>,
@@ -72,17 +72,8 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// For operations on files.
-    pub(crate) fn for_files() -> Pool {
-        Pool::new("twinring-file", FILE_THREADS_MAX)
-    }
-
-    /// For work of the program.
-    pub(crate) fn for_spawned() -> Pool {
-        Pool::new("twinring-blocking", SPAWNED_THREADS_MAX)
-    }
-
-    fn new(name: &'static str, threads_max: usize) -> Pool {
+    /// [`FILES`] or [`SPAWNED`].
+    pub(crate) fn new((name, threads_max): (&'static str, usize)) -> Pool {
         let (state, work, ended) = Default::default();
         Pool { name, threads_max, state, work, ended }
     }
@@ -287,11 +278,11 @@ mod tests {
         let (end, gate) = mpsc::channel();
         let (begun, begins) = mpsc::channel();
         let gate = Arc::new(Mutex::new(gate));
-        let pool = Arc::new(Pool::for_files());
+        let pool = Arc::new(Pool::new(FILES));
         let called = Arc::new(Called::default());
         let waker = Waker::from(Arc::clone(&called));
         let mut cx = Context::from_waker(&waker);
-        for _ in 0..FILE_THREADS_MAX {
+        for _ in 0..FILES.1 {
             assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
             begins.recv().unwrap();
         }

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// The requested engine.
@@ -25,7 +24,7 @@ impl FromStr for EngineChoice {
             "auto" => Ok(EngineChoice::Auto),
             "io_uring" => Ok(EngineChoice::IoUring),
             "epoll" => Ok(EngineChoice::Epoll),
-            other => Err(expected("engine", other, "auto, io_uring or epoll")),
+            other => Err(OptionError::new("engine", other, "auto, io_uring or epoll")),
         }
     }
 }
@@ -51,15 +50,17 @@ impl fmt::Display for Engine {
 
 /// A `key=value` option that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionError {
-    key: String,
-    value: String,
-    expected: String,
+pub struct OptionError(String);
+
+impl OptionError {
+    fn new(key: &str, value: &str, expected: impl fmt::Display) -> OptionError {
+        OptionError(format!("{key}={value}: expected {expected}"))
+    }
 }
 
 impl fmt::Display for OptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}: expected {}", self.key, self.value, self.expected)
+        f.write_str(&self.0)
     }
 }
 
@@ -91,55 +92,60 @@ const CQ_ENTRIES: u32 = 8192;
 /// queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
-fn expected(key: &str, value: &str, expected: impl Into<String>) -> OptionError {
-    OptionError { key: key.into(), value: value.into(), expected: expected.into() }
+/// The values of an option.
+enum Values {
+    Switch,
+    Range(u32, u32),
+    PowerOfTwo(u32, u32),
+    /// How many sends wait, or a switch.
+    Sends,
 }
 
-/// The options of `key=value,...`; a key alone is switched on.
-fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| part.split_once('=').unwrap_or((part, "on")))
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match text {
-        "on" | "true" | "yes" => Some(true),
-        "off" | "false" | "no" => Some(false),
-        _ => None,
-    }
-}
-
-fn number(key: &str, value: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, OptionError> {
-    match value.parse() {
-        Ok(number) if range.contains(&number) => Ok(Some(number)),
-        _ => Err(expected(key, value, format!("{} to {}", range.start(), range.end()))),
-    }
-}
-
-fn power_of_two(
-    key: &str,
-    value: &str,
-    range: RangeInclusive<u32>,
-) -> Result<Option<u32>, OptionError> {
-    match value.parse::<u32>() {
-        Ok(number) if range.contains(&number) && number.is_power_of_two() => Ok(Some(number)),
-        _ => {
-            let range = format!("a power of two from {} to {}", range.start(), range.end());
-            Err(expected(key, value, range))
+impl Values {
+    fn read(&self, text: &str) -> Option<u32> {
+        let number = |least, most| text.parse().ok().filter(|it| (least..=most).contains(it));
+        match (self, text) {
+            (Values::Switch, "on" | "true" | "yes") => Some(1),
+            (Values::Sends, "on" | "true" | "yes") => Some(GATHER_MAX),
+            (Values::Switch | Values::Sends, "off" | "false" | "no") => Some(0),
+            (Values::Switch, _) => None,
+            (Values::Sends, _) => number(1, GATHER_MAX),
+            (Values::Range(least, most), _) => number(*least, *most),
+            (Values::PowerOfTwo(least, most), _) => {
+                number(*least, *most).filter(|number| number.is_power_of_two())
+            }
         }
     }
 }
 
-fn gather(key: &str, value: &str) -> Result<Option<u32>, OptionError> {
-    match switch(value) {
-        Some(true) => Ok(Some(GATHER_MAX)),
-        Some(false) => Ok(Some(0)),
-        None => number(key, value, 1..=GATHER_MAX)
-            .map_err(|_| expected(key, value, "on, off or 1 to 512 sends")),
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Values::Switch => f.write_str("on or off"),
+            Values::Sends => write!(f, "on, off or 1 to {GATHER_MAX} sends"),
+            Values::Range(least, most) => write!(f, "{least} to {most}"),
+            Values::PowerOfTwo(least, most) => write!(f, "a power of two from {least} to {most}"),
+        }
     }
 }
 
-const BUFFER_BYTES: RangeInclusive<u32> = 64..=1 << 20;
+/// Reads `key=value,...` into these options; a key alone is switched on.
+fn read(text: &str, options: &mut [(&str, Values, &mut Option<u32>)]) -> Result<(), OptionError> {
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').unwrap_or((part, "on"));
+        let Some(at) = options.iter().position(|(name, ..)| *name == key) else {
+            let known: Vec<_> = options.iter().map(|(name, ..)| *name).collect();
+            let known = format!("one of: {}", known.join(", "));
+            return Err(OptionError::new(key, value, known));
+        };
+        let (_, values, option) = &mut options[at];
+        let number = values.read(value).ok_or_else(|| OptionError::new(key, value, values))?;
+        **option = Some(number);
+    }
+    Ok(())
+}
+
+const BUFFER_BYTES: Values = Values::Range(64, 1 << 20);
 
 /// Options of io_uring; `None` is the default. Parses from `key=value,...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,27 +173,18 @@ impl FromStr for UringOptions {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<UringOptions, OptionError> {
-        let mut options = UringOptions::default();
-        for (key, value) in pairs(text) {
-            match key {
-                "multishot" => {
-                    let on = switch(value).ok_or_else(|| expected(key, value, "on or off"))?;
-                    options.multishot = Some(on);
-                }
-                "buffer_bytes" => options.buffer_bytes = number(key, value, BUFFER_BYTES)?,
-                "buffer_count" => options.buffer_count = power_of_two(key, value, 4..=1 << 15)?,
-                "sqpoll_idle_ms" => options.sqpoll_idle_ms = number(key, value, 0..=10_000)?,
-                "gather" => options.gather = gather(key, value)?,
-                "sq_entries" => options.sq_entries = power_of_two(key, value, 8..=1 << 15)?,
-                "cq_entries" => options.cq_entries = power_of_two(key, value, 16..=1 << 16)?,
-                _ => {
-                    let known = "one of: multishot, buffer_bytes, buffer_count, sqpoll_idle_ms, \
-                                 gather, sq_entries, cq_entries";
-                    return Err(expected(key, value, known));
-                }
-            }
-        }
-        Ok(options)
+        let (mut options, mut multishot) = (UringOptions::default(), None);
+        let table = &mut [
+            ("multishot", Values::Switch, &mut multishot),
+            ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
+            ("buffer_count", Values::PowerOfTwo(4, 1 << 15), &mut options.buffer_count),
+            ("sqpoll_idle_ms", Values::Range(0, 10_000), &mut options.sqpoll_idle_ms),
+            ("gather", Values::Sends, &mut options.gather),
+            ("sq_entries", Values::PowerOfTwo(8, 1 << 15), &mut options.sq_entries),
+            ("cq_entries", Values::PowerOfTwo(16, 1 << 16), &mut options.cq_entries),
+        ];
+        read(text, table)?;
+        Ok(UringOptions { multishot: multishot.map(|on| on > 0), ..options })
     }
 }
 
@@ -246,17 +243,12 @@ impl FromStr for EpollOptions {
 
     fn from_str(text: &str) -> Result<EpollOptions, OptionError> {
         let mut options = EpollOptions::default();
-        for (key, value) in pairs(text) {
-            match key {
-                "buffer_bytes" => options.buffer_bytes = number(key, value, BUFFER_BYTES)?,
-                "buffer_count" => options.buffer_count = number(key, value, 4..=1 << 15)?,
-                "gather" => options.gather = gather(key, value)?,
-                _ => {
-                    let known = "one of: buffer_bytes, buffer_count, gather";
-                    return Err(expected(key, value, known));
-                }
-            }
-        }
+        let table = &mut [
+            ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
+            ("buffer_count", Values::Range(4, 1 << 15), &mut options.buffer_count),
+            ("gather", Values::Sends, &mut options.gather),
+        ];
+        read(text, table)?;
         Ok(options)
     }
 }

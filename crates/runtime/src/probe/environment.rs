@@ -180,46 +180,32 @@ fn container(root: &Path, cgroup: &str) -> Option<Container> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     /// A directory in place of `/`.
-    struct Root(PathBuf);
-
-    impl Root {
-        fn new(name: &str, files: &[(&str, &str)]) -> Root {
-            let root = std::env::temp_dir().join(format!("twinring-{name}-{}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Root(root)
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
+        root
     }
 
     #[test]
     fn the_layers_are_read_from_their_files() {
         let status = "Gid:\t100\t100\t100\t100\nGroups:\t7 990 \nCapEff:\t0000000000204000\n\
                       Seccomp:\t2\n";
-        let root = Root::new(
-            "layers",
-            &[
-                ("proc/thread-self/status", status),
-                ("proc/self/uid_map", "         0          0 4294967295\n"),
-                ("proc/self/cgroup", "0::/kubepods/besteffort/pod1\n"),
-                ("proc/sys/kernel/io_uring_disabled", "1\n"),
-                ("proc/sys/kernel/io_uring_group", "990\n"),
-                ("sys/kernel/security/lsm", "capability,selinux\n"),
-                (".dockerenv", ""),
-            ],
-        );
-        let env = Environment::read_below(&root.0);
+        let root = tree(&[
+            ("proc/thread-self/status", status),
+            ("proc/self/uid_map", "         0          0 4294967295\n"),
+            ("proc/self/cgroup", "0::/kubepods/besteffort/pod1\n"),
+            ("proc/sys/kernel/io_uring_disabled", "1\n"),
+            ("proc/sys/kernel/io_uring_group", "990\n"),
+            ("sys/kernel/security/lsm", "capability,selinux\n"),
+            (".dockerenv", ""),
+        ]);
+        let env = Environment::read_below(root.path());
         assert_eq!((env.io_uring_disabled, env.io_uring_group), (Some(1), Some(990)));
         assert!(env.in_io_uring_group && env.cap_sys_admin && env.cap_ipc_lock);
         let without = |groups: &[u32]| {
@@ -230,14 +216,14 @@ mod tests {
         assert_eq!(env.seccomp_filter, Some(true));
         assert_eq!(env.container, Some(Container::Kubernetes));
         assert_eq!(env.security_modules, ["capability", "selinux"]);
-        let other = Root::new("nspawn", &[("run/host/container-manager", "systemd-nspawn")]);
-        let env = Environment::read_below(&other.0);
+        let other = tree(&[("run/host/container-manager", "systemd-nspawn")]);
+        let env = Environment::read_below(other.path());
         assert_eq!(env.container, Some(Container::Nspawn));
         // In its own user namespace a process has capabilities without effect here.
-        fs::write(root.0.join("proc/self/uid_map"), "0 1000 1\n").unwrap();
-        let env = Environment::read_below(&root.0);
+        fs::write(root.path().join("proc/self/uid_map"), "0 1000 1\n").unwrap();
+        let env = Environment::read_below(root.path());
         assert!(!env.cap_sys_admin && !env.cap_ipc_lock);
-        let env = Environment::read_below(&root.0.join("nowhere"));
+        let env = Environment::read_below(&root.path().join("nowhere"));
         assert_eq!((env.io_uring_disabled, env.seccomp_filter), (None, None));
     }
 }

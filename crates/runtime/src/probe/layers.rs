@@ -86,37 +86,25 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The results of io_uring's system calls, other than the one to explain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Calls {
-    enter_errno: i32,
-    register_errno: i32,
+/// The calls of io_uring other than setup that are blocked: a kernel that has a call reports a bad
+/// descriptor.
+pub(super) fn blocked_calls() -> Vec<&'static str> {
+    [("io_uring_enter", ask::enter_errno()), ("io_uring_register", ask::register_errno())]
+        .into_iter()
+        .filter(|(_, errno)| *errno != libc::EBADF)
+        .map(|(name, _)| name)
+        .collect()
 }
 
-impl Calls {
-    pub(super) fn ask() -> Calls {
-        Calls { enter_errno: ask::enter_errno(), register_errno: ask::register_errno() }
-    }
-
-    /// The blocked calls: a kernel that has a call reports a bad descriptor.
-    pub(super) fn blocked(self) -> Vec<&'static str> {
-        [("io_uring_enter", self.enter_errno), ("io_uring_register", self.register_errno)]
-            .into_iter()
-            .filter(|(_, errno)| *errno != libc::EBADF)
-            .map(|(name, _)| name)
-            .collect()
-    }
-}
-
-/// Explains why io_uring_setup failed.
-pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) -> Refusal {
+/// Explains why io_uring_setup failed; `blocked` are other calls of io_uring that fail.
+pub(super) fn setup_refused(error: &io::Error, env: &Environment, blocked: &[&str]) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     let denied = matches!(errno, libc::EPERM | libc::EACCES);
     let filtered = env.seccomp_filter == Some(true);
     match errno {
         libc::EPERM if env.sysctl_refuses() => {
             let mut refusal = sysctl(env);
-            if filtered && !calls.blocked().is_empty() {
+            if filtered && !blocked.is_empty() {
                 refusal.what.push_str(", and seccomp refuses it too");
                 refusal.fix = format!("{}; then {}", refusal.fix, seccomp_fix(env));
             }
@@ -124,7 +112,7 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) 
         }
         libc::EPERM | libc::EACCES | libc::ENOSYS if filtered => {
             // Unless the kernel shows that it has io_uring, only the filter is certain.
-            let sure = denied || env.io_uring_disabled.is_some() || calls.blocked().len() < 2;
+            let sure = denied || env.io_uring_disabled.is_some() || blocked.len() < 2;
             let doubt = if sure { "" } else { ", or the kernel was built without io_uring" };
             let what = format!(
                 "seccomp refuses io_uring: io_uring_setup answers {}, and a filter is on this \
@@ -278,27 +266,27 @@ pub(super) fn sysctl(env: &Environment) -> Refusal {
 fn seccomp_fix(env: &Environment) -> String {
     const CALLS: &str = "io_uring_setup, io_uring_enter and io_uring_register";
     const PROFILE: &str = "`twinring seccomp oci > FILE`";
-    let others = format!("for other programs, the default profile with {CALLS} allowed");
-    match env.container {
-        Some(Container::Docker) => {
-            format!("{PROFILE}, and docker run --security-opt seccomp=FILE ({others})")
+    let place = match env.container {
+        Some(Container::Docker) => ", and docker run --security-opt seccomp=FILE",
+        Some(Container::Podman) => ", and podman run --security-opt seccomp=FILE",
+        Some(Container::Kubernetes) => {
+            " below /var/lib/kubelet/seccomp on the node, and securityContext.seccompProfile \
+             {type: Localhost, localhostProfile: FILE}"
         }
-        Some(Container::Podman) => {
-            format!("{PROFILE}, and podman run --security-opt seccomp=FILE ({others})")
+        Some(Container::Nspawn) => {
+            return format!(
+                "append `twinring seccomp nspawn` to /etc/systemd/nspawn/NAME.nspawn on the host, \
+                 which allows {CALLS}"
+            );
         }
-        Some(Container::Kubernetes) => format!(
-            "{PROFILE} below /var/lib/kubelet/seccomp on the node, and securityContext.seccompProfile \
-             {{type: Localhost, localhostProfile: FILE}} ({others})"
-        ),
-        Some(Container::Nspawn) => format!(
-            "append `twinring seccomp nspawn` to /etc/systemd/nspawn/NAME.nspawn on the host, which \
-             allows {CALLS}"
-        ),
-        Some(Container::Other) | None => format!(
-            "allow {CALLS} in the filter (systemd: SystemCallFilter=@aio, or the drop-in of \
-             `twinring seccomp systemd`; containers: {PROFILE} and --security-opt seccomp=FILE)"
-        ),
-    }
+        Some(Container::Other) | None => {
+            return format!(
+                "allow {CALLS} in the filter (systemd: SystemCallFilter=@aio, or the drop-in of \
+                 `twinring seccomp systemd`; containers: {PROFILE} and --security-opt seccomp=FILE)"
+            );
+        }
+    };
+    format!("{PROFILE}{place} (for other programs, the default profile with {CALLS} allowed)")
 }
 
 /// The name of an errno that the calls of io_uring return.
@@ -340,37 +328,36 @@ mod tests {
         env
     }
 
-    const ALL_ANSWER: Calls = Calls { enter_errno: libc::EBADF, register_errno: libc::EBADF };
-    const NONE: Calls = Calls { enter_errno: libc::ENOSYS, register_errno: libc::ENOSYS };
-    const BLOCKED: Calls = Calls { enter_errno: libc::EPERM, register_errno: libc::EPERM };
+    const OPEN: &[&str] = &[];
+    const BLOCKED: &[&str] = &["io_uring_enter", "io_uring_register"];
 
     #[test]
     fn the_layer_is_found_and_named_with_its_fix() {
         use Layer::{Kernel, Resources, Seccomp, SecurityModule, Sysctl};
         use libc::{EACCES, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
         let filter = Some(true);
-        // errno, the other calls, kernel.io_uring_disabled, a filter; the layer, and what is said.
-        for (errno, calls, disabled, filter, layer, words) in [
-            (EPERM, ALL_ANSWER, Some(2), None, Sysctl, "sysctl -w kernel.io_uring_disabled=0"),
-            (EPERM, ALL_ANSWER, Some(1), None, Sysctl, "io_uring_group"),
+        // errno, the other calls that fail, kernel.io_uring_disabled, a filter; the layer, and what is said.
+        for (errno, blocked, disabled, filter, layer, words) in [
+            (EPERM, OPEN, Some(2), None, Sysctl, "sysctl -w kernel.io_uring_disabled=0"),
+            (EPERM, OPEN, Some(1), None, Sysctl, "io_uring_group"),
             // One fix alone would not help.
             (EPERM, BLOCKED, Some(2), filter, Sysctl, "seccomp refuses it too"),
             (EPERM, BLOCKED, Some(2), filter, Sysctl, "io_uring_enter"),
-            (EPERM, ALL_ANSWER, Some(0), filter, Seccomp, "SystemCallFilter=@aio"),
-            (EACCES, ALL_ANSWER, Some(0), filter, Seccomp, "io_uring_setup, io_uring_enter"),
-            (ENOSYS, NONE, Some(0), filter, Seccomp, "seccomp"),
+            (EPERM, OPEN, Some(0), filter, Seccomp, "SystemCallFilter=@aio"),
+            (EACCES, OPEN, Some(0), filter, Seccomp, "io_uring_setup, io_uring_enter"),
+            (ENOSYS, BLOCKED, Some(0), filter, Seccomp, "seccomp"),
             // The sysctl exists only if io_uring does.
-            (ENOSYS, NONE, None, filter, Seccomp, "or the kernel was built without"),
-            (ENOSYS, NONE, Some(0), None, Kernel, "CONFIG_IO_URING"),
-            (EACCES, ALL_ANSWER, Some(0), None, SecurityModule, "capability, selinux"),
-            (ENOMEM, ALL_ANSWER, Some(0), None, Resources, "8192 KiB"),
-            (EMFILE, ALL_ANSWER, Some(0), None, Resources, "is 1024"),
-            (ENFILE, ALL_ANSWER, Some(0), None, Resources, "ENFILE"),
-            (EINVAL, ALL_ANSWER, Some(0), None, Kernel, "Linux 6.1"),
+            (ENOSYS, BLOCKED, None, filter, Seccomp, "or the kernel was built without"),
+            (ENOSYS, BLOCKED, Some(0), None, Kernel, "CONFIG_IO_URING"),
+            (EACCES, OPEN, Some(0), None, SecurityModule, "capability, selinux"),
+            (ENOMEM, OPEN, Some(0), None, Resources, "8192 KiB"),
+            (EMFILE, OPEN, Some(0), None, Resources, "is 1024"),
+            (ENFILE, OPEN, Some(0), None, Resources, "ENFILE"),
+            (EINVAL, OPEN, Some(0), None, Kernel, "Linux 6.1"),
         ] {
             let mut env = open_machine();
             (env.io_uring_disabled, env.seccomp_filter) = (disabled, filter);
-            let refusal = setup_refused(&io::Error::from_raw_os_error(errno), &env, calls);
+            let refusal = setup_refused(&io::Error::from_raw_os_error(errno), &env, blocked);
             let line = refusal.to_string();
             assert_eq!(refusal.layer, layer, "{line}");
             assert!(line.contains(words), "{words}: {line}");
@@ -382,7 +369,7 @@ mod tests {
         let refused = |change: fn(&mut Environment)| {
             let mut env = open_machine();
             change(&mut env);
-            setup_refused(&io::Error::from_raw_os_error(EPERM), &env, ALL_ANSWER)
+            setup_refused(&io::Error::from_raw_os_error(EPERM), &env, OPEN)
         };
         let red_hat = refused(|env| {
             env.io_uring_disabled = Some(2);

@@ -15,8 +15,7 @@ mod uring;
 pub use self::environment::{Container, Environment, Limit, Rights};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
-pub use self::select::select_uring;
-pub(crate) use self::select::select_uring_with;
+pub(crate) use self::select::select_uring;
 pub use self::uring::{FeatureReport, Uring};
 
 use crate::config::{UringFeatures, UringOptions};
@@ -43,16 +42,14 @@ impl Capabilities {
     /// Runs the whole probe; about a millisecond.
     pub fn detect() -> Capabilities {
         let environment = Environment::read();
-        let (uring, chosen, refusal) = match Uring::detect(&environment) {
-            Ok(uring) => match select_uring(&UringOptions::default()) {
-                Ok(chosen) => (Some(uring), Some(chosen), None),
-                Err(refusal) => (Some(uring), None, Some(refusal)),
-            },
-            // The selection has the better message about exhausted memory.
-            Err(refusal) => {
-                (None, None, select_uring(&UringOptions::default()).err().or(Some(refusal)))
-            }
+        let (uring, refused) = match Uring::detect(&environment) {
+            Ok(uring) => (Some(uring), None),
+            Err(refusal) => (None, Some(refusal)),
         };
+        // The selection has the better message about exhausted memory.
+        let chosen = select_uring(&UringOptions::default(), 1, &Rights::default());
+        let refusal = chosen.as_ref().err().cloned().or(refused);
+        let chosen = chosen.ok().filter(|_| refusal.is_none());
         Capabilities {
             environment,
             uring,

@@ -10,8 +10,8 @@ use super::{Layer, Refusal};
 use crate::sys;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::MemfdFlags;
-use serde::{Deserialize, Serialize};
-use std::fmt::Display;
+use rustix::thread::CpuSet;
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,19 +20,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Rounds, each of which measures every price once.
-const ROUNDS: u32 = 24;
+const ROUNDS: usize = 24;
 /// No round begins later than this. On a busy machine a round takes half a second at most.
 const ROUNDS_WITHIN: Duration = Duration::from_secs(4);
 /// Fewest rounds for an interval of 95 %.
 const ROUNDS_MIN: usize = 6;
 
 /// The prices of a machine, in nanoseconds of CPU time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prices {
     /// The CPU that sends, wakes and calls, and the one that is notified.
     pub cpus: Vec<usize>,
     /// The number of rounds.
-    pub rounds: u32,
+    pub rounds: usize,
     /// How long it took.
     pub seconds: f64,
     /// A system call that does nothing.
@@ -46,7 +46,7 @@ pub struct Prices {
 }
 
 /// A price with the 95 % interval of its median, or why it is unavailable.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Price {
     /// It was measured.
@@ -79,7 +79,12 @@ impl Prices {
     /// # Errors
     /// When a CPU may not be used. A price that cannot be measured has a reason instead.
     pub fn measure(cpus: Option<[usize; 2]>) -> Result<Prices, Refusal> {
-        let cpus = choose(&allowed_cpus(), cpus, core_of)?;
+        let refuse = |error| {
+            let what = format!("no thread can be bound to a CPU: {error}");
+            let fix = "allow the sched_* calls in the seccomp filter";
+            Refusal::new(Layer::Seccomp, what, fix)
+        };
+        let cpus = choose(sys::allowed_cpus().map_err(refuse)?, cpus)?;
         let (here, there) = (cpus[0], cpus.get(1).copied());
         let began = Instant::now();
         // A thread of its own, so that the caller's CPU and policy stay as they are. Threads that it
@@ -91,31 +96,26 @@ impl Prices {
         });
         let measured = measured.join();
         let measured = measured.unwrap_or_else(|_| Err(io::Error::other("a thread has ended")));
-        let [syscalls, notifications, wakeups, copies] = measured.map_err(|error| {
-            let what = format!("the measuring thread cannot be bound to CPU {here}: {error}");
-            let fix = "allow sched_setaffinity and sched_setscheduler in the seccomp filter";
-            Refusal::new(Layer::Seccomp, what, fix)
-        })?;
+        let samples = measured.map_err(refuse)?;
+        let (rounds, seconds) = (samples[0].len(), began.elapsed().as_secs_f64());
+        let [syscall_ns, notification_busy_ns, wakeup_ns, copy_ns_per_kb] = samples.map(Price::of);
         Ok(Prices {
             cpus,
-            rounds: syscalls.len() as u32,
-            seconds: began.elapsed().as_secs_f64(),
-            syscall_ns: Price::of(syscalls),
-            notification_busy_ns: Price::of(notifications),
-            wakeup_ns: Price::of(wakeups),
-            copy_ns_per_kb: Price::of(copies),
+            rounds,
+            seconds,
+            syscall_ns,
+            notification_busy_ns,
+            wakeup_ns,
+            copy_ns_per_kb,
         })
     }
 
     /// Each price with its name and meaning.
     pub fn list(&self) -> [(&'static str, &'static str, &Price); 4] {
+        let busy = "notifying a busy CPU, both sides";
         [
             ("syscall_ns", "a system call that does nothing", &self.syscall_ns),
-            (
-                "notification_busy_ns",
-                "notifying a busy CPU, both sides",
-                &self.notification_busy_ns,
-            ),
+            ("notification_busy_ns", busy, &self.notification_busy_ns),
             ("wakeup_ns", "waking a thread of the same CPU", &self.wakeup_ns),
             ("copy_ns_per_kb", "copying 1 KB to or from the kernel", &self.copy_ns_per_kb),
         ]
@@ -129,17 +129,15 @@ impl Price {
     /// machine. Differences may be negative in a round; without those, a price of zero would become
     /// positive.
     fn of(samples: Vec<Sample>) -> Price {
-        let (values, reasons): (Vec<_>, Vec<_>) = samples.into_iter().partition(Result::is_ok);
-        let mut values: Vec<f64> = values.into_iter().filter_map(Result::ok).collect();
-        let count = values.len();
-        if count < ROUNDS_MIN {
-            let why = reasons.into_iter().find_map(Result::err);
-            return Price::Unavailable { why: why.unwrap_or_else(|| "too little time".to_owned()) };
+        let reason = samples.iter().find_map(|sample| sample.clone().err());
+        let mut values: Vec<f64> = samples.into_iter().flatten().collect();
+        if values.len() < ROUNDS_MIN {
+            return Price::Unavailable { why: reason.unwrap_or("too little time".to_owned()) };
         }
         values.sort_by(f64::total_cmp);
-        let outermost = outermost(count);
-        let median = f64::midpoint(values[(count - 1) / 2], values[count / 2]);
-        let (low, high) = (values[outermost], values[count - 1 - outermost]);
+        let outermost = outermost(values.len());
+        let (low, high) = (values[outermost], values[values.len() - 1 - outermost]);
+        let median = median(values).unwrap_or_default();
         if low > 0.0 && high.is_finite() {
             return Price::Measured { median, low, high };
         }
@@ -151,15 +149,13 @@ impl Price {
 /// How many values may be left out at either end.
 fn outermost(count: usize) -> usize {
     // P(X <= k) of a binomial distribution with p = 1/2, term by term.
-    let mut term = 0.5f64.powi(count as i32);
-    let mut below = term;
-    let mut left_out = 0;
-    while below + term * (count - left_out) as f64 / (left_out + 1) as f64 <= 0.025 {
-        term *= (count - left_out) as f64 / (left_out + 1) as f64;
-        left_out += 1;
+    let (mut term, mut below) = (0.5f64.powi(count as i32), 0.0);
+    let may_be_left_out = |k: &usize| {
         below += term;
-    }
-    left_out
+        term *= (count - k) as f64 / (k + 1) as f64;
+        below <= 0.025
+    };
+    (0..count).take_while(may_be_left_out).count().saturating_sub(1)
 }
 
 /// The median of the values of one round; `None` if there are none.
@@ -176,22 +172,19 @@ fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sam
     });
     let file = rustix::fs::memfd_create("twinring-prices", MemfdFlags::CLOEXEC);
     let file = file.map(File::from).map_err(|error| {
-        said("a file in memory", error, "raise the memory limit, or allow memfd_create")
+        said("a file in memory", error.into(), "raise the memory limit, or allow memfd_create")
     });
     let mut memory = vec![1; COPIED_BYTES];
-    while samples[0].len() < ROUNDS as usize && began.elapsed() < ROUNDS_WITHIN {
-        samples[0].push(Ok(nanoseconds_of(CALLS, || {
+    while samples[0].len() < ROUNDS && began.elapsed() < ROUNDS_WITHIN {
+        let called = nanoseconds_of(CALLS, || {
             sys::prices::do_nothing();
             Ok(())
-        })
-        .unwrap_or_default()));
+        });
+        samples[0].push(called.map_err(|error| error.to_string()));
         samples[1].push(second.clone().and_then(notification::measure));
         samples[2].push(wakeup());
-        let copied = file
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|file| copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string()));
-        samples[3].push(copied);
+        let copied = |file| copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string());
+        samples[3].push(file.as_ref().map_err(Clone::clone).and_then(copied));
     }
     samples
 }
@@ -207,14 +200,14 @@ const WAKE_UPS: u32 = 200;
 
 /// The median over the batches of the duration of one of `calls`.
 fn nanoseconds_of(calls: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
-    let mut batches = Vec::with_capacity(BATCHES);
-    for _ in 0..BATCHES {
+    let batch = |_| {
         let started = Instant::now();
         for _ in 0..calls {
             call()?;
         }
-        batches.push(started.elapsed().as_nanos() as f64 / f64::from(calls));
-    }
+        Ok(started.elapsed().as_nanos() as f64 / f64::from(calls))
+    };
+    let batches = (0..BATCHES).map(batch).collect::<io::Result<_>>()?;
     Ok(median(batches).unwrap_or_default())
 }
 
@@ -237,9 +230,11 @@ fn copy_of_1_kb(file: &File, memory: &mut [u8]) -> io::Result<f64> {
 /// and read without a sleeper is subtracted. Neither preempts the other; otherwise the number of
 /// switches would be random.
 fn wakeup() -> Sample {
-    let failed = |error| said("an eventfd", error, "raise `ulimit -n`");
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
-    let answer = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+    let make = || {
+        let made = eventfd(0, EventfdFlags::CLOEXEC);
+        made.map_err(|error| said("an eventfd", error.into(), "raise `ulimit -n`"))
+    };
+    let (bell, answer) = (make()?, make()?);
     let turn = |rung: &OwnedFd, awaited: &OwnedFd| {
         sys::eventfd_signal(rung.as_fd());
         sys::eventfd_clear(awaited.as_fd());
@@ -264,82 +259,36 @@ fn wakeup() -> Sample {
     })
 }
 
-/// Two different allowed CPUs: the requested ones, or the first and the next of another core. One
-/// if there is only one.
-fn choose(
-    allowed: &[usize],
-    wanted: Option<[usize; 2]>,
-    core_of: impl Fn(usize) -> Vec<usize>,
-) -> Result<Vec<usize>, Refusal> {
+/// Two different ones of the allowed CPUs: the requested ones, or the first and the next of another
+/// core. One if there is only one.
+fn choose(allowed: CpuSet, wanted: Option<[usize; 2]>) -> Result<Vec<usize>, Refusal> {
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     if let Some(wanted) = wanted {
-        let refuse = |what: String| {
-            let fix = format!("choose two of {allowed:?}, or allow others (taskset, cpuset)");
-            Err(Refusal::new(Layer::Options, what, fix))
-        };
-        if let Some(cpu) = wanted.into_iter().find(|cpu| !allowed.contains(cpu)) {
-            return refuse(format!("CPU {cpu} was requested, which this process may not use"));
+        if wanted[0] != wanted[1] && wanted.iter().all(|cpu| allowed.contains(cpu)) {
+            return Ok(wanted.to_vec());
         }
-        if wanted[0] == wanted[1] {
-            return refuse(format!(
-                "CPU {} was requested twice: a CPU cannot notify itself",
-                wanted[0]
-            ));
-        }
-        return Ok(wanted.to_vec());
+        let what = format!("CPUs {wanted:?} were requested, not two that this process may use");
+        let fix = format!("choose two of {allowed:?}, or allow others (taskset, cpuset)");
+        return Err(Refusal::new(Layer::Options, what, fix));
     }
-    let Some((&first, others)) = allowed.split_first() else {
-        let what = "the CPUs of this process cannot be listed";
-        return Err(Refusal::new(Layer::Resources, what, "mount /proc"));
+    // Its hardware threads, if the kernel reports them.
+    let core_of = |cpu: &usize| {
+        let cpu = format!("/sys/devices/system/cpu/cpu{cpu}");
+        fs::read_to_string(cpu + "/topology/thread_siblings_list").ok()
     };
-    let siblings = core_of(first);
-    let second = others.iter().find(|cpu| !siblings.contains(cpu)).or(others.first());
-    Ok([first].into_iter().chain(second.copied()).collect())
-}
-
-/// The CPUs that the calling thread may use, if the kernel reports them.
-fn allowed_cpus() -> Vec<usize> {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    cpu_list(list.unwrap_or_default())
-}
-
-/// The hardware threads of a CPU's core, if the kernel reports them.
-fn core_of(cpu: usize) -> Vec<usize> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    cpu_list(&fs::read_to_string(path).unwrap_or_default())
-}
-
-/// `0-3,8` as numbers.
-fn cpu_list(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    let others = &allowed[1..];
+    let second = others.iter().find(|cpu| core_of(cpu) != core_of(&allowed[0]));
+    Ok(allowed[..1].iter().chain(second.or(others.first())).copied().collect())
 }
 
 /// Why a price is unavailable.
-fn said(what: &str, error: impl Display, fix: &str) -> String {
+fn said(what: &str, error: io::Error, fix: &str) -> String {
     format!("{what}: {error}; to permit it: {fix}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpus_are_of_different_cores_if_there_are() {
-        let core_of = |cpu: usize| vec![cpu / 2 * 2, cpu / 2 * 2 + 1];
-        let choose = |allowed: &[usize], wanted| choose(allowed, wanted, core_of);
-        assert_eq!(choose(&[0, 1, 2, 3], None).unwrap(), [0, 2]);
-        assert_eq!(choose(&[4, 5], None).unwrap(), [4, 5]);
-        assert_eq!(choose(&[7], None).unwrap(), [7]);
-        assert_eq!(choose(&[0, 1, 2], Some([2, 0])).unwrap(), [2, 0]);
-        for (wanted, told) in [([0, 9], "CPU 9"), ([1, 1], "twice")] {
-            let refusal = choose(&[0, 1], Some(wanted)).unwrap_err();
-            assert!(refusal.what.contains(told) && refusal.fix.contains("[0, 1]"), "{refusal}");
-        }
-    }
 
     #[test]
     fn the_interval_of_a_median_is_that_of_the_sign_test() {

@@ -2,7 +2,7 @@
 
 use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
-use super::uring::Uring;
+use super::uring::{NO_IOWAIT, SQPOLL, Uring};
 use crate::config::{UringFeatures, UringOptions};
 use std::sync::OnceLock;
 
@@ -11,18 +11,13 @@ const PAGE_BYTES: u64 = 4096;
 /// after they are closed, so it may still count when the first worker creates its ring.
 const PROBE_BYTES: u64 = 64 * 1024;
 
-/// The features of io_uring for one worker.
+/// The features of io_uring for `workers` rings of the same kind, created with these rights. The
+/// kernel is probed at the first call that succeeds (about a millisecond).
 ///
 /// # Errors
 /// When options contradict each other; when io_uring as a whole, or a feature that was requested by
 /// name, is refused; or when resources ran out.
-pub fn select_uring(options: &UringOptions) -> Result<UringFeatures, Refusal> {
-    select_uring_with(options, 1, &Rights::default())
-}
-
-/// Like [`select_uring`], for `workers` rings of the same kind, created with these rights. The
-/// kernel is probed at the first call that succeeds (about a millisecond).
-pub(crate) fn select_uring_with(
+pub(crate) fn select_uring(
     options: &UringOptions,
     workers: usize,
     rights: &Rights,
@@ -53,9 +48,9 @@ pub(crate) fn select_uring_with(
             DETECTED.get_or_init(|| found)
         }
     };
-    let features = options.resolve(uring.has_no_iowait());
-    if features.sqpoll_idle_ms > 0 {
-        uring.require("sqpoll_idle_ms")?;
+    let features = options.resolve(uring.refusal_of(NO_IOWAIT).is_none());
+    if let Some(refusal) = uring.refusal_of(SQPOLL).filter(|_| features.sqpoll_idle_ms > 0) {
+        return Err(refusal.clone().of_option("sqpoll_idle_ms"));
     }
     if uring.memlock_charged && !uncharged {
         check_memlock(options, workers, &env)?;
@@ -78,10 +73,10 @@ fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> R
         + pages(features.cq_entries, 16)
         + pages(features.buffer_count.into(), 16);
     let needed = ring.saturating_mul(workers as u64).saturating_add(PROBE_BYTES);
-    match needed > limit {
-        true => Err(layers::memlock_too_low(needed, limit, env.cap_ipc_lock)),
-        false => Ok(()),
+    if needed > limit {
+        return Err(layers::memlock_too_low(needed, limit, env.cap_ipc_lock));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -94,7 +89,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_no_reason_to_fall_back() {
-        let refusal = select_uring(&parse("sq_entries=4096,cq_entries=1024")).unwrap_err();
+        let options = parse("sq_entries=4096,cq_entries=1024");
+        let refusal = select_uring(&options, 1, &Rights::default()).unwrap_err();
         assert!(refusal.what.starts_with("cq_entries and a larger sq_entries"), "{refusal}");
         assert_eq!(refusal.layer, Layer::Options);
         assert!(!refusal.allows_fallback());

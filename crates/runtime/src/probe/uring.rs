@@ -2,7 +2,7 @@
 
 use super::environment::Environment;
 use super::known_faults;
-use super::layers::{self, Calls, Layer, Refusal};
+use super::layers::{self, Layer, Refusal};
 use crate::sys::probe as ask;
 use crate::sys::ring::charged;
 use crate::sys::trial::TrialRing;
@@ -31,6 +31,8 @@ const FEAT_RW_ATTR: u32 = 1 << 16;
 const FEAT_NO_IOWAIT: u32 = 1 << 17;
 
 const DEFER_TASKRUN: &str = "IORING_SETUP_DEFER_TASKRUN";
+pub(super) const NO_IOWAIT: &str = "IORING_ENTER_NO_IOWAIT";
+pub(super) const SQPOLL: &str = "IORING_SETUP_SQPOLL";
 
 /// A feature and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,10 +66,9 @@ impl Uring {
     /// # Errors
     /// When the engine cannot run on it.
     pub(super) fn detect(env: &Environment) -> Result<Uring, Refusal> {
-        let calls = Calls::ask();
-        let (_ring, bits) =
-            charged(|| ask::setup(0)).map_err(|error| layers::setup_refused(&error, env, calls))?;
-        let blocked = calls.blocked();
+        let blocked = layers::blocked_calls();
+        let (_ring, bits) = charged(|| ask::setup(0))
+            .map_err(|error| layers::setup_refused(&error, env, &blocked))?;
         if !blocked.is_empty() {
             return Err(layers::calls_blocked(&blocked, env));
         }
@@ -96,14 +97,15 @@ impl Uring {
             return Err(refused(&format!("IORING_OP_{name}"), "6.1", &unsupported()));
         }
         let no_iowait = if bits & FEAT_NO_IOWAIT == 0 { Err(unsupported()) } else { Ok(()) };
-        for (kernel_name, since, option, tried) in [
-            ("IORING_ENTER_NO_IOWAIT", "6.15", None, no_iowait),
-            ("IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms"), setup(SETUP_SQPOLL)),
-        ] {
+        let sqpoll = charged(|| ask::setup(SETUP_SQPOLL)).map(drop);
+        for (kernel_name, since, option, tried) in
+            [(NO_IOWAIT, "6.15", None, no_iowait), (SQPOLL, "5.13", Some("sqpoll_idle_ms"), sqpoll)]
+        {
             let refusal = tried.err().map(|error| refused(kernel_name, since, &error));
-            if let Some(refusal) = refusal.as_ref().filter(|it| it.layer == Layer::Resources) {
-                return Err(refusal.clone());
-            }
+            let refusal = match refusal {
+                Some(refusal) if refusal.layer == Layer::Resources => return Err(refusal),
+                other => other,
+            };
             let default = option.is_none();
             features.push(FeatureReport { kernel_name, since, option, default, refusal });
         }
@@ -115,30 +117,10 @@ impl Uring {
         })
     }
 
-    /// Why an option cannot be used.
-    ///
-    /// # Errors
-    /// The reason, if there is one.
-    pub(super) fn require(&self, option: &str) -> Result<(), Refusal> {
-        let refusal = self
-            .features
-            .iter()
-            .filter(|report| report.option == Some(option))
-            .find_map(|report| report.refusal.clone());
-        refusal.map_or(Ok(()), |refusal| Err(refusal.of_option(option)))
+    /// Why a feature cannot be used; `None` if it can.
+    pub(super) fn refusal_of(&self, kernel_name: &str) -> Option<&Refusal> {
+        self.features.iter().find(|it| it.kernel_name == kernel_name)?.refusal.as_ref()
     }
-
-    /// Waits can count as idle time.
-    pub(super) fn has_no_iowait(&self) -> bool {
-        self.features
-            .iter()
-            .any(|it| it.kernel_name == "IORING_ENTER_NO_IOWAIT" && it.refusal.is_none())
-    }
-}
-
-/// Tries a setup flag.
-fn setup(flags: u32) -> io::Result<()> {
-    charged(|| ask::setup(flags)).map(drop)
 }
 
 fn unsupported() -> io::Error {

@@ -155,7 +155,7 @@ impl Builder {
         }
         let (features, fallback_reason) = match self.engine {
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
-            choice => match probe::select_uring_with(&self.uring, self.workers, &self.rights) {
+            choice => match probe::select_uring(&self.uring, self.workers, &self.rights) {
                 Ok(features) => (Features::IoUring(features), None),
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
                     (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
@@ -175,8 +175,8 @@ impl Builder {
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
             inboxes: Mutex::new(inboxes),
-            blocking: Arc::new(blocking::Pool::for_files()),
-            spawned: Arc::new(blocking::Pool::for_spawned()),
+            blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
+            spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
             workers,
         });
         let registrations = Mutex::new(registrations.into_iter().map(Some).collect());

@@ -43,7 +43,6 @@ struct Machine {
     executor: Executor,
     watch: Watch,
     finished: Rc<Cell<usize>>,
-    polls: Rc<Cell<usize>>,
 }
 
 /// The event that a task waits for. Raising it establishes no order: the wake-up must.
@@ -53,16 +52,14 @@ impl Machine {
     fn new(watch: Watch) -> Machine {
         let registration = Registration::new().expect("a number");
         let executor = Executor::new(registration.worker, Arc::default(), false);
-        let (finished, polls) = (Rc::default(), Rc::default());
-        Machine { registration, executor, watch, finished, polls }
+        Machine { registration, executor, watch, finished: Rc::default() }
     }
 
     /// A task that waits for all of `flags`.
     fn spawn(&self, flags: &[Flag]) -> Waker {
         let flags = flags.to_vec();
-        let (finished, polls) = (Rc::clone(&self.finished), Rc::clone(&self.polls));
+        let finished = Rc::clone(&self.finished);
         let key = self.executor.spawn(Box::pin(poll_fn(move |_| {
-            polls.set(polls.get() + 1);
             if !flags.iter().all(|flag| flag.load(Ordering::Relaxed)) {
                 return Poll::Pending;
             }
@@ -155,8 +152,8 @@ fn no_shutdown_is_missed() {
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
             inboxes: Mutex::new(vec![Arc::clone(&machine.registration.inbox)]),
-            blocking: Arc::new(blocking::Pool::for_files()),
-            spawned: Arc::new(blocking::Pool::for_spawned()),
+            blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
+            spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
             workers: Vec::new(),
         });
         let threads = [DRAINING, STOPPING].map(|stage| {
@@ -166,48 +163,5 @@ fn no_shutdown_is_missed() {
         machine.run_until(|| shared.stage() >= DRAINING);
         machine.run_until(|| shared.stage() == STOPPING);
         join(threads);
-    });
-}
-
-/// A waker that outlives its task finds a task of a later generation in the same place, and leaves
-/// it alone.
-#[test]
-fn a_stale_waker_wakes_no_task() {
-    check(|machine| {
-        let first = flag();
-        let waker = machine.spawn(&[first.clone()]);
-        let twice = thread::spawn({
-            let first = first.clone();
-            move || {
-                first.store(true, Ordering::Relaxed);
-                waker.wake_by_ref();
-                waker.wake();
-            }
-        });
-        machine.run_until_finished(1);
-        machine.polls.set(0);
-        let second = flag();
-        let once = raise(&second, machine.spawn(&[second.clone()]));
-        machine.run_until_finished(2);
-        assert!(machine.polls.get() <= 2, "{} polls for one wake", machine.polls.get());
-        join([twice, once]);
-    });
-}
-
-/// A worker that ended and one that got its number.
-#[test]
-fn a_waker_of_a_worker_that_is_gone_does_no_harm() {
-    check(|gone| {
-        let number = gone.registration.worker;
-        let stale = gone.spawn(&[]);
-        let late = thread::spawn(move || stale.wake());
-        let watch = gone.watch;
-        drop(gone);
-        let machine = Machine::new(watch);
-        assert_eq!(machine.registration.worker, number);
-        let flag = flag();
-        let timely = raise(&flag, machine.spawn(&[flag.clone()]));
-        machine.run_until_finished(1);
-        join([late, timely]);
     });
 }

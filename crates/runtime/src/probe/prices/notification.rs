@@ -19,8 +19,8 @@
 //! 10.5 us where this method gives 10.2 (virtual machine, Linux 6.18).
 
 use super::{Sample, median, said};
-use crate::sys::{self, prices as call};
-use rustix::thread::{MembarrierCommand, membarrier};
+use crate::sys::{self, prices::Kick};
+use rustix::thread::{MembarrierCommand, gettid, membarrier};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
@@ -38,6 +38,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const CALIBRATION: usize = 2_000;
 /// Most interruptions that are remembered.
 const GAPS_MAX: usize = 8_192;
+
+const BUSY: &str = "something else keeps the second CPU busy; stop it, or choose others (--cpus)";
+const FILTERED: &str = "allow it in the seccomp filter";
 
 /// From and until when something lasted.
 #[derive(Clone, Copy)]
@@ -61,6 +64,27 @@ struct Seen {
 }
 
 impl Seen {
+    /// Reads the clock until `stop` and remembers when it could not.
+    fn watch(stop: &AtomicBool) -> Seen {
+        let mut last = sys::monotonic_ns();
+        let mut next = || {
+            let now = sys::monotonic_ns();
+            Span { began_ns: std::mem::replace(&mut last, now), ended_ns: now }
+        };
+        let readings = (0..CALIBRATION).map(|_| next().ns()).collect();
+        let usual_ns = median(readings).unwrap_or_default();
+        let mut gaps = Vec::with_capacity(GAPS_MAX);
+        while !stop.load(Ordering::Relaxed) {
+            let gap = next();
+            // An interrupt costs several hundred nanoseconds even on bare metal, a reading some
+            // twenty.
+            if gap.ns() > usual_ns * 4.0 && gaps.len() < GAPS_MAX {
+                gaps.push(gap);
+            }
+        }
+        Seen { gaps, usual_ns }
+    }
+
     /// The loss by the notification that was sent between two times, if the receiver was running.
     fn lost_ns(&self, sent_ns: u64, until_ns: u64) -> Option<f64> {
         let first = self.gaps.partition_point(|gap| gap.ended_ns <= sent_ns);
@@ -71,84 +95,52 @@ impl Seen {
     }
 }
 
-/// Reads the clock until `stop` and remembers when it could not.
-fn watch(stop: &AtomicBool) -> Seen {
-    let mut last = sys::monotonic_ns();
-    let mut next = || {
-        let now = sys::monotonic_ns();
-        Span { began_ns: std::mem::replace(&mut last, now), ended_ns: now }
-    };
-    let readings = (0..CALIBRATION).map(|_| next().ns()).collect();
-    let usual_ns = median(readings).unwrap_or_default();
-    let mut gaps = Vec::with_capacity(GAPS_MAX);
-    while !stop.load(Ordering::Relaxed) {
-        let gap = next();
-        // An interrupt costs several hundred nanoseconds even on bare metal, a reading some twenty.
-        if gap.ns() > usual_ns * 4.0 && gaps.len() < GAPS_MAX {
-            gaps.push(gap);
-        }
-    }
-    Seen { gaps, usual_ns }
-}
-
 /// Measures one round, in a thread that is bound to its CPU.
 pub(super) fn measure(there: usize) -> Sample {
-    let kick = call::Kick::new();
+    let kick = Kick::new();
     let kick = kick.map_err(|error| said("the last real-time signal", error, "do not use it"))?;
     let (stop, thread) = (AtomicBool::new(false), AtomicI32::new(0));
     thread::scope(|scope| {
         let receiver = thread::Builder::new().spawn_scoped(scope, || {
             kick.interrupts_me(true);
             sys::pin_current_thread(there)?;
-            thread.store(thread_id(), Ordering::Release);
-            io::Result::Ok(watch(&stop))
+            thread.store(gettid().as_raw_pid(), Ordering::Release);
+            io::Result::Ok(Seen::watch(&stop))
         });
         let receiver = receiver.map_err(|error| said("a thread", error, "raise `ulimit -u`"))?;
         let notified = notify(&kick, &thread);
         stop.store(true, Ordering::Relaxed);
         let seen = receiver.join().map_err(|_| "the receiver ended early".to_owned())?;
         let seen = seen.map_err(|error| format!("CPU {there}: {error}"))?;
-        notified?.and_then(|notified| price(&notified, &seen)).ok_or_else(|| {
-            format!(
-                "something else keeps CPU {there} busy; stop it, or choose another one with --cpus"
-            )
-        })
+        price(&notified?, &seen).ok_or(BUSY.to_owned())
     })
 }
 
-fn thread_id() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
-}
-
-/// The notifications of a round.
-struct Notified {
-    /// Signals to the sender itself, which interrupt no CPU.
-    unnoticed: Vec<Span>,
-    signals: Vec<Span>,
-    barriers: Vec<Span>,
-}
-
-/// Notifies the thread; `Ok(None)` if it does not start.
-fn notify(kick: &call::Kick, thread: &AtomicI32) -> Result<Option<Notified>, String> {
+/// Notifies the thread: by signals to the sender itself, which interrupt no CPU, by signals, and by
+/// barriers.
+fn notify(kick: &Kick, thread: &AtomicI32) -> Result<[Vec<Span>; 3], String> {
     let began = Instant::now();
     while thread.load(Ordering::Acquire) == 0 {
         if began.elapsed() > PATIENCE {
-            return Ok(None);
+            return Err(BUSY.to_owned());
         }
     }
     // Until the receiver is calibrated.
     thread::sleep(Duration::from_millis(1));
-    let (me, target) = (thread_id(), thread.load(Ordering::Acquire));
-    let tgkill = |error| said("tgkill(2)", error, "allow it in the seccomp filter");
+    let (me, target) = (gettid().as_raw_pid(), thread.load(Ordering::Acquire));
     kick.interrupts_me(false);
-    let unnoticed = repeat(0, || kick.send(me), || kick.take()).map_err(tgkill)?;
-    let signals = repeat(SIGNAL_PAUSE_NS, || kick.send(target), || Ok(())).map_err(tgkill)?;
-    let barrier = || Ok(membarrier(MembarrierCommand::PrivateExpedited)?);
-    let barriers = membarrier(MembarrierCommand::RegisterPrivateExpedited)
-        .map_err(io::Error::from)
-        .and_then(|()| repeat(PAUSE_NS, barrier, || Ok(())))
-        .map_err(|error| said("membarrier(2)", error, "allow it in the seccomp filter"))?;
-    Ok(Some(Notified { unnoticed, signals, barriers }))
+    let unnoticed = repeat(0, || kick.send(me), || kick.take());
+    let signals = repeat(SIGNAL_PAUSE_NS, || kick.send(target), || Ok(()));
+    let signalled = |error| said("tgkill(2)", error, FILTERED);
+    let barrier = |command| move || Ok(membarrier(command)?);
+    let registered = barrier(MembarrierCommand::RegisterPrivateExpedited)();
+    let barriers = registered
+        .and_then(|()| repeat(PAUSE_NS, barrier(MembarrierCommand::PrivateExpedited), || Ok(())));
+    Ok([
+        unnoticed.map_err(signalled)?,
+        signals.map_err(signalled)?,
+        barriers.map_err(|error| said("membarrier(2)", error, FILTERED))?,
+    ])
 }
 
 fn repeat(
@@ -170,9 +162,8 @@ fn repeat(
 
 /// The cost on both sides. Only those notifications count at which the receiver was running: at least
 /// half of them, otherwise another program has its CPU and there is no price.
-fn price(notified: &Notified, seen: &Seen) -> Option<f64> {
-    let enough = |met: Vec<f64>| median(met.clone()).filter(|_| met.len() >= NOTIFICATIONS / 2);
-    let Notified { unnoticed, signals, barriers } = notified;
+fn price([unnoticed, signals, barriers]: &[Vec<Span>; 3], seen: &Seen) -> Option<f64> {
+    let enough = |met: Vec<f64>| if met.len() < NOTIFICATIONS / 2 { None } else { median(met) };
     let arrived =
         |sent: &&Span| seen.lost_ns(sent.began_ns, sent.ended_ns + SIGNAL_PAUSE_NS).is_some();
     let with = enough(signals.iter().filter(arrived).map(Span::ns).collect())?;

@@ -201,6 +201,11 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let _empty_is_fine = retry_on_intr(|| rustix::io::read(fd, &mut [0u8; 8]));
 }
 
+/// The CPUs that the calling thread may use.
+pub(crate) fn allowed_cpus() -> io::Result<CpuSet> {
+    Ok(rustix::thread::sched_getaffinity(None)?)
+}
+
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
