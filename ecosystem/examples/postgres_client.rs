@@ -4,16 +4,16 @@
 //! asks for no password), a server in this program answers each query with its text.
 
 use futures_util::future::try_join_all;
-use futures_util::{AsyncReadExt, AsyncWriteExt};
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 use twinring::{Runtime, TcpListener, TcpStream};
 use twinring_compat::Compat;
 
 /// Bytes of the longest message that the server reads.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+const MESSAGE_BYTES_MAX: u64 = 64 * 1024;
 
 #[allow(dead_code, reason = "tests call `serve` and `ask`")]
 fn main() -> Result<(), Box<dyn Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?
 }
 
-/// Sends all queries at once, and returns the first value of each answer.
+/// Sends all queries at once, and returns the first value of each row.
 pub(crate) async fn ask(
     address: SocketAddr,
     queries: &[String],
@@ -45,13 +45,11 @@ pub(crate) async fn ask(
     let (client, connection) = config.user("postgres").connect_raw(stream, NoTls).await?;
     let connection = twinring::spawn(connection);
     let answers = try_join_all(queries.iter().map(|query| client.simple_query(query))).await?;
-    let first_value = |answer: Vec<SimpleQueryMessage>| {
-        answer.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        })
+    let value = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
     };
-    let values = answers.into_iter().filter_map(first_value).collect();
+    let values = answers.iter().flatten().filter_map(value).collect();
     drop(client);
     connection.await??;
     Ok(values)
@@ -71,51 +69,38 @@ pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
 
 async fn serve_queries(mut stream: Compat<TcpStream>) -> io::Result<()> {
     let _startup = read_body(&mut stream).await?;
-    let (welcome, ready) = (message(b'R', &[0; 4]), message(b'Z', b"I"));
-    stream.write_all(&[welcome, ready.clone()].concat()).await?;
-    let mut kind = [0];
-    while stream.read(&mut kind).await? > 0 {
+    let ready = message(b'Z', &[b"I"]);
+    stream.write_all(&[message(b'R', &[&[0; 4]]), ready.clone()].concat()).await?;
+    while let Ok(kind) = stream.read_u8().await {
         let body = read_body(&mut stream).await?;
-        match kind[0] {
-            b'Q' => {
-                let text = body.strip_suffix(&[0]).ok_or(io::ErrorKind::InvalidData)?;
+        match (kind, body.strip_suffix(&[0])) {
+            (b'Q', Some(text)) => {
                 // One column, named "query", of the type text (25).
-                let column: [&[u8]; 4] = [
-                    &1_u16.to_be_bytes(),
-                    b"query\0",
-                    &[0, 0, 0, 0, 0, 0, 0, 0, 0, 25],
-                    &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
-                ];
+                let column: &[u8] = b"\0\x01query\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
                 let length = (text.len() as u32).to_be_bytes();
-                let row: [&[u8]; 3] = [&1_u16.to_be_bytes(), &length, text];
                 let answer = [
-                    message(b'T', &column.concat()),
-                    message(b'D', &row.concat()),
-                    message(b'C', b"SELECT 1\0"),
+                    message(b'T', &[column]),
+                    message(b'D', &[&[0, 1], &length, text]),
+                    message(b'C', &[b"SELECT 1\0"]),
                     ready.clone(),
                 ];
                 stream.write_all(&answer.concat()).await?;
             }
-            b'X' => break,
+            (b'X', _) => break,
             _ => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
-    stream.close().await
+    stream.shutdown().await
 }
 
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    let length = (body.len() as u32 + 4).to_be_bytes();
-    [&[kind], &length[..], body].concat()
+fn message(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    [&[kind], &(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
 }
 
 async fn read_body(stream: &mut Compat<TcpStream>) -> io::Result<Vec<u8>> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).await?;
-    let length = u32::from_be_bytes(length) as usize;
-    if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; length - 4];
-    stream.read_exact(&mut body).await?;
+    let mut body = Vec::new();
+    let bytes = u64::from(stream.read_u32().await?.saturating_sub(4));
+    stream.take(bytes.min(MESSAGE_BYTES_MAX)).read_to_end(&mut body).await?;
     Ok(body)
 }

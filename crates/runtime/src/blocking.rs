@@ -9,7 +9,6 @@ use crate::sys;
 use crate::sys::Mapping;
 use crate::task::{JoinError, Outcome, WaitQueue, WaitToken, Waiter};
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,12 +61,6 @@ impl State {
     fn is_full(&self) -> bool {
         let least = if self.waiters.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
         self.queue.len() >= least
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,6 @@ mod websocket_echo;
 
 pub(crate) const TESTS: &[Test] = engine_tests![
     tls_echoes_all_sizes,
-    tls_refuses_a_client_without_trust,
     websockets_echo_messages,
     postgres_queries_share_a_connection,
     select_and_join_answer_jobs_of_another_thread
@@ -32,20 +31,6 @@ fn tls_echoes_all_sizes(engine: &str) {
             let answer = tls_echo::say(address, &connector, &sent).await.expect("an echo");
             assert!(answer == sent, "{bytes} bytes");
         }
-    });
-}
-
-fn tls_refuses_a_client_without_trust(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        let (acceptor, connector) = tls_echo::identities().expect("a certificate");
-        let (_, stranger) = tls_echo::identities().expect("another certificate");
-        twinring::spawn(tls_echo::serve(listener, acceptor));
-        let error =
-            tls_echo::say(address, &stranger, b"hello").await.expect_err("another certificate");
-        assert!(error.to_string().contains("certificate"), "{error}");
-        assert_eq!(tls_echo::say(address, &connector, b"hello").await.expect("an echo"), b"hello");
     });
 }
 

@@ -10,7 +10,6 @@ mod quic_echo;
 
 pub(crate) const TESTS: &[Test] = engine_tests![
     streams_are_echoed_beside_each_other,
-    datagrams_of_many_sizes_arrive,
     a_connection_outlives_idle_time_by_its_timers
 ];
 
@@ -33,28 +32,6 @@ fn streams_are_echoed_beside_each_other(engine: &str) {
         assert!(connection.stats().udp_tx.ios < connection.stats().udp_tx.datagrams);
         connection.close(0u32.into(), b"done");
         client.wait_idle().await;
-    });
-}
-
-fn datagrams_of_many_sizes_arrive(engine: &str) {
-    run(engine, async {
-        let (server, client) = endpoints().expect("sockets");
-        let address = server.local_addr().expect("bound");
-        let echo = twinring::spawn(async move {
-            let connection = server.accept().await.expect("a client").await.expect("a handshake");
-            while let Ok(datagram) = connection.read_datagram().await {
-                connection.send_datagram_wait(datagram).await.expect("it fits");
-            }
-        });
-        let connection =
-            client.connect(address, "localhost").expect("a name").await.expect("a server");
-        for bytes in [1, 17, 500, 1_100] {
-            let sent = pattern(bytes);
-            connection.send_datagram(sent.clone().into()).expect("it fits");
-            assert_eq!(connection.read_datagram().await.expect("echoed"), sent);
-        }
-        connection.close(0u32.into(), b"done");
-        echo.await.expect("no panic");
     });
 }
 

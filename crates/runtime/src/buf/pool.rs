@@ -4,7 +4,6 @@
 use super::quarantine::{self, Quarantined};
 use crate::sys::Mapping;
 use std::cell::Cell;
-use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 #[cfg(debug_assertions)]
@@ -101,8 +100,18 @@ impl Pool {
 
     /// Takes the buffer that was released last, which is still in the cache, to fill it at once.
     /// Debug builds take the one that was released first, which was in quarantine for longest.
+    #[inline]
     pub(crate) fn take(&self) -> Option<u16> {
-        self.take_released()
+        let left = self.released().checked_sub(1)?;
+        self.released_count.set(left);
+        if cfg!(debug_assertions) {
+            (0..left).for_each(|at| self.released[at].swap(&self.released[at + 1]));
+        }
+        let id = self.released[left].get();
+        debug_assert!(!self.in_use[usize::from(id)].get(), "buffer {id} has a reader");
+        #[cfg(debug_assertions)]
+        self.check_poison(id);
+        Some(id)
     }
 
     /// Buffers that are kept from the kernel while readers release the others: one more than make
@@ -117,25 +126,7 @@ impl Pool {
     /// buffers are short. That must be less than [`is_low`](Pool::is_low) keeps in circulation.
     pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
-        if self.released() <= kept_back.max(reserve) { None } else { self.take_released() }
-    }
-
-    #[inline]
-    fn take_released(&self) -> Option<u16> {
-        let left = self.released().checked_sub(1)?;
-        self.released_count.set(left);
-        if cfg!(debug_assertions) {
-            (0..left).for_each(|at| self.released[at].swap(&self.released[at + 1]));
-        }
-        let id = self.released[left].get();
-        self.check_released(id);
-        Some(id)
-    }
-
-    fn check_released(&self, id: u16) {
-        debug_assert!(!self.in_use[usize::from(id)].get(), "buffer {id} has a reader");
-        #[cfg(debug_assertions)]
-        self.check_poison(id);
+        if self.released() <= kept_back.max(reserve) { None } else { self.take() }
     }
 
     /// Number of released buffers.
@@ -246,15 +237,5 @@ impl Drop for Pool {
         quarantine::add(Quarantined::Pages(memory, poisoned));
         #[cfg(not(debug_assertions))]
         drop(memory);
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("count", &self.count())
-            .field("buffer_bytes", &self.buffer_bytes)
-            .field("available", &self.available.get())
-            .finish()
     }
 }

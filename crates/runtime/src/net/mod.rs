@@ -3,7 +3,6 @@
 mod copy;
 mod listener;
 mod names;
-mod split;
 mod stream;
 mod udp;
 mod udp_options;
@@ -13,7 +12,6 @@ pub use crate::datagram::{Ecn, SendErrors, UdpStats};
 pub use copy::copy;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
-pub use split::{RecvHalf, SendHalf};
 pub use stream::{Keepalive, Recv, Send, TcpStream};
 pub use udp::UdpSocket;
 pub use udp_options::{BoundUdp, Granted, UdpOptions};

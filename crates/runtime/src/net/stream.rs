@@ -444,7 +444,7 @@ impl TcpStream {
     }
 
     /// Queues FIN behind all queued data.
-    pub(super) fn finish(&self) {
+    fn finish(&self) {
         self.worker.driver.borrow_mut().finish(&self.stream);
     }
 

@@ -2,7 +2,6 @@
 //! Constructors panic outside a runtime.
 
 use super::listener::Acceptor;
-use super::split::{RecvHalf, SendHalf};
 use super::stream::TcpStream;
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
@@ -110,11 +109,6 @@ impl UnixStream {
     /// As [`TcpStream::close`].
     pub async fn close(self) -> io::Result<()> {
         self.stream.close().await
-    }
-
-    /// As [`TcpStream::into_split`].
-    pub fn into_split(self) -> (RecvHalf, SendHalf) {
-        self.stream.into_split()
     }
 
     /// The address of the other end: its path or abstract name, if it is bound to one. Fails with ENOTCONN

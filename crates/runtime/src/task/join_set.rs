@@ -1,13 +1,11 @@
 //! Tasks that are awaited together.
 
-use super::{JoinError, JoinHandle, spawn};
+use super::{JoinError, JoinHandle, WaitQueue, spawn, wait};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 /// Tasks of this worker, whose results come in the order in which they end. Dropping it aborts those
 /// that run.
@@ -29,30 +27,28 @@ use std::task::{Poll, Waker};
 pub struct JoinSet<T> {
     tasks: HashMap<u64, JoinHandle<T>>,
     next: u64,
-    ended: Rc<RefCell<Ended>>,
+    ended: Rc<Ended>,
 }
 
 /// The numbers of tasks that have ended, and who waits for one.
 #[derive(Default)]
 struct Ended {
-    numbers: VecDeque<u64>,
-    waker: Option<Waker>,
+    numbers: RefCell<VecDeque<u64>>,
+    waiters: RefCell<WaitQueue>,
 }
 
 /// Reports the end of its task, however that is.
 struct Report {
     number: u64,
-    ended: Rc<RefCell<Ended>>,
+    ended: Rc<Ended>,
 }
 
 impl Drop for Report {
     fn drop(&mut self) {
-        let waker = {
-            let mut ended = self.ended.borrow_mut();
-            ended.numbers.push_back(self.number);
-            ended.waker.take()
-        };
-        waker.into_iter().for_each(Waker::wake);
+        self.ended.numbers.borrow_mut().push_back(self.number);
+        let mut wakes = Vec::new();
+        self.ended.waiters.borrow_mut().wake(&mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -91,23 +87,15 @@ impl<T: 'static> JoinSet<T> {
     /// The result of the next task that ends, or how it failed; `None` without tasks. Dropping the
     /// future loses none.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
-        poll_fn(|cx| {
-            let Some(number) = self.ended.borrow().numbers.front().copied() else {
-                if self.tasks.is_empty() {
-                    return Poll::Ready(None);
-                }
-                let before = self.ended.borrow_mut().waker.replace(cx.waker().clone());
-                drop(before);
-                return Poll::Pending;
-            };
-            let Some(task) = self.tasks.get_mut(&number) else { return Poll::Ready(None) };
-            Pin::new(task).poll(cx).map(|outcome| {
-                self.ended.borrow_mut().numbers.pop_front();
-                self.tasks.remove(&number);
-                Some(outcome)
-            })
-        })
-        .await
+        while !self.tasks.is_empty() {
+            let number = self.ended.numbers.borrow_mut().pop_front();
+            if let Some(number) = number {
+                // It has ended, so this does not wait.
+                return Some(self.tasks.remove(&number)?.await);
+            }
+            wait(&self.ended.waiters).await;
+        }
+        None
     }
 }
 

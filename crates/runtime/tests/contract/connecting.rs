@@ -219,11 +219,13 @@ async fn unix_sockets_echo_both_ways() {
             served.send(chunk).await.expect("the other end reads");
         }
     });
-    let (receiver, sender) = stream.into_split();
+    let receiver = std::rc::Rc::new(stream);
+    let sender = std::rc::Rc::clone(&receiver);
     let sending = spawn(async move {
         for start in (0..3_000_000).step_by(50_000) {
             sender.send(pattern(1, start..start + 50_000)).await.expect("the other end reads");
         }
+        sender.shutdown().await.expect("the other end reads");
     });
     assert_whole(1, 3_000_000, &recv_to_end(&receiver).await.expect("no error"));
     sending.await.expect("no panic");
