@@ -142,9 +142,7 @@ async fn dropped_accepts_lose_no_connection() {
 
 async fn dropped_connects_leave_nothing_behind() {
     let (busy, _listener, _fillers) = full_backlog();
-    let listener = listen();
-    let address = listener.local_addr();
-    spawn(echo_server(listener));
+    let address = echo_service();
     for round in 0..30 {
         let pending = timeout(Duration::from_micros(100), TcpStream::connect(busy)).await;
         assert!(pending.is_err(), "connected through a full backlog");

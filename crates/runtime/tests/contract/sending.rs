@@ -19,7 +19,7 @@ pub(crate) const RULES: &[Rule] = rules![
     a_reset_is_an_error_to_all_who_wait,
     nothing_can_be_sent_after_shutdown_write,
     a_peer_that_does_not_read_blocks_its_sender,
-    an_unread_stream_stops_its_peer,
+    unread_streams_stop_their_peers,
     answers_to_simultaneous_messages_leave_together,
     a_lone_answer_leaves_at_once,
 ];
@@ -355,30 +355,41 @@ async fn a_peer_that_does_not_read_blocks_its_sender() {
     }
 }
 
-async fn an_unread_stream_stops_its_peer() {
-    let (stream, mut peer) = narrow_pair().await;
-    peer.set_nonblocking(true).expect("a socket");
-    let data = pattern(3, 0..4 << 20);
-    let mut written = 0;
-    // Armed once, then never asked again.
-    assert!(poll_once(stream.recv()).await.is_none());
-    let mut last_progress = Instant::now();
-    while last_progress.elapsed() < Duration::from_millis(60) {
-        match peer.write(&data[written..]) {
-            Ok(bytes) => {
-                written += bytes;
-                last_progress = Instant::now();
+/// And starves no other stream.
+fn unread_streams_stop_their_peers(configuration: Configuration) {
+    for (options, streams) in [("", 1), ("buffer_count=16", 4)] {
+        run_on(configuration.builder_with(options), |_| async move {
+            let mut unread = Vec::new();
+            for seed in 0..streams {
+                let (stream, mut peer) = narrow_pair().await;
+                peer.set_nonblocking(true).expect("a socket");
+                // Armed once, then never asked again.
+                assert!(poll_once(stream.recv()).await.is_none());
+                let data = pattern(seed, 0..4 << 20);
+                let mut written = 0;
+                let mut last_progress = Instant::now();
+                while last_progress.elapsed() < Duration::from_millis(60) {
+                    match peer.write(&data[written..]) {
+                        Ok(bytes) => {
+                            written += bytes;
+                            last_progress = Instant::now();
+                        }
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                    }
+                    let bound = RECEIVED_BYTES_MAX + POOL_BYTES_MAX + KERNEL_BYTES_MAX;
+                    assert!(written < bound, "{written} bytes taken that the peer does not read");
+                    settle().await;
+                }
+                unread.push((seed, stream, peer, written));
             }
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
-        }
-        let bound = RECEIVED_BYTES_MAX + POOL_BYTES_MAX + KERNEL_BYTES_MAX;
-        assert!(written < bound, "{written} bytes taken that the peer does not read");
-        settle().await;
+            another_is_served().await;
+            for (seed, stream, peer, written) in unread {
+                finish(&peer);
+                let received = recv_to_end(&stream).await.expect("no reset");
+                assert_whole(seed, written, &received);
+            }
+        });
     }
-    another_is_served().await;
-    finish(&peer);
-    let received = recv_to_end(&stream).await.expect("no reset");
-    assert_whole(3, written, &received);
 }
 
 /// Each task, when it has its message, checks whether an answer of an earlier one has left.

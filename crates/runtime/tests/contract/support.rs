@@ -381,6 +381,14 @@ pub(crate) async fn echo_server(listener: TcpListener) {
     }
 }
 
+/// An echo server on this worker.
+pub(crate) fn echo_service() -> SocketAddr {
+    let listener = listen();
+    let address = listener.local_addr();
+    spawn(echo_server(listener));
+    address
+}
+
 /// Sends `bytes` and reads as many back, which have to be the same.
 pub(crate) fn ping(peer: &mut Peer, bytes: &[u8]) {
     peer.write_all(bytes).expect("the server reads");

@@ -182,9 +182,7 @@ fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configur
 /// Every third connection disappears with its answer under way, so that completions of the old
 /// slot arrive while its successor is already in use.
 async fn connections_that_come_and_go_see_only_their_own_bytes() {
-    let listener = listen();
-    let address = listener.local_addr();
-    spawn(echo_server(listener));
+    let address = echo_service();
     let come_and_go = |seeds: std::ops::Range<u64>| {
         on_thread(move || {
             for seed in seeds {
@@ -224,9 +222,7 @@ async fn a_slot_reused_in_the_same_turn_starts_afresh() {
 fn gauges_return_to_their_initial_values(configuration: Configuration) {
     const PEERS: u64 = 20;
     let handle = configuration.run_with_handle(|handle| async move {
-        let listener = listen();
-        let address = listener.local_addr();
-        spawn(echo_server(listener));
+        let address = echo_service();
         settle().await;
         let before = handle.counters().slots_in_use;
         let peers = on_thread(move || {

@@ -5,53 +5,36 @@ use crate::tree::*;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
-use twinring::fs::Symlinks;
+use twinring::fs::{Dir, File, Symlinks};
 use twinring::{Runtime, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
-    dropped_opens_close_what_they_open,
-    dropped_reads_leave_nothing_behind,
+    dropped_opens_and_reads_leave_nothing_behind,
     operations_under_way_end_with_their_runtime,
     a_file_that_outlives_its_runtime_is_closed,
 ];
 
-fn dropped_opens_close_what_they_open(configuration: Configuration) {
+async fn open_version(root: Dir) -> File {
+    root.open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file")
+}
+
+fn dropped_opens_and_reads_leave_nothing_behind(configuration: Configuration) {
     alone(3000, || {
         configuration.run(async {
-            let root = proc();
-            let opening = || root.open_file(Path::new("version"), Symlinks::Refuse);
+            let (root, tree) = (proc(), Tree::new(Ground::Elsewhere));
             let before = open_descriptors();
-            drop(opening().await.expect("a file"));
+            drop(tree.file(1, 100_000).await);
             for number in 0..1000 {
                 // Some before the kernel has heard of them, some while it works, some after.
-                let opening = spawn({
-                    let root = root.clone();
-                    async move { root.open_file(Path::new("version"), Symlinks::Refuse).await }
-                });
+                let opening = spawn(open_version(root.clone()));
                 match number % 4 {
-                    0 => drop(poll_once(proc_version(&root)).await),
+                    0 => drop(poll_once(open_version(root.clone())).await),
                     1 => yield_now().await,
                     2 => settle().await,
                     _ => {}
                 }
                 opening.abort();
             }
-            closed_down_to(before).await;
-            drop(opening().await.expect("a file"));
-        });
-    });
-}
-
-async fn proc_version(root: &twinring::fs::Dir) {
-    drop(root.open_file(Path::new("version"), Symlinks::Refuse).await);
-}
-
-fn dropped_reads_leave_nothing_behind(configuration: Configuration) {
-    alone(3000, || {
-        configuration.run(async {
-            let tree = Tree::new(Ground::Elsewhere);
-            let before = open_descriptors();
-            drop(tree.file(1, 100_000).await.read_at(0, 10).await.expect("a file"));
             for number in 0..500 {
                 let file = tree.open("pattern-1-100000").await;
                 drop(poll_once(file.read_at(0, 100_000)).await);
@@ -63,6 +46,7 @@ fn dropped_reads_leave_nothing_behind(configuration: Configuration) {
                 drop(file);
             }
             closed_down_to(before).await;
+            drop(open_version(root).await);
             let file = tree.open("pattern-1-100000").await;
             assert_pattern(1, 0, &file.read_at(0, 100_000).await.expect("a file"));
         });

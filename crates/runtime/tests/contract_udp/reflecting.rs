@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use twinring::{UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
-    every_size_is_reflected_byte_for_byte,
-    the_order_of_each_source_is_kept,
+    what_each_source_sends_comes_back_in_order,
     address_families_and_connectedness_combine,
     empty_datagrams_are_datagrams,
     long_datagrams_are_truncated_and_marked,
@@ -15,54 +14,33 @@ pub(crate) const RULES: &[Rule] = rules![
     sockets_come_from_the_standard_library,
 ];
 
-const SIZES: [usize; 8] = [0, 1, 2, 172, 1199, 1472, 2047, 2048];
-
-async fn every_size_is_reflected_byte_for_byte(options: UdpOptions) {
+/// Several sources at once, each with some datagrams under way: what one sends comes back in order, byte for byte.
+/// Single-shot receives may swap datagrams: there is one under way at a time.
+async fn what_each_source_sends_comes_back_in_order(options: UdpOptions) {
+    const DATAGRAMS: usize = 1000;
+    const SIZES: [usize; 8] = [0, 1, 2, 172, 1199, 1472, 2047, 2048];
     let socket = bind(&options);
     let address = socket.local_addr();
     spawn(reflect(socket));
-    on_thread(move || {
-        let peer = peer();
-        for (seed, size) in SIZES.into_iter().enumerate() {
-            let sent = pattern(seed as u64, 0..size);
-            peer.send_to(&sent, address).expect("room");
-            assert!(next(&peer) == sent, "{size} bytes");
-        }
-    })
-    .await;
-}
-
-/// Several sources at once, each with some datagrams under way: what one sends comes back in
-/// order. Single-shot receives are left out: keeping many in flight may swap datagrams.
-fn the_order_of_each_source_is_kept(configuration: Configuration) {
-    const SOURCES: usize = 4;
-    const DATAGRAMS: usize = 1000;
-    const UNDER_WAY: usize = 16;
-    for options in ways().into_iter().filter(|options| options.pending == 0) {
-        configuration.run(async move {
-            let socket = bind(&options);
-            let address = socket.local_addr();
-            spawn(reflect(socket));
-            let sources: Vec<_> = (0..SOURCES as u64)
-                .map(|seed| {
-                    on_thread(move || {
-                        let peer = peer();
-                        peer.connect(address).expect("a route");
-                        let mut sent = 0;
-                        for number in 0..DATAGRAMS {
-                            while sent < DATAGRAMS.min(number + UNDER_WAY) {
-                                peer.send(&numbered(seed, sent, 20 + sent % 100)).expect("room");
-                                sent += 1;
-                            }
-                            assert_eq!(assert_numbered(seed, &next(&peer)), number);
-                        }
-                    })
-                })
-                .collect();
-            for source in sources {
-                source.await;
+    let under_way = if options.pending > 0 { 1 } else { 16 };
+    let source = |seed: u64| {
+        on_thread(move || {
+            let peer = peer();
+            peer.connect(address).expect("a route");
+            let datagram = |number| pattern(seed, number..number + SIZES[number % 8]);
+            let mut sent = 0;
+            for number in 0..DATAGRAMS {
+                while sent < DATAGRAMS.min(number + under_way) {
+                    peer.send(&datagram(sent)).expect("room");
+                    sent += 1;
+                }
+                assert!(next(&peer) == datagram(number), "{number} of {seed}");
             }
-        });
+        })
+    };
+    let sources: Vec<_> = (0..4).map(source).collect();
+    for source in sources {
+        source.await;
     }
 }
 
@@ -95,21 +73,17 @@ async fn empty_datagrams_are_datagrams(options: UdpOptions) {
             peer.send_to(bytes, socket.local_addr()).expect("room");
         }
         let received = receive(&socket, 4).await;
-        let lengths: Vec<_> = received.iter().map(|r| r.data.len()).collect();
-        let mut expected = [0, 0, 4, 0];
+        let mut lengths: Vec<_> = received.iter().map(|r| r.data.len()).collect();
         if options.pending > 0 {
-            assert_eq!(lengths.iter().sum::<usize>(), 4);
-        } else {
-            assert_eq!(lengths, expected);
+            lengths.sort_unstable();
+            lengths.swap(2, 3);
         }
+        assert_eq!(lengths, [0, 0, 4, 0]);
         assert!(received.iter().all(|r| r.from == address_of(&peer) && !r.truncated));
         // And in the other direction.
         socket.send_to("", address_of(&peer)).await.expect("room");
-        expected.fill(0);
         socket.flush().await.expect("sent");
-        if socket.peer_addr().is_none() {
-            assert_eq!(next(&peer), b"");
-        }
+        assert_eq!(next(&peer), b"");
     }
 }
 
