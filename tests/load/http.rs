@@ -12,7 +12,6 @@ pub(crate) const TESTS: &[Test] = tests![
     another_address_than_that_of_the_url_is_asked,
     latencies_are_written_for_plotters,
     a_table_is_printed_for_people,
-    senseless_arguments_are_named_and_end_with_2,
     files_that_cannot_be_read_are_named_and_end_with_1,
     an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency,
     a_number_of_requests_is_sent_completely,
@@ -355,39 +354,6 @@ fn a_table_is_printed_for_people() {
     for part in parts {
         assert!(text.contains(part), "{part} in {text}");
     }
-}
-
-fn senseless_arguments_are_named_and_end_with_2() {
-    // Arguments, and what the message names.
-    let cases = [
-        ("http://127.0.0.1:9/ --pipeline 0", "--pipeline 0"),
-        ("http://127.0.0.1:9/ -c 0", "--connections 0"),
-        ("http://127.0.0.1:9/ -c 2 -t 4", "--threads 4"),
-        ("http://127.0.0.1:9/ --pipeline 2 --no-keepalive", "--no-keepalive"),
-        ("http://127.0.0.1:9/ --http2 --no-keepalive", "--http2 excludes --no-keepalive"),
-        ("http://127.0.0.1:9/ --http2 --pipeline 20000", "--http2 20000"),
-        ("http://127.0.0.1:9/ --http2 -H Upgrade:x", "'upgrade: ...'"),
-        ("http://127.0.0.1:9/ --http2 -H Host:a/b", "http://127.0.0.1:9/"),
-        ("http://127.0.0.1:9/ http://127.0.0.1:8/", "not at the same server"),
-        ("http://127.0.0.1:9/ https://127.0.0.1:9/", "not at the same server"),
-        ("http://127.0.0.1:9/ --weights 1,2", "--weights"),
-        ("http://127.0.0.1:9/ --weights 0", "weight"),
-        ("http://127.0.0.1:9/ -H nonsense", "NAME: VALUE"),
-        ("http://127.0.0.1:9/ -H Content-Length:5", "content-length"),
-        ("http://127.0.0.1:9/ -X CONNECT", "CONNECT"),
-        ("http://127.0.0.1:9/ --expect-status 2xx", "2xx"),
-        ("http://127.0.0.1:9/ --max-error-rate 2", "'2'"),
-        ("http://127.0.0.1:9/ --insecure", "https"),
-        ("http://127.0.0.1:9/ --connect-to nowhere", "expected IP:PORT"),
-        ("http://127.0.0.1:9/ --rate 12KB", "`12KB` is a size, not a rate"),
-        ("http://127.0.0.1:9/ --slo p99", "p99=20ms"),
-        ("http://127.0.0.1:9/ --max-error-rate 1", "write 1% or 100%"),
-        ("http://127.0.0.1:9/ --any-length --verify-body", "--verify-body"),
-        ("ftp://127.0.0.1/", "neither http nor https"),
-        ("127.0.0.1:9", "127.0.0.1:9"),
-        ("", "<URL>"),
-    ];
-    assert_refused("http", &cases);
 }
 
 fn files_that_cannot_be_read_are_named_and_end_with_1() {

@@ -14,6 +14,7 @@ mod udp;
 
 fn main() -> std::process::ExitCode {
     testing::run(&[
+        start::TESTS,
         start::ENGINE_TESTS,
         http::TESTS,
         http::ENGINE_TESTS,
@@ -23,7 +24,6 @@ fn main() -> std::process::ExitCode {
         http_tls::TESTS,
         tcp::TESTS,
         tcp::ENGINE_TESTS,
-        udp::TESTS,
         udp::ENGINE_TESTS,
     ])
 }

@@ -1,10 +1,11 @@
-//! Load generators that begin at a moment that they were told.
+//! How load generators start: what they refuse, and those that begin at a moment that they were told.
 
 use crate::support::http::Site;
 use crate::support::load::*;
 use crate::support::*;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_moment_that_has_passed_is_refused,
     two_load_generators_of_each_kind_begin_at_one_moment
@@ -55,4 +56,85 @@ fn a_moment_that_has_passed_is_refused(engine: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("--start-at"), "{stderr}");
+}
+
+fn senseless_arguments_are_named_and_end_with_2() {
+    // Arguments, and what the message names.
+    for (beginning, cases) in [
+        (
+            "tcp 127.0.0.1:9",
+            &[
+                ("-s 0", "--size 0"),
+                ("--depth 0", "--depth 0"),
+                ("-c 0", "--connections 0"),
+                ("--rate 0", "--rate 0"),
+                ("-c 2 -t 4", "--threads 4"),
+                ("-d 0s", "--duration 0"),
+                ("-d soon", "'soon'"),
+                ("--engine kqueue", "'kqueue'"),
+                ("--uring nonsense=on", "nonsense=on"),
+                ("--pin 3-1", "'3-1'"),
+                ("--local ::1", "--local ::1"),
+            ][..],
+        ),
+        (
+            "udp 127.0.0.1:9",
+            &[
+                ("-s 11", "--size 11"),
+                ("--streams 0", "--streams 0"),
+                ("--pps 0", "--pps 0"),
+                ("--pps fast", "'fast'"),
+                ("--pps nan", "--pps"),
+                ("--streams 2 -t 3", "--threads 3"),
+                ("-d 0s", "--duration 0"),
+                ("--tick 1us", "--tick 1"),
+                ("--pending 5000", "--pending 5000"),
+                ("--batch maybe", "'maybe'"),
+                ("--local ::1", "--local ::1"),
+            ],
+        ),
+        (
+            "http http://127.0.0.1:9/",
+            &[
+                ("--pipeline 0", "--pipeline 0"),
+                ("-c 0", "--connections 0"),
+                ("-c 2 -t 4", "--threads 4"),
+                ("--pipeline 2 --no-keepalive", "--no-keepalive"),
+                ("--http2 --no-keepalive", "--http2 excludes --no-keepalive"),
+                ("--http2 --pipeline 20000", "--http2 20000"),
+                ("--http2 -H Upgrade:x", "'upgrade: ...'"),
+                ("--http2 -H Host:a/b", "http://127.0.0.1:9/"),
+                ("http://127.0.0.1:8/", "not at the same server"),
+                ("https://127.0.0.1:9/", "not at the same server"),
+                ("--weights 1,2", "--weights"),
+                ("--weights 0", "weight"),
+                ("-H nonsense", "NAME: VALUE"),
+                ("-H Content-Length:5", "content-length"),
+                ("-X CONNECT", "CONNECT"),
+                ("--expect-status 2xx", "2xx"),
+                ("--max-error-rate 2", "'2'"),
+                ("--insecure", "https"),
+                ("--connect-to nowhere", "expected IP:PORT"),
+                ("--rate 12KB", "`12KB` is a size, not a rate"),
+                ("--slo p99", "p99=20ms"),
+                ("--max-error-rate 1", "write 1% or 100%"),
+                ("--any-length --verify-body", "--verify-body"),
+            ],
+        ),
+        (
+            "http",
+            &[
+                ("ftp://127.0.0.1/", "neither http nor https"),
+                ("127.0.0.1:9", "127.0.0.1:9"),
+                ("", "<URL>"),
+            ],
+        ),
+    ] {
+        for (arguments, named) in cases {
+            let arguments = format!("load {beginning} {arguments}");
+            let (code, _, stderr) = run(&arguments.split_whitespace().collect::<Vec<_>>());
+            assert_eq!(code, Some(2), "{arguments}: {stderr}");
+            assert!(stderr.contains(named), "{arguments}: {stderr}");
+        }
+    }
 }

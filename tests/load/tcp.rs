@@ -10,7 +10,6 @@ use std::thread;
 use twinring_load::schedule::{Arrivals, Schedule};
 
 pub(crate) const TESTS: &[Test] = tests![
-    senseless_arguments_are_named_and_end_with_2,
     a_server_that_admits_only_64_connections_is_seen_through,
     a_number_of_messages_is_met_exactly,
     lost_bytes_and_surplus_bytes_are_mismatches,
@@ -263,22 +262,4 @@ fn a_closed_port_names_the_address_and_a_fix() {
     for part in [&target.to_string(), "Connection refused", "check that the server is running"] {
         assert!(stderr.contains(part), "{stderr}");
     }
-}
-
-fn senseless_arguments_are_named_and_end_with_2() {
-    // Arguments, and what the message names.
-    let cases = [
-        ("-s 0", "--size 0"),
-        ("--depth 0", "--depth 0"),
-        ("-c 0", "--connections 0"),
-        ("--rate 0", "--rate 0"),
-        ("-c 2 -t 4", "--threads 4"),
-        ("-d 0s", "--duration 0"),
-        ("-d soon", "'soon'"),
-        ("--engine kqueue", "'kqueue'"),
-        ("--uring nonsense=on", "nonsense=on"),
-        ("--pin 3-1", "'3-1'"),
-        ("--local ::1", "--local ::1"),
-    ];
-    assert_refused("tcp 127.0.0.1:9", &cases);
 }

@@ -16,8 +16,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     wrong_lengths_mismatch_and_strangers_are_foreign
 ];
 
-pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
-
 /// A reflector of its own kind: for each packet it is given, with its number among those of the
 /// same sender, it returns what to send back. Ends with the test process. One for each run: another
 /// run may get a port that a sender had before.
@@ -220,21 +218,4 @@ fn streams_for_which_there_is_no_descriptor_are_named(engine: &str) {
     assert_eq!(outcome.packets("due"), 10 * opened);
     let first = outcome.result["first_error"].as_str().unwrap();
     assert!(first.contains("ulimit -n"), "{first}");
-}
-
-fn senseless_arguments_are_named_and_end_with_2() {
-    let cases = [
-        ("-s 11", "--size 11"),
-        ("--streams 0", "--streams 0"),
-        ("--pps 0", "--pps 0"),
-        ("--pps fast", "'fast'"),
-        ("--pps nan", "--pps"),
-        ("--streams 2 -t 3", "--threads 3"),
-        ("-d 0s", "--duration 0"),
-        ("--tick 1us", "--tick 1"),
-        ("--pending 5000", "--pending 5000"),
-        ("--batch maybe", "'maybe'"),
-        ("--local ::1", "--local ::1"),
-    ];
-    assert_refused("udp 127.0.0.1:9", &cases);
 }

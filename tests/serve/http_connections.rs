@@ -232,8 +232,7 @@ fn readiness_ends_with_the_drain_and_liveness_stays() {
     });
     assert_eq!(ask_last(admin, &get("/healthz", "")).status, 200);
     assert!(ask_last(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n"));
-    stream.write_all(end.as_bytes()).expect("the server reads");
-    assert_eq!(read_response(&mut stream, false).status, 200);
+    assert_eq!(ask_on(&mut stream, end).status, 200);
     drop(stream);
     let ended = server.wait();
     assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);

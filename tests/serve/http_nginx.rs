@@ -159,7 +159,6 @@ fn a_client_beyond_its_rate_gets_429() {
 /// The path of ACME was redirected to https as well, so that no certificate could be renewed.
 fn transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed() {
     use crate::support::tls::*;
-    use std::io::Write;
     let (site, identity) = (Site::usual(), Identity::new());
     site.write(".well-known/acme-challenge/token", b"token");
     let keys = ["default.redirect-to-https = true", "default.hsts = 'max-age=60'"];
@@ -172,8 +171,7 @@ fn transport_security_is_asked_for_over_tls_only_and_certificates_can_be_renewed
     let mut client = secure(encrypted(&server), &config).expect("a handshake");
     // The second one is from the cache.
     for (target, status) in [("/hello.txt", 200), ("/hello.txt", 200), ("/none", 404)] {
-        client.write_all(get(target, "").as_bytes()).expect("the server reads");
-        let answer = read_response(&mut client, false);
+        let answer = ask_on(&mut client, &get(target, ""));
         assert_eq!(answer.status, status);
         assert_eq!(answer.field("strict-transport-security"), Some("max-age=60"), "{target}");
     }

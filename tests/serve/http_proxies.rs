@@ -108,8 +108,7 @@ fn the_header_comes_before_tls() {
         let mut stream = connect(encrypted(&logging.server));
         stream.write_all(header).expect("the server reads");
         let mut client = secure_over(stream, &config).expect("a handshake");
-        client.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut client, false).body.len(), 700_001);
+        assert_eq!(ask_on(&mut client, &get("/large.bin", "")).body.len(), 700_001);
     }
     secure(encrypted(&logging.server), &config).expect_err("no header");
     let (clients, failures) = logging.end("proxy_failures");

@@ -183,8 +183,7 @@ fn http_is_redirected_to_https_and_https_is_not() {
     let config = Arc::new(identity.trust(&VERSIONS));
     let mut client = secure(encrypted(&server), &config).expect("a handshake");
     for (target, status) in [("/hello.txt", 200), ("/old/x", 301)] {
-        client.write_all(get(target, "").as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut client, false).status, status);
+        assert_eq!(ask_on(&mut client, &get(target, "")).status, status);
     }
     // A server may only redirect.
     let text = "[server]\nlisten = '127.0.0.1:0'\n[[site]]\nredirect-to-https = 'b.example:8443'\n";
@@ -310,8 +309,7 @@ fn no_password_is_asked_for_without_tls_if_https_is_required() {
     let config = Arc::new(identity.trust(&VERSIONS));
     for (fields, status) in [("", 401), (ANN, 200), (WRONG, 401)] {
         let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        client.write_all(get("/private/", fields).as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut client, false).status, status, "{fields}");
+        assert_eq!(ask_on(&mut client, &get("/private/", fields)).status, status, "{fields}");
     }
 }
 

@@ -54,8 +54,7 @@ fn versions_and_protocols_are_agreed_on() {
         let mut client = secure(encrypted(&server), &config).expect("a handshake");
         assert_eq!(format!("{:?}", client.conn.protocol_version().expect("agreed on")), name);
         assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
-        client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-        assert_eq!(read_response(&mut client, false).body.len(), 36);
+        assert_eq!(ask_on(&mut client, &get("/hello.txt", "")).body.len(), 36);
     }
     for (protocols, agreed) in [(vec![], true), (vec!["h2", "http/1.1"], true), (vec!["h2"], false)]
     {
@@ -85,8 +84,7 @@ fn sessions_are_resumed() {
             let resumed = client.conn.handshake_kind() == Some(HandshakeKind::Resumed);
             assert_eq!(resumed, round > 0, "{version:?}, {round}");
             // Tickets come with the first answer at the latest.
-            client.write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
-            assert_eq!(read_response(&mut client, false).status, 200);
+            assert_eq!(ask_on(&mut client, &get("/hello.txt", "")).status, 200);
             end(&mut client);
             client.read_to_end(&mut Vec::new()).expect("an orderly end");
         }
@@ -179,7 +177,6 @@ fn connections_outlive_their_certificate() {
     reload(&server, "sites, certificates were reloaded");
     secure(address, &Arc::new(identity.trust(&VERSIONS))).expect("the new certificate");
     secure(address, &old).expect_err("the old one is not shown any more");
-    stays.write_all(get("/hello.txt", "").as_bytes()).expect("no reset");
-    assert_eq!(read_response(&mut stays, false).status, 200);
+    assert_eq!(ask_on(&mut stays, &get("/hello.txt", "")).status, 200);
     server.terminate();
 }

@@ -282,7 +282,7 @@ pub(crate) fn statuses(server: &Server, bytes: &str) -> Vec<u16> {
 }
 
 /// Sends a request on a connection that stays, and reads the answer.
-pub(crate) fn ask_on(stream: &mut TcpStream, request: &str) -> Response {
+pub(crate) fn ask_on(stream: &mut (impl Read + Write), request: &str) -> Response {
     stream.write_all(request.as_bytes()).expect("the server reads");
     read_response(stream, request.starts_with("HEAD "))
 }

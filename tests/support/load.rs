@@ -187,17 +187,6 @@ pub(crate) fn interrupted(
     outcome
 }
 
-/// Arguments behind `twinring load`, split at spaces, end the program with 2 and with a message that
-/// holds the second text.
-pub(crate) fn assert_refused(kind: &str, cases: &[(&str, &str)]) {
-    for (arguments, named) in cases {
-        let arguments = format!("load {kind} {arguments}");
-        let (code, _, stderr) = run(&arguments.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(code, Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(named), "{arguments}: {stderr}");
-    }
-}
-
 /// `twinring load http` of one URL with these arguments.
 pub(crate) fn http(engine: &str, target: SocketAddr, arguments: &str) -> Command {
     command(engine, "http", &format!("http://{target}/x"), arguments)

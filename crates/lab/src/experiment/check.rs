@@ -1,6 +1,6 @@
 //! Whether an experiment makes sense. Each message names the key, and the line that it is in.
 
-use super::source::{Check, Source};
+use super::source::Source;
 use super::{
     EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, Subject, UnderTest,
 };
@@ -15,7 +15,7 @@ const MAX_GENERATORS: u32 = 1024;
 /// The longest window and warm-up, which with the limits above bounds every run.
 const MAX_SECONDS: f64 = 300.0;
 
-impl Check<'_> {
+impl Source<'_> {
     fn name(&self, key: &str, name: &str) -> Result<(), LabError> {
         let expected = "1-40 letters, digits, `-`, `_`, `.`";
         self.unless(is_name(name), key, format!("name = \"{name}\""), expected)
@@ -34,12 +34,11 @@ impl Check<'_> {
 
 impl Experiment {
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), LabError> {
-        let check = Check::of(source);
         let found = format!("schema = \"{}\"", self.schema);
-        check.unless(self.schema == EXPERIMENT_SCHEMA, "schema", found, EXPERIMENT_SCHEMA)?;
-        check.name("name", &self.name)?;
-        self.check_pairs(&check)?;
-        check.unless(
+        source.unless(self.schema == EXPERIMENT_SCHEMA, "schema", found, EXPERIMENT_SCHEMA)?;
+        source.name("name", &self.name)?;
+        self.check_pairs(source)?;
+        source.unless(
             self.protocols().next().is_some(),
             "",
             "no cells are left",
@@ -51,30 +50,30 @@ impl Experiment {
                 let own = format!("{protocol}.{key}");
                 if self.has_own_pace(protocol, key) { own } else { key.to_owned() }
             };
-            check.seconds(&own("warmup_s"), warmup_s, 0.0)?;
-            check.seconds(&own("window_s"), window_s, 0.05)?;
+            source.seconds(&own("warmup_s"), warmup_s, 0.0)?;
+            source.seconds(&own("window_s"), window_s, 0.05)?;
         }
         for protocol in self.protocols() {
             if let Some(grid) = self.grid(protocol) {
-                grid.check(protocol, &check)?;
+                grid.check(protocol, source)?;
             }
             let changed = self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
-            check.unless(
+            source.unless(
                 self.under_test(protocol) == UnderTest::Both || !changed,
                 &format!("{protocol}.under_test"),
                 format!("a subject has load_arguments, and [{protocol}] tests the server only"),
                 "under_test = \"both\", or no load_arguments",
             )?;
         }
-        self.check_via(&check)?;
-        check.unless(
+        self.check_via(source)?;
+        source.unless(
             self.workers_most() == 1 || !self.net.kinds().contains(&NetKind::Napi),
             "net",
             "cells with several workers on napi, where one thread of the kernel receives",
             "net = \"lo\" or \"rps\", or workers = [1]",
         )?;
-        self.check_subjects(&check)?;
-        self.check_published(&check)
+        self.check_subjects(source)?;
+        self.check_published(source)
     }
 
     fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
@@ -86,15 +85,15 @@ impl Experiment {
 
     /// Load generators on other machines: whether the load can be divided among them, and nothing is
     /// asked for that is measured on this machine only.
-    fn check_via(&self, check: &Check<'_>) -> Result<(), LabError> {
+    fn check_via(&self, source: &Source<'_>) -> Result<(), LabError> {
         let Some(via) = &self.via else { return Ok(()) };
-        check.unless(
+        source.unless(
             !via.command.is_empty() && (1..=MAX_GENERATORS).contains(&via.generators),
             "via",
             format!("{:?} with {} load generators", via.command, via.generators),
             "a command, and 1 to 1024 load generators",
         )?;
-        check.unless(
+        source.unless(
             (0.5..=60.0).contains(&via.lead_s),
             "via.lead_s",
             format!("lead_s = {}", via.lead_s),
@@ -103,7 +102,7 @@ impl Experiment {
         for cell in self.cells(&[NetKind::Hosts]) {
             let divided = cell.point.divided(via.generators);
             let expected = "a number that each load generator gets an equal part of";
-            check.unless(
+            source.unless(
                 divided.is_ok(),
                 "via.generators",
                 divided.err().unwrap_or_default(),
@@ -112,28 +111,24 @@ impl Experiment {
         }
         let both = self.protocols().any(|it| self.under_test(it) == UnderTest::Both);
         let found = "under_test = \"both\" with load generators on other machines, whose CPU is not measured";
-        check.unless(!both, "via", found, "under_test = \"server\", or --protocol")
+        source.unless(!both, "via", found, "under_test = \"server\", or --protocol")
     }
 
-    fn check_pairs(&self, check: &Check<'_>) -> Result<(), LabError> {
-        check.unless(
-            (1..=MAX_PAIRS).contains(&self.pairs),
-            "pairs",
-            format!("pairs = {}", self.pairs),
-            "1 to 1000 pairs",
-        )?;
-        check.unless(
-            self.spare_pairs <= MAX_PAIRS,
-            "spare_pairs",
-            format!("spare_pairs = {}", self.spare_pairs),
-            "at most 1000 to spare",
-        )
+    fn check_pairs(&self, source: &Source<'_>) -> Result<(), LabError> {
+        for (key, pairs, least, expected) in [
+            ("pairs", self.pairs, 1, "1 to 1000 pairs"),
+            ("spare_pairs", self.spare_pairs, 0, "at most 1000 to spare"),
+        ] {
+            let right = (least..=MAX_PAIRS).contains(&pairs);
+            source.unless(right, key, format!("{key} = {pairs}"), expected)?;
+        }
+        Ok(())
     }
 
-    fn check_subjects(&self, check: &Check<'_>) -> Result<(), LabError> {
+    fn check_subjects(&self, source: &Source<'_>) -> Result<(), LabError> {
         for protocol in self.protocols() {
             let speakers = self.subjects_of(protocol).len();
-            check.unless(
+            source.unless(
                 (1..=MAX_SUBJECTS).contains(&speakers),
                 "subjects",
                 format!("{speakers} subjects that speak {protocol}"),
@@ -141,24 +136,24 @@ impl Experiment {
             )?;
         }
         for index in 0..self.subjects.len() {
-            self.check_subject(check, index)?;
+            self.check_subject(source, index)?;
         }
         Ok(())
     }
 
-    fn check_subject(&self, check: &Check<'_>, index: usize) -> Result<(), LabError> {
+    fn check_subject(&self, source: &Source<'_>, index: usize) -> Result<(), LabError> {
         let subject = &self.subjects[index];
         let key = |field: &str| format!("subjects.{index}.{field}");
         let Subject { name, engine, command, features, arguments, peer, .. } = subject;
         let known = self.subjects[..index].iter().any(|other| other.name == *name);
         let found = format!("two subjects named `{name}`");
-        check.unless(!known, &key("name"), found, "a name of its own for each")?;
-        check.name(&key("name"), name)?;
+        source.unless(!known, &key("name"), found, "a name of its own for each")?;
+        source.name(&key("name"), name)?;
         let engine_known = engine.as_deref().is_none_or(|e| matches!(e, "io_uring" | "epoll"));
         let found = format!("engine = {engine:?}");
-        check.unless(engine_known, &key("engine"), found, "io_uring or epoll")?;
+        source.unless(engine_known, &key("engine"), found, "io_uring or epoll")?;
         let ways = [engine.is_some(), command.is_some(), peer.is_some()];
-        check.unless(
+        source.unless(
             ways.iter().filter(|given| **given).count() == 1
                 && (engine.is_some() || features.is_none())
                 && (command.is_none() || arguments.is_empty()),
@@ -168,24 +163,24 @@ impl Experiment {
             ),
             "one of engine (with features and arguments), peer (with arguments) and command",
         )?;
-        check_peer(check, subject, index)?;
-        check.unless(
+        check_peer(source, subject, index)?;
+        source.unless(
             self.workers_most() == 1 || subject.known_peer().is_none_or(|it| it.has_workers),
             &key("peer"),
             format!("subject `{name}` has one thread, and there are cells with several workers"),
             "an engine, nginx, h2o, or a command with {workers} and {server_cpus}",
         )?;
-        check_listening(check, subject, index)?;
+        check_listening(source, subject, index)?;
         for other in &subject.against {
             let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
             let found = format!("subject `{name}` is to be compared with `{other}`");
-            check.unless(is_other, &key("against"), found, "the name of another subject")?;
+            source.unless(is_other, &key("against"), found, "the name of another subject")?;
         }
         Ok(())
     }
 
-    fn check_published(&self, check: &Check<'_>) -> Result<(), LabError> {
-        check.unless(
+    fn check_published(&self, source: &Source<'_>) -> Result<(), LabError> {
+        source.unless(
             self.published.len() <= MAX_PUBLISHED,
             "published",
             format!("{} published figures", self.published.len()),
@@ -207,13 +202,13 @@ impl Experiment {
                     .all(|it| it.cpu_percent > 0.0 && it.calls.iter().all(of_call));
             let key = format!("published.{index}");
             let found = format!("a figure of {} is not positive", published.source);
-            check.unless(positive, &key, found, "figures above 0, or a note instead of one")?;
+            source.unless(positive, &key, found, "figures above 0, or a note instead of one")?;
             let Some(against) = &published.against else { continue };
             let is_other = |other: &Published| {
                 other.source == published.source && other.program == against.program
             };
             let found = format!("{} is published against {}", published.program, against.program);
-            check.unless(
+            source.unless(
                 self.published.iter().any(is_other) && against.program != published.program,
                 &key,
                 found,
@@ -224,23 +219,23 @@ impl Experiment {
     }
 }
 
-fn check_peer(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
+fn check_peer(source: &Source<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let key = |field: &str| format!("subjects.{index}.{field}");
     let Subject { peer, protocol, .. } = subject;
     let Some(peer) = peer else { return Ok(()) };
     let found = format!("peer = \"{peer}\"");
     let is_known = subject.known_peer().is_some();
-    check.unless(is_known, &key("peer"), found, &format!("one of {}", Peer::names()))?;
+    source.unless(is_known, &key("peer"), found, &format!("one of {}", Peer::names()))?;
     let own = subject.own_protocol();
     let right = protocol.is_none() || *protocol == own;
     let found = format!("peer `{peer}` does not speak it");
-    check.unless(right, &key("protocol"), found, "no protocol: a peer speaks one only")
+    source.unless(right, &key("protocol"), found, "no protocol: a peer speaks one only")
 }
 
-fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
+fn check_listening(source: &Source<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let Some(command) = &subject.command else { return Ok(()) };
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
-    check.unless(
+    source.unless(
         command.iter().any(listens),
         &format!("subjects.{index}.command"),
         format!("the command of `{}` has no {{addr}}", subject.name),

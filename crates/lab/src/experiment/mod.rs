@@ -19,13 +19,11 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::Pin;
 use crate::error::{LabError, from_value};
 
-use source::Source;
-
 pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
 pub use overrides::Overrides;
 pub use published::{Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams};
-pub(crate) use source::Check;
+pub(crate) use source::Source;
 pub use subject::{Ready, Subject};
 
 pub use crate::workload::{Arrivals, Axis, Cell, Grid, Point, Protocol, Slo, UnderTest};

@@ -1,6 +1,5 @@
 //! Where something stands in the text of an experiment, for messages.
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::LabError;
@@ -9,12 +8,13 @@ pub(crate) struct Source<'a> {
     name: &'a str,
     text: &'a str,
     /// The text with the place of each value; nothing if it is no TOML, or no file at all.
-    table: Option<Spanned<DeTable<'a>>>,
+    table: Option<DeValue<'a>>,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn of_file(name: &'a str, text: &'a str) -> Source<'a> {
-        Source { name, text, table: DeTable::parse(text).ok() }
+        let table = DeTable::parse(text).ok().map(|table| DeValue::Table(table.into_inner()));
+        Source { name, text, table }
     }
 
     pub(super) fn named(name: &'a str) -> Source<'a> {
@@ -31,43 +31,25 @@ impl<'a> Source<'a> {
     /// File and line of `key`, for example `tcp.connections` or `subjects.2.name`; if it is not
     /// there, those of the table that lacks it.
     pub(super) fn at(&self, key: &str) -> String {
-        let Some(table) = &self.table else { return self.name.to_owned() };
-        let mut steps = key.split('.');
-        let mut offset = None;
-        let mut inside = steps.next().and_then(|step| table.get_ref().get_key_value(step));
-        let mut value: Option<&Spanned<DeValue<'_>>> = None;
-        if let Some((key, found)) = inside.take() {
-            offset = Some(key.span().start);
-            value = Some(found);
-        }
-        for step in steps {
-            value = match value.map(Spanned::get_ref) {
-                Some(DeValue::Table(table)) => table.get_key_value(step).map(|(key, found)| {
-                    offset = Some(key.span().start);
-                    found
-                }),
+        let (mut value, mut offset) = (self.table.as_ref(), None);
+        for step in key.split('.') {
+            let found = match value {
+                Some(DeValue::Table(table)) => {
+                    table.get_key_value(step).map(|(key, found)| (key.span(), found))
+                }
                 Some(DeValue::Array(array)) => {
                     let found = step.parse().ok().and_then(|index: usize| array.get(index));
-                    offset = found.map(|found| found.span().start).or(offset);
-                    found
+                    found.map(|found| (found.span(), found))
                 }
                 _ => None,
             };
+            offset = found.as_ref().map(|(span, _)| span.start).or(offset);
+            value = found.map(|(_, found)| found.get_ref());
         }
         self.at_offset(offset)
     }
-}
 
-/// Refuses with where it is, what was found, and what was expected.
-pub(crate) struct Check<'a> {
-    source: &'a Source<'a>,
-}
-
-impl<'a> Check<'a> {
-    pub(super) fn of(source: &'a Source<'a>) -> Check<'a> {
-        Check { source }
-    }
-
+    /// Refuses with where it is, what was found, and what was expected.
     pub(crate) fn unless(
         &self,
         right: bool,
@@ -79,7 +61,7 @@ impl<'a> Check<'a> {
             return Ok(());
         }
         Err(LabError::BadExperiment {
-            place: self.source.at(key),
+            place: self.at(key),
             problem: found.to_string(),
             expected: expected.to_owned(),
         })

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Axis, AxisSpec, Point, Protocol, axes_of};
 use crate::error::LabError;
-use crate::experiment::Check;
+use crate::experiment::Source;
 
 const POINTS_MAX: usize = 64;
 
@@ -152,12 +152,12 @@ impl Grid {
         self.load.iter().any(|word| word.contains("{engine}"))
     }
 
-    pub(crate) fn check(&self, protocol: Protocol, check: &Check<'_>) -> Result<(), LabError> {
+    pub(crate) fn check(&self, protocol: Protocol, source: &Source<'_>) -> Result<(), LabError> {
         let at = |key: &str| format!("{protocol}.{key}");
         let known: Vec<&str> = axes_of(protocol).iter().map(|spec| spec.key).collect();
         for key in self.axes.keys() {
             let is_known = known.contains(&key.as_str());
-            check.unless(
+            source.unless(
                 is_known,
                 &at(key),
                 format!("`{key}` in [{protocol}]"),
@@ -166,7 +166,7 @@ impl Grid {
         }
         for spec in axes_of(protocol) {
             let (values, [least, most]) = (self.values(spec), spec.bounds);
-            check.unless(
+            source.unless(
                 (1..=POINTS_MAX).contains(&values.len())
                     && values.iter().all(|value| (least..=most).contains(value)),
                 &at(spec.key),
@@ -177,17 +177,17 @@ impl Grid {
         for point in self.points(protocol) {
             let both = point.rate_per_s() > 0 && point.load_percent() > 0;
             let found = "both rate_per_s and load_percent";
-            check.unless(!both, &at("load_percent"), found, "one of them: both give a rate")?;
+            source.unless(!both, &at("load_percent"), found, "one of them: both give a rate")?;
             let per_request = point.on(Axis::Keepalive) == Some(0);
             let deep = point.get(Axis::Depth) > 1 || point.is(Axis::Http2);
             let found = "a connection for each request with depth > 1 or HTTP/2";
-            check.unless(!(per_request && deep), &at("keepalive"), found, "keepalive = [true]")?;
+            source.unless(!(per_request && deep), &at("keepalive"), found, "keepalive = [true]")?;
             let set = u64::from(point.get(Axis::Files)) * u64::from(point.get(Axis::Bytes));
             let found = format!("{set} bytes in files of one size");
-            check.unless(set <= SET_BYTES_MAX, &at("files"), found, "at most 4 GiB")?;
+            source.unless(set <= SET_BYTES_MAX, &at("files"), found, "at most 4 GiB")?;
         }
         let Slo { missing_ratio, latency_us_p99, lateness_us_p99_9 } = self.slo;
-        check.unless(
+        source.unless(
             missing_ratio.is_none_or(|it| (0.0..=1.0).contains(&it))
                 && [latency_us_p99, lateness_us_p99_9].into_iter().flatten().all(|it| it > 0.0),
             &at("slo"),
@@ -195,13 +195,13 @@ impl Grid {
             "missing_ratio from 0 to 1 and times above 0",
         )?;
         let target = if protocol == Protocol::Http { "{urls}" } else { "{addr}" };
-        check.unless(
+        source.unless(
             self.load.is_empty() || self.load.iter().any(|word| word.contains(target)),
             &at("load"),
             format!("the load's command has no {target}"),
             &format!("a program and arguments, with {target} where the server's address goes"),
         )?;
-        check.unless(
+        source.unless(
             self.under_test == UnderTest::Both || !self.follows_subject(),
             &at("load"),
             format!("the load of [{protocol}] depends on the subject"),

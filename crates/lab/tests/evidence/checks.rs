@@ -33,52 +33,48 @@ fn flaws() -> Vec<Flaw> {
             ("/loads/0/schedule_lag_us", json!({"p50": 1.0, "p99": lag_us, "max": 3000.0})),
         ]
     };
-    use Effect::{Excluded, Note, Void};
+    use {Check::*, Effect::*};
     vec![
-        (Check::ServerRuns, Void, failed("server_not_ready")),
-        (Check::ServerRuns, Void, failed("server_died")),
-        (Check::ServerRuns, Void, failed("server_did_not_stop")),
-        (Check::LoadRuns, Void, failed("client_failed")),
-        (Check::LoadRuns, Excluded, failed("no_accounting")),
+        (ServerRuns, Void, failed("server_not_ready")),
+        (ServerRuns, Void, failed("server_died")),
+        (ServerRuns, Void, failed("server_did_not_stop")),
+        (LoadRuns, Void, failed("client_failed")),
+        (LoadRuns, Excluded, failed("no_accounting")),
         (
-            Check::Network,
+            Network,
             Void,
             counts(
                 json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0}),
             ),
         ),
-        (Check::Result, Void, failed("bad_line")),
-        (Check::Result, Void, vec![("/loads/0/requests/per_second", json!(5.0))]),
-        (Check::Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
-        (Check::Result, Void, vec![("/loads/0/window/seconds", json!(1.9))]),
-        (Check::Load, Void, vec![("/loads/0/settings/connections", json!(64))]),
-        (Check::Load, Void, [open(1.0), vec![("/loads/0/requests/due", json!(150_000))]].concat()),
-        (Check::Bytes, Void, vec![("/loads/0/errors/mismatch", json!(1))]),
-        (Check::Errors, Void, vec![("/loads/0/errors/reset", json!(1))]),
+        (Result, Void, failed("bad_line")),
+        (Result, Void, vec![("/loads/0/requests/per_second", json!(5.0))]),
+        (Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
+        (Result, Void, vec![("/loads/0/window/seconds", json!(1.9))]),
+        (Load, Void, vec![("/loads/0/settings/connections", json!(64))]),
+        (Load, Void, [open(1.0), vec![("/loads/0/requests/due", json!(150_000))]].concat()),
+        (Bytes, Void, vec![("/loads/0/errors/mismatch", json!(1))]),
+        (Errors, Void, vec![("/loads/0/errors/reset", json!(1))]),
         // python3 -m http.server was said to leave connections unserved.
-        (Check::Admission, Void, vec![("/loads/0/connections/reconnects", json!(1_000_000_000))]),
-        (Check::Admission, Void, vec![("/loads/0/connections/served_at_once_max", json!(64))]),
-        (Check::Balance, Void, vec![("/loads/0/whole_run/abandoned", json!(1))]),
+        (Admission, Void, vec![("/loads/0/connections/reconnects", json!(1_000_000_000))]),
+        (Admission, Void, vec![("/loads/0/connections/served_at_once_max", json!(64))]),
+        (Balance, Void, vec![("/loads/0/whole_run/abandoned", json!(1))]),
         // Their sum overflowed, which ended a debug build.
         (
-            Check::Balance,
+            Balance,
             Void,
             vec![
                 ("/loads/0/whole_run/answered", json!(u64::MAX)),
                 ("/loads/0/whole_run/failed", json!(u64::MAX)),
             ],
         ),
-        (
-            Check::Answers,
-            Void,
-            vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))],
-        ),
-        (Check::Stalled, Void, vec![("/loads/0/connections/min_answered", json!(0))]),
-        (Check::Stalled, Void, vec![("/loads/0/requests/oldest_in_flight_us", json!(600_000.0))]),
-        (Check::LittlesLaw, Void, vec![("/loads/0/latency_us/mean", json!(700.0))]),
-        (Check::Schedule, Excluded, open(2000.0)),
-        (Check::Packets, Note, counts(json!({"tcp_retransmits": 11, "device_drops": 8}))),
-        (Check::Verified, Note, vec![("/loads/0/settings/verify", json!(false))]),
+        (Answers, Void, vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))]),
+        (Stalled, Void, vec![("/loads/0/connections/min_answered", json!(0))]),
+        (Stalled, Void, vec![("/loads/0/requests/oldest_in_flight_us", json!(600_000.0))]),
+        (LittlesLaw, Void, vec![("/loads/0/latency_us/mean", json!(700.0))]),
+        (Schedule, Excluded, open(2000.0)),
+        (Packets, Note, counts(json!({"tcp_retransmits": 11, "device_drops": 8}))),
+        (Verified, Note, vec![("/loads/0/settings/verify", json!(false))]),
     ]
 }
 
@@ -109,7 +105,7 @@ fn every_check_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
 
 /// Flaws of measured runs of UDP and of HTTP.
 fn datagrams_and_files_are_checked_as_well() {
-    use Effect::{Excluded, Note, Void};
+    use {Check::*, Effect::*};
     let load = |pointer: &str, value: Value| vec![(format!("/loads/0/{pointer}"), value)];
     let unanswered = || {
         let none = ["received", "received_per_second", "sent_per_second"]
@@ -122,23 +118,23 @@ fn datagrams_and_files_are_checked_as_well() {
     let kernel_drops = "/server_final/service_counters/kernel_drops".to_owned();
     let refused = json!([{"what": "client_failed", "why": "no packet came back"}]);
     for (number, of, expected, changes) in [
-        (UDP, Check::Bytes, Some(Void), load("packets/mismatched", json!(1))),
-        (UDP, Check::Errors, Some(Void), load("errors/receive", json!(1))),
-        (UDP, Check::Errors, Some(Void), load("errors/icmp_refused", json!(1))),
-        (UDP, Check::Admission, Some(Void), load("streams/opened", json!(9))),
-        (UDP, Check::Balance, Some(Void), load("packets/refused", json!(1))),
-        (UDP, Check::Balance, Some(Void), load("packets/lost", json!(3))),
-        (UDP, Check::Result, Some(Void), load("round_trip_us/p99", json!(20_000.0))),
-        (UDP, Check::Result, Some(Void), load("send_lateness_us/p99_9", json!(500.0))),
-        (UDP, Check::Result, Some(Void), load("packets/received", json!(99))),
-        (UDP, Check::Result, Some(Void), load("loss_ratio", json!(0.5))),
-        (UDP, Check::Result, Some(Void), load("kernel_drops", Value::Null)),
-        (UDP, Check::Load, Some(Void), load("settings/packets_per_s", json!(25.0))),
+        (UDP, Bytes, Some(Void), load("packets/mismatched", json!(1))),
+        (UDP, Errors, Some(Void), load("errors/receive", json!(1))),
+        (UDP, Errors, Some(Void), load("errors/icmp_refused", json!(1))),
+        (UDP, Admission, Some(Void), load("streams/opened", json!(9))),
+        (UDP, Balance, Some(Void), load("packets/refused", json!(1))),
+        (UDP, Balance, Some(Void), load("packets/lost", json!(3))),
+        (UDP, Result, Some(Void), load("round_trip_us/p99", json!(20_000.0))),
+        (UDP, Result, Some(Void), load("send_lateness_us/p99_9", json!(500.0))),
+        (UDP, Result, Some(Void), load("packets/received", json!(99))),
+        (UDP, Result, Some(Void), load("loss_ratio", json!(0.5))),
+        (UDP, Result, Some(Void), load("kernel_drops", Value::Null)),
+        (UDP, Load, Some(Void), load("settings/packets_per_s", json!(25.0))),
         // It leaves out every other packet of its schedule, and says that no more were due.
-        (UDP, Check::Load, Some(Void), load("packets/due", json!(50))),
+        (UDP, Load, Some(Void), load("packets/due", json!(50))),
         (
             UDP,
-            Check::Stalled,
+            Stalled,
             Some(Note),
             [
                 load("streams/answered", json!(9)),
@@ -146,38 +142,28 @@ fn datagrams_and_files_are_checked_as_well() {
             ]
             .concat(),
         ),
-        (UDP, Check::Packets, Some(Note), load("kernel_drops", json!(5))),
-        (UDP, Check::Packets, Some(Note), vec![(kernel_drops, json!(5))]),
-        (UDP, Check::Verified, Some(Note), load("packets/foreign", json!(3))),
-        (UDP, Check::Verified, Some(Note), load("settings/verify", json!(false))),
+        (UDP, Packets, Some(Note), load("kernel_drops", json!(5))),
+        (UDP, Packets, Some(Note), vec![(kernel_drops, json!(5))]),
+        (UDP, Verified, Some(Note), load("packets/foreign", json!(3))),
+        (UDP, Verified, Some(Note), load("settings/verify", json!(false))),
         // The worst of losses was taken for a broken measurement, and the cell was void.
-        (UDP, Check::Answers, Some(Note), unanswered()),
-        (
-            UDP,
-            Check::LoadRuns,
-            None,
-            [unanswered(), vec![("/failures".to_owned(), refused)]].concat(),
-        ),
-        (HTTP, Check::Bytes, Some(Void), load("errors/status", json!(4))),
-        (HTTP, Check::Bytes, Some(Void), load("errors/length", json!(4))),
-        (HTTP, Check::Bytes, Some(Void), load("errors/hash", json!(4))),
-        (HTTP, Check::Bytes, Some(Void), load("errors/malformed", json!(4))),
-        (HTTP, Check::Bytes, Some(Void), load("bytes/bodies", json!(1_489_535))),
-        (HTTP, Check::Errors, Some(Void), load("errors/closed_early", json!(1))),
-        (HTTP, Check::Load, Some(Void), load("settings/keepalive", json!(false))),
-        (HTTP, Check::Load, Some(Void), load("settings/pipeline", json!(2))),
-        (HTTP, Check::Load, Some(Void), load("settings/urls", json!(2))),
-        (HTTP, Check::Admission, Some(Void), load("connections/served_at_once_max", json!(1))),
-        (
-            HTTP,
-            Check::Admission,
-            Some(Excluded),
-            taken(load("connections/served_at_once_max", json!(1))),
-        ),
-        (HTTP, Check::Balance, Some(Void), load("whole_run/answered", json!(15_484))),
-        (HTTP, Check::Stalled, Some(Void), load("connections/min_answered", json!(0))),
-        (HTTP, Check::LittlesLaw, Some(Void), load("latency_us/mean", json!(17.0))),
-        (HTTP, Check::Verified, Some(Note), load("settings/verify_body", Value::Null)),
+        (UDP, Answers, Some(Note), unanswered()),
+        (UDP, LoadRuns, None, [unanswered(), vec![("/failures".to_owned(), refused)]].concat()),
+        (HTTP, Bytes, Some(Void), load("errors/status", json!(4))),
+        (HTTP, Bytes, Some(Void), load("errors/length", json!(4))),
+        (HTTP, Bytes, Some(Void), load("errors/hash", json!(4))),
+        (HTTP, Bytes, Some(Void), load("errors/malformed", json!(4))),
+        (HTTP, Bytes, Some(Void), load("bytes/bodies", json!(1_489_535))),
+        (HTTP, Errors, Some(Void), load("errors/closed_early", json!(1))),
+        (HTTP, Load, Some(Void), load("settings/keepalive", json!(false))),
+        (HTTP, Load, Some(Void), load("settings/pipeline", json!(2))),
+        (HTTP, Load, Some(Void), load("settings/urls", json!(2))),
+        (HTTP, Admission, Some(Void), load("connections/served_at_once_max", json!(1))),
+        (HTTP, Admission, Some(Excluded), taken(load("connections/served_at_once_max", json!(1)))),
+        (HTTP, Balance, Some(Void), load("whole_run/answered", json!(15_484))),
+        (HTTP, Stalled, Some(Void), load("connections/min_answered", json!(0))),
+        (HTTP, LittlesLaw, Some(Void), load("latency_us/mean", json!(17.0))),
+        (HTTP, Verified, Some(Note), load("settings/verify_body", Value::Null)),
     ] {
         assert_eq!(check(&read(stored_run(number))), []);
         let mut made = stored_run(number);
@@ -223,20 +209,21 @@ fn a_foreign_server_may_end_badly() {
 
 /// A check allows for the time that others had the CPUs, and for no more.
 fn the_time_that_others_took_is_in_the_tolerance_of_each_check() {
+    use {Check::*, Effect::*};
     for (of, taken_s, expected) in [
         // 600 ms are 100 ms more than a request may wait in a window of 2 s.
-        (Check::Stalled, 0.09, Some(Effect::Void)),
-        (Check::Stalled, 0.11, None),
+        (Stalled, 0.09, Some(Void)),
+        (Stalled, 0.11, None),
         // 70 of 100 requests were in flight, and 89 is the least.
-        (Check::LittlesLaw, 0.3, Some(Effect::Void)),
-        (Check::LittlesLaw, 0.5, None),
-        (Check::Schedule, 0.0005, Some(Effect::Excluded)),
-        (Check::Schedule, 0.0011, None),
-        (Check::Admission, 1.4, Some(Effect::Void)),
-        (Check::Admission, 1.6, Some(Effect::Excluded)),
-        (Check::Answers, 1.4, Some(Effect::Void)),
-        (Check::Answers, 1.6, Some(Effect::Excluded)),
-        (Check::Bytes, 1.9, Some(Effect::Void)),
+        (LittlesLaw, 0.3, Some(Void)),
+        (LittlesLaw, 0.5, None),
+        (Schedule, 0.0005, Some(Excluded)),
+        (Schedule, 0.0011, None),
+        (Admission, 1.4, Some(Void)),
+        (Admission, 1.6, Some(Excluded)),
+        (Answers, 1.4, Some(Void)),
+        (Answers, 1.6, Some(Excluded)),
+        (Bytes, 1.9, Some(Void)),
     ] {
         let (_, _, changes) = flaws().into_iter().rfind(|(check, ..)| *check == of).unwrap();
         let mut made = record(0, 0, "io_uring", 1.6);
