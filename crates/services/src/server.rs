@@ -12,8 +12,8 @@ pub use meters::{Meters, Reading, ServiceCounters};
 pub(crate) use admission::{
     AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
 };
-pub(crate) use connections::{Connections, Ending, Limit, Open, Tracked, Tracking};
-pub(crate) use meters::{Count, Metering, WorkerCounters};
+pub(crate) use connections::{Activity, Connections, Ending, Limit, Open, Tracked, Tracking};
+pub(crate) use meters::{Count, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
 use std::fmt;
@@ -41,17 +41,13 @@ pub enum Stage {
     Draining,
 }
 
-/// What the workers of a service share with other threads.
+/// The stage, for all threads.
 #[derive(Debug, Default)]
 pub(crate) struct SharedStage(AtomicU8);
 
 impl SharedStage {
-    fn ready(&self) {
-        self.0.fetch_max(Stage::Ready as u8, Ordering::AcqRel);
-    }
-
-    pub(crate) fn begin_drain(&self) {
-        self.0.fetch_max(Stage::Draining as u8, Ordering::AcqRel);
+    pub(crate) fn advance(&self, to: Stage) {
+        self.0.fetch_max(to as u8, Ordering::AcqRel);
     }
 
     pub(crate) fn get(&self) -> Stage {
@@ -87,6 +83,9 @@ pub trait Service: Sized {
 
     /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
     fn run(server: &Server<Self>, worker: usize, sockets: Vec<Self::Socket>) -> Running<'_>;
+
+    /// The work of a worker, without its CPU time.
+    fn reading(&self, worker: usize) -> Reading;
 }
 
 impl<S: Service> fmt::Debug for Server<S> {
@@ -135,11 +134,6 @@ impl<S: Service> Server<S> {
         self.meters.clone()
     }
 
-    /// Reads a worker when the result is dropped.
-    pub(crate) fn meter<W: Fn() -> Reading>(&self, worker: usize, work: W) -> Metering<W> {
-        Metering { meters: self.meters.clone(), worker, work }
-    }
-
     /// The addresses it listens on, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -151,7 +145,7 @@ impl<S: Service> Server<S> {
 
     pub(crate) fn worker_is_ready(&self) {
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.stage.ready();
+            self.stage.advance(Stage::Ready);
             (self.on_ready)();
         }
     }
@@ -170,6 +164,7 @@ impl<S: Service> Server<S> {
             std::mem::take(&mut sockets[worker])
         };
         let outcome = S::run(&self, worker, sockets).await;
+        self.meters.keep(worker, self.service.reading(worker));
         if outcome.is_err() {
             self.handle.shutdown();
         }
@@ -244,7 +239,7 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
             async move {
                 let start = |stream| service.start(stream, &of_listener);
                 let at_shutdown = || {
-                    stage.begin_drain();
+                    stage.advance(Stage::Draining);
                     service.begin_drain();
                 };
                 accept(&listener, start, at_shutdown).await

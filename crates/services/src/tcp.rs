@@ -1,9 +1,11 @@
 //! A TCP service on all workers: the function that serves each connection, its limits, and one connection.
 
 use crate::server::{
-    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Open, Refused,
-    Running, Server, Service, ServiceCounters, Tracked, Tracking, WorkerCounters, WorkerService,
+    AllowList, ConnectionLimiter, Connections, Count, DRAIN_SWEEP, Ending, Limit, Listener, Open,
+    Reading, Refused, Running, Server, Service, ServiceCounters, Tracked, Tracking, WorkerService,
+    sum,
 };
+use serde::Serialize;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -107,7 +109,7 @@ impl TcpService {
     /// A reader of the counters that outlives the service and works on any thread.
     pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
         let counters = self.service.counters.clone();
-        move || ServiceCounters::sum(counters.iter().map(|worker| &**worker))
+        move || sum(counters.iter().map(|worker| &**worker))
     }
 }
 
@@ -125,11 +127,32 @@ impl Service for Tcp {
                 counters: Arc::clone(&counters[worker]),
                 connections: Connections::new(),
             });
-            let counters = Arc::clone(&counters[worker]);
-            let _metering = server.meter(worker, move || counters.reading());
             server.serve(listeners, &part).await
         })
     }
+
+    /// The service sees no messages: a unit is a received byte.
+    fn reading(&self, worker: usize) -> Reading {
+        let counters = &self.counters[worker];
+        let units = counters.received_bytes.get();
+        let bytes = units + counters.sent_bytes.get();
+        Reading { units, bytes, connections: counters.accepted.get(), ..Reading::default() }
+    }
+}
+
+/// Counters of a worker, which docs/json.md explains.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct WorkerCounters {
+    closed: Count,
+    accepted: Count,
+    refused: Count,
+    refused_of_address: Count,
+    not_allowed: Count,
+    reset: Count,
+    idle_closed: Count,
+    cut: Count,
+    received_bytes: Count,
+    sent_bytes: Count,
 }
 
 struct Worker {

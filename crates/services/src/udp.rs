@@ -18,23 +18,28 @@ mod reflector;
 pub use crate::rate::SOURCES_MAX;
 pub use reflector::UdpCounters;
 
-use crate::server::{AllowList, Reading, Running, Server, Service, end_vital, spawn_vital};
-use reflector::{Port, WorkerStats, read, reflect};
+use crate::server::{
+    Activity, AllowList, Reading, Running, Server, Service, Stage, end_vital, spawn_vital,
+};
+use reflector::{Port, reflect};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::net::Granted;
 use twinring::{
     Handle, UdpSocket,
     net::{BoundUdp, UdpOptions},
-    shutdown_requested,
+    shutdown_requested, sleep,
 };
 
 /// The longest configurable drain.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How long after a datagram the counters of a worker are published.
+const PUBLISHED_AFTER: Duration = Duration::from_millis(100);
 
 /// How the reflector behaves.
 #[derive(Clone, Debug)]
@@ -59,7 +64,8 @@ pub type UdpService = Server<Udp>;
 pub struct Udp {
     settings: UdpSettings,
     granted: Granted,
-    stats: Vec<Arc<WorkerStats>>,
+    /// Of each worker, as it published them.
+    counters: Vec<Arc<Mutex<UdpCounters>>>,
 }
 
 impl UdpService {
@@ -89,8 +95,8 @@ impl UdpService {
         let granted = all.iter().flatten().next().map(BoundUdp::granted);
         let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
         let granted = granted.ok_or_else(no_address)?;
-        let stats = (0..workers).map(|_| WorkerStats::new()).collect();
-        let mut server = Server::new(Udp { settings, granted, stats }, workers, handle);
+        let counters = (0..workers).map(|_| Arc::default()).collect();
+        let mut server = Server::new(Udp { settings, granted, counters }, workers, handle);
         for bound in all {
             server.add(bound.first().map(BoundUdp::local_addr), bound);
         }
@@ -102,11 +108,19 @@ impl UdpService {
         self.service.granted
     }
 
-    /// A reader of the counters that outlives the service and works on any thread but a worker's.
+    /// A reader of the counters, as they were a moment ago. It outlives the service and works on any thread.
     pub fn counters(&self) -> impl Fn() -> UdpCounters + Send + Sync + 'static {
-        let workers = self.service.stats.clone();
-        move || read(&workers)
+        let workers = self.service.counters.clone();
+        move || {
+            let mut sum = UdpCounters::default();
+            workers.iter().for_each(|worker| sum.merge(&published(worker)));
+            sum
+        }
     }
+}
+
+fn published(worker: &Mutex<UdpCounters>) -> MutexGuard<'_, UdpCounters> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Service for Udp {
@@ -115,19 +129,27 @@ impl Service for Udp {
     fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> Running<'_> {
         Box::pin(reflect_all(server, worker, sockets))
     }
+
+    /// The datagrams that a worker answered.
+    fn reading(&self, worker: usize) -> Reading {
+        let counters = *published(&self.counters[worker]);
+        let bytes = counters.received_bytes + counters.sent_bytes;
+        Reading { units: counters.sockets.sent, bytes, ..Reading::default() }
+    }
 }
 
 async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
     let settings = &server.service.settings;
     let own: Rc<[SocketAddr]> = server.addresses().into();
+    let activity: Rc<Activity> = Rc::default();
     let port = |bound| {
         let socket = UdpSocket::from_bound(bound)?;
-        Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
+        Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings, Rc::clone(&activity))))
     };
     let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-    let worker_stats = Arc::clone(&server.service.stats[worker]);
-    let stats = Stats { ports: Rc::clone(&ports), worker: worker_stats };
-    let answering = spawn_vital(server.handle(), stats.answer());
+    let shared = Arc::clone(&server.service.counters[worker]);
+    let publisher = Publisher { ports: Rc::clone(&ports), shared };
+    let publishing = spawn_vital(server.handle(), publisher.run(activity));
     let reflecting: Vec<_> = ports
         .iter()
         .map(|port| {
@@ -135,57 +157,48 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
             spawn_vital(server.handle(), async move { reflect(&port).await })
         })
         .collect();
-    let metered = Rc::clone(&ports);
-    let _metering = server.meter(worker, move || reading(&metered));
     server.worker_is_ready();
     shutdown_requested().await;
-    server.stage.begin_drain();
+    server.stage.advance(Stage::Draining);
     let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
     ports.iter().for_each(|port| port.drain(deadline));
     let mut outcome = Ok(());
     for task in reflecting {
         outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
     }
-    outcome.and(end_vital(answering).await)
+    outcome.and(end_vital(publishing).await)
 }
 
-fn sum(ports: &[Rc<Port>]) -> UdpCounters {
-    let mut sum = UdpCounters::default();
-    ports.iter().for_each(|port| sum.merge(&port.counters()));
-    sum
-}
-
-/// The work of a worker: the datagrams that it answered.
-fn reading(ports: &[Rc<Port>]) -> Reading {
-    let counters = sum(ports);
-    let bytes = counters.received_bytes + counters.sent_bytes;
-    Reading { units: counters.sockets.sent, bytes, ..Reading::default() }
-}
-
-/// Replies to requests for the counters of one worker, and stores the final ones when the worker
-/// ends, also by a panic.
-struct Stats {
+/// Publishes the counters of a worker a moment after something has changed, and the final ones when the worker ends,
+/// also by a panic. Counting itself therefore needs no atomics, an idle worker sleeps, and what only the worker can
+/// read, the kernel's drops, is there too.
+struct Publisher {
     ports: Rc<[Rc<Port>]>,
-    worker: Arc<WorkerStats>,
+    shared: Arc<Mutex<UdpCounters>>,
 }
 
-impl Stats {
-    async fn answer(self) -> io::Result<Infallible> {
-        let mut requests = self.worker.take_requests();
-        while let Some(requests) = &mut requests
-            && let Some(reply) = requests.recv().await
-        {
-            let counters = sum(&self.ports);
-            self.worker.keep(counters);
-            // Fails if nobody waits for it any more.
-            let _late = reply.try_send(counters);
+impl Publisher {
+    async fn run(self, activity: Rc<Activity>) -> io::Result<Infallible> {
+        loop {
+            activity.wait().await;
+            sleep(PUBLISHED_AFTER).await;
+            activity.forget();
+            if self.publish().waiting > 0 {
+                activity.note();
+            }
         }
-        Err(io::Error::other("a worker was started twice"))
+    }
+
+    fn publish(&self) -> UdpCounters {
+        let mut sum = UdpCounters::default();
+        self.ports.iter().for_each(|port| sum.merge(&port.counters()));
+        *published(&self.shared) = sum;
+        sum
     }
 }
 
-impl Drop for Stats {
+impl Drop for Publisher {
     fn drop(&mut self) {
-        self.worker.keep(sum(&self.ports));
+        self.publish();
     }
 }

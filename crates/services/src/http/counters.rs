@@ -2,134 +2,50 @@
 
 use super::Status;
 use super::hosts::Sites;
-use crate::server::{Count, Reading};
+use crate::server::Count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The counters of the service, each with the metric that shows it and its label there; none for those that metrics
-/// derive others from.
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $name:ident = $metric:literal $label:literal,)*) => {
-        #[derive(Debug, Default)]
-        pub(super) struct WorkerCounters {
-            $(pub(super) $name: Count,)*
-        }
-
-        impl WorkerCounters {
-            /// Metric, label, description and value of each.
-            fn shown(&self) -> impl Iterator<Item = Shown> {
-                let all = [$(Shown {
-                    metric: $metric,
-                    label: $label,
-                    help: concat!($($doc,)*),
-                    value: self.$name.get(),
-                },)*];
-                all.into_iter().filter(|shown| !shown.metric.is_empty())
-            }
-        }
-
-        /// Counters of the service, summed over its workers, at one moment.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-        pub struct HttpCounters {
-            /// Connections that are open: `accepted - closed`.
-            pub open: u64,
-            /// Lines written to the access log.
-            pub log_lines: u64,
-            /// Lines that were not, because the log fell behind or could not be written.
-            pub log_dropped: u64,
-            $($(#[doc = $doc])* pub $name: u64,)*
-        }
-
-        impl HttpCounters {
-            fn add(&mut self, worker: &WorkerCounters) {
-                $(self.$name += worker.$name.get();)*
-            }
-        }
-    };
-}
-
-counters! {
-    /// Connections that are closed. Read before `accepted`, which it therefore never exceeds.
-    closed = "" "",
-    /// Connections that were accepted and served.
-    accepted = "connections_accepted_total" "",
-    /// Connections accepted and closed immediately because of the maximum.
-    refused = "connections_refused_total" "limit=\"connections\"",
-    /// The same, because of the maximum per address.
-    refused_of_address = "connections_refused_total" "limit=\"connections_per_address\"",
-    /// Connections that ended with an error: the peer reset them or became unreachable.
-    reset = "connections_ended_early_total" "reason=\"reset\"",
-    /// TLS handshakes that were completed.
-    tls_handshakes = "" "",
-    /// Handshakes that resumed an earlier session.
-    tls_resumed = "tls_handshakes_total" "resumed=\"true\"",
-    /// Connections that did not speak TLS, or nothing that both ends support.
-    tls_failures = "connections_ended_early_total" "reason=\"tls_failure\"",
-    /// Connections that the peer ended without close_notify.
-    tls_truncated = "connections_ended_early_total" "reason=\"tls_truncated\"",
-    /// Connections of proxies that did not begin with a header of the PROXY protocol.
-    proxy_failures = "connections_ended_early_total" "reason=\"proxy_header\"",
-    /// Connections reset because the handshake was not done in time.
-    handshake_timeouts = "connections_ended_early_total" "reason=\"handshake_timeout\"",
-    /// Connections that spoke HTTP/2.
-    http2_connections = "http2_connections_total" "",
-    /// Connections ended because their requests were a flood: mostly reset before their answers, or
-    /// in frames without content.
-    http2_floods = "connections_ended_early_total" "reason=\"http2_flood\"",
-    /// Connections closed between two requests, after the idle timeout.
-    idle_closed = "connections_ended_early_total" "reason=\"idle_timeout\"",
-    /// Connections closed because the head of a request did not arrive in time.
-    header_timeouts = "connections_ended_early_total" "reason=\"header_timeout\"",
-    /// The same for its body.
-    body_timeouts = "connections_ended_early_total" "reason=\"body_timeout\"",
-    /// Connections reset because the peer did not read an answer.
-    send_timeouts = "connections_ended_early_total" "reason=\"send_timeout\"",
-    /// Connections cut at the drain timeout, with work unfinished.
-    cut = "connections_ended_early_total" "reason=\"drain_timeout\"",
-    /// Answers broken off because the file was changed.
-    broken_off = "connections_ended_early_total" "reason=\"file_changed\"",
-    /// Requests that were answered, with any status.
-    requests = "" "",
-    /// Answers with a status of 200 to 299.
-    responses_2xx = "responses_total" "class=\"2xx\"",
-    /// With 300 to 399.
-    responses_3xx = "responses_total" "class=\"3xx\"",
-    /// With 400 to 499.
-    responses_4xx = "responses_total" "class=\"4xx\"",
-    /// With 500 to 599.
-    responses_5xx = "responses_total" "class=\"5xx\"",
-    /// Requests answered from the cache, without asking the file system.
-    cache_hits = "cache_lookups_total" "result=\"hit\"",
-    /// Requests that needed a lookup in the file system.
-    cache_misses = "cache_lookups_total" "result=\"miss\"",
-    /// Times that a resource was read because it was not in the cache, or had changed.
-    cache_loads = "cache_loads_total" "",
-    /// Memory in use for the cache.
-    cache_bytes = "cache_bytes" "",
-    /// Files kept open for the cache.
-    cache_files = "cache_open_files" "",
-    /// Files that were compressed on the fly, each time for one coding.
-    compressions = "" "",
-    /// Those of them that failed.
-    compression_failures = "compressions_total" "result=\"failed\"",
-    /// Bytes of content that were not sent because it was compressed on the fly.
-    compression_saved_bytes = "compression_saved_bytes_total" "",
-    /// Bytes received.
-    received_bytes = "received_bytes_total" "",
-    /// Bytes passed to the engine for sending, including those dropped by a broken connection.
-    sent_bytes = "sent_bytes_total" "",
-    /// Bytes sent from a file, and not from the cache.
-    sent_file_bytes = "sent_file_bytes_total" "",
-}
-
-pub(super) struct Shown {
-    pub(super) metric: &'static str,
-    pub(super) label: &'static str,
-    /// With a leading space.
-    pub(super) help: &'static str,
-    pub(super) value: u64,
+/// The counters of a worker, which docs/json.md and the metrics explain.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct WorkerCounters {
+    pub(super) closed: Count,
+    pub(super) accepted: Count,
+    pub(super) refused: Count,
+    pub(super) refused_of_address: Count,
+    pub(super) reset: Count,
+    pub(super) tls_handshakes: Count,
+    pub(super) tls_resumed: Count,
+    pub(super) tls_failures: Count,
+    pub(super) tls_truncated: Count,
+    pub(super) proxy_failures: Count,
+    pub(super) handshake_timeouts: Count,
+    pub(super) http2_connections: Count,
+    pub(super) http2_floods: Count,
+    pub(super) idle_closed: Count,
+    pub(super) header_timeouts: Count,
+    pub(super) body_timeouts: Count,
+    pub(super) send_timeouts: Count,
+    pub(super) cut: Count,
+    pub(super) broken_off: Count,
+    pub(super) requests: Count,
+    pub(super) responses_2xx: Count,
+    pub(super) responses_3xx: Count,
+    pub(super) responses_4xx: Count,
+    pub(super) responses_5xx: Count,
+    pub(super) cache_hits: Count,
+    pub(super) cache_misses: Count,
+    pub(super) cache_loads: Count,
+    pub(super) cache_bytes: Count,
+    pub(super) cache_files: Count,
+    pub(super) compressions: Count,
+    pub(super) compression_failures: Count,
+    pub(super) compression_saved_bytes: Count,
+    pub(super) received_bytes: Count,
+    pub(super) sent_bytes: Count,
+    pub(super) sent_file_bytes: Count,
 }
 
 impl WorkerCounters {
@@ -143,41 +59,65 @@ impl WorkerCounters {
         };
         class.add(1);
     }
-
-    /// All that metrics show, those of a metric together.
-    pub(super) fn metrics(&self) -> Vec<Shown> {
-        let derived = |metric, label, help, value| Shown { metric, label, help, value };
-        // Read first, so that it never exceeds the other.
-        let closed = self.closed.get();
-        let open = self.accepted.get().saturating_sub(closed);
-        let full = self.tls_handshakes.get().saturating_sub(self.tls_resumed.get());
-        let done = self.compressions.get().saturating_sub(self.compression_failures.get());
-        let derived = [
-            derived("connections_open", "", " Connections that are open.", open),
-            derived("tls_handshakes_total", "resumed=\"false\"", "", full),
-            derived("compressions_total", "result=\"done\"", "", done),
-        ];
-        let mut all: Vec<Shown> = self.shown().chain(derived).collect();
-        all.sort_by_key(|shown| shown.metric);
-        all
-    }
-
-    /// The work of this worker.
-    pub(super) fn reading(&self) -> Reading {
-        let bytes = self.received_bytes.get() + self.sent_bytes.get();
-        let (units, connections) = (self.requests.get(), self.accepted.get());
-        Reading { units, bytes, connections, ..Reading::default() }
-    }
 }
 
-impl HttpCounters {
-    pub(super) fn sum<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> HttpCounters {
-        let mut sum = HttpCounters::default();
-        workers.for_each(|worker| sum.add(worker));
-        sum.open = sum.accepted.saturating_sub(sum.closed);
-        sum
-    }
-}
+/// The metrics of the counters, and what they show.
+pub(super) const METRICS: &[(&str, &str)] = &[
+    ("cache_bytes", "Memory in use for the cache."),
+    ("cache_loads_total", "Resources read, because they were new or had changed."),
+    ("cache_lookups_total", "Files looked for in the cache."),
+    ("cache_open_files", "Files kept open for the cache."),
+    ("compression_saved_bytes_total", "Bytes not sent because content was compressed on the fly."),
+    ("compressions_total", "Files compressed on the fly, each time for one coding."),
+    ("connections_accepted_total", "Connections that were accepted and served."),
+    ("connections_ended_early_total", "Connections that neither side ended in order."),
+    ("connections_open", "Connections that are open."),
+    ("connections_refused_total", "Connections closed at once, by the limit they met."),
+    ("http2_connections_total", "Connections that spoke HTTP/2."),
+    ("received_bytes_total", "Bytes received."),
+    ("responses_total", "Answers, by the class of their status."),
+    ("sent_bytes_total", "Bytes passed to the engine for sending, whether they arrived or not."),
+    ("sent_file_bytes_total", "Bytes sent from a file, and not from the cache."),
+    ("tls_handshakes_total", "TLS handshakes that were completed."),
+];
+
+/// Each counter that is shown, with its metric and its label there.
+pub(super) const SHOWN: &[(&str, &str, &str)] = &[
+    ("cache_bytes", "cache_bytes", ""),
+    ("cache_loads", "cache_loads_total", ""),
+    ("cache_hits", "cache_lookups_total", r#"result="hit""#),
+    ("cache_misses", "cache_lookups_total", r#"result="miss""#),
+    ("cache_files", "cache_open_files", ""),
+    ("compression_saved_bytes", "compression_saved_bytes_total", ""),
+    ("compressions_done", "compressions_total", r#"result="done""#),
+    ("compression_failures", "compressions_total", r#"result="failed""#),
+    ("accepted", "connections_accepted_total", ""),
+    ("reset", "connections_ended_early_total", r#"reason="reset""#),
+    ("tls_failures", "connections_ended_early_total", r#"reason="tls_failure""#),
+    ("tls_truncated", "connections_ended_early_total", r#"reason="tls_truncated""#),
+    ("proxy_failures", "connections_ended_early_total", r#"reason="proxy_header""#),
+    ("handshake_timeouts", "connections_ended_early_total", r#"reason="handshake_timeout""#),
+    ("http2_floods", "connections_ended_early_total", r#"reason="http2_flood""#),
+    ("idle_closed", "connections_ended_early_total", r#"reason="idle_timeout""#),
+    ("header_timeouts", "connections_ended_early_total", r#"reason="header_timeout""#),
+    ("body_timeouts", "connections_ended_early_total", r#"reason="body_timeout""#),
+    ("send_timeouts", "connections_ended_early_total", r#"reason="send_timeout""#),
+    ("cut", "connections_ended_early_total", r#"reason="drain_timeout""#),
+    ("broken_off", "connections_ended_early_total", r#"reason="file_changed""#),
+    ("open", "connections_open", ""),
+    ("refused", "connections_refused_total", r#"limit="connections""#),
+    ("refused_of_address", "connections_refused_total", r#"limit="connections_per_address""#),
+    ("http2_connections", "http2_connections_total", ""),
+    ("received_bytes", "received_bytes_total", ""),
+    ("responses_2xx", "responses_total", r#"class="2xx""#),
+    ("responses_3xx", "responses_total", r#"class="3xx""#),
+    ("responses_4xx", "responses_total", r#"class="4xx""#),
+    ("responses_5xx", "responses_total", r#"class="5xx""#),
+    ("sent_bytes", "sent_bytes_total", ""),
+    ("sent_file_bytes", "sent_file_bytes_total", ""),
+    ("tls_resumed", "tls_handshakes_total", r#"resumed="true""#),
+    ("tls_full", "tls_handshakes_total", r#"resumed="false""#),
+];
 
 /// Upper bounds of the buckets of durations, in microseconds; a last bucket has the rest.
 pub(super) const BOUNDS_US: [u64; 14] = [

@@ -2,10 +2,10 @@
 //!
 //! Counters are per worker; durations are summed over the workers, by host.
 
-use super::counters::{BOUNDS_US, Durations, Shown, WorkerCounters, WorkerDurations};
+use super::counters::{BOUNDS_US, Durations, METRICS, SHOWN, WorkerCounters, WorkerDurations};
 use super::service::HttpService;
 use super::worker::Http;
-use crate::server::{Server, Service, SharedStage, Stage};
+use crate::server::{Server, Service, ServiceCounters, SharedStage, Stage, difference, sum};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::Serialize;
@@ -17,30 +17,20 @@ use twinring::Handle;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What metrics of several counters show.
-const HELP: [(&str, &str); 6] = [
-    ("cache_lookups_total", "Files looked for in the cache."),
-    ("compressions_total", "Files compressed on the fly, each time for one coding, by outcome."),
-    ("connections_ended_early_total", "Connections that neither side ended in order."),
-    ("connections_refused_total", "Connections closed at once, by the limit they met."),
-    ("responses_total", "Answers, by the class of their status."),
-    ("tls_handshakes_total", "TLS handshakes that were completed."),
-];
-
 /// A text of metrics.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
 impl Exposition {
     /// Begins a family of series.
-    pub fn family(&mut self, name: &str, help: &str, kind: &str) {
+    fn family(&mut self, name: &str, help: &str, kind: &str) {
         // Writing into memory does not fail; the same holds below.
         let _written = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
     /// Adds a sample to the family of that name. The labels contain no characters that need
     /// escaping.
-    pub fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
+    fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
         let labels: Vec<&str> = labels.iter().copied().filter(|label| !label.is_empty()).collect();
         let _written = match labels.is_empty() {
             true => writeln!(self.0, "{name} {value}"),
@@ -48,13 +38,8 @@ impl Exposition {
         };
     }
 
-    /// The text so far.
-    pub fn into_text(self) -> String {
-        self.0
-    }
-
     /// A family of one series without labels.
-    pub fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
+    fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
         self.family(name, help, kind);
         self.sample(name, &[], value);
     }
@@ -106,7 +91,7 @@ impl Observer {
         let engine = format!("engine=\"{}\"", self.engine);
         text.sample("twinring_build_info", &[&version, &engine], 1);
         (self.append)(&mut text);
-        append_runtime(&mut text, &self.handle);
+        append_plain(&mut text, "runtime", &self.handle.counters());
         append_process(&mut text, self.started);
         text.0
     }
@@ -152,19 +137,24 @@ impl HttpService {
 }
 
 fn append_counters(text: &mut Exposition, workers: &[Arc<WorkerCounters>]) {
-    let workers: Vec<Vec<Shown>> = workers.iter().map(|worker| worker.metrics()).collect();
-    let Some(first) = workers.first() else { return };
-    for metric in first.chunk_by(|one, next| one.metric == next.metric) {
-        let Shown { metric, help, .. } = &metric[0];
-        let of_several = HELP.iter().find(|(name, _)| name == metric);
-        let help = of_several.map_or(help.trim_start(), |(_, help)| help);
+    let counted = workers.iter().map(|worker| {
+        let mut counters = sum([&**worker]);
+        for (rest, all, some) in [
+            ("tls_full", "tls_handshakes", "tls_resumed"),
+            ("compressions_done", "compressions", "compression_failures"),
+        ] {
+            counters.insert(rest.to_owned(), difference(&counters, all, some));
+        }
+        counters
+    });
+    let counted: Vec<ServiceCounters> = counted.collect();
+    for (metric, help) in METRICS {
         let name = format!("twinring_http_{metric}");
         text.family(&name, help, if metric.ends_with("_total") { "counter" } else { "gauge" });
-        for (number, worker) in workers.iter().enumerate() {
+        for (number, worker) in counted.iter().enumerate() {
             let number = format!("worker=\"{number}\"");
-            for Shown { label, value, .. } in worker.iter().filter(|shown| shown.metric == *metric)
-            {
-                text.sample(&name, &[&number, label], value);
+            for (counter, _, label) in SHOWN.iter().filter(|shown| shown.1 == *metric) {
+                text.sample(&name, &[&number, label], worker[*counter]);
             }
         }
     }
@@ -193,47 +183,28 @@ pub fn plain_metrics<C: Serialize>(
     service: &'static str,
     counters: impl Fn() -> C + Send + Sync + 'static,
 ) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
-    move |text| {
-        // Numbers serialise without fail.
-        let counters = serde_json::to_value(counters()).unwrap_or_default();
-        for (name, value) in counters.as_object().into_iter().flatten() {
-            let prefix = format!("twinring_{service}_{name}");
-            let what = format!("{name} of the service {service}, over all workers.");
-            match value {
-                // These go up and down.
-                Value::Number(number) if ["open", "waiting"].contains(&name.as_str()) => {
-                    text.single(&prefix, &format!("The gauge {what}"), "gauge", number);
-                }
-                Value::Number(number) => {
-                    let prefix = format!("{prefix}_total");
-                    text.single(&prefix, &format!("The counter {what}"), "counter", number);
-                }
-                Value::Object(parts) => {
-                    let prefix = format!("{prefix}_total");
-                    text.family(&prefix, &format!("The counters {what}"), "counter");
-                    for (part, number) in parts {
-                        text.sample(&prefix, &[&format!("kind=\"{part}\"")], number);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
+    move |text| append_plain(text, service, &counters())
 }
 
-/// Counters of the runtime, under the names that the statistics of the command use.
-fn append_runtime(text: &mut Exposition, handle: &Handle) {
+/// Adds counters under the names that the statistics of the command use. Fields that are derived from others are no
+/// whole numbers.
+fn append_plain(text: &mut Exposition, whose: &str, counters: &impl Serialize) {
     // Numbers serialise without fail.
-    let counters = serde_json::to_value(handle.counters()).unwrap_or_default();
+    let counters = serde_json::to_value(counters).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {
-        // The other field is derived from these.
-        let Some(value) = value.as_u64() else { continue };
-        if name.ends_with("_in_use") {
-            let help = format!("The gauge {name} of the runtime, over all workers.");
-            text.single(&format!("twinring_runtime_{name}"), &help, "gauge", value);
-        } else {
-            let help = format!("The counter {name} of the runtime, over all workers.");
-            text.single(&format!("twinring_runtime_{name}_total"), &help, "counter", value);
+        let is_gauge = ["open", "waiting"].contains(&&**name) || name.ends_with("_in_use");
+        let (kind, suffix) = if is_gauge { ("gauge", "") } else { ("counter", "_total") };
+        let help = format!("{name} of {whose}, over all workers.");
+        let full = format!("twinring_{whose}_{name}{suffix}");
+        match value {
+            Value::Number(number) if number.is_u64() => text.single(&full, &help, kind, number),
+            Value::Object(parts) => {
+                text.family(&full, &help, kind);
+                for (part, number) in parts {
+                    text.sample(&full, &[&format!("kind=\"{part}\"")], number);
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -3,7 +3,6 @@
 use super::Status;
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
-use super::counters::HttpCounters;
 use super::exchange::Exchange;
 use super::http1::{refusal, serve_connection};
 use super::http2;
@@ -13,8 +12,8 @@ use super::tls::Tls;
 use super::worker::LiveSettings;
 use super::worker::{Http, Worker};
 use crate::server::{
-    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Running, Server, Service, Tracking, WorkerService,
+    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Reading,
+    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, sum,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -128,11 +127,12 @@ impl HttpService {
     }
 
     /// A reader of the counters that outlives the service and works on any thread.
-    pub fn counters(&self) -> impl Fn() -> HttpCounters + Send + Sync + 'static {
+    pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
         let (workers, log) = (self.service.counters.clone(), self.service.log.clone());
         move || {
-            let mut sum = HttpCounters::sum(workers.iter().map(|worker| &**worker));
-            (sum.log_lines, sum.log_dropped) = log.as_ref().map_or((0, 0), AccessLog::counts);
+            let mut sum = sum(workers.iter().map(|worker| &**worker));
+            let (lines, dropped) = log.as_ref().map_or((0, 0), AccessLog::counts);
+            sum.extend([("log_lines".to_owned(), lines), ("log_dropped".to_owned(), dropped)]);
             sum
         }
     }
@@ -148,10 +148,15 @@ impl Service for Http {
     ) -> Running<'_> {
         Box::pin(async move {
             let part = Rc::new(Worker::new(&server.service, worker));
-            let counters = Arc::clone(&part.counters);
-            let _metering = server.meter(worker, move || counters.reading());
             server.serve(listeners, &part).await
         })
+    }
+
+    fn reading(&self, worker: usize) -> Reading {
+        let counters = &self.counters[worker];
+        let bytes = counters.received_bytes.get() + counters.sent_bytes.get();
+        let (units, connections) = (counters.requests.get(), counters.accepted.get());
+        Reading { units, bytes, connections, ..Reading::default() }
     }
 }
 

@@ -19,8 +19,9 @@ use std::io;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::Notify;
 use twinring::net::Recv;
 use twinring::{Either, RecvBuf, TcpStream, race};
 
@@ -303,16 +304,14 @@ impl<C: Tracked> Drop for Open<C> {
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     happened: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    changed: Notify,
 }
 
 impl Activity {
     /// Records activity. Called for each request; it costs one load until the next check.
     pub(crate) fn note(&self) {
-        if !self.happened.replace(true)
-            && let Some(waker) = self.waker.take()
-        {
-            waker.wake();
+        if !self.happened.replace(true) {
+            self.changed.notify_one();
         }
     }
 
@@ -323,13 +322,8 @@ impl Activity {
 
     /// Waits until something has happened since [`forget`](Activity::forget).
     pub(crate) async fn wait(&self) {
-        poll_fn(|cx| {
-            if self.happened.get() {
-                return Poll::Ready(());
-            }
-            *self.waker.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        while !self.happened.get() {
+            self.changed.notified().await;
+        }
     }
 }

@@ -1,22 +1,15 @@
 //! One socket of the reflector: its loop, its drain, and the datagrams that it refuses to answer; and its counters.
-//!
-//! A worker counts without atomics, and adds the counts that only it can read: those of its sockets
-//! and the kernel's drops. A reader sends the worker a request, which wakes it, and waits for the
-//! reply. Statistics therefore cost a datagram nothing, and an idle worker sleeps.
 
 use super::UdpSettings;
 use crate::rate::RateLimit;
-use crate::server::{AllowList, is_one_host};
+use crate::server::{Activity, AllowList, is_one_host};
 use nix::errno::Errno;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 use twinring::net::{Ecn, UdpStats};
 use twinring::{Datagram, Either, Received, UdpSocket, race, sleep, sleep_until, timeout_at};
 
@@ -44,12 +37,19 @@ pub(super) struct Port {
     /// The kernel accepts no more datagrams: the remaining ones are finite.
     sealed: Cell<bool>,
     failures: Cell<u32>,
+    /// Of all sockets of the worker.
+    activity: Rc<Activity>,
     /// Counts of the loop; the socket has the others. `waiting` are all answers that were handed over.
     tally: RefCell<UdpCounters>,
 }
 
 impl Port {
-    pub(super) fn new(socket: UdpSocket, own: Rc<[SocketAddr]>, settings: &UdpSettings) -> Port {
+    pub(super) fn new(
+        socket: UdpSocket,
+        own: Rc<[SocketAddr]>,
+        settings: &UdpSettings,
+        activity: Rc<Activity>,
+    ) -> Port {
         let limit = |per_second| RefCell::new(RateLimit::new(per_second, Instant::now()));
         Port {
             socket,
@@ -60,6 +60,7 @@ impl Port {
             deadline: Cell::new(None),
             sealed: Cell::new(false),
             failures: Cell::new(0),
+            activity,
             tally: RefCell::default(),
         }
     }
@@ -93,6 +94,7 @@ impl Port {
                 Either::Right(()) => return Ok(()),
             },
         };
+        self.activity.note();
         match received {
             Ok(_) => self.failures.set(0),
             Err(error) if error.raw_os_error() == Some(Errno::ECANCELED as i32) => {}
@@ -225,12 +227,6 @@ fn in_context(error: &io::Error, address: SocketAddr) -> io::Error {
     io::Error::new(error.kind(), what)
 }
 
-/// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Requests that may wait for one worker.
-const REQUESTS_MAX: usize = 16;
-
 /// Counters of the reflector, summed over its sockets, at one moment. They balance: `received = sent +
 /// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
 /// `kernel_drops` were never received.
@@ -267,51 +263,4 @@ impl UdpCounters {
         self.not_allowed += other.not_allowed;
         self.over_rate += other.over_rate;
     }
-}
-
-/// Where one worker takes requests for its counters.
-#[derive(Debug)]
-pub(super) struct WorkerStats {
-    requests: Sender<SyncSender<UdpCounters>>,
-    /// Until the worker starts.
-    received: Mutex<Option<Receiver<SyncSender<UdpCounters>>>>,
-    /// The last reply; at the end, the final counters.
-    last: Mutex<UdpCounters>,
-}
-
-impl WorkerStats {
-    pub(super) fn new() -> Arc<WorkerStats> {
-        let (requests, received) = channel(REQUESTS_MAX);
-        let received = Mutex::new(Some(received));
-        Arc::new(WorkerStats { requests, received, last: Mutex::default() })
-    }
-
-    /// Asks the worker; none if it has ended, or has too many requests.
-    fn ask(&self) -> Option<mpsc::Receiver<UdpCounters>> {
-        let (reply, replied) = mpsc::sync_channel(1);
-        self.requests.try_send(reply).ok().map(|()| replied)
-    }
-
-    fn last(&self) -> MutexGuard<'_, UdpCounters> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn take_requests(&self) -> Option<Receiver<SyncSender<UdpCounters>>> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    pub(super) fn keep(&self, counters: UdpCounters) {
-        *self.last() = counters;
-    }
-}
-
-/// The counters of all workers, which reply at the same time.
-pub(super) fn read(workers: &[Arc<WorkerStats>]) -> UdpCounters {
-    let asked: Vec<_> = workers.iter().map(|worker| worker.ask()).collect();
-    let mut sum = UdpCounters::default();
-    for (worker, replied) in workers.iter().zip(asked) {
-        let reply = replied.and_then(|replied| replied.recv_timeout(REPLY_TIMEOUT).ok());
-        sum.merge(&reply.unwrap_or_else(|| *worker.last()));
-    }
-    sum
 }
