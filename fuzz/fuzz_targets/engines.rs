@@ -15,7 +15,7 @@ use std::time::Duration;
 use twinring::fs::Dir;
 use twinring::{Builder, EngineChoice, Runtime, net::ListenOptions};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{HttpService, HttpSettings, ListingFormat, Rule, Rules, Site, Sites};
+use twinring_services::http::{HttpService, HttpSettings, Rule, Rules, Site, Sites};
 use twinring_services::{Connection, Limits, TcpService, echo};
 
 /// The longest stream, in bytes. The sockets can hold all that the service has not read yet, so a
@@ -78,7 +78,7 @@ fn any_port() -> [SocketAddr; 1] {
 
 fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
     let mut site = Site::new(Dir::open(FILES.as_ref())?);
-    let listing = Rule { listing: Some(Some(ListingFormat::Json)), ..Rule::default() };
+    let listing = Rule { listing: Some(true), ..Rule::default() };
     site.rules = Rules::new(vec![listing])?;
     site.precompressed = vec![Coding::Gzip];
     let mut settings = HttpSettings::new(Sites::new(Some(site)));

@@ -158,12 +158,12 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
                 clean-urls = false\n[[site.rule]]\nmatch = \"/p/**\"\nallow = \"::1\"\n";
     let configured = configured(text);
     let (site, etc) = (&configured.site, &configured.etc);
-    let (code, stdout, stderr) = configured.check(&["--listing", "json"]);
+    let (code, stdout, stderr) = configured.check(&["--listing", "html"]);
     assert!(code == Some(0) && stderr.is_empty(), "{stdout}{stderr}");
     let root = site.path().display();
     let expected = format!(
         "any other host:\n  root = \"{root}\"\n  clean-urls = true\n  \
-         rule = {{ headers = {{ X-All = \"1\" }} }}\n  rule = {{ listing = \"json\" }}\n\
+         rule = {{ headers = {{ X-All = \"1\" }} }}\n  rule = {{ listing = \"html\" }}\n\
          a.org, *.b.org:\n  root = \"{root}\"\n  clean-urls = false\n  \
          rule = {{ headers = {{ X-All = \"1\" }} }}\n  \
          rule = {{ allow = \"::1\", match = \"/p/**\" }}\nOK\n"

@@ -42,7 +42,7 @@ fn hosts(default: &str) -> Configured {
         names = "*.example.org"
         root = "ROOT/wild"
         index = "none.html"
-        rule = [{ listing = "json" }]
+        rule = [{ listing = "html" }]
     "#;
     Configured::new(site, &format!("{default}{hosts}"))
 }

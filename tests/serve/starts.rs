@@ -66,7 +66,7 @@ fn wrong_arguments_are_named() {
         ("udp --dscp 64", "--dscp"),
         ("http", "--root"),
         ("http --root / --listen 127.0.0.1:9 --listen 127.0.0.1:9", "127.0.0.1:9 stands twice"),
-        ("http --root / --listing xml", "expected html, json or off"),
+        ("http --root / --listing xml", "expected html or off"),
         ("http --root / --listen fd:", "expected fd:NAME"),
         ("http --root / --listen-tls 127.0.0.1:0", "--tls-cert"),
     ] {

@@ -51,7 +51,7 @@ pub use auth::{Auth, Credentials, Realm, Users};
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;
-pub use options::{HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, SendStrategy};
+pub use options::{HttpSettings, SENDFILE_ABOVE_MAX, SendStrategy};
 pub use proxies::{Forwarders, Networks, NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
 pub use rules::{

@@ -24,8 +24,8 @@ pub(crate) struct HttpArgs {
     /// with a dot are not served, except for `/.well-known/`.
     #[arg(long, value_name = "DIR")]
     pub(super) root: Option<PathBuf>,
-    /// List directories without an index file: as a page or as JSON.
-    #[arg(long, value_name = "html|json|off")]
+    /// List directories without an index file.
+    #[arg(long, value_name = "html|off")]
     pub(super) listing: Option<Listing>,
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`). `fd:NAME` is
     /// a socket that systemd passes, by its FileDescriptorName, and `systemd` are all passed ones

@@ -19,7 +19,7 @@ use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
-    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress, ListingFormat,
+    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress,
     LogFormat, MinVersion, PathGlob, Protection, Realm, Redirect, RequestRate, Rule,
     SENDFILE_ABOVE_MAX, SendStrategy, Sites,
 };
@@ -220,37 +220,32 @@ impl RuleKeys {
             redirect: redirect.map_err(|why| format!("redirect: {why}"))?,
             addresses: has_addresses.then_some(addresses),
             rate,
-            listing: self.listing.map(|Text(Listing(format))| format),
+            listing: self.listing.map(|Text(Listing(listed))| listed),
             replace: self.replace.0.clone(),
             ..Rule::default()
         })
     }
 }
 
-/// The format of listings, if there are any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listing(pub(super) Option<ListingFormat>);
+/// Whether directories are listed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listing(pub(super) bool);
 
 impl FromStr for Listing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listing, String> {
         match text {
-            "html" => Ok(Listing(Some(ListingFormat::Html))),
-            "json" => Ok(Listing(Some(ListingFormat::Json))),
-            "off" => Ok(Listing(None)),
-            _ => Err(format!("`{text}`: expected html, json or off")),
+            "html" => Ok(Listing(true)),
+            "off" => Ok(Listing(false)),
+            _ => Err(format!("`{text}`: expected html or off")),
         }
     }
 }
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Some(ListingFormat::Html) => "html",
-            Some(ListingFormat::Json) => "json",
-            None => "off",
-        })
+        f.write_str(if self.0 { "html" } else { "off" })
     }
 }
 

@@ -52,7 +52,7 @@ impl SiteConfig {
         let named = self.rules.iter().flat_map(of_rule);
         let relative =
             named.map(|file| file.strip_prefix("/").map(Path::to_owned).unwrap_or(file.clone()));
-        let lists = self.rules.iter().any(|rule| rule.rule.listing.flatten().is_some());
+        let lists = self.rules.iter().any(|rule| rule.rule.listing == Some(true));
         Served::open(self.keys.root.as_ref()?, relative.collect(), lists)
     }
 

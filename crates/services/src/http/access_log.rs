@@ -7,7 +7,7 @@
 mod line;
 
 pub(super) use line::{Client, Ended, LogLine, Outcome, error_line};
-pub use line::{LogFormat, Logged, log_line};
+pub use line::{LogFormat, log_line};
 
 use crate::process::take_no_signals;
 use crate::server::Count;

@@ -7,7 +7,6 @@ use super::auth::{Auth, Busy, Credentials, Users};
 use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
-use super::options::ListingFormat;
 use super::proxies::Transport;
 use super::request::{Method, Request};
 use super::resource::{Change, Missing, Resource};
@@ -194,8 +193,8 @@ impl<'w, 'r> Call<'w, 'r> {
             Ok(response) => return response,
             Err(missing) => missing,
         };
-        let missing = match (missing, policy.listing()) {
-            (Missing::Index, Some(format)) => match self.listing(site, path, format).await {
+        let missing = match missing {
+            Missing::Index if policy.listing() => match self.listing(site, path).await {
                 Ok(response) => return response,
                 Err(missing) => missing,
             },
@@ -302,12 +301,7 @@ impl<'w, 'r> Call<'w, 'r> {
         }
     }
 
-    async fn listing(
-        &self,
-        site: &Site,
-        path: &[u8],
-        format: ListingFormat,
-    ) -> Result<Response, Missing> {
+    async fn listing(&self, site: &Site, path: &[u8]) -> Result<Response, Missing> {
         const FULL: Missing =
             Missing::Failed(Status::SERVICE_UNAVAILABLE, Reason::Limit("too many listings"));
         let listings = &self.worker.listings;
@@ -324,14 +318,14 @@ impl<'w, 'r> Call<'w, 'r> {
             let _turn = listings.scans.acquire().await.ok();
             root.list(relative, site.symlinks, ENTRIES_MAX).await?
         };
-        let (content_type, content) = render(format, path, &listed);
+        let content = render(path, &listed);
         let length = Some(content.len() as u64);
         let body = match self.request.method {
             Method::Get => Body::Listing(listings.hold(content).ok_or(FULL)?),
             _ => Body::Empty,
         };
         let response = Response::new(Status::OK)
-            .with("Content-Type", HeaderValue::from_static(content_type))
+            .with("Content-Type", HeaderValue::from_static("text/html; charset=utf-8"))
             .with("Cache-Control", HeaderValue::from_static("no-cache"));
         Ok(Response { length, body, ..response })
     }

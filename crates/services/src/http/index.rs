@@ -1,10 +1,8 @@
 //! Directory listings, and the bound of their memory.
 
-use super::options::ListingFormat;
 use super::target::encode;
 use httpdate::HttpDate;
 use maud::{DOCTYPE, html};
-use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,65 +52,24 @@ impl Listings {
     }
 }
 
-#[derive(Serialize)]
-struct Line {
-    name: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    /// Seconds since 1970.
-    modified_s: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size_bytes: Option<u64>,
-    /// A reference that is right for any name, also for one that is not UTF-8.
-    href: String,
-}
-
-/// A listing as JSON.
-#[derive(Serialize)]
-struct Lines {
-    /// False if there are further names, behind the last one.
-    complete: bool,
-    entries: Vec<Line>,
-}
-
-/// Renders the listing of the directory `path` (clean, and ending with a slash): content type and
-/// content. Hidden names and special files are left out, as they are not served.
-pub(super) fn render(
-    format: ListingFormat,
-    path: &[u8],
-    listed: &Listed,
-) -> (&'static str, Vec<u8>) {
-    let mut lines: Vec<Line> = listed.entries.iter().filter_map(line).collect();
+/// Renders the listing of the directory `path` (clean, and ending with a slash). Hidden names and special files are
+/// left out, as they are not served.
+pub(super) fn render(path: &[u8], listed: &Listed) -> Vec<u8> {
+    let mut entries: Vec<&Entry> = listed.entries.iter().filter(|entry| is_served(entry)).collect();
     // Directories first; within a kind they keep the order of the names.
-    lines.sort_by_key(|line| line.kind != "directory");
-    match format {
-        ListingFormat::Html => {
-            ("text/html; charset=utf-8", page(path, &lines, listed.is_complete).into_bytes())
-        }
-        ListingFormat::Json => {
-            let lines = Lines { complete: listed.is_complete, entries: lines };
-            // Strings and numbers serialise without fail.
-            ("application/json", serde_json::to_vec(&lines).unwrap_or_default())
-        }
-    }
+    entries.sort_by_key(|entry| entry.kind != Kind::Directory);
+    page(path, &entries, listed.is_complete).into_bytes()
 }
 
-fn line(entry: &Entry) -> Option<Line> {
-    let name = entry.name.as_bytes();
-    let (kind, slash, size_bytes) = match entry.kind {
-        Kind::Directory => ("directory", "/", None),
-        Kind::File => ("file", "", Some(entry.len)),
-        Kind::Other => return None,
-    };
-    // `./` prevents a name with a colon from being read as a scheme.
-    let href = format!("./{}{slash}", encode(name));
-    let name = (!name.starts_with(b".")).then(|| String::from_utf8_lossy(name).into_owned())?;
-    Some(Line { name, kind, modified_s: entry.modified.seconds, size_bytes, href })
+fn is_served(entry: &Entry) -> bool {
+    entry.kind != Kind::Other && !entry.name.as_bytes().starts_with(b".")
 }
 
-fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
+fn page(path: &[u8], entries: &[&Entry], complete: bool) -> String {
     let title = format!("Index of {}", String::from_utf8_lossy(path));
-    let slash = |line: &Line| if line.kind == "directory" { "/" } else { "" };
+    let slash = |entry: &Entry| if entry.kind == Kind::Directory { "/" } else { "" };
+    // `./` prevents a name with a colon from being read as a scheme.
+    let href = |entry: &Entry| format!("./{}{}", encode(entry.name.as_bytes()), slash(entry));
     let page = html! {
         (DOCTYPE)
         html {
@@ -132,11 +89,11 @@ fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
                     @if path != b"/" {
                         tr { td { a href="../" { "../" } } td {} td {} }
                     }
-                    @for line in lines {
+                    @for entry in entries {
                         tr {
-                            td { a href=(line.href) { (line.name) (slash(line)) } }
-                            td { (date(line.modified_s)) }
-                            td { @if let Some(bytes) = line.size_bytes { (bytes) } }
+                            td { a href=(href(entry)) { (entry.name.display()) (slash(entry)) } }
+                            td { (date(entry.modified.seconds)) }
+                            td { @if entry.kind == Kind::File { (entry.len) } }
                         }
                     }
                 }
@@ -182,21 +139,6 @@ mod tests {
         assert_eq!(listings.free.available_permits(), HELD_BYTES_MAX);
     }
 
-    /// Two names became one in JSON, and it led nowhere.
-    #[test]
-    fn names_that_are_not_utf_8_have_references_of_their_own() {
-        let odd =
-            |byte| Entry { name: OsString::from_vec(vec![b'a', byte]), ..entry("", Kind::File) };
-        let listed = Listed { entries: vec![odd(0xe4), odd(0xf6)], is_complete: false };
-        let (_, json) = render(ListingFormat::Json, b"/", &listed);
-        let json = String::from_utf8(json).unwrap();
-        assert!(
-            json.contains(r#""href":"./a%E4""#) && json.contains(r#""href":"./a%F6""#),
-            "{json}"
-        );
-        assert!(json.starts_with(r#"{"complete":false,"#), "{json}");
-    }
-
     #[test]
     fn listings_escape_names_and_omit_unserved_files() {
         let entries = [
@@ -205,23 +147,21 @@ mod tests {
             entry("a b:c?", Kind::File),
             entry("fifo", Kind::Other),
             entry("sub", Kind::Directory),
+            Entry { name: OsString::from_vec(vec![b'a', 0xe4]), ..entry("", Kind::File) },
         ];
-        let entries = Listed { entries: entries.into(), is_complete: true };
-        let (content_type, page) = render(ListingFormat::Html, b"/x/", &entries);
-        let page = String::from_utf8(page).unwrap();
-        assert_eq!(content_type, "text/html; charset=utf-8");
-        assert!(page.contains("<a href=\"./a%20b:c%3F\">a b:c?</a>"), "{page}");
-        assert!(page.contains("<a href=\"./%3Cscript%3E\">&lt;script&gt;</a>"), "{page}");
-        assert!(page.contains("Sun, 06 Nov 1994 08:49:37 GMT") && page.contains("href=\"../\""));
+        let entries = Listed { entries: entries.into(), is_complete: false };
+        let page = String::from_utf8(render(b"/x/", &entries)).unwrap();
+        for text in [
+            "<a href=\"./a%20b:c%3F\">a b:c?</a>",
+            "<a href=\"./%3Cscript%3E\">&lt;script&gt;</a>",
+            "<a href=\"./a%E4\">a\u{fffd}</a>",
+            "<a href=\"./sub/\">sub/</a></td><td>Sun, 06 Nov 1994 08:49:37 GMT</td><td></td>",
+            "<td>7</td>",
+            "href=\"../\"",
+            "left out",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
         assert!(!page.contains("hidden") && !page.contains("fifo"), "{page}");
-        let (content_type, list) = render(ListingFormat::Json, b"/", &entries);
-        assert_eq!(content_type, "application/json");
-        let expected = concat!(
-            r#"{"complete":true,"entries":["#,
-            r#"{"name":"sub","type":"directory","modified_s":784111777,"href":"./sub/"},"#,
-            r#"{"name":"<script>","type":"file","modified_s":784111777,"size_bytes":7,"href":"./%3Cscript%3E"},"#,
-            r#"{"name":"a b:c?","type":"file","modified_s":784111777,"size_bytes":7,"href":"./a%20b:c%3F"}]}"#,
-        );
-        assert_eq!(String::from_utf8(list).unwrap(), expected);
     }
 }

@@ -95,12 +95,3 @@ impl HttpSettings {
         }
     }
 }
-
-/// The format of a directory listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListingFormat {
-    /// A page.
-    Html,
-    /// An array of objects.
-    Json,
-}

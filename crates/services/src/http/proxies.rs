@@ -5,7 +5,7 @@
 
 use super::request::Request;
 use ipnet::IpNet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
 #[derive(Clone, Debug, Default)]
@@ -187,23 +187,23 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
     let client = match (command, family) {
         // LOCAL: a connection of the proxy itself.
         (0x20, _) => None,
-        (_, 0x11) => {
-            let parts = addresses.first_chunk::<12>().ok_or(NoProxyHeader)?;
-            let [a, b, c, d, .., high, low, _, _] = *parts;
-            let port = u16::from_be_bytes([high, low]);
-            Some(SocketAddr::from((Ipv4Addr::new(a, b, c, d), port)))
-        }
-        (_, 0x21) => {
-            let parts = addresses.first_chunk::<36>().ok_or(NoProxyHeader)?;
-            let source = parts.first_chunk::<16>().copied().unwrap_or_default();
-            let port = u16::from_be_bytes([parts[32], parts[33]]);
-            Some(SocketAddr::from((Ipv6Addr::from(source), port)))
-        }
+        (_, 0x11) => Some(source::<4>(addresses).ok_or(NoProxyHeader)?),
+        (_, 0x21) => Some(source::<16>(addresses).ok_or(NoProxyHeader)?),
         // Unspecified, and stream sockets of Unix.
         (_, 0x00 | 0x31) => None,
         _ => return Err(NoProxyHeader),
     };
     Ok(Some(ProxyHeader { length, client }))
+}
+
+/// The first address, of `N` bytes, and the first port: there are two of each.
+fn source<const N: usize>(addresses: &[u8]) -> Option<SocketAddr>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (source, rest) = addresses.split_first_chunk::<N>()?;
+    let [high, low, _, _] = *rest.get(N..)?.first_chunk()?;
+    Some(SocketAddr::new(IpAddr::from(*source), u16::from_be_bytes([high, low])))
 }
 
 #[cfg(test)]

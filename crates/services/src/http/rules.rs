@@ -6,7 +6,6 @@
 
 use super::Status;
 use super::auth::Auth;
-use super::options::ListingFormat;
 use super::proxies::Networks;
 use super::redirect::Redirect;
 use super::response::Field;
@@ -50,10 +49,7 @@ const RESERVED: [&str; 12] = [
 /// A pattern of paths. `*` stands for any characters but a slash, `**` for any, `?` for one, `[ab]` for a choice,
 /// `{a,b}` for alternatives. A pattern without a slash is one of file names, in any directory.
 #[derive(Clone, Debug)]
-pub struct PathGlob {
-    text: String,
-    glob: Glob,
-}
+pub struct PathGlob(Glob);
 
 impl PathGlob {
     fn all() -> Result<PathGlob, String> {
@@ -62,12 +58,12 @@ impl PathGlob {
 
     /// True for all beneath directories.
     pub fn is_directory(&self) -> bool {
-        self.text.ends_with(REST)
+        self.0.glob().ends_with(REST)
     }
 
     /// The directory, with its slash, if the pattern is for all beneath one.
     pub(super) fn directory(&self) -> Option<&str> {
-        let directory = self.text.strip_suffix("**")?;
+        let directory = self.0.glob().strip_suffix("**")?;
         let is_literal = !directory.contains(['*', '?', '[', '{', '\\']);
         (directory.ends_with('/') && is_literal).then_some(directory)
     }
@@ -99,14 +95,13 @@ impl FromStr for PathGlob {
             );
         }
         let glob = GlobBuilder::new(&whole).literal_separator(true).backslash_escape(true).build();
-        let glob = glob.map_err(|error| wrong(error.kind()))?;
-        Ok(PathGlob { text: whole.into_owned(), glob })
+        glob.map(PathGlob).map_err(|error| wrong(error.kind()))
     }
 }
 
 impl fmt::Display for PathGlob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        self.0.fmt(f)
     }
 }
 
@@ -228,8 +223,8 @@ pub struct Rule {
     /// The file (a clean path such as `/index.html`) for paths that do not exist and whose last segment has no dot:
     /// for applications that route in the browser.
     pub fallback: Option<Vec<u8>>,
-    /// The format in which a directory without an index file is listed, if it is.
-    pub listing: Option<Option<ListingFormat>>,
+    /// Whether a directory without an index file is listed.
+    pub listing: Option<bool>,
     /// Files (clean paths) with the content of errors, by status.
     pub error_pages: BTreeMap<u16, Vec<u8>>,
     /// What of the rules above does not hold.
@@ -268,7 +263,7 @@ impl Rules {
         for (number, rule) in rules.iter().enumerate() {
             let paths = if rule.paths.is_empty() { &all[..] } else { &rule.paths };
             for path in paths {
-                patterns.add(path.glob.clone());
+                patterns.add(path.0.clone());
                 rule_of.push(number);
             }
             // A file may be reachable by several paths, such as that of its directory.
@@ -374,8 +369,8 @@ impl<'a> Policy<'a> {
         self.last(|rule| rule.fallback.as_deref())
     }
 
-    pub(super) fn listing(&self) -> Option<ListingFormat> {
-        self.last(|rule| rule.listing).flatten()
+    pub(super) fn listing(&self) -> bool {
+        self.last(|rule| rule.listing).unwrap_or(false)
     }
 
     /// The file with the content of an error.
@@ -456,8 +451,8 @@ mod tests {
                 cache_control: HeaderField::cache_control("max-age=1").ok(),
                 ..header(&["/a/b/**"], "X-Own", "2")
             },
-            Rule { listing: Some(Some(ListingFormat::Json)), ..rule(&["/l/**"]) },
-            Rule { listing: Some(None), ..rule(&["/l/off/**"]) },
+            Rule { listing: Some(true), ..rule(&["/l/**"]) },
+            Rule { listing: Some(false), ..rule(&["/l/off/**"]) },
         ])
         .unwrap();
         let policy = |path: &str| rules.policy(Path::new(path).to_path_buf().as_path());
@@ -481,8 +476,8 @@ mod tests {
         assert!(!policy("/x").has_rate() && policy("/a/b/c").has_rate(), "headers only");
         let within: Vec<bool> = (0..3).map(|_| policy("/a/x").is_within_rate(client)).collect();
         assert_eq!(within, [true, true, false]);
-        assert_eq!(policy("/l/").listing(), Some(ListingFormat::Json));
-        assert_eq!((policy("/l/off/").listing(), policy("/").listing()), (None, None));
+        let listed = ["/l/", "/l/off/", "/"].map(|path| policy(path).listing());
+        assert_eq!(listed, [true, false, false]);
     }
 
     #[test]

@@ -290,32 +290,20 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// The parts of a line that a client controls, for the fuzz targets of `fuzz/`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Logged<'a> {
-    /// The request line, or its beginning; empty if there was none.
-    pub request: &'a [u8],
-    /// It was understood.
-    pub is_valid: bool,
-    /// Value of the field `Host`.
-    pub host: Option<&'a [u8]>,
-    /// Value of the field `Referer`.
-    pub referer: Option<&'a [u8]>,
-    /// Value of the field `User-Agent`.
-    pub user_agent: Option<&'a [u8]>,
-}
-
-/// The line, its end included. The client is 192.0.2.7, and was answered with 404 after 1.5 ms.
-pub fn log_line(logged: Logged<'_>, format: LogFormat) -> Vec<u8> {
-    let field = |value: Option<&[u8]>| value.map(|value| cut(value, FIELD_BYTES_MAX));
+/// A line, its end included, with these parts that a client controls: the request line, which was understood or not,
+/// and the fields Host, Referer and User-Agent. For the fuzz targets of `fuzz/`. The client is 192.0.2.7, and was
+/// answered with 404 after 1.5 ms.
+pub fn log_line(
+    request: &[u8],
+    is_valid: bool,
+    fields: [Option<&[u8]>; 3],
+    format: LogFormat,
+) -> Vec<u8> {
+    let [host, referer, user_agent] =
+        fields.map(|field| field.map(|value| cut(value, FIELD_BYTES_MAX)));
     let client = Client { address: "192.0.2.7".parse().ok(), port: 4711 };
-    let line = LogLine {
-        is_valid: logged.is_valid,
-        host: field(logged.host),
-        referer: field(logged.referer),
-        user_agent: field(logged.user_agent),
-        ..LogLine::begin(format, &Clock::new(), client, logged.request, None)
-    };
+    let line = LogLine::begin(format, &Clock::new(), client, request, None);
+    let line = LogLine { is_valid, host, referer, user_agent, ..line };
     let (duration, outcome) = (Duration::from_micros(1500), Outcome::Ends);
     let ended = Ended { status: 404, bytes: 300, body_bytes: 36, worker: 0, duration, outcome };
     line.text(format, &ended).into_bytes()
@@ -328,9 +316,8 @@ mod tests {
     const AGENT: &[u8] = "a \"b\\\n\u{9b}ü".as_bytes();
 
     fn line(request: &[u8], is_valid: bool, format: LogFormat) -> String {
-        let (host, user_agent) = (Some(&b"example.org"[..]), Some(AGENT));
-        let logged = Logged { request, is_valid, host, referer: None, user_agent };
-        String::from_utf8(log_line(logged, format)).unwrap()
+        let fields = [Some(&b"example.org"[..]), None, Some(AGENT)];
+        String::from_utf8(log_line(request, is_valid, fields, format)).unwrap()
     }
 
     #[test]
