@@ -27,8 +27,6 @@ use std::process::ExitCode;
 pub(crate) enum Service {
     /// Send every byte back to where it came from (TCP).
     Echo(Box<tcp::TcpArgs>),
-    /// Read every byte and answer none (TCP).
-    Discard(Box<tcp::TcpArgs>),
     /// Serve the files of a directory over HTTP/1.1 and HTTP/2.
     Http(Box<http::HttpArgs>),
     /// Send every datagram back to its sender (UDP).
@@ -42,8 +40,7 @@ pub(crate) fn run(service: Service) -> ExitCode {
     manager::connect();
     let _told = Told;
     let outcome = match service {
-        Service::Echo(args) => tcp::serve_echo(&args),
-        Service::Discard(args) => tcp::serve_discard(&args),
+        Service::Echo(args) => tcp::serve(&args),
         Service::Http(args) => http::serve(*args),
         Service::Udp(args) => udp::serve(&args),
     };

@@ -4,8 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use twinring_services::http::LogFormat;
-use twinring_services::http::fuzzing::log_line;
+use twinring_services::http::{LogFormat, log_line};
 
 /// Host, Referer and User-Agent.
 type Fields<'a> = [Option<&'a [u8]>; 3];

@@ -1,4 +1,4 @@
-//! What the services without files have in common: echo, discard and the reflector of datagrams.
+//! What the services without files have in common: the echo and the reflector of datagrams.
 
 use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;

@@ -1,4 +1,4 @@
-//! Services over TCP: `twinring serve echo` and `twinring serve discard`.
+//! `twinring serve echo`.
 
 use super::families;
 use super::problems::{USAGE, refuse, with_remedy};
@@ -8,14 +8,13 @@ use crate::output::complain;
 use crate::values::{self, MOST, timeout};
 use clap::Args;
 use std::error::Error;
-use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 use twinring::confine::Uses;
-use twinring::{Handle, net::ListenOptions};
+use twinring::net::ListenOptions;
 use twinring_input::quantity::Count;
-use twinring_services::{Limits, TcpService, echo, raise_descriptor_limit};
+use twinring_services::{Limits, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -38,19 +37,8 @@ pub(crate) struct TcpArgs {
     common: ReflectorArgs,
 }
 
-pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    serve("echo", echo::bind, args)
-}
-
-pub(super) fn serve_discard(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    serve("discard", echo::bind_discard, args)
-}
-
-/// The `bind` of a service.
-type Bind = fn(&[SocketAddr], &ListenOptions, Limits, usize, Handle) -> io::Result<TcpService>;
-
-/// Runs a TCP service until a signal ends it.
-fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
+/// Runs the echo until a signal ends it.
+pub(super) fn serve(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let allow = match args.common.allow.list_for(&args.listen) {
         Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
@@ -71,9 +59,9 @@ fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box
         drain_timeout: args.common.drain_timeout,
     };
     let [listen] = families::available([&args.listen]);
-    let service = bind(&listen, &options, limits, workers, handle)
+    let service = echo::bind(&listen, &options, limits, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
-    let subject = Subject::new(name, service.addresses(), service.counters());
+    let subject = Subject::new("echo", service.addresses(), service.counters());
     let counters = service.counters();
     args.common.serve(prepared, service, subject, counters)
 }

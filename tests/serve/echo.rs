@@ -1,4 +1,4 @@
-//! `serve echo` and `serve discard`: the same bytes on both engines, with any behaviour of peers, at their limits
+//! `serve echo`: the same bytes on both engines, with any behaviour of peers, at their limits
 //! and while they end.
 
 use crate::support::*;
@@ -9,7 +9,6 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     every_byte_comes_back_in_order,
-    every_byte_is_discarded_and_none_is_answered,
     several_addresses_of_both_families_and_several_workers,
     a_drain_closes_idle_connections_and_stops_accepting,
     a_drain_delivers_received_data_to_a_slow_reader,
@@ -47,19 +46,6 @@ fn every_byte_comes_back_in_order(engine: &str) {
     let ended = server.end();
     assert_eq!(ended.count("received_bytes"), ended.count("sent_bytes"));
     assert_eq!((ended.count("accepted"), ended.count("reset")), (13, 0));
-}
-
-fn every_byte_is_discarded_and_none_is_answered(engine: &str) {
-    let server =
-        Server::spawn(serving(twinring(), "discard", engine, &["--listen", "127.0.0.1:0"]));
-    for bytes in [0, 1, 3_000_017] {
-        let stream = connect(server.address());
-        (&stream).write_all(&vec![7; bytes]).expect("the server reads");
-        stream.shutdown(Shutdown::Write).expect("connected");
-        assert!(read_to_end(&stream).expect("a clean end").is_empty(), "{engine}");
-    }
-    let ended = server.end();
-    assert_eq!((ended.count("received_bytes"), ended.count("sent_bytes")), (3_000_018, 0));
 }
 
 fn several_addresses_of_both_families_and_several_workers(engine: &str) {

@@ -111,6 +111,7 @@ const REDIRECTS: &str = r#"
         { headers.X-Rule = "yes" },
         { match = "/hello.txt", redirect = "/moved.txt" },
         { match = "/old/**", redirect = "/new/**", status = 302 },
+        { match = "/old/deep/**", redirect = "https://example.org:8443/x/**", status = 308 },
         { match = "/old/here.txt", redirect = "https://example.org:8443/there?a=b", status = 307 },
         { match = "/all/**", redirect = "http://other.example/", status = 308 },
     ]
@@ -135,6 +136,10 @@ fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
                 302,
                 &to("/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a"),
             ),
+            (of_host("x", "/old///evil.example/..//%5Ce?"), 302, &to("/new/%5Ce?")),
+            (of_host("x", "/old/%C3%BC"), 302, &to("/new/%C3%BC")),
+            (of_host("x", "/old/deep/x"), 308, &to("https://example.org:8443/x/x")),
+            (of_host("x", "/old/"), 302, &to("/new/")),
             (of_host("x", "/old/here.txt?c"), 307, &to("https://example.org:8443/there?a=b&c")),
             (of_host("WWW.example.org:80", "/a/b?c"), 308, &to("https://example.org/a/b?c")),
             // Inherited.

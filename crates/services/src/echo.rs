@@ -1,6 +1,6 @@
-//! Echo (RFC 862) and discard (RFC 863) over TCP.
+//! Echo over TCP (RFC 862).
 //!
-//! They are bound here, so that the tasks of connections are compiled here, for speed; the command is compiled for size.
+//! It is bound here, so that the tasks of connections are compiled here, for speed; the command is compiled for size.
 
 use crate::{Connection, Limits, TcpService};
 use std::io;
@@ -21,20 +21,6 @@ pub fn bind(
     TcpService::bind(echo, addresses, options, limits, workers, handle)
 }
 
-/// The same for [`discard`].
-///
-/// # Errors
-/// As [`bind`].
-pub fn bind_discard(
-    addresses: &[SocketAddr],
-    options: &ListenOptions,
-    limits: Limits,
-    workers: usize,
-    handle: Handle,
-) -> io::Result<TcpService> {
-    TcpService::bind(discard, addresses, options, limits, workers, handle)
-}
-
 /// Serves one connection until the peer sends FIN: then all data is sent back, followed by FIN.
 ///
 /// # Errors
@@ -47,15 +33,5 @@ pub async fn echo(connection: &Connection) -> io::Result<()> {
         }
         connection.send(chunk).await?;
     }
-    connection.shutdown().await
-}
-
-/// Reads every byte until the peer sends FIN, which is answered by FIN: a peer that sees it knows that all its bytes
-/// were read.
-///
-/// # Errors
-/// As [`echo`].
-pub async fn discard(connection: &Connection) -> io::Result<()> {
-    while !connection.recv().await?.is_empty() {}
     connection.shutdown().await
 }

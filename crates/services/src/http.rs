@@ -22,8 +22,6 @@ mod counters;
 pub mod date;
 pub mod encoding;
 mod exchange;
-#[doc(hidden)]
-pub mod fuzzing;
 mod hosts;
 mod http1;
 mod http2;
@@ -45,6 +43,8 @@ mod variant;
 mod worker;
 
 pub use ::http::StatusCode as Status;
+#[doc(hidden)]
+pub use access_log::log_line;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, RunningAdmin};
 pub use auth::{Auth, Credentials, Realm, Users};
@@ -52,7 +52,7 @@ pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;
 pub use options::{HttpSettings, SENDFILE_ABOVE_MAX, SendStrategy};
-pub use proxies::{Forwarders, Networks, NoProxyHeader, ProxyHeader};
+pub use proxies::{Forwarders, NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
 pub use rules::{
     Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,

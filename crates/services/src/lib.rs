@@ -14,5 +14,7 @@ mod tcp;
 pub mod udp;
 
 pub use process::{raise_descriptor_limit, take_no_signals};
-pub use server::{AllowList, Meters, Reading, Running, Server, Service, ServiceCounters, Stage};
+pub use server::{
+    AllowList, Meters, Networks, Reading, Running, Server, Service, ServiceCounters, Stage,
+};
 pub use tcp::{Connection, Limits, Tcp, TcpService};

@@ -6,7 +6,7 @@ mod connections;
 mod meters;
 mod tasks;
 
-pub use admission::AllowList;
+pub use admission::{AllowList, Networks};
 pub use meters::{Meters, Reading, ServiceCounters};
 
 pub(crate) use admission::{

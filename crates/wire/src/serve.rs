@@ -19,7 +19,7 @@ pub struct Ready {
     pub event: String,
     /// `twinring.serve/1`.
     pub schema: String,
-    /// `echo`, `discard`, `http` or `udp`.
+    /// `echo`, `http` or `udp`.
     pub service: String,
     /// Addresses of the service.
     pub listen: Vec<SocketAddr>,
@@ -52,7 +52,7 @@ pub struct Statistics {
     /// `twinring.serve/1`.
     #[serde(default)]
     pub schema: String,
-    /// `echo`, `discard`, `http` or `udp`.
+    /// `echo`, `http` or `udp`.
     #[serde(default)]
     pub service: String,
     /// The engine in use.

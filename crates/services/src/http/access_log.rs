@@ -29,7 +29,7 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// How long a line waits for others before it is written.
 const BATCH_AGE: Duration = Duration::from_millis(100);
 
-/// The shortest time between two complaints of the same kind.
+/// The shortest time between two complaints.
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The destination of the lines.
@@ -153,7 +153,7 @@ impl AccessLog {
             notice,
             torn: false,
             failing: None,
-            complained: [None; 2],
+            complained: None,
             no_room_told: 0,
         };
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
@@ -221,15 +221,11 @@ struct Writer<N> {
     torn: bool,
     /// Lines lost since writing began to fail; `None` while it works.
     failing: Option<u64>,
-    /// When each kind of failure was last reported.
-    complained: [Option<Instant>; 2],
+    /// When a failure was last reported.
+    complained: Option<Instant>,
     /// Dropped lines that were reported.
     no_room_told: u64,
 }
-
-/// Kinds of complaints.
-const FAILING: usize = 0;
-const NO_ROOM: usize = 1;
 
 impl<N: Fn(&str)> Writer<N> {
     /// Writes lines until the log ends.
@@ -251,7 +247,7 @@ impl<N: Fn(&str)> Writer<N> {
                 self.write_lines(&bytes, lines);
             }
             // Dropping is never silent, but the thread that has time reports it.
-            if no_room > self.no_room_told && self.may_complain(NO_ROOM) {
+            if no_room > self.no_room_told && self.may_complain() {
                 let lines = no_room - std::mem::replace(&mut self.no_room_told, no_room);
                 self.tell(&format!(
                     "writing falls behind; {lines} lines were dropped (a larger access-log-buffer bridges longer \
@@ -334,17 +330,17 @@ impl<N: Fn(&str)> Writer<N> {
     fn fail(&mut self, error: &io::Error, lost: u64) {
         self.shared.failed.add(lost);
         *self.failing.get_or_insert(0) += lost;
-        if self.may_complain(FAILING) {
+        if self.may_complain() {
             self.tell(&format!(
                 "{error}; lines are dropped, and counted, until it can be written again"
             ));
         }
     }
 
-    fn may_complain(&mut self, kind: usize) -> bool {
-        let due = self.complained[kind].is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD);
+    fn may_complain(&mut self) -> bool {
+        let due = self.complained.is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD);
         if due {
-            self.complained[kind] = Some(Instant::now());
+            self.complained = Some(Instant::now());
         }
         due
     }

@@ -4,31 +4,8 @@
 //! The header is required from certain proxies and from no one else, so it never has to be guessed.
 
 use super::request::Request;
-use ipnet::IpNet;
+use crate::Networks;
 use std::net::{IpAddr, SocketAddr};
-
-/// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
-#[derive(Clone, Debug, Default)]
-pub struct Networks(Box<[IpNet]>);
-
-impl Networks {
-    /// True if the address is in one of them.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
-    }
-
-    /// True without any.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl FromIterator<IpNet> for Networks {
-    fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Networks {
-        Networks(networks.into_iter().collect())
-    }
-}
 
 /// The proxies in front of the service.
 #[derive(Clone, Debug, Default)]

@@ -144,54 +144,10 @@ impl HttpsAddress {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rules::{Rule, Rules};
-    use super::super::target::clean;
     use super::*;
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
-    use std::path::Path;
 
     fn redirect(from: &str, status: u16, to: &str) -> Result<Redirect, String> {
         Redirect::new(to, status, &[from.parse()?])
-    }
-
-    #[test]
-    fn locations_have_the_rest_of_the_path_and_the_query() {
-        let rules = [
-            ("/all/**", 301, "/none"),
-            ("/old/**", 302, "/new/**"),
-            ("/old/deep/**", 308, "https://example.org:8443/x/**"),
-            ("/old/deep/one", 307, "/one?a=b"),
-            ("/a", 301, "/b"),
-        ];
-        let rule = |(from, status, to): (&str, u16, &str)| Rule {
-            paths: vec![from.parse().unwrap()],
-            redirect: Some(redirect(from, status, to).unwrap()),
-            ..Rule::default()
-        };
-        let rules = Rules::new(rules.map(rule).into()).unwrap();
-        for (path, query, expected) in [
-            ("/a", None, Some((301, "/b"))),
-            ("/a", Some("q=1"), Some((301, "/b?q=1"))),
-            ("/a/", None, None),
-            ("/%61", None, Some((301, "/b"))),
-            ("/old", None, None),
-            ("/old/", None, Some((302, "/new/"))),
-            ("/old/x y/%0d%0aX: y", Some(""), Some((302, "/new/x%20y/%0D%0AX:%20y?"))),
-            ("/old///evil.example/..//\\e", None, Some((302, "/new/%5Ce"))),
-            ("/old/deep/x", Some("?"), Some((308, "https://example.org:8443/x/x??"))),
-            ("/old/deep/one", Some("c"), Some((307, "/one?a=b&c"))),
-            ("/old/%C3%BC", None, Some((302, "/new/%C3%BC"))),
-            ("/all/x/y", None, Some((301, "/none"))),
-            ("/", None, None),
-        ] {
-            let clean = clean(path.as_bytes()).unwrap();
-            let policy = rules.policy(Path::new(OsStr::from_bytes(&clean)));
-            let found = policy.redirect(&clean, query);
-            let found = found.map(|(status, location)| (status.as_u16(), location));
-            let expected = expected.map(|(status, location)| (status, location.to_owned()));
-            assert_eq!(found, expected, "{path}");
-        }
     }
 
     #[test]

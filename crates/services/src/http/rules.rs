@@ -6,9 +6,9 @@
 
 use super::Status;
 use super::auth::Auth;
-use super::proxies::Networks;
 use super::redirect::Redirect;
 use super::response::Field;
+use crate::Networks;
 use crate::rate::RateLimit;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use http::{HeaderName, HeaderValue};
@@ -31,20 +31,8 @@ const PATTERN_BYTES_MAX: usize = 4096;
 pub(super) const REST: &str = "/**";
 
 /// Header fields that the service sets itself; another value would be wrong.
-const RESERVED: [&str; 12] = [
-    "accept-ranges",
-    "allow",
-    "cache-control",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-range",
-    "content-type",
-    "date",
-    "etag",
-    "last-modified",
-    "transfer-encoding",
-];
+const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
+                        content-type date etag last-modified transfer-encoding";
 
 /// A pattern of paths. `*` stands for any characters but a slash, `**` for any, `?` for one, `[ab]` for a choice,
 /// `{a,b}` for alternatives. A pattern without a slash is one of file names, in any directory.
@@ -142,7 +130,7 @@ impl HeaderField {
     /// # Errors
     /// When it is none, or one that the service sets itself.
     pub fn new(name: &str, value: &str) -> Result<HeaderField, String> {
-        if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+        if RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
             return Err(format!("the service itself decides on `{name}`"));
         }
         HeaderField::any(name, value)

@@ -7,13 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use twinring::TcpStream;
 
+/// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
+#[derive(Clone, Debug, Default)]
+pub struct Networks(Box<[IpNet]>);
+
+impl Networks {
+    /// True if the address is in one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// True without any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<IpNet> for Networks {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Networks {
+        Networks(networks.into_iter().collect())
+    }
+}
+
 /// The clients of a service that sends back what it receives: all, or certain networks. This
 /// machine is always allowed, by its loopback addresses, which cannot be used from elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct AllowList {
-    /// `None` allows all clients, for the price of one branch.
-    networks: Option<Box<[IpNet]>>,
-}
+pub struct AllowList(Option<Networks>);
 
 impl AllowList {
     /// Allows every client that can reach the service.
@@ -21,21 +41,20 @@ impl AllowList {
         AllowList::default()
     }
 
-    /// Allows these networks, and this machine. IPv4 addresses mapped to IPv6 count as IPv4.
+    /// Allows these networks, and this machine.
     pub fn of(networks: impl IntoIterator<Item = IpNet>) -> AllowList {
-        AllowList { networks: Some(networks.into_iter().collect()) }
+        AllowList(Some(networks.into_iter().collect()))
     }
 
     /// True if it is limited at all.
     pub fn is_limited(&self) -> bool {
-        self.networks.is_some()
+        self.0.is_some()
     }
 
     /// True if this address may use the service.
     pub fn admits(&self, address: IpAddr) -> bool {
-        let Some(networks) = &self.networks else { return true };
-        let address = address.to_canonical();
-        address.is_loopback() || networks.iter().any(|network| network.contains(&address))
+        let admits = |networks: &Networks| networks.contains(address);
+        self.0.as_ref().is_none_or(admits) || address.to_canonical().is_loopback()
     }
 }
 

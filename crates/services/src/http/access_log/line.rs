@@ -8,7 +8,8 @@ use crate::http::auth::Credentials;
 use crate::http::date::Clock;
 use crate::http::request::Request;
 use crate::http::response::Reason;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::Value;
 use std::fmt::{self, Display, Write};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,6 +52,17 @@ pub(in super::super) struct Client {
     pub(in super::super) port: u16,
 }
 
+impl Outcome {
+    /// For the combined format, and for JSON.
+    fn shown(self) -> (char, &'static str) {
+        match self {
+            Outcome::Stays => ('+', "stays"),
+            Outcome::Ends => ('-', "ends"),
+            Outcome::Broken => ('X', "broken"),
+        }
+    }
+}
+
 impl Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
@@ -85,28 +97,6 @@ pub(in super::super) struct Ended {
     pub(in super::super) worker: usize,
     pub(in super::super) duration: Duration,
     pub(in super::super) outcome: Outcome,
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    time: &'a str,
-    remote_address: String,
-    remote_port: u16,
-    method: Option<String>,
-    target: Option<String>,
-    protocol: Option<String>,
-    malformed: Option<String>,
-    host: Option<String>,
-    user: Option<String>,
-    referer: Option<String>,
-    user_agent: Option<String>,
-    status: u16,
-    bytes: u64,
-    body_bytes: u64,
-    worker: usize,
-    duration_s: f64,
-    complete: bool,
-    connection: &'static str,
 }
 
 impl LogLine {
@@ -164,11 +154,7 @@ impl LogLine {
 
     fn combined(&self, text: &mut String, ended: &Ended) {
         let (secs, us) = (ended.duration.as_secs(), ended.duration.subsec_micros());
-        let outcome = match ended.outcome {
-            Outcome::Stays => '+',
-            Outcome::Ends => '-',
-            Outcome::Broken => 'X',
-        };
+        let (outcome, _) = ended.outcome.shown();
         let _written = write!(
             text,
             "{} - {} [{}] \"{}\" {} {} \"{}\" \"{}\" {secs}.{us:06} {outcome}",
@@ -185,44 +171,47 @@ impl LogLine {
 
     fn json(&self, text: &mut String, ended: &Ended) {
         // Invalid UTF-8 is replaced.
-        let owned = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let said = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(owned);
+        let value = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
+        let said = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(value).unwrap_or_default();
         let request = self.request.as_deref();
         let valid = request.filter(|_| self.is_valid).unwrap_or_default();
         let mut parts = valid.splitn(3, |byte| *byte == b' ');
-        let mut part = || parts.next().filter(|part| !part.is_empty()).map(owned);
-        let line = Json {
-            time: &self.time,
-            remote_address: self.client.to_string(),
-            remote_port: self.client.port,
-            method: part(),
-            target: part(),
-            protocol: part(),
-            malformed: request.filter(|_| !self.is_valid).map(owned),
-            host: said(&self.host),
-            user: said(&self.user),
-            referer: said(&self.referer),
-            user_agent: said(&self.user_agent),
-            status: ended.status,
-            bytes: ended.bytes,
-            body_bytes: ended.body_bytes,
-            worker: ended.worker,
-            duration_s: ended.duration.as_micros() as f64 / 1e6,
-            complete: ended.outcome != Outcome::Broken,
-            connection: match ended.outcome {
-                Outcome::Stays => "stays",
-                Outcome::Ends => "ends",
-                Outcome::Broken => "broken",
-            },
-        };
-        // Strings and numbers serialise without fail.
-        for character in serde_json::to_string(&line).unwrap_or_default().chars() {
-            match character.is_control() {
-                // JSON does not require it of all of them, but a terminal would execute them.
-                true => drop(write!(text, "\\u{:04x}", u32::from(character))),
-                false => text.push(character),
+        let mut part = || parts.next().filter(|part| !part.is_empty()).map(value);
+        let [method, target, protocol] = [(); 3].map(|()| part().unwrap_or_default());
+        let malformed = request.filter(|_| !self.is_valid).map(value).unwrap_or_default();
+        let (_, connection) = ended.outcome.shown();
+        let fields = [
+            ("time", Value::from(&*self.time)),
+            ("remote_address", self.client.to_string().into()),
+            ("remote_port", self.client.port.into()),
+            ("method", method),
+            ("target", target),
+            ("protocol", protocol),
+            ("malformed", malformed),
+            ("host", said(&self.host)),
+            ("user", said(&self.user)),
+            ("referer", said(&self.referer)),
+            ("user_agent", said(&self.user_agent)),
+            ("status", ended.status.into()),
+            ("bytes", ended.bytes.into()),
+            ("body_bytes", ended.body_bytes.into()),
+            ("worker", ended.worker.into()),
+            ("duration_s", (ended.duration.as_micros() as f64 / 1e6).into()),
+            ("complete", (ended.outcome != Outcome::Broken).into()),
+            ("connection", connection.into()),
+        ];
+        for (number, (name, value)) in fields.into_iter().enumerate() {
+            let before = if number == 0 { '{' } else { ',' };
+            let _written = write!(text, "{before}\"{name}\":");
+            for character in value.to_string().chars() {
+                match character.is_control() {
+                    // JSON does not require it of all of them, but a terminal would execute them.
+                    true => drop(write!(text, "\\u{:04x}", u32::from(character))),
+                    false => text.push(character),
+                }
             }
         }
+        text.push('}');
     }
 }
 
