@@ -47,7 +47,7 @@ pub use ::http::StatusCode as Status;
 pub use access_log::log_line;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, RunningAdmin};
-pub use auth::{Auth, Credentials, Realm, Users};
+pub use auth::{Auth, Credentials, Users};
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use mime::MediaTypes;

@@ -19,9 +19,9 @@ use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
-    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress,
-    LogFormat, MinVersion, PathGlob, Protection, Realm, Redirect, RequestRate, Rule,
-    SENDFILE_ABOVE_MAX, SendStrategy, Sites,
+    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress, LogFormat,
+    MinVersion, PathGlob, Protection, Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX,
+    SendStrategy, Sites,
 };
 
 pub(super) type Streams = Count<1, 10_000>;
@@ -165,7 +165,7 @@ pub(super) struct RuleKeys {
     status: Option<Text<u16>>,
     /// The file of users.
     pub(super) auth: Option<PathBuf>,
-    pub(super) realm: Option<Text<Realm>>,
+    pub(super) realm: Option<String>,
     allow: List<Network>,
     deny: List<Network>,
     pub(super) fallback: Option<PathBuf>,

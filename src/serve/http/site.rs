@@ -141,8 +141,8 @@ impl RuleConfig {
         let keys = &self.keys;
         let mut rule = self.rule.clone();
         if let Some(file) = &keys.auth {
-            let realm = keys.realm.clone().map(|Text(realm)| realm).unwrap_or_default();
-            rule.auth = Some(Arc::new(Auth { realm, users: Users::read(file)? }));
+            let realm = keys.realm.as_deref().unwrap_or("Restricted");
+            rule.auth = Some(Arc::new(Auth::new(realm, Users::read(file)?)?));
         }
         if let Some(root) = root {
             let beneath = |key: &str, file: &PathBuf| beneath_root(root, key, file);

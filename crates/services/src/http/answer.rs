@@ -386,7 +386,7 @@ impl<'w, 'r> Call<'w, 'r> {
 
 /// The answer that asks for a password.
 fn challenge(auth: &Auth) -> Response {
-    Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(&auth.challenge()))
+    Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(&auth.challenge))
 }
 
 fn as_path(path: &[u8]) -> &Path {

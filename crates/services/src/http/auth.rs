@@ -25,44 +25,29 @@ const FIELD_BYTES_MAX: usize = 1024;
 /// Longest realm, in bytes.
 const REALM_BYTES_MAX: usize = 200;
 
-/// The name of the protected part, which clients show.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Realm(String);
-
-impl Default for Realm {
-    fn default() -> Realm {
-        Realm("Restricted".to_owned())
-    }
-}
-
-impl FromStr for Realm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Realm, String> {
-        let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"\"\\".contains(&byte);
-        match text.bytes().all(is_plain) && text.len() <= REALM_BYTES_MAX {
-            true => Ok(Realm(text.to_owned())),
-            false => Err(format!(
-                "`{text}` is not a realm: expected up to {REALM_BYTES_MAX} ASCII characters without \
-                 quotes and backslashes"
-            )),
-        }
-    }
-}
-
 /// Who is asked for a password, and by what name.
 #[derive(Debug)]
 pub struct Auth {
-    /// See there.
-    pub realm: Realm,
-    /// See there.
-    pub users: Users,
+    /// The value of `WWW-Authenticate`.
+    pub(super) challenge: String,
+    pub(super) users: Users,
 }
 
 impl Auth {
-    /// The value of `WWW-Authenticate`.
-    pub(super) fn challenge(&self) -> String {
-        format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.realm.0)
+    /// Asks these users; clients show `realm`, the name of the protected part.
+    ///
+    /// # Errors
+    /// When it cannot be a realm.
+    pub fn new(realm: &str, users: Users) -> Result<Auth, String> {
+        let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"\"\\".contains(&byte);
+        if !realm.bytes().all(is_plain) || realm.len() > REALM_BYTES_MAX {
+            return Err(format!(
+                "`{realm}` is not a realm: expected up to {REALM_BYTES_MAX} ASCII characters without quotes and \
+                 backslashes"
+            ));
+        }
+        let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+        Ok(Auth { challenge, users })
     }
 }
 
@@ -299,7 +284,7 @@ mod tests {
     #[test]
     fn realms_cannot_end_the_field() {
         for wrong in ["a\"b", "a\\", "a\r\nX: y", "\u{fc}", &"x".repeat(201)] {
-            assert!(wrong.parse::<Realm>().is_err(), "{wrong:?}");
+            assert!(Auth::new(wrong, Users::parse("").unwrap()).is_err(), "{wrong:?}");
         }
     }
 
