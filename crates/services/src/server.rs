@@ -12,6 +12,7 @@ pub use meters::{Meters, Reading, ServiceCounters};
 pub(crate) use admission::{
     AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
 };
+use connections::SWEEPS_PER_LIMIT;
 pub(crate) use connections::{Activity, Connections, Ending, Limit, Open, Tracked, Tracking};
 pub(crate) use meters::{Count, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
@@ -29,6 +30,11 @@ use twinring::{
     Handle, TcpListener, TcpStream,
     net::{BoundListener, ListenOptions},
 };
+
+/// The shortest and the longest time between two sweeps over the connections: with a limit of 10 s, a connection ends
+/// after 10 to 11 s.
+const SWEEP_MIN: Duration = Duration::from_millis(5);
+const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The stage of a service. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,9 +198,8 @@ pub(crate) trait WorkerService: 'static {
     /// The same during the drain.
     fn drain_limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
 
-    /// The time between two sweeps over the connections; `None` if no connection has a limit before
-    /// the drain.
-    fn sweep_period(&self) -> Option<Duration>;
+    /// The shortest limit before the drain, if there is one.
+    fn shortest_limit(&self) -> Option<Duration>;
 
     /// How long a shutdown waits for connections.
     fn drain_timeout(&self) -> Duration;
@@ -247,7 +252,8 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
         });
         let spawn = |acceptor| spawn_vital(&self.handle, acceptor);
         let acceptors: Vec<_> = acceptors.map(spawn).collect();
-        let watch = service.sweep_period().map(|period| {
+        let watch = service.shortest_limit().map(|limit| {
+            let period = (limit / SWEEPS_PER_LIMIT).clamp(SWEEP_MIN, SWEEP_MAX);
             let service = Rc::clone(service);
             spawn_vital(&self.handle, async move { watch(&*service, period).await })
         });

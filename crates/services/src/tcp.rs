@@ -19,13 +19,6 @@ use twinring::{Handle, RecvBuf, SendBuf, TcpStream, spawn};
 /// A drain ends a connection that has been idle for this long: it has no work to finish.
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(4);
 
-/// Sweeps per idle timeout: a connection is closed after the timeout and at most a quarter more.
-const IDLE_SWEEPS: u32 = 4;
-
-/// The shortest and the longest time between two idle sweeps.
-const IDLE_SWEEP_MIN: Duration = Duration::from_millis(5);
-const IDLE_SWEEP_MAX: Duration = Duration::from_secs(3600);
-
 /// The bounds of a TCP service.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -198,9 +191,8 @@ impl WorkerService for Worker {
         (phase == Phase::Receiving).then_some(limit)
     }
 
-    fn sweep_period(&self) -> Option<Duration> {
-        let timeout = self.idle_timeout?;
-        Some((timeout / IDLE_SWEEPS).clamp(IDLE_SWEEP_MIN, IDLE_SWEEP_MAX))
+    fn shortest_limit(&self) -> Option<Duration> {
+        self.idle_timeout
     }
 
     fn drain_timeout(&self) -> Duration {

@@ -13,26 +13,26 @@
 //! control, and must not claim that it reacts to marks (RFC 3168). To measure how a path treats
 //! ECN, each answer can carry the codepoint of its datagram instead.
 
-mod reflector;
-
 pub use crate::rate::SOURCES_MAX;
-pub use reflector::UdpCounters;
 
+use crate::rate::RateLimit;
 use crate::server::{
-    Activity, AllowList, Reading, Running, Server, Service, Stage, end_vital, spawn_vital,
+    Activity, AllowList, Reading, Running, Server, Service, Stage, end_vital, is_one_host,
+    spawn_vital,
 };
-use reflector::{Port, reflect};
+use nix::errno::Errno;
+use serde::Serialize;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::net::Granted;
+use twinring::net::{BoundUdp, Ecn, Granted, UdpOptions, UdpStats};
 use twinring::{
-    Handle, UdpSocket,
-    net::{BoundUdp, UdpOptions},
-    shutdown_requested, sleep,
+    Datagram, Either, Handle, Received, UdpSocket, race, shutdown_requested, sleep, sleep_until,
+    timeout_at,
 };
 
 /// The longest configurable drain.
@@ -200,5 +200,257 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         self.publish();
+    }
+}
+
+/// Capacity for the datagrams of one `recv_batch`.
+const BATCH: usize = 64;
+/// A drain regards the socket as empty when no datagram arrived for this long, twice: on a worker
+/// with long ticks the first period may pass before the socket was read.
+const IDLE: Duration = Duration::from_millis(10);
+const IDLE_WAITS: u32 = 2;
+/// Receives may fail this many times in a row, with a pause after each, before the socket is
+/// abandoned.
+const FAILURES_MAX: u32 = 100;
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+struct Port {
+    socket: UdpSocket,
+    /// The addresses of the whole service.
+    own: Rc<[SocketAddr]>,
+    copy_ecn: bool,
+    allow: AllowList,
+    rate: Option<RefCell<RateLimit>>,
+    /// Set when the service is asked to end.
+    deadline: Cell<Option<Instant>>,
+    /// The kernel accepts no more datagrams: the remaining ones are finite.
+    sealed: Cell<bool>,
+    failures: Cell<u32>,
+    /// Of all sockets of the worker.
+    activity: Rc<Activity>,
+    /// Counts of the loop; the socket has the others. `waiting` are all answers that were handed over.
+    tally: RefCell<UdpCounters>,
+}
+
+impl Port {
+    fn new(
+        socket: UdpSocket,
+        own: Rc<[SocketAddr]>,
+        settings: &UdpSettings,
+        activity: Rc<Activity>,
+    ) -> Port {
+        let limit = |per_second| RefCell::new(RateLimit::new(per_second, Instant::now()));
+        Port {
+            socket,
+            own,
+            copy_ecn: settings.copy_ecn,
+            allow: settings.allow.clone(),
+            rate: settings.rate_per_source.map(limit),
+            deadline: Cell::new(None),
+            sealed: Cell::new(false),
+            failures: Cell::new(0),
+            activity,
+            tally: RefCell::default(),
+        }
+    }
+
+    /// Makes the kernel accept no more datagrams, and makes [`reflect`] end once all are answered,
+    /// or at the deadline.
+    fn drain(&self, deadline: Instant) {
+        self.deadline.set(Some(deadline));
+        // Without memory for that, datagrams that still arrive are answered too, until the
+        // deadline.
+        self.sealed.set(self.socket.stop_receiving().is_ok());
+        self.socket.cancel();
+    }
+
+    fn counters(&self) -> UdpCounters {
+        // The kernel refuses only the question for its drops, and only before Linux 4.12.
+        let sockets = self.socket.stats().unwrap_or_default();
+        let mut counters = *self.tally.borrow();
+        let over = sockets.sent + sockets.send_errors.total();
+        counters.waiting = counters.waiting.saturating_sub(over);
+        UdpCounters { sockets, ..counters }
+    }
+
+    /// Waits for datagrams; ends without any at `until`, and when the drain begins.
+    async fn receive(&self, into: &mut Vec<Received>, until: Option<Instant>) -> io::Result<()> {
+        let receive = self.socket.recv_batch(into);
+        let received = match until {
+            None => receive.await,
+            Some(until) => match race(receive, sleep_until(until)).await {
+                Either::Left(received) => received,
+                Either::Right(()) => return Ok(()),
+            },
+        };
+        self.activity.note();
+        match received {
+            Ok(_) => self.failures.set(0),
+            Err(error) if error.raw_os_error() == Some(Errno::ECANCELED as i32) => {}
+            Err(error) => {
+                // The runtime has counted it. The cause, such as memory or an interface, may be
+                // temporary.
+                self.failures.set(self.failures.get() + 1);
+                if self.failures.get() == FAILURES_MAX {
+                    return Err(in_context(&error, self.socket.local_addr()));
+                }
+                sleep(FAILURE_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends all `answers`; those left at the deadline are dropped, and remain among the waiting.
+    async fn send(&self, answers: &mut Vec<Datagram>) {
+        for answer in answers.iter() {
+            let mut tally = self.tally.borrow_mut();
+            tally.waiting += answer.datagrams() as u64;
+            tally.sent_bytes += answer.data.len() as u64;
+        }
+        while !answers.is_empty() {
+            let send = self.socket.send_batch(answers);
+            let goes_on = match self.deadline.get() {
+                // Fails when the drain begins, and continues below.
+                None => send.await.is_ok() || self.deadline.get().is_some(),
+                Some(deadline) => matches!(timeout_at(deadline, send).await, Ok(Ok(()))),
+            };
+            if !goes_on {
+                answers.clear();
+            }
+        }
+    }
+
+    /// Counts a received buffer; true if it is to be answered.
+    fn admit(&self, received: &Received) -> bool {
+        let mut tally = self.tally.borrow_mut();
+        tally.received_bytes += received.data.len() as u64;
+        // A truncated datagram is not what was sent. (Counted by the runtime.)
+        if received.truncated {
+            return false;
+        }
+        let (source, datagrams) = (received.from, received.datagrams());
+        let refused = if self.is_own(source) {
+            &mut tally.from_self
+        } else if !is_one_host(source) {
+            &mut tally.bad_source
+        } else if !self.allow.admits(source.ip()) {
+            &mut tally.not_allowed
+        } else if self.is_over_rate(source.ip(), datagrams) {
+            &mut tally.over_rate
+        } else {
+            return true;
+        };
+        *refused += datagrams as u64;
+        false
+    }
+
+    fn is_over_rate(&self, source: IpAddr, datagrams: usize) -> bool {
+        let Some(limit) = &self.rate else { return false };
+        !limit.borrow_mut().admits(source, datagrams, Instant::now())
+    }
+
+    /// A socket on all addresses does not know these addresses, and they change: there every source
+    /// with its port may be the reflector itself. (Otherwise a datagram with a forged source would
+    /// loop between two addresses of this machine for ever.)
+    fn is_own(&self, from: SocketAddr) -> bool {
+        self.own.iter().any(|own| {
+            own.port() == from.port() && (own.ip() == from.ip() || own.ip().is_unspecified())
+        })
+    }
+
+    /// The ECN codepoint that the answer carries, if any.
+    fn ecn(&self, received: &Received) -> Option<Ecn> {
+        received.ecn().filter(|ecn| self.copy_ecn && *ecn != Ecn::NotEct)
+    }
+}
+
+/// The address to answer from, if the datagram was sent to one. A multicast group, such as the
+/// ff02::1 of all nodes that reaches every socket bound to `[::]`, is not suitable. A link-local
+/// address cannot answer one that is not link-local, because only the scope of the peer's address
+/// names the interface.
+fn answer_from(received: &Received) -> Option<IpAddr> {
+    received.to.filter(|to| match (to, received.from.ip()) {
+        (IpAddr::V6(to), IpAddr::V6(from)) if to.is_unicast_link_local() => {
+            from.is_unicast_link_local()
+        }
+        _ => !to.is_multicast(),
+    })
+}
+
+/// Turns received datagrams into answers, each in the buffer in which it was received; empties `received`.
+fn answer(port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
+    let admitted = received.drain(..).filter(|received| port.admit(received));
+    answers.extend(admitted.map(|received| {
+        let (from, ecn) = (answer_from(&received), port.ecn(&received));
+        Datagram { from, ecn, ..received.into_reply() }
+    }));
+}
+
+/// Reflects until the drain of `port` begins, and ends when all is answered or its time is over.
+async fn reflect(port: &Port) -> io::Result<()> {
+    let mut received = Vec::with_capacity(BATCH);
+    let mut answers = Vec::with_capacity(BATCH);
+    let deadline = loop {
+        if let Some(deadline) = port.deadline.get() {
+            break deadline;
+        }
+        port.receive(&mut received, None).await?;
+        answer(port, &mut received, &mut answers);
+        port.send(&mut answers).await;
+    };
+    let mut idle = 0;
+    // Beyond the deadline, too: datagrams in the kernel can only be counted by receiving them.
+    while idle < IDLE_WAITS && (port.sealed.get() || Instant::now() < deadline) {
+        port.receive(&mut received, Some(Instant::now() + IDLE)).await?;
+        idle = if received.is_empty() { idle + 1 } else { 0 };
+        answer(port, &mut received, &mut answers);
+        port.send(&mut answers).await;
+    }
+    // Answers that are unsent at the deadline are counted as waiting.
+    let _cut = timeout_at(deadline, port.socket.flush()).await;
+    Ok(())
+}
+
+fn in_context(error: &io::Error, address: SocketAddr) -> io::Error {
+    let what = format!("receiving on UDP {address} failed {FAILURES_MAX} times in a row: {error}");
+    io::Error::new(error.kind(), what)
+}
+
+/// Counters of the reflector, summed over its sockets, at one moment. They balance: `received = sent +
+/// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
+/// `kernel_drops` were never received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UdpCounters {
+    /// The counters of the sockets.
+    #[serde(flatten)]
+    pub sockets: UdpStats,
+    /// Payload received.
+    pub received_bytes: u64,
+    /// Payload handed over for sending.
+    pub sent_bytes: u64,
+    /// Answers that the kernel has not accepted yet; at the end, those that the drain timeout cut.
+    pub waiting: u64,
+    /// Datagrams that claimed to come from the reflector itself. Their answers would loop for ever.
+    pub from_self: u64,
+    /// Datagrams whose source is port 0, or not the address of one host (multicast, broadcast).
+    pub bad_source: u64,
+    /// Datagrams from addresses that are not allowed.
+    pub not_allowed: u64,
+    /// Datagrams beyond the rate of their source.
+    pub over_rate: u64,
+}
+
+impl UdpCounters {
+    /// Adds the counts of another socket.
+    fn merge(&mut self, other: &UdpCounters) {
+        self.sockets.merge(&other.sockets);
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+        self.waiting += other.waiting;
+        self.from_self += other.from_self;
+        self.bad_source += other.bad_source;
+        self.not_allowed += other.not_allowed;
+        self.over_rate += other.over_rate;
     }
 }

@@ -26,12 +26,6 @@ use twinring::{
     spawn,
 };
 
-/// The longest and the shortest time between two sweeps over the connections.
-const SWEEP_MAX: Duration = Duration::from_secs(1);
-const SWEEP_MIN: Duration = Duration::from_millis(5);
-
-const SWEEPS_PER_TIMEOUT: u32 = 4;
-
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(2);
 
 /// How long a connection is read from after its last answer, until the peer ends it too.
@@ -261,7 +255,7 @@ impl WorkerService for Worker {
         }
     }
 
-    fn sweep_period(&self) -> Option<Duration> {
+    fn shortest_limit(&self) -> Option<Duration> {
         let generation = self.generation();
         let settings = &generation.settings;
         let all = [
@@ -271,8 +265,7 @@ impl WorkerService for Worker {
             settings.idle_timeout,
             settings.send_timeout,
         ];
-        let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
-        Some((shortest / SWEEPS_PER_TIMEOUT).clamp(SWEEP_MIN, SWEEP_MAX))
+        all.into_iter().min()
     }
 
     fn drain_timeout(&self) -> Duration {

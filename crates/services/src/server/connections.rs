@@ -32,7 +32,7 @@ const ACKED_BYTES_MIN: u64 = 1024;
 /// Sweeps within the time limit of a phase that are not skipped. Each of them reads the
 /// acknowledged bytes from the kernel, and a pause of the whole process counts as no more than the
 /// time between two of them.
-const SWEEPS_PER_LIMIT: u32 = 4;
+pub(super) const SWEEPS_PER_LIMIT: u32 = 4;
 
 /// The reason for which a connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
