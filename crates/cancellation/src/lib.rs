@@ -41,15 +41,9 @@ pub trait Subject {
     fn run(&self, main: impl Future<Output = ()>);
 
     /// Adopts a listening socket, which is in blocking mode.
-    ///
-    /// # Errors
-    /// Those of the runtime.
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener>;
 
     /// Adopts a connected socket, which is in blocking mode.
-    ///
-    /// # Errors
-    /// Those of the runtime.
     fn stream(&self, stream: std::net::TcpStream) -> io::Result<Self::Stream>;
 
     /// The next connection.
@@ -130,11 +124,8 @@ impl fmt::Display for Finding {
 /// Checks all rules, each on a runtime of its own.
 ///
 /// Call it from a program that does nothing else meanwhile: descriptors are counted for the whole
-/// process.
-///
-/// # Panics
-/// When the machine refuses what a rule needs (a socket, a thread), or an operation fails that was
-/// not dropped.
+/// process. Panics when the machine refuses what a rule needs (a socket, a thread), or an operation
+/// fails that was not dropped.
 pub fn check<S: Subject>(subject: &S) -> Vec<Finding> {
     let of = |rule, (holds, seen)| Finding { rule, holds, seen };
     vec![

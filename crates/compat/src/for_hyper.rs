@@ -30,9 +30,6 @@ impl<S: Socket + Unpin> Write for Compat<S> {
 
 /// Runs hyper's tasks on the worker that calls it, with [`twinring::spawn`]. Its futures need not be
 /// `Send`: the streams of an HTTP/2 connection run on the thread of the connection.
-///
-/// # Panics
-/// `execute` panics outside a twinring runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Executor;
 

@@ -13,27 +13,15 @@ type Polled<T> = Poll<io::Result<T>>;
 /// All methods take `&self`, and wake the task that called them last.
 pub trait Socket {
     /// The next received bytes; empty at the end of the stream.
-    ///
-    /// # Errors
-    /// The error that broke the connection.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Polled<RecvBuf>;
 
     /// Ready when [`poll_send`](Socket::poll_send) would take a buffer.
-    ///
-    /// # Errors
-    /// The error of an earlier send.
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Polled<()>;
 
     /// Takes `buf` once it can be queued, and leaves it in place until then.
-    ///
-    /// # Errors
-    /// The error of an earlier send.
     fn poll_send(&self, cx: &mut Context<'_>, buf: &mut Option<SendBuf>) -> Polled<()>;
 
     /// Sends the end of the stream behind all queued bytes; ready when the kernel has all of it.
-    ///
-    /// # Errors
-    /// The error that broke the connection.
     fn poll_shutdown(&self, cx: &mut Context<'_>) -> Polled<()>;
 }
 

@@ -65,9 +65,6 @@ pub fn read_to_string(path: &Path, bytes_max: u64) -> io::Result<String> {
 }
 
 /// Reads at most `bytes_max` bytes of UTF-8, from a file of [`open`] or a decompressor of it.
-///
-/// # Errors
-/// As for [`read_to_string`].
 pub fn string_of(content: impl Read, bytes_max: u64) -> io::Result<String> {
     text(bytes_of(content, bytes_max, Vec::new())?)
 }

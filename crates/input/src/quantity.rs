@@ -169,33 +169,21 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A number of things.
-///
-/// # Errors
-/// As for [`size`].
 pub fn count(text: &str) -> Result<u64, String> {
     COUNT.read(text)
 }
 
 /// A number of events in a second.
-///
-/// # Errors
-/// As for [`size`].
 pub fn rate(text: &str) -> Result<u64, String> {
     RATE.read(text)
 }
 
 /// A number of events in a second that may be a fraction, such as `33.3`: in millionths.
-///
-/// # Errors
-/// As for [`size`].
 pub fn rate_millionths(text: &str) -> Result<u64, String> {
     RATE.read_scaled(text, 1_000_000)
 }
 
 /// A length of time; several units may follow each other, as in `1h30m`.
-///
-/// # Errors
-/// As for [`size`].
 pub fn duration(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     let mut total = Duration::ZERO;

@@ -16,6 +16,7 @@ use crate::observer::Observer;
 use crate::settings::Common;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use twinring::{
-    Either, Runtime, RuntimeError,
+    Either, Runtime,
     config::Features,
     measure::{CounterSnapshot, monotonic_ns},
     race, shutdown_requested, sleep_until,
@@ -95,7 +96,7 @@ pub(crate) fn instant_at(ns: u64) -> Instant {
 #[derive(Debug)]
 pub enum LoadError {
     /// The engine failed.
-    Engine(RuntimeError),
+    Engine(io::Error),
     /// TLS or a request cannot be set up as configured.
     Setup(String),
     /// Not a single connection or socket could be opened.

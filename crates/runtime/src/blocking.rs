@@ -71,10 +71,8 @@ impl Pool {
         Pool { name, threads_max, state, work, ended }
     }
 
-    /// Runs work, which is queued when this is polled first. If it is dropped, work that has begun continues.
-    ///
-    /// # Errors
-    /// If the runtime has ended or no thread can be started.
+    /// Runs work, which is queued when this is polled first. If it is dropped, work that has begun
+    /// continues. Fails if the runtime has ended or no thread can be started.
     pub(crate) fn run<T, W>(
         self: &Arc<Pool>,
         work: W,

@@ -4,7 +4,7 @@
 //! Each worker is a thread with its own executor and its own ring or epoll set; tasks do not move
 //! between threads. Received data is in buffers of a pool ([`RecvBuf`]), sends take ownership of
 //! their buffers ([`SendBuf`]), and both engines give the same guarantees: no data is lost or
-//! reordered, and a slow peer slows down only itself.
+//! reordered, and a slow peer slows down only itself. What needs a worker panics outside a runtime.
 //!
 //! ```no_run
 //! use twinring::{Runtime, TcpListener};
@@ -56,7 +56,7 @@ pub use datagram::{Datagram, Received};
 pub use event::Event;
 pub use net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
 pub use race::{Either, race};
-pub use runtime::{Builder, Handle, Runtime, RuntimeError, shutdown_requested, submit};
+pub use runtime::{Builder, Handle, Runtime, shutdown_requested, submit};
 pub use spawn_blocking::spawn_blocking;
 pub use task::{JoinHandle, spawn, yield_now};
 pub use time::{sleep, sleep_until, timeout, timeout_at};

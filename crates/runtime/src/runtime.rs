@@ -12,7 +12,6 @@ use crate::event::Event;
 use crate::sync::{AtomicU8, Mutex};
 use crate::task::{Inbox, Registration, RemoteHandle, task_for};
 use std::cell::Cell;
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -23,39 +22,9 @@ pub use builder::Builder;
 pub(crate) use worker::{Worker, current, is_serving, with_current};
 pub use worker::{call_times, restart_call_times, shutdown_requested, submit};
 
-/// Why a runtime could not be built or had to stop.
-#[derive(Debug)]
-pub struct RuntimeError {
-    what: String,
-    source: Option<io::Error>,
-}
-
-impl RuntimeError {
-    pub(crate) fn new(what: impl Into<String>, source: Option<io::Error>) -> RuntimeError {
-        RuntimeError { what: what.into(), source }
-    }
-}
-
-impl fmt::Display for RuntimeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Some(source) => write!(f, "{}: {source}", self.what),
-            None => f.write_str(&self.what),
-        }
-    }
-}
-
-impl Error for RuntimeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
-    }
-}
-
-impl From<RuntimeError> for io::Error {
-    fn from(error: RuntimeError) -> io::Error {
-        let kind = error.source.as_ref().map_or(io::ErrorKind::Other, io::Error::kind);
-        io::Error::new(kind, error)
-    }
+/// Says what failed.
+pub(crate) fn failed(what: impl fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 const RUNNING: u8 = 0;
@@ -135,9 +104,8 @@ impl Handle {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// When the worker has ended; WouldBlock when it has 1,024 such tasks that it has not started.
+    /// Fails when the worker has ended; WouldBlock when it has 1,024 such tasks that it has not
+    /// started.
     pub fn spawn_on<F, Fut>(&self, worker: usize, task: F) -> io::Result<RemoteHandle<Fut::Output>>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -223,16 +191,11 @@ impl Runtime {
 
     /// Runs `service` once on each worker, with the worker's number from 0, and returns their
     /// results in order. A thread ends when its future has; its other tasks are then dropped, and
-    /// streams dropped with queued data continue to send it within the linger limit.
-    ///
-    /// # Errors
-    /// When a worker cannot be set up (then all are stopped) or its engine fails. A worker that
-    /// was stopped by [`Handle::stop`] yields `None`.
-    ///
-    /// # Panics
-    /// When one of the futures panics, its panic is passed on after the other workers were stopped; with
-    /// [`Builder::stop_on_panic`] so is that of any task.
-    pub fn run<F, Fut>(self, service: F) -> Result<Vec<Option<Fut::Output>>, RuntimeError>
+    /// streams dropped with queued data continue to send it within the linger limit. Fails when a
+    /// worker cannot be set up (then all are stopped) or its engine fails. A worker that was
+    /// stopped by [`Handle::stop`] yields `None`. A panic of one of the futures is passed on after
+    /// the other workers were stopped; with [`Builder::stop_on_panic`] so is that of any task.
+    pub fn run<F, Fut>(self, service: F) -> io::Result<Vec<Option<Fut::Output>>>
     where
         F: Fn(usize) -> Fut + Sync,
         Fut: Future,
@@ -257,9 +220,8 @@ impl Runtime {
                     started.inspect_err(|_| self.shared.advance_to(STOPPING))
                 })
                 .collect();
-            let failed = |error| RuntimeError::new("starting a worker thread", Some(error));
             let joined = threads.into_iter().map(|thread| {
-                let thread = thread.map_err(failed)?;
+                let thread = thread.map_err(|error| failed("starting a worker thread", &error))?;
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
             // All of them, before the first error counts.
@@ -276,19 +238,16 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
-    ///
-    /// # Panics
-    /// As [`run`](Runtime::run).
-    pub fn block_on<Fut>(&self, future: Fut) -> Result<Fut::Output, RuntimeError>
+    pub fn block_on<Fut>(&self, future: Fut) -> io::Result<Fut::Output>
     where
         Fut: Future,
     {
         if self.builder.workers != 1 {
-            return Err(RuntimeError::new("block_on needs a runtime with one worker", None));
+            return Err(io::Error::other("block_on needs a runtime with one worker"));
         }
         Worker::start(self, 0)?
             .run(future, Some(STUCK))?
-            .ok_or_else(|| RuntimeError::new("the runtime was stopped", None))
+            .ok_or_else(|| io::Error::other("the runtime was stopped"))
     }
 }
 

@@ -29,9 +29,6 @@ const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Panics
-/// Outside a twinring runtime.
 pub fn spawn_blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T>
 where
     T: Send + 'static,

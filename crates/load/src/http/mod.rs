@@ -41,8 +41,8 @@ use crate::recorder::{Recorder, Trouble, Troubles};
 use crate::report::{head, of_requests};
 use crate::requests::{Protocol, Share, run_thread};
 use crate::run::{LoadError, Ran, run};
+use std::io;
 use std::sync::Arc;
-use twinring::RuntimeError;
 use twinring_wire::HttpResult;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::http as wire;
@@ -59,7 +59,7 @@ impl Load {
     ///
     /// # Errors
     /// When the engine or a requested feature is refused.
-    pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
+    pub fn new(settings: Settings) -> io::Result<Load> {
         let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
         Ok(Load::of(settings, runtime))
     }

@@ -22,8 +22,8 @@ use crate::recorder::{Trouble, Troubles};
 use crate::report::{head, of_requests};
 use crate::requests::{Share, run_thread};
 use crate::run::{LoadError, run};
+use std::io;
 use std::sync::Arc;
-use twinring::RuntimeError;
 use twinring_wire::TcpResult;
 use twinring_wire::tcp::{Bytes, Errors, SCHEMA};
 
@@ -35,7 +35,7 @@ impl Load {
     ///
     /// # Errors
     /// When the engine or a requested feature is refused.
-    pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
+    pub fn new(settings: Settings) -> io::Result<Load> {
         let runtime = settings.common.workers.builder(settings.tuned_uring()).build()?;
         Ok(Load::of(settings, runtime))
     }

@@ -30,8 +30,9 @@ pub use settings::Settings;
 
 use crate::observer::Observer;
 use crate::run::{LoadError, run};
+use std::io;
 use std::sync::Arc;
-use twinring::{RuntimeError, config::Features};
+use twinring::config::Features;
 use twinring_wire::UdpResult;
 
 /// A load that is ready to run.
@@ -42,7 +43,7 @@ impl Load {
     ///
     /// # Errors
     /// When the engine or a requested feature is refused.
-    pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
+    pub fn new(settings: Settings) -> io::Result<Load> {
         let builder = settings.common.workers.builder(settings.tuned_uring());
         let runtime = builder.call_times(settings.calls).build()?;
         Ok(Load::of(settings, runtime))

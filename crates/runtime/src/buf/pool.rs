@@ -42,10 +42,8 @@ struct Written {
 }
 
 impl Pool {
-    /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released.
-    ///
-    /// # Errors
-    /// When there is not enough memory; the message says for what.
+    /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released. Fails when
+    /// there is not enough memory; the message says for what.
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
         let memory = Mapping::new(usize::from(count) * buffer_bytes).map_err(|error| {
             let why = format!(

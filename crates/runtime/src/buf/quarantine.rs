@@ -31,10 +31,7 @@ pub(super) fn poison(memory: &mut [u8]) {
     memory.fill(POISON);
 }
 
-/// Verifies memory that leaves the quarantine. `what` names it.
-///
-/// # Panics
-/// If it was written to.
+/// Verifies memory that leaves the quarantine. `what` names it. Panics if it was written to.
 pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
     let intact = |chunk: &[u8]| *chunk == POISONED[..chunk.len()];
     if memory.chunks(POISONED.len()).all(intact) {
@@ -96,10 +93,8 @@ thread_local! {
 }
 
 /// Keeps freed memory, poisoned, for a while: a late write by the kernel would otherwise hit the
-/// next owner of the memory, or it would go unnoticed.
-///
-/// # Panics
-/// If older memory, which is freed to make space, was written to.
+/// next owner of the memory, or it would go unnoticed. Panics if older memory, which is freed to
+/// make space, was written to.
 pub(crate) fn add(mut memory: Quarantined) {
     if let Quarantined::Heap(bytes) = &mut memory {
         bytes.clear();

@@ -6,9 +6,6 @@ use std::io;
 /// Sends all that `from` receives to `to`, until the end of the stream; returns how many bytes. Nothing
 /// is copied in memory, and a slow receiver slows down the sender. It does not end the stream of `to`:
 /// call [`shutdown`](TcpStream::shutdown) for that.
-///
-/// # Errors
-/// Those of [`recv`](TcpStream::recv) and [`send`](TcpStream::send).
 pub async fn copy(from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
     let mut copied = 0;
     loop {

@@ -16,9 +16,6 @@ use std::os::fd::OwnedFd;
 ///
 /// # Errors
 /// Those of the resolver; EAGAIN if no thread can be started.
-///
-/// # Panics
-/// Outside a twinring runtime.
 pub async fn resolve<N>(name: N) -> io::Result<Vec<SocketAddr>>
 where
     N: ToSocketAddrs + Send + 'static,
@@ -72,9 +69,6 @@ impl TcpStream {
     ///
     /// # Errors
     /// Those of [`resolve`], or that of the last address.
-    ///
-    /// # Panics
-    /// When polled outside a twinring runtime.
     pub async fn connect<N>(to: N) -> io::Result<TcpStream>
     where
         N: ToSocketAddrs + Send + 'static,
@@ -94,12 +88,6 @@ impl TcpStream {
 
     /// Connects a socket that the program has made, with the options that it has set, such as a mark or
     /// an interface.
-    ///
-    /// # Errors
-    /// Those of connect(2).
-    ///
-    /// # Panics
-    /// When polled outside a twinring runtime.
     pub async fn connect_socket(
         socket: impl Into<OwnedFd>,
         address: SocketAddr,

@@ -74,10 +74,8 @@ impl Prices {
     /// different cores.
     ///
     /// Meanwhile the process has a handler for the last real-time signal; the process and the
-    /// calling thread are otherwise unchanged.
-    ///
-    /// # Errors
-    /// When a CPU may not be used. A price that cannot be measured has a reason instead.
+    /// calling thread are otherwise unchanged. Fails when a CPU may not be used. A price that
+    /// cannot be measured has a reason instead.
     pub fn measure(cpus: Option<[usize; 2]>) -> Result<Prices, Refusal> {
         let refuse = |error| {
             let what = format!("no thread can be bound to a CPU: {error}");

@@ -12,11 +12,9 @@ const PAGE_BYTES: u64 = 4096;
 const PROBE_BYTES: u64 = 64 * 1024;
 
 /// The features of io_uring for `workers` rings of the same kind, created with these rights. The
-/// kernel is probed at the first call that succeeds (about a millisecond).
-///
-/// # Errors
-/// When options contradict each other; when io_uring as a whole, or a feature that was requested by
-/// name, is refused; or when resources ran out.
+/// kernel is probed at the first call that succeeds (about a millisecond). Fails when options
+/// contradict each other; when io_uring as a whole, or a feature that was requested by name, is
+/// refused; or when resources ran out.
 pub(crate) fn select_uring(
     options: &UringOptions,
     workers: usize,

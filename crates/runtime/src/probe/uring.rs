@@ -61,10 +61,8 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Tries a ring, its registrations and what it can do; about a millisecond.
-    ///
-    /// # Errors
-    /// When the engine cannot run on it.
+    /// Tries a ring, its registrations and what it can do; about a millisecond. Fails when the
+    /// engine cannot run on it.
     pub(super) fn detect(env: &Environment) -> Result<Uring, Refusal> {
         let blocked = layers::blocked_calls();
         let (_ring, bits) = charged(|| ask::setup(0))

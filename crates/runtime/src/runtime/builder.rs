@@ -1,6 +1,6 @@
 //! The settings of a runtime, and the choice of its engine.
 
-use super::{RUNNING, Runtime, RuntimeError, Shared};
+use super::{RUNNING, Runtime, Shared, failed};
 use crate::blocking;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
@@ -143,15 +143,13 @@ impl Builder {
         self
     }
 
-    /// Chooses the engine and its features. No thread is started yet.
-    ///
-    /// # Errors
-    /// When a requested engine or feature is refused (the message names the layer that refuses
-    /// and what to change), or the number of workers is out of range.
-    pub fn build(self) -> Result<Runtime, RuntimeError> {
+    /// Chooses the engine and its features. No thread is started yet. Fails when a requested engine
+    /// or feature is refused (the message names the layer that refuses and what to change), or the
+    /// number of workers is out of range.
+    pub fn build(self) -> io::Result<Runtime> {
         if !(1..=1024).contains(&self.workers) {
             let what = format!("{} workers: expected 1 to 1024", self.workers);
-            return Err(RuntimeError::new(what, None));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let (features, fallback_reason) = match self.engine {
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
@@ -160,7 +158,7 @@ impl Builder {
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
                     (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
                 }
-                Err(refusal) => return Err(RuntimeError::new(refusal.to_string(), None)),
+                Err(refusal) => return Err(io::Error::other(refusal)),
             },
         };
         let second = (self.side_by_side && features.engine() == Engine::IoUring)
@@ -168,7 +166,7 @@ impl Builder {
         let registrations = (0..self.workers).map(|_| Registration::new());
         let registrations: Vec<Registration> = registrations
             .collect::<io::Result<_>>()
-            .map_err(|error| RuntimeError::new("setting up the workers", Some(error)))?;
+            .map_err(|error| failed("setting up the workers", &error))?;
         let inboxes = registrations.iter().map(|it| Arc::clone(&it.inbox)).collect();
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();

@@ -1,7 +1,7 @@
 //! A worker: the state of one thread, and its loop.
 
 use super::builder::EventHandler;
-use super::{DRAINING, Runtime, RuntimeError, STOPPING, Shared};
+use super::{DRAINING, Runtime, STOPPING, Shared, failed};
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
@@ -60,12 +60,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(runtime: &Runtime, index: usize) -> Result<Rc<Worker>, RuntimeError> {
+    pub(super) fn start(runtime: &Runtime, index: usize) -> io::Result<Rc<Worker>> {
         let builder = &runtime.builder;
         if !builder.pin.is_empty() {
             let cpu = builder.pin[index % builder.pin.len()];
             sys::pin_current_thread(cpu).map_err(|error| {
-                RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
+                failed(format_args!("pinning worker {index} to CPU {cpu}"), &error)
             })?;
         }
         let lock = |error: PoisonError<_>| error.into_inner();
@@ -73,9 +73,9 @@ impl Worker {
         let registration = match unused {
             Some(registration) => registration,
             None => {
-                let new = Registration::new().map_err(|error| {
-                    RuntimeError::new(format!("setting up worker {index}"), Some(error))
-                })?;
+                let new = Registration::new();
+                let new =
+                    new.map_err(|error| failed(format_args!("setting up worker {index}"), &error))?;
                 let inboxes = runtime.shared.inboxes.lock();
                 inboxes.unwrap_or_else(PoisonError::into_inner)[index] = Arc::clone(&new.inbox);
                 new
@@ -93,8 +93,8 @@ impl Worker {
             let engine = features.engine();
             let what = format!("setting up {engine} for worker {index}");
             match probe::ring_refused(&error).filter(|_| engine == Engine::IoUring) {
-                Some(refusal) => RuntimeError::new(format!("{what}: {refusal}"), None),
-                None => RuntimeError::new(what, Some(error)),
+                Some(refusal) => io::Error::other(format!("{what}: {refusal}")),
+                None => failed(what, &error),
             }
         })?;
         Ok(Rc::new(Worker {
@@ -145,7 +145,7 @@ impl Worker {
         self: Rc<Worker>,
         main: F,
         patience: Option<Duration>,
-    ) -> Result<Option<F::Output>, RuntimeError> {
+    ) -> io::Result<Option<F::Output>> {
         let _leave = Enter::new(Rc::clone(&self))?;
         let output = RefCell::new(None);
         let mut main = Box::pin(async {
@@ -163,7 +163,7 @@ impl Worker {
     }
 
     /// Sends the queued data of closed sockets.
-    fn linger(&self, patience: Option<Duration>) -> Result<(), RuntimeError> {
+    fn linger(&self, patience: Option<Duration>) -> io::Result<()> {
         let mut wakes = Vec::new();
         let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
@@ -177,7 +177,7 @@ impl Worker {
             {
                 break;
             }
-            self.turn(true, &mut wakes).map_err(failed)?;
+            self.turn(true, &mut wakes).map_err(engine_failed)?;
             self.executor.run(&mut wakes);
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Worker {
     /// Runs until `main` has ended, or the runtime was stopped.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
-    fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
+    fn run_main(self: &Rc<Worker>, main: Lent) -> io::Result<()> {
         let main = JoinHandle::spawn(self, main);
         let mut wakes = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl Worker {
             if self.over.get() {
                 break;
             }
-            self.turn(idle, &mut wakes).map_err(failed)?;
+            self.turn(idle, &mut wakes).map_err(engine_failed)?;
         }
         match main.take_panic() {
             Some(panic) => std::panic::resume_unwind(panic),
@@ -262,8 +262,8 @@ fn until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(sys::now())
 }
 
-fn failed(error: io::Error) -> RuntimeError {
-    RuntimeError::new("the worker's engine failed", Some(error))
+fn engine_failed(error: io::Error) -> io::Error {
+    failed("the worker's engine failed", &error)
 }
 
 /// Ends the loop of a worker when it is dropped.
@@ -279,9 +279,9 @@ impl Drop for Over<'_> {
 struct Enter(Rc<Worker>);
 
 impl Enter {
-    fn new(worker: Rc<Worker>) -> Result<Enter, RuntimeError> {
+    fn new(worker: Rc<Worker>) -> io::Result<Enter> {
         if CURRENT.with_borrow(Option::is_some) {
-            return Err(RuntimeError::new("a runtime runs on this thread already", None));
+            return Err(io::Error::other("a runtime runs on this thread already"));
         }
         CURRENT.set(Some(Rc::clone(&worker)));
         Ok(Enter(worker))
@@ -302,13 +302,8 @@ impl Drop for Enter {
 }
 
 /// Submits the queued sends of this worker's sockets to the kernel now, instead of when the worker
-/// next waits. For a sender that stamps its packets: stamp, send, submit.
-///
-/// # Errors
-/// When the engine has failed as a whole.
-///
-/// # Panics
-/// Outside a twinring runtime.
+/// next waits. For a sender that stamps its packets: stamp, send, submit. Fails when the engine has
+/// failed as a whole.
 pub fn submit() -> io::Result<()> {
     let mut wakes = Vec::new();
     current().driver.borrow_mut().submit(&mut wakes)?;
@@ -318,26 +313,17 @@ pub fn submit() -> io::Result<()> {
 
 /// The durations of this worker's system calls since it started, or since [`restart_call_times`];
 /// empty without [`Builder::call_times`](crate::Builder::call_times).
-///
-/// # Panics
-/// Outside a twinring runtime.
 pub fn call_times() -> Vec<CallTime> {
     current().counters.calls.table()
 }
 
 /// Resets [`call_times`].
-///
-/// # Panics
-/// Outside a twinring runtime.
 pub fn restart_call_times() {
     current().counters.calls.restart();
 }
 
 /// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) is called; at once if that was
 /// before.
-///
-/// # Panics
-/// When polled outside a twinring runtime.
 pub async fn shutdown_requested() {
     let worker = current();
     while worker.stage() < DRAINING {

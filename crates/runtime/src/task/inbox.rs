@@ -79,10 +79,7 @@ impl Inbox {
         self.signal();
     }
 
-    /// Makes the worker start a task.
-    ///
-    /// # Errors
-    /// When it has ended, or has not started the last 1,024.
+    /// Makes the worker start a task. Fails when it has ended, or has not started the last 1,024.
     pub(crate) fn start(&self, starter: Starter) -> io::Result<()> {
         {
             let mut pending = self.lock();
@@ -134,10 +131,8 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Takes a free worker number.
-    ///
-    /// # Errors
-    /// When no eventfd can be created, or 4,096 workers are already alive.
+    /// Takes a free worker number. Fails when no eventfd can be created, or 4,096 workers are
+    /// already alive.
     pub(crate) fn new() -> io::Result<Registration> {
         let inbox = Arc::new(Inbox {
             pending: Mutex::new(Pending::default()),

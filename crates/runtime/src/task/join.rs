@@ -43,10 +43,7 @@ impl JoinError {
         Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// As [`try_into_panic`](JoinError::try_into_panic).
-    ///
-    /// # Panics
-    /// If the task did not panic.
+    /// As [`try_into_panic`](JoinError::try_into_panic); panics if the task did not.
     pub fn into_panic(self) -> Panic {
         self.try_into_panic().expect("the task was cancelled and did not panic")
     }
@@ -222,9 +219,6 @@ pub(crate) const OUTSIDE: &str =
 /// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::measure::CounterSnapshot::panics)
 /// counts it, and the panic hook prints it as usual. If the program cannot continue without the
 /// task, make the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
-///
-/// # Panics
-/// Outside a twinring runtime.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,

@@ -71,9 +71,6 @@ impl<T: 'static> JoinSet<T> {
     }
 
     /// Starts a task, as [`spawn`].
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn spawn(&mut self, future: impl Future<Output = T> + 'static) {
         let report = Report { number: self.next, ended: Rc::clone(&self.ended) };
         let task = spawn(async move {

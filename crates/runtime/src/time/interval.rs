@@ -38,9 +38,6 @@ impl Interval {
     }
 
     /// Waits for the next tick. If several have passed, it returns the last of them, at once.
-    ///
-    /// # Panics
-    /// When polled outside a twinring runtime.
     pub async fn tick(&mut self) -> Tick {
         let next = self.number + 1;
         let waits = sys::now() < self.deadline(next);

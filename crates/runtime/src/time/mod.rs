@@ -16,9 +16,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Waits for `duration`, to the precision of the kernel's timers (tens of microseconds).
-///
-/// # Panics
-/// When polled outside a twinring runtime.
 pub fn sleep(duration: Duration) -> Sleep {
     let now = sys::now();
     // A deadline beyond the clock's range counts as 30 years ahead.
@@ -26,9 +23,6 @@ pub fn sleep(duration: Duration) -> Sleep {
 }
 
 /// Waits until `deadline`; at once if it has passed.
-///
-/// # Panics
-/// When polled outside a twinring runtime.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, registered: None }
 }

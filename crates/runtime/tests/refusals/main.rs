@@ -16,8 +16,7 @@ use std::thread;
 use std::time::Duration;
 use testing::{Test, tests};
 use twinring::{
-    EngineChoice, Handle, Runtime, RuntimeError, TcpListener, TcpStream, UdpSocket, UnixStream,
-    sleep, spawn,
+    EngineChoice, Handle, Runtime, TcpListener, TcpStream, UdpSocket, UnixStream, sleep, spawn,
 };
 
 const TESTS: &[Test] = tests![
@@ -62,7 +61,7 @@ fn refuse_if(call: libc::c_long, errno: i32, rules: Vec<SeccompRule>) {
 fn on_worker<F>(
     engine: EngineChoice,
     program: impl FnOnce(Handle) -> F + Send + 'static,
-) -> (Result<(), RuntimeError>, u32)
+) -> (io::Result<()>, u32)
 where
     F: Future<Output = ()> + 'static,
 {

@@ -82,9 +82,6 @@ pub(super) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usiz
 }
 
 /// Like [`allowed`], for data to write: the allowed part.
-///
-/// # Errors
-/// As for [`allowed`].
 pub(super) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&mut [T]> {
     let most = allowed(socket, way, wanted.len())?;
     Ok(&mut wanted[..most])

@@ -126,9 +126,6 @@ const TCP_UNACKED_AT: usize = 24;
 const TCP_NOTSENT_AT: usize = 144;
 
 /// True if the peer has acknowledged all that was sent.
-///
-/// # Errors
-/// Those of getsockopt(2).
 pub(crate) fn tcp_is_acked(socket: RawFd) -> io::Result<bool> {
     let mut info = [0; TCP_NOTSENT_AT + size_of::<u32>()];
     tcp_info(socket, &mut info)?;
@@ -138,9 +135,6 @@ pub(crate) fn tcp_is_acked(socket: RawFd) -> io::Result<bool> {
 
 /// Bytes that the peer has acknowledged since the connection began; 0 if the kernel does not report
 /// them (before Linux 4.1).
-///
-/// # Errors
-/// Those of getsockopt(2).
 pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
     let mut info = [0; TCP_BYTES_ACKED_AT + size_of::<u64>()];
     tcp_info(socket, &mut info)?;
