@@ -66,17 +66,33 @@ macro_rules! rules {
     };
 }
 
-/// Runs each rule on each configuration, as tests of their own.
-pub(crate) fn run(configurations: &[Configuration], modules: &[&'static [Rule]]) -> ExitCode {
-    let cases = modules.iter().flat_map(|rules| rules.iter()).flat_map(|rule| {
-        configurations.iter().map(move |&configuration| {
+/// Runs each rule on each of these configurations, as tests of their own; on those that are `long` only with
+/// `--include-ignored` (`.ci/long`).
+pub(crate) fn run(always: &[&str], long: &[&str], modules: &[&'static [Rule]]) -> ExitCode {
+    let all = always.iter().map(|name| (name, false)).chain(long.iter().map(|name| (name, true)));
+    let cases = all.flat_map(|(name, long)| {
+        let named = CONFIGURATIONS.iter().find(|it| it.name == *name);
+        let configuration = *named.expect("a configuration has this name");
+        modules.iter().flat_map(|rules| rules.iter()).map(move |rule| {
             let (_crate, name) = rule.name.split_once("::").expect("rules are in modules");
             let name: &'static str = format!("{name}::{}", configuration.name).leak();
-            Case::new(name, configuration.long, move || check(name, configuration, rule.check))
+            Case::new(name, long, move || check(name, configuration, rule.check))
         })
     });
     testing::run_cases(cases.collect())
 }
+
+const CONFIGURATIONS: [Configuration; 9] = [
+    Configuration::epoll("epoll", ""),
+    Configuration::epoll("epoll_ungathered", "gather=off"),
+    Configuration::epoll("epoll_tiny_pool", "buffer_count=4,buffer_bytes=64,gather=2"),
+    Configuration::uring("io_uring", ""),
+    Configuration::uring("single_shot", "multishot=off"),
+    Configuration::uring("ungathered", "gather=off"),
+    Configuration::uring("sqpoll", "sqpoll_idle_ms=50"),
+    Configuration::uring("tiny_pool", "buffer_count=4,buffer_bytes=64"),
+    Configuration::uring("tiny_rings", "sq_entries=8,cq_entries=16"),
+];
 
 /// An engine with its options.
 #[derive(Clone, Copy, Debug)]
@@ -84,21 +100,15 @@ pub(crate) struct Configuration {
     pub(crate) name: &'static str,
     engine: EngineChoice,
     options: &'static str,
-    long: bool,
 }
 
 impl Configuration {
-    pub(crate) const fn new(
-        name: &'static str,
-        engine: EngineChoice,
-        options: &'static str,
-    ) -> Configuration {
-        Configuration { name, engine, options, long: false }
+    const fn epoll(name: &'static str, options: &'static str) -> Configuration {
+        Configuration { name, engine: EngineChoice::Epoll, options }
     }
 
-    /// Only with `--include-ignored`.
-    pub(crate) const fn long(self) -> Configuration {
-        Configuration { long: true, ..self }
+    const fn uring(name: &'static str, options: &'static str) -> Configuration {
+        Configuration { name, engine: EngineChoice::IoUring, options }
     }
 
     pub(crate) fn builder(self) -> Builder {

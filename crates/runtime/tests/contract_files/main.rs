@@ -16,20 +16,12 @@ mod sending;
 mod tree;
 
 use std::process::ExitCode;
-use support::Configuration;
-use twinring::EngineChoice;
 
 /// The configurations whose options have to do with files and with what is sent. How it is received is the matter of
 /// the suite for streams.
-const CONFIGURATIONS: &[Configuration] = &[
-    Configuration::new("epoll", EngineChoice::Epoll, ""),
-    Configuration::new("io_uring", EngineChoice::IoUring, ""),
-    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50").long(),
-    Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
-    Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
-];
-
 fn main() -> ExitCode {
     let rules = [dropping::RULES, opening::RULES, reading::RULES, sending::RULES];
-    support::run(CONFIGURATIONS, &rules)
+    let always = ["epoll", "io_uring"];
+    let long = ["sqpoll", "tiny_pool", "tiny_rings"];
+    support::run(&always, &long, &rules)
 }

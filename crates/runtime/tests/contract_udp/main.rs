@@ -20,22 +20,9 @@ mod reflecting;
 mod segmentation;
 
 use std::process::ExitCode;
-use support::Configuration;
-use twinring::EngineChoice;
 
 /// The configurations whose options have to do with datagrams. How the ring is set up and entered is the matter of
 /// the suite for streams.
-const CONFIGURATIONS: &[Configuration] = &[
-    Configuration::new("epoll", EngineChoice::Epoll, ""),
-    Configuration::new("epoll_tiny_pool", EngineChoice::Epoll, "buffer_count=4,buffer_bytes=64")
-        .long(),
-    Configuration::new("io_uring", EngineChoice::IoUring, ""),
-    Configuration::new("single_shot", EngineChoice::IoUring, "multishot=off"),
-    Configuration::new("sqpoll", EngineChoice::IoUring, "sqpoll_idle_ms=50").long(),
-    Configuration::new("tiny_pool", EngineChoice::IoUring, "buffer_count=4,buffer_bytes=64").long(),
-    Configuration::new("tiny_rings", EngineChoice::IoUring, "sq_entries=8,cq_entries=16").long(),
-];
-
 fn main() -> ExitCode {
     let rules = [
         ancillary::RULES,
@@ -46,5 +33,7 @@ fn main() -> ExitCode {
         reflecting::RULES,
         segmentation::RULES,
     ];
-    support::run(CONFIGURATIONS, &rules)
+    let always = ["epoll", "io_uring", "single_shot"];
+    let long = ["epoll_tiny_pool", "sqpoll", "tiny_pool", "tiny_rings"];
+    support::run(&always, &long, &rules)
 }
