@@ -17,23 +17,19 @@ pub(crate) enum Call {
     EnterCollect,
     EpollWait,
     Recvmmsg,
-    Recvmsg,
     Sendmmsg,
-    Sendmsg,
 }
 
 impl Call {
     /// In the order of the kinds.
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 7] = [
         "io_uring_enter (submit)",
         "io_uring_enter (wait)",
         "io_uring_enter (submit and wait)",
         "io_uring_enter (collect)",
         "epoll_pwait2",
         "recvmmsg",
-        "recvmsg",
         "sendmmsg",
-        "sendmsg",
     ];
 
     /// The kind of an enter that submits, fetches completions, and waits for them. An enter that
@@ -132,9 +128,9 @@ mod tests {
         assert_eq!(off.timed(Call::Recvmmsg, || 7), 7);
         assert_eq!(off.table(), []);
         let on = Calls::new(true);
-        [30, 50, 20].into_iter().for_each(|ns| on.record(Call::Sendmsg, ns));
+        [30, 50, 20].into_iter().for_each(|ns| on.record(Call::Sendmmsg, ns));
         on.record(Call::of_enter(true, false, false), 5);
-        let expected = [("io_uring_enter (submit)", 1, 5, 5), ("sendmsg", 3, 100, 50)]
+        let expected = [("io_uring_enter (submit)", 1, 5, 5), ("sendmmsg", 3, 100, 50)]
             .map(|(call, count, time_ns, max_ns)| CallTime { call, count, time_ns, max_ns });
         assert_eq!(on.table(), expected);
         on.restart();

@@ -28,6 +28,10 @@ pub(crate) enum Side {
     Send,
 }
 
+/// Different sizes and numbers of buffers that the datagram sockets of a worker may ask for in all: their
+/// memory lives as long as the worker.
+pub(super) const GEOMETRIES_MAX: usize = 63;
+
 /// Why a datagram socket with buffers of yet another size or number is refused.
 pub(super) fn too_many_geometries() -> io::Error {
     io::Error::other(

@@ -8,7 +8,7 @@ use crate::buf::{Pool, RecvBuf};
 use crate::calls::{Call, Calls};
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::sys::datagram::{empty_header, recvmmsg, recvmsg, sendmmsg, sendmsg};
+use crate::sys::datagram::{empty_header, recvmmsg, sendmmsg};
 use crate::sys::socket::SockAddr;
 use std::io;
 use std::os::fd::RawFd;
@@ -139,19 +139,12 @@ impl RecvBatch {
         into: &mut Vec<Received>,
         calls: &Calls,
     ) -> io::Result<(usize, usize)> {
-        let asked = self.prepare(setup, most.min(BATCH_MAX));
-        let count = if setup.batch && asked > 1 {
-            // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
-            // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
-            // that was taken from the pool and has no readers.
-            calls.timed(Call::Recvmmsg, || unsafe { recvmmsg(fd, &mut self.headers[..asked]) })?
-        } else {
-            let header = &mut self.headers[0];
-            // SAFETY: as above, for the first header.
-            let receive = || unsafe { recvmsg(fd, &mut header.msg_hdr) };
-            header.msg_len = calls.timed(Call::Recvmsg, receive)? as u32;
-            1
-        };
+        let asked = self.prepare(setup, if setup.batch { most.min(BATCH_MAX) } else { 1 });
+        // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
+        // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
+        // that was taken from the pool and has no readers.
+        let receive = || unsafe { recvmmsg(fd, &mut self.headers[..asked]) };
+        let count = calls.timed(Call::Recvmmsg, receive)?;
         into.extend((0..count).filter_map(|at| {
             let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = &self.headers[at];
             let bytes = self.bytes.min(*bytes as usize);
@@ -224,16 +217,10 @@ impl SendBatch {
             self.memory[count].describe(&mut self.headers[count].msg_hdr, datagram, setup);
             count += 1;
         }
-        let sent = if count > 1 {
-            let headers = &mut self.headers[..count];
-            // SAFETY: the first `count` headers point at memory of `self` and of datagrams in the outbox,
-            // neither of which changes during this call.
-            counters.calls.timed(Call::Sendmmsg, || unsafe { sendmmsg(fd, headers) })
-        } else {
-            // SAFETY: as above, for the first header.
-            let send = || unsafe { sendmsg(fd, &self.headers[0].msg_hdr) };
-            counters.calls.timed(Call::Sendmsg, send).map(|()| 1)
-        };
+        let headers = &mut self.headers[..count];
+        // SAFETY: the headers point at memory of `self` and of datagrams in the outbox, neither of which
+        // changes during this call.
+        let sent = counters.calls.timed(Call::Sendmmsg, || unsafe { sendmmsg(fd, headers) });
         match sent {
             Ok(count) => {
                 counters.sent.add(count as u64);

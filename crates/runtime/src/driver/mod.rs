@@ -114,7 +114,7 @@ impl Driver {
     /// Takes over a listening socket.
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         match &mut self.engine {
-            Engine::Uring(uring) => Ok(uring.add_listener(&mut self.sockets, socket)),
+            Engine::Uring(_) => Ok(self.sockets.add_listener(socket)),
             Engine::Epoll(epoll) => epoll.add_listener(&mut self.sockets, socket),
         }
     }

@@ -60,6 +60,10 @@ impl Sockets {
         self.lingering.push_back((sys::now() + self.linger, key));
     }
 
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> Key {
+        self.entries.insert(Entry::Listener(Listener::new(socket)))
+    }
+
     /// The stream of a key.
     #[inline]
     pub(crate) fn stream(&self, key: Key) -> Option<&StreamRef> {

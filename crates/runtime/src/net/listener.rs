@@ -1,7 +1,7 @@
 //! Listening and accepting.
 
 use super::names::bind_first;
-use super::{Operation, TcpStream, close, internet_address, patiently, with_fd, with_socket};
+use super::{Operation, TcpStream, bind_each, close, internet_address, patiently, with_socket};
 use crate::driver::{Driver, Side};
 use crate::event::Event;
 use crate::race;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -71,26 +71,21 @@ impl ListenOptions {
     /// address is in use, binding is retried for 100 ms, because that of a killed io_uring process
     /// is freed late; not on a serving worker, which must not block.
     pub fn bind(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundListener>> {
-        let in_context = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        };
-        let share = workers > 1;
-        if share && address.port() != 0 {
-            // SO_REUSEPORT would silently join another process of the same user; a plain bind
-            // reports that the port is taken.
-            patiently(|| self.bind_once(address, false)).map_err(in_context)?;
-        }
-        let first = patiently(|| self.bind_once(address, share)).map_err(in_context)?;
-        let bound = first.local_addr().and_then(internet_address).map_err(in_context)?;
-        let mut sockets = vec![first];
-        for _ in 1..workers {
-            sockets.push(self.bind_once(bound, share).map_err(in_context)?);
-        }
         let backlog = self.backlog.min(i32::MAX as u32) as i32;
-        for socket in &sockets {
-            socket.listen(backlog).map_err(in_context)?;
-        }
-        Ok(sockets.into_iter().map(|socket| BoundListener { socket, address: bound }).collect())
+        let bind = |address, share| {
+            let socket = patiently(|| self.bind_once(address, share))?;
+            let address = internet_address(socket.local_addr()?)?;
+            Ok((address, BoundListener { socket, address }))
+        };
+        let listen = || {
+            let bound = bind_each(address, workers, bind)?;
+            // Not before all are bound: a failure leaves no connection behind.
+            bound.iter().try_for_each(|listener| listener.socket.listen(backlog))?;
+            Ok(bound)
+        };
+        listen().map_err(|error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        })
     }
 
     /// Takes over a listening Internet socket for `workers`, which share it: one that systemd passes, say.
@@ -109,11 +104,11 @@ impl ListenOptions {
             ));
         }
         socket.set_tcp_nodelay(self.nodelay)?;
-        let mut sockets = vec![socket];
-        for _ in 1..workers {
-            sockets.push(sockets[0].try_clone()?);
-        }
-        Ok(sockets.into_iter().map(|socket| BoundListener { socket, address }).collect())
+        let bound = |socket| BoundListener { socket, address };
+        let more = (1..workers).map(|_| socket.try_clone().map(bound));
+        let mut all = more.collect::<io::Result<Vec<_>>>()?;
+        all.push(bound(socket));
+        Ok(all)
     }
 
     fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
@@ -144,6 +139,7 @@ impl BoundListener {
 }
 
 /// A listening TCP socket of the current worker. Its constructors panic outside a runtime.
+#[derive(Debug)]
 pub struct TcpListener {
     acceptor: Acceptor,
     address: SocketAddr,
@@ -162,9 +158,9 @@ pub(super) struct Acceptor {
     told_of_memory: Cell<bool>,
 }
 
-impl fmt::Debug for TcpListener {
+impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpListener").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Acceptor").finish_non_exhaustive()
     }
 }
 
@@ -220,15 +216,6 @@ impl TcpListener {
                 return Ok((stream, peer));
             }
         }
-    }
-
-    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
-    /// the socket and writes to it: do neither through the descriptor.
-    ///
-    /// # Panics
-    /// After the end of the runtime.
-    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        with_fd(&self.acceptor.worker, self.acceptor.key, f)
     }
 }
 

@@ -51,6 +51,23 @@ fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
+/// Binds `address` once for each of `workers`, which share the port. Port 0 picks one free port.
+fn bind_each<T>(
+    address: SocketAddr,
+    workers: usize,
+    bind: impl Fn(SocketAddr, bool) -> io::Result<(SocketAddr, T)>,
+) -> io::Result<Vec<T>> {
+    let share = workers > 1;
+    if share && address.port() != 0 {
+        // SO_REUSEPORT would silently join another process of the same user; a plain bind
+        // reports that the port is taken.
+        bind(address, false)?;
+    }
+    let (bound, first) = bind(address, share)?;
+    let more = (1..workers).map(|_| Ok(bind(bound, share)?.1));
+    std::iter::once(Ok(first)).chain(more).collect()
+}
+
 /// A pending operation of a socket, which waits for one side of it. Dropping it ends the wait.
 struct Operation<'a> {
     worker: &'a Worker,

@@ -1,7 +1,7 @@
 //! UDP sockets.
 
 use super::names::bind_first;
-use super::{BoundUdp, Operation, UdpOptions, close, with_fd, with_socket};
+use super::{BoundUdp, Operation, UdpOptions, close, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::udp::{BATCH_MAX, Udp};
@@ -16,7 +16,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -79,12 +79,6 @@ impl UdpSocket {
         let key = worker.driver.borrow_mut().add_udp(OwnedFd::from(socket), setup)?;
         let (cancels, recv_token) = (Cell::new(0), Cell::default());
         Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
-    }
-
-    /// Adds a bound socket of the standard library to the current worker, with the default
-    /// [`UdpOptions`]; see [`UdpOptions::from_std`].
-    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-        UdpSocket::from_bound(UdpOptions::default().from_std(socket)?)
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -252,15 +246,6 @@ impl UdpSocket {
     pub fn counted(&self) -> UdpStats {
         // The driver has every socket that the program has not dropped.
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
-    }
-
-    /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from
-    /// the socket and writes to it: do neither through the descriptor.
-    ///
-    /// # Panics
-    /// After the end of the runtime.
-    pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        with_fd(&self.worker, self.key, f)
     }
 }
 

@@ -1,6 +1,6 @@
 //! How UDP sockets are set up.
 
-use super::{internet_address, patiently};
+use super::{bind_each, internet_address, patiently};
 use crate::driver::udp::UdpSetup;
 use crate::sys::datagram::{knows_segmentation, set_option};
 use crate::sys::socket::{Domain, Protocol, Socket, Type};
@@ -39,9 +39,6 @@ pub struct UdpOptions {
     pub traffic_class: bool,
     /// Differentiated services codepoint of sent datagrams, 0 to 63.
     pub dscp: u8,
-    /// Share the address with other sockets that set this (SO_REUSEPORT); the kernel distributes
-    /// datagrams by a hash of the addresses.
-    pub reuse_port: bool,
     /// On io_uring, keep this many single-shot receives in flight (1 to 4,096) instead of one
     /// multishot receive, as AsyncUdpTests does: every datagram wakes all of them. 0 is off, the
     /// default.
@@ -62,7 +59,6 @@ impl Default for UdpOptions {
             pktinfo: false,
             traffic_class: false,
             dscp: 0,
-            reuse_port: false,
             pending: 0,
             batch: true,
         }
@@ -86,42 +82,42 @@ pub struct Granted {
 impl UdpOptions {
     /// A socket bound to `address`; port 0 picks a free port. An error names the option or the address.
     pub fn bind(&self, address: SocketAddr) -> io::Result<BoundUdp> {
-        self.open("bind UDP", address, Some(address), None)
+        self.open(address, Some(address), None, false)
     }
 
     /// One socket for each of `workers`, all bound to `address`; the kernel distributes datagrams
-    /// by a hash of the addresses. Port 0 picks one free port.
-    /// Fails if another process has the port, shared or not.
+    /// by a hash of the addresses. Port 0 picks one free port. Fails if another process has the port,
+    /// shared or not.
     pub fn bind_shared(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundUdp>> {
-        if address.port() != 0 && !self.reuse_port && workers > 1 {
-            // SO_REUSEPORT would silently join another process of the same user; a plain bind
-            // reports that the port is taken.
-            self.bind(address)?;
-        }
-        let shared = UdpOptions { reuse_port: self.reuse_port || workers > 1, ..self.clone() };
-        let mut sockets = vec![shared.bind(address)?];
-        for _ in 1..workers {
-            sockets.push(shared.bind(sockets[0].local)?);
-        }
-        Ok(sockets)
+        bind_each(address, workers, |address, share| {
+            let bound = self.open(address, Some(address), None, share)?;
+            Ok((bound.local, bound))
+        })
     }
 
     /// A socket that sends to, and receives from, `peer` alone; from `local`, or from wherever
     /// the kernel chooses. Fails without a route to the peer.
     pub fn connect(&self, local: Option<SocketAddr>, peer: SocketAddr) -> io::Result<BoundUdp> {
-        self.open("connect UDP to", peer, local, Some(peer))
+        self.open(peer, local, Some(peer), false)
     }
 
     fn open(
         &self,
-        what: &str,
         address: SocketAddr,
         local: Option<SocketAddr>,
         peer: Option<SocketAddr>,
+        share: bool,
     ) -> io::Result<BoundUdp> {
         self.check()?;
         let socket = patiently(|| {
-            let socket = self.socket(address)?;
+            let socket =
+                Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+            if address.is_ipv6() {
+                // So that 0.0.0.0 and [::] can be used together.
+                socket.set_only_v6(true)?;
+            }
+            socket.set_reuse_port(share)?;
+            self.configure(&socket, address.is_ipv6())?;
             if let Some(local) = local {
                 socket.bind(&local.into())?;
             }
@@ -131,12 +127,12 @@ impl UdpOptions {
             Ok(socket)
         });
         socket.and_then(|socket| self.bound(socket, peer)).map_err(|error| {
+            let what = if peer.is_some() { "connect UDP to" } else { "bind UDP" };
             io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
         })
     }
 
-    /// A socket of the standard library, which is bound, and perhaps connected. `reuse_port` has no
-    /// effect any more; the other options do.
+    /// A socket of the standard library, which is bound, and perhaps connected.
     pub fn from_std(&self, socket: std::net::UdpSocket) -> io::Result<BoundUdp> {
         self.check()?;
         let socket = Socket::from(socket);
@@ -168,17 +164,6 @@ impl UdpOptions {
             }
         }
         Ok(())
-    }
-
-    fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            // So that 0.0.0.0 and [::] can be used together.
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_port(self.reuse_port)?;
-        self.configure(&socket, address.is_ipv6())?;
-        Ok(socket)
     }
 
     /// Sets what can be set at any time. Ancillary data must be enabled before the datagram arrives.

@@ -5,7 +5,6 @@ use super::listener::Acceptor;
 use super::stream::TcpStream;
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
-use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -21,14 +20,9 @@ const BACKLOG: i32 = 4096;
 const FULL_BACKLOG_PAUSE: Duration = Duration::from_millis(5);
 
 /// A listening Unix socket of the current worker. Dropping it leaves its path in the filesystem.
+#[derive(Debug)]
 pub struct UnixListener {
     acceptor: Acceptor,
-}
-
-impl fmt::Debug for UnixListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnixListener").finish_non_exhaustive()
-    }
 }
 
 impl UnixListener {

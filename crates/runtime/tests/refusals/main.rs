@@ -205,11 +205,11 @@ fn datagrams_that_cannot_be_sent_are_counted() {
     for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM] {
         served(EngineChoice::Epoll, move |handle| async move {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-            refuse(libc::SYS_sendmsg, refused);
+            refuse(libc::SYS_sendmmsg, refused);
             socket.send_to("lost", socket.local_addr()).await.expect("taken");
             socket.flush().await.expect("settled");
             assert_eq!(socket.counted().send_errors.total(), 1);
-            assert_calm(&handle, "sendmsg").await;
+            assert_calm(&handle, "sendmmsg").await;
         });
     }
 }

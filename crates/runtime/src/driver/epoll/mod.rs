@@ -25,7 +25,9 @@ use crate::buf::{Pool, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
-use crate::driver::common::{DriverSetup, errno, set_nonblocking, too_many_geometries};
+use crate::driver::common::{
+    DriverSetup, GEOMETRIES_MAX, errno, set_nonblocking, too_many_geometries,
+};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::poll::{Epoll as EpollSet, Event};
@@ -58,9 +60,6 @@ pub(crate) struct Epoll {
     woken: Vec<Waker>,
     pub(super) shared: Shared,
 }
-
-/// Pools for datagrams a worker makes at most: one for each buffer geometry its sockets ask for.
-const DATAGRAM_POOLS_MAX: usize = 63;
 
 /// The state that every operation needs beside its socket.
 pub(super) struct Shared {
@@ -107,7 +106,7 @@ impl Epoll {
     ) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
         set_nonblocking(&socket)?;
-        let key = sockets.entries.insert(Entry::Listener(Listener::new(socket)));
+        let key = sockets.add_listener(socket);
         self.register_new(sockets, fd, libc::EPOLLIN | libc::EPOLLET, key)
     }
 
@@ -175,7 +174,7 @@ impl Epoll {
         let pools = &mut self.shared.datagrams;
         let group = match pools.iter().position(|pool| pool.fits(&setup)) {
             Some(group) => group,
-            None if pools.len() == DATAGRAM_POOLS_MAX => return Err(too_many_geometries()),
+            None if pools.len() == GEOMETRIES_MAX => return Err(too_many_geometries()),
             None => {
                 pools.push(RecvBatch::new(&setup)?);
                 pools.len() - 1

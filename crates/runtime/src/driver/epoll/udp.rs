@@ -29,8 +29,7 @@ pub(crate) struct EpollUdp {
     group: usize,
     /// Set by an event, cleared by a receive that emptied the socket: one that returned fewer datagrams
     /// than it had room for. (It may also have found an error behind the last datagram. That error
-    /// occurred during the call, so its event is still to come.) A single recvmsg(2) shows this only by
-    /// EAGAIN.
+    /// occurred during the call, so its event is still to come.)
     readable: bool,
     /// Datagrams that the next receive requests.
     asked: usize,
@@ -67,8 +66,7 @@ impl Udp {
             let (before, most) = (into.len(), most.min(self.epoll.asked));
             match batch.receive(fd, &self.setup, most, into, &counters.calls) {
                 Ok((came, asked)) => {
-                    let single = !self.setup.batch || asked == 1;
-                    self.epoll.readable = single || came == asked;
+                    self.epoll.readable = came == asked;
                     // Grown immediately, as a further call costs more than headers do.
                     let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
                     self.epoll.asked = next.clamp(ASKED_MIN, BATCH_MAX);

@@ -114,11 +114,7 @@ impl Uring {
     /// Cancels one operation; the cancel itself completes too, found or not, and its slot has to
     /// expect that.
     pub(super) fn push_cancel(&mut self, key: Key, op: Op) {
-        self.push_cancel_of(key, op.tag(key));
-    }
-
-    pub(super) fn push_cancel_of(&mut self, key: Key, user_data: u64) {
-        let entry = opcode::AsyncCancel::new(user_data).build();
+        let entry = opcode::AsyncCancel::new(op.tag(key)).build();
         // SAFETY: a cancel names no memory.
         unsafe { self.ring.push(entry.user_data(Op::Cancel.tag(key))) };
     }

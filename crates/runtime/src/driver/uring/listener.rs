@@ -1,7 +1,7 @@
 //! Listeners: one multishot accept, and the connections that it has accepted.
 
 use super::{Op, Uring};
-use crate::driver::sockets::{Entry, Listener, Sockets};
+use crate::driver::sockets::{Listener, Sockets};
 use crate::slots::Key;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
@@ -30,14 +30,6 @@ pub(crate) struct UringListener {
 }
 
 impl Uring {
-    pub(in crate::driver) fn add_listener(
-        &mut self,
-        sockets: &mut Sockets,
-        socket: OwnedFd,
-    ) -> Key {
-        sockets.entries.insert(Entry::Listener(Listener::new(socket)))
-    }
-
     pub(super) fn on_accept(
         &mut self,
         sockets: &mut Sockets,

@@ -13,7 +13,7 @@ pub(super) use starved::Starved;
 use super::ring::Ring;
 use crate::buf::{Pool, RecvBuf};
 use crate::config::UringFeatures;
-use crate::driver::common::too_many_geometries;
+use crate::driver::common::{GEOMETRIES_MAX, too_many_geometries};
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::ring::charged;
@@ -25,10 +25,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The group that streams receive into.
 pub(super) const STREAMS: u16 = 0;
-
-/// Groups a worker makes at most. Each lives as long as the worker, so that is the number of
-/// different buffer geometries its datagram sockets may ask for in all.
-const GROUPS_MAX: usize = 64;
 
 /// Bytes that the kernel may receive on streams before they are taken, as far as can be predicted.
 /// The data that a turn receives and sends again then stays in the second-level cache, as with
@@ -69,7 +65,7 @@ impl Groups {
         if let Some(group) = self.others.iter().find(fits) {
             return Ok(group.number);
         }
-        if self.others.len() + 1 == GROUPS_MAX {
+        if self.others.len() == GEOMETRIES_MAX {
             return Err(too_many_geometries());
         }
         let number = self.others.len() as u16 + 1;

@@ -167,14 +167,24 @@ impl Uring {
         Ok(sockets.entries.insert(Entry::Udp(udp)))
     }
 
-    /// Drops what the socket holds, and cancels what the kernel has of it, in one operation.
+    /// Drops what the socket holds, and cancels what the kernel has of it.
     pub(super) fn cancel_all_of_udp(&mut self, key: Key, udp: &mut Udp) {
         udp.outbox.closing = true;
         udp.uring.abandoned = true;
         udp.uring.received.clear();
         udp.outbox.give_up();
-        let waits = udp.uring.armed > 0 || udp.uring.is_sending() && !udp.uring.send.silent;
-        if let Some(fd) = udp.fd().filter(|_| waits) {
+        if udp.uring.is_sending() && !udp.uring.send.silent {
+            udp.uring.expected += 1;
+            self.push_cancel(key, Op::SendDatagram);
+        }
+        if udp.uring.armed == 0 {
+            return;
+        }
+        if let DatagramMemory::Group(_) = udp.uring.memory {
+            udp.uring.expected += 1;
+            self.push_cancel(key, Op::ReceiveDatagrams);
+        } else if let Some(fd) = udp.fd() {
+            // All at once. The kernel goes through all that the ring has for that.
             udp.uring.expected += 1;
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build();
             // SAFETY: a cancel names no memory.

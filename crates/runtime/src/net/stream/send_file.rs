@@ -77,7 +77,7 @@ impl TcpStream {
             };
             match sent {
                 Ok(0) => {
-                    turn.file_ended = true;
+                    turn.breaks = None;
                     break;
                 }
                 Ok(_) if turn.sent < len => yield_now().await,
@@ -102,12 +102,9 @@ struct Turn<'a> {
     stream: &'a TcpStream,
     len: u64,
     sent: u64,
-    /// The file is shorter than requested; all of it was sent.
-    file_ended: bool,
-    /// The connection has ended.
-    lost: bool,
-    /// The error of later sends if this ends in the middle.
-    errno: i32,
+    /// If this ends now, it is in the middle of the file, or the connection has ended: the error of later
+    /// sends.
+    breaks: Option<i32>,
 }
 
 impl<'a> Turn<'a> {
@@ -119,8 +116,7 @@ impl<'a> Turn<'a> {
             })
         })
         .await?;
-        let errno = libc::ECANCELED;
-        Ok(Turn { stream, len, sent: 0, file_ended: false, lost: false, errno })
+        Ok(Turn { stream, len, sent: 0, breaks: None })
     }
 
     /// Sends a part of a chunk, at least a byte unless the file has ended.
@@ -155,9 +151,11 @@ impl<'a> Turn<'a> {
     fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
         let TcpStream { worker, stream, .. } = self.stream;
         let sent = stream.borrow_mut().send_piece(piece, &worker.counters);
-        let bytes = *sent.as_ref().unwrap_or(&0);
-        self.sent += bytes as u64;
-        worker.executor.spend_bytes(bytes);
+        if let Ok(bytes) = sent {
+            self.sent += bytes as u64;
+            self.breaks = (0 < self.sent && self.sent < self.len).then_some(libc::ECANCELED);
+            worker.executor.spend_bytes(bytes);
+        }
         sent
     }
 
@@ -173,9 +171,10 @@ impl<'a> Turn<'a> {
     fn fail(&mut self, error: io::Error) -> io::Error {
         let is_closed =
             |socket: sys::socket::SockRef<'_>| Ok(sys::tcp_is_closed(socket.as_raw_fd()));
-        let stream = self.stream;
-        self.lost = with_socket(&stream.worker, stream.key, is_closed).unwrap_or(true);
-        self.errno = errno(&error);
+        let lost = with_socket(&self.stream.worker, self.stream.key, is_closed).unwrap_or(true);
+        if lost || self.breaks.is_some() {
+            self.breaks = Some(errno(&error));
+        }
         error
     }
 }
@@ -184,11 +183,9 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let sent_of_files = &self.stream.sent_of_files;
         sent_of_files.set(sent_of_files.get() + self.sent);
-        let in_the_middle = self.sent > 0 && self.sent < self.len && !self.file_ended;
-        let broken = (in_the_middle || self.lost).then_some(self.errno);
         let mut wakes = Vec::new();
         let TcpStream { worker, stream, .. } = self.stream;
-        stream.borrow_mut().end_file(&worker.counters, broken, &mut wakes);
+        stream.borrow_mut().end_file(&worker.counters, self.breaks, &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 }

@@ -17,24 +17,8 @@ pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 
 /// # Safety
 /// As for the real one.
-pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Result<usize> {
-    calls::allowed(socket, Way::In, 1)?;
-    // SAFETY: the obligation is the caller's.
-    unsafe { real::datagram::recvmsg(socket, header) }
-}
-
-/// # Safety
-/// As for the real one.
 pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let headers = calls::part(socket, Way::Out, headers)?;
     // SAFETY: the obligation is the caller's.
     unsafe { real::datagram::sendmmsg(socket, headers) }
-}
-
-/// # Safety
-/// As for the real one.
-pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result<()> {
-    calls::allowed(socket, Way::Out, 1)?;
-    // SAFETY: the obligation is the caller's.
-    unsafe { real::datagram::sendmsg(socket, header) }
 }

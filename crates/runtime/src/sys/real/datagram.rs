@@ -65,15 +65,6 @@ pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
     })
 }
 
-/// recvmsg(2) without waiting: the length of the payload.
-///
-/// # Safety
-/// As for [`recvmmsg`].
-pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Result<usize> {
-    // SAFETY: as in `recvmmsg`.
-    retry_eintr(|| unsafe { libc::recvmsg(socket, header, libc::MSG_DONTWAIT) })
-}
-
 /// sendmmsg(2) without waiting: how many were sent, at least 1. A later one that failed is
 /// reported when it is the first of the next call.
 ///
@@ -87,16 +78,6 @@ pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
         // that they name.
         unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, flags as _) as isize }
     })
-}
-
-/// sendmsg(2) without waiting.
-///
-/// # Safety
-/// As for [`sendmmsg`].
-pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result<()> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: as in `sendmmsg`.
-    retry_eintr(|| unsafe { libc::sendmsg(socket, header, flags) }).map(drop)
 }
 
 /// An empty header.
