@@ -13,6 +13,7 @@ pub(crate) mod quarantine;
 pub(crate) use pool::Pool;
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -21,36 +22,45 @@ use std::sync::Arc;
 /// The bytes of a [`RecvBuf`], and what they return to when this is dropped: a few numbers, because
 /// each message moves it several times.
 struct Lease {
-    home: *const (),
+    home: NonNull<()>,
     len: u32,
     /// Of a buffer of the pool.
     id: u16,
     kind: Kind,
 }
 
-/// What the home of a [`Lease`] is.
+/// What the home of a [`Lease`] is. Not an enum: an absent buffer is then recognized by its null pointer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+struct Kind(u8);
+
+impl Kind {
     /// A counted reference to a [`Pool`], of which it is the reader of a buffer.
-    Pool,
+    const POOL: Kind = Kind(0);
     /// A `Box<Box<[u8]>>`. The bytes are in a box of their own, so that moving this moves no box of
     /// bytes, which would end the validity of pointers to them.
-    Heap,
-    /// Null.
-    Nowhere,
+    const HEAP: Kind = Kind(1);
+    /// Dangling.
+    const NOWHERE: Kind = Kind(2);
+}
+
+impl Lease {
+    #[inline(always)]
+    fn give_back(&mut self) {
+        match self.kind {
+            // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
+            Kind::POOL => {
+                unsafe { Rc::from_raw(self.home.as_ptr().cast::<Pool>()) }.release(self.id)
+            }
+            // SAFETY: it is the box of `From<Vec<u8>>`, and nobody else frees it.
+            Kind::HEAP => drop(unsafe { Box::from_raw(self.home.as_ptr().cast::<Box<[u8]>>()) }),
+            _ => {}
+        }
+    }
 }
 
 impl Drop for Lease {
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
     fn drop(&mut self) {
-        match self.kind {
-            // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
-            Kind::Pool => unsafe { Rc::from_raw(self.home.cast::<Pool>()) }.release(self.id),
-            // SAFETY: it is the box of `From<Vec<u8>>`, and nobody else frees it.
-            Kind::Heap => drop(unsafe { Box::from_raw(self.home.cast_mut().cast::<Box<[u8]>>()) }),
-            Kind::Nowhere => {}
-        }
+        self.give_back();
     }
 }
 
@@ -72,15 +82,17 @@ impl RecvBuf {
         #[cfg(debug_assertions)]
         pool.note_filled(id, end);
         let buffer = pool.retain(id);
-        let home = Rc::into_raw(Rc::clone(pool)).cast();
-        let lease = Lease { home, len: (end - start) as u32, id, kind: Kind::Pool };
+        // SAFETY: a reference is not null.
+        let home =
+            unsafe { NonNull::new_unchecked(Rc::into_raw(Rc::clone(pool)).cast_mut().cast()) };
+        let lease = Lease { home, len: (end - start) as u32, id, kind: Kind::POOL };
         // SAFETY: `start` is inside the buffer, or at its end.
         RecvBuf { start: unsafe { NonNull::new_unchecked(buffer.add(start)) }, lease }
     }
 
     /// No bytes: the end of a stream, or an empty datagram.
     pub(crate) fn empty() -> RecvBuf {
-        let lease = Lease { home: std::ptr::null(), len: 0, id: 0, kind: Kind::Nowhere };
+        let lease = Lease { home: NonNull::dangling(), len: 0, id: 0, kind: Kind::NOWHERE };
         RecvBuf { start: NonNull::dangling(), lease }
     }
 
@@ -98,7 +110,7 @@ impl RecvBuf {
 
     /// Moves the bytes out of the pool, so that they can be kept for long.
     pub fn detach(self) -> RecvBuf {
-        if self.lease.kind == Kind::Pool { RecvBuf::from(self.to_vec()) } else { self }
+        if self.lease.kind == Kind::POOL { RecvBuf::from(self.to_vec()) } else { self }
     }
 
     /// Shortens the view from the front: the first `bytes` (at most all) are dropped.
@@ -146,8 +158,8 @@ impl From<Vec<u8>> for RecvBuf {
         let len = u32::try_from(bytes.len()).expect("less than 4 GiB");
         let mut bytes: Box<Box<[u8]>> = Box::new(bytes.into());
         let start = NonNull::from(&mut **bytes).cast();
-        let home = Box::into_raw(bytes).cast_const().cast();
-        RecvBuf { start, lease: Lease { home, len, id: 0, kind: Kind::Heap } }
+        let home = NonNull::from(Box::leak(bytes)).cast();
+        RecvBuf { start, lease: Lease { home, len, id: 0, kind: Kind::HEAP } }
     }
 }
 
@@ -174,6 +186,11 @@ pub struct SendBuf {
 /// What keeps the bytes of a [`SendBuf`] in place and unchanged.
 enum Owner {
     Received(Lease),
+    Other { _other: Other },
+}
+
+/// The owner of bytes that were not received.
+enum Other {
     Bytes { _vec: Vec<u8> },
     Shared { _rc: Rc<[u8]> },
     SharedByThreads { _arc: Arc<[u8]> },
@@ -183,8 +200,8 @@ enum Owner {
 const _: () = assert!(size_of::<Option<RecvBuf>>() == 24 && size_of::<Option<SendBuf>>() == 40);
 
 impl SendBuf {
-    fn of(bytes: NonNull<[u8]>, owner: Owner) -> SendBuf {
-        SendBuf { start: bytes.cast(), len: bytes.len(), owner }
+    fn of(bytes: NonNull<[u8]>, owner: Other) -> SendBuf {
+        SendBuf { start: bytes.cast(), len: bytes.len(), owner: Owner::Other { _other: owner } }
     }
 
     /// One buffer with the bytes of all, in order.
@@ -201,7 +218,7 @@ impl SendBuf {
     pub fn shared(bytes: Rc<[u8]>, range: std::ops::Range<usize>) -> SendBuf {
         let end = range.end.min(bytes.len());
         let part = NonNull::from(&bytes[range.start.min(end)..end]);
-        SendBuf::of(part, Owner::Shared { _rc: bytes })
+        SendBuf::of(part, Other::Shared { _rc: bytes })
     }
 
     /// The bytes still to be sent.
@@ -226,7 +243,7 @@ impl SendBuf {
     /// True for received bytes in a buffer of the pool.
     #[inline]
     pub(crate) fn is_pooled(&self) -> bool {
-        matches!(&self.owner, Owner::Received(lease) if lease.kind == Kind::Pool)
+        matches!(&self.owner, Owner::Received(lease) if lease.kind == Kind::POOL)
     }
 
     /// Marks the first `bytes` as sent.
@@ -235,6 +252,15 @@ impl SendBuf {
         self.len -= bytes;
         // SAFETY: inside the bytes, or at their end.
         self.start = unsafe { self.start.add(bytes) };
+    }
+
+    /// Drops it, received bytes without a call: each message does that.
+    #[inline(always)]
+    pub(crate) fn free(self) {
+        match self.owner {
+            Owner::Received(lease) => ManuallyDrop::new(lease).give_back(),
+            other @ Owner::Other { .. } => drop(other),
+        }
     }
 
     /// Moves waiting bytes out of the pool.
@@ -258,25 +284,25 @@ impl From<RecvBuf> for SendBuf {
 
 impl From<Vec<u8>> for SendBuf {
     fn from(bytes: Vec<u8>) -> SendBuf {
-        SendBuf::of(NonNull::from(&bytes[..]), Owner::Bytes { _vec: bytes })
+        SendBuf::of(NonNull::from(&bytes[..]), Other::Bytes { _vec: bytes })
     }
 }
 
 impl From<Rc<[u8]>> for SendBuf {
     fn from(bytes: Rc<[u8]>) -> SendBuf {
-        SendBuf::of(NonNull::from(&*bytes), Owner::Shared { _rc: bytes })
+        SendBuf::of(NonNull::from(&*bytes), Other::Shared { _rc: bytes })
     }
 }
 
 impl From<Arc<[u8]>> for SendBuf {
     fn from(bytes: Arc<[u8]>) -> SendBuf {
-        SendBuf::of(NonNull::from(&*bytes), Owner::SharedByThreads { _arc: bytes })
+        SendBuf::of(NonNull::from(&*bytes), Other::SharedByThreads { _arc: bytes })
     }
 }
 
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> SendBuf {
-        SendBuf::of(NonNull::from(bytes), Owner::Static)
+        SendBuf::of(NonNull::from(bytes), Other::Static)
     }
 }
 

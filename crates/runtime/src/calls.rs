@@ -55,7 +55,7 @@ struct Entry {
 /// The calls of one worker, which is the only one to write.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    on: bool,
+    pub(crate) on: bool,
     entries: [Entry; Call::NAMES.len()],
 }
 

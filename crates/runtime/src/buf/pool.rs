@@ -9,18 +9,15 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 #[cfg(debug_assertions)]
 use std::ops::Range;
 
-/// Equal buffers in one mapping, whether each has a reader, and the list of released ones.
+/// Equal buffers in one mapping, and the list of released ones.
 ///
 /// Ownership: a buffer with a reader belongs to that and is never written; a buffer on the released
 /// list has no owner; a buffer taken from that list belongs to the engine, which may let the kernel
-/// write until it creates the reader. Debug builds check the second rule, see
-/// `quarantine`.
+/// write until it creates the reader. Debug builds check both, see `quarantine`.
 pub(crate) struct Pool {
     /// Taken out when the pool is dropped.
     memory: ManuallyDrop<Mapping>,
     buffer_bytes: usize,
-    /// Buffers with a reader.
-    in_use: Box<[Cell<bool>]>,
     /// Released buffers, most recent last: the first so many of these.
     released: Box<[Cell<u16>]>,
     released_count: Cell<usize>,
@@ -30,11 +27,12 @@ pub(crate) struct Pool {
     written: Box<[Written]>,
 }
 
-/// How much of a buffer, from its start, readers ever had. Only that is filled with poison: to fill all of a pool takes
+/// Whether a buffer has a reader, and how much of it, from its start, readers ever had. Only that is filled with poison: to fill all of a pool takes
 /// longer than most tests.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Written {
+    in_use: Cell<bool>,
     /// So much is poison while the buffer is released.
     poisoned: Cell<usize>,
     /// So much has been filled since it was taken.
@@ -55,7 +53,6 @@ impl Pool {
         Ok(Pool {
             memory: ManuallyDrop::new(memory),
             buffer_bytes,
-            in_use: (0..count).map(|_| Cell::new(false)).collect(),
             released: (0..count).rev().map(Cell::new).collect(),
             released_count: Cell::new(usize::from(count)),
             available: Cell::new(usize::from(count)),
@@ -65,7 +62,7 @@ impl Pool {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.in_use.len()
+        self.released.len()
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
@@ -82,10 +79,10 @@ impl Pool {
         self.count() - self.available()
     }
 
-    /// True if only the last eighth of the buffers is free. Data is then copied out before a task
-    /// can keep it, so that this many buffers always return.
-    pub(crate) fn is_low(&self) -> bool {
-        self.available() <= self.count() / 8
+    /// If no more buffers are free, data is copied out before a task can keep it, so that this many always
+    /// return.
+    pub(crate) fn low(&self) -> usize {
+        self.count() / 8
     }
 
     /// Address of buffer `id`, for the kernel.
@@ -106,22 +103,24 @@ impl Pool {
             (0..left).for_each(|at| self.released[at].swap(&self.released[at + 1]));
         }
         let id = self.released[left].get();
-        debug_assert!(!self.in_use[usize::from(id)].get(), "buffer {id} has a reader");
         #[cfg(debug_assertions)]
-        self.check_poison(id);
+        {
+            assert!(!self.written[usize::from(id)].in_use.get(), "buffer {id} has a reader");
+            self.check_poison(id);
+        }
         Some(id)
     }
 
     /// Buffers that are kept from the kernel while readers release the others: one more than make
     /// the pool low.
     pub(crate) fn reserve(&self) -> usize {
-        self.count() / 8 + 1
+        self.low() + 1
     }
 
     /// Takes a buffer for the kernel, unless only `reserve` are left: the one that was released
     /// last, which is still in the cache. Debug builds take the one that was released first, and
     /// keep a sixteenth of the pool back, so that a buffer is in quarantine for a while even when
-    /// buffers are short. That must be less than [`is_low`](Pool::is_low) keeps in circulation.
+    /// buffers are short. That must be less than [`low`](Pool::low) keeps in circulation.
     pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
         if self.released() <= kept_back.max(reserve) { None } else { self.take() }
@@ -137,8 +136,8 @@ impl Pool {
     #[inline]
     pub(super) fn retain(&self, id: u16) -> *mut u8 {
         let address = self.address(id);
-        let has_reader = self.in_use[usize::from(id)].replace(true);
-        debug_assert!(!has_reader, "a buffer has one reader");
+        #[cfg(debug_assertions)]
+        assert!(!self.written[usize::from(id)].in_use.replace(true), "a buffer has one reader");
         self.available.set(self.available.get() - 1);
         address
     }
@@ -146,7 +145,8 @@ impl Pool {
     /// Its reader has gone.
     #[inline]
     pub(super) fn release(&self, id: u16) {
-        assert!(self.in_use[usize::from(id)].replace(false), "a buffer is released twice");
+        #[cfg(debug_assertions)]
+        assert!(self.written[usize::from(id)].in_use.replace(false), "a buffer is released twice");
         self.available.set(self.available.get() + 1);
         self.put_back(id);
     }
@@ -176,9 +176,13 @@ impl Pool {
         id: u16,
         write: impl FnOnce(&mut [MaybeUninit<u8>]) -> R,
     ) -> R {
-        assert!(!self.in_use[usize::from(id)].get(), "a buffer with a reader is not writable");
-        // SAFETY: inside the mapping (`address` checks), without readers (checked above), and
-        // taken by the caller, so no other writer exists for the time of the call.
+        #[cfg(debug_assertions)]
+        assert!(
+            !self.written[usize::from(id)].in_use.get(),
+            "a buffer with a reader is not writable"
+        );
+        // SAFETY: inside the mapping (`address` checks), and taken by the caller, so neither a reader nor
+        // another writer exists for the time of the call.
         write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })
     }
 
@@ -191,7 +195,7 @@ impl Pool {
 
     #[cfg(debug_assertions)]
     fn poison(&self, id: u16) {
-        let Written { poisoned, filled } = &self.written[usize::from(id)];
+        let Written { poisoned, filled, .. } = &self.written[usize::from(id)];
         poisoned.set(poisoned.get().max(filled.take()));
         // SAFETY: a part of the buffer, inside the mapping. Without references, and not owned by the
         // engine, it has no other user.

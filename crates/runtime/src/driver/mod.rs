@@ -184,18 +184,24 @@ impl Driver {
         if let Some(piece) = stream.receiving.unread.pop() {
             return Poll::Ready(Ok(piece));
         }
-        match &mut self.engine {
-            Engine::Uring(uring) => {
-                let polled = stream.receiving.poll_end(waiter);
-                if polled.is_pending() {
-                    uring.await_bytes(stream);
-                }
-                polled
-            }
-            Engine::Epoll(epoll) => match stream.try_receive(&epoll.shared) {
-                Some(piece) => Poll::Ready(Ok(piece)),
-                None => stream.receiving.poll_end(waiter),
-            },
+        if let Some(piece) = self.receive(stream) {
+            return Poll::Ready(Ok(piece));
+        }
+        let polled = stream.receiving.poll_end(waiter);
+        if let Engine::Uring(uring) = &mut self.engine
+            && polled.is_pending()
+        {
+            uring.await_bytes(stream);
+        }
+        polled
+    }
+
+    /// Bytes that are still with the kernel, and that a system call gets.
+    #[inline]
+    pub(crate) fn receive(&self, stream: &mut Stream) -> Option<RecvBuf> {
+        match &self.engine {
+            Engine::Epoll(epoll) if stream.is_readable() => stream.receive(&epoll.shared),
+            _ => None,
         }
     }
 
@@ -489,15 +495,6 @@ impl Driver {
     /// True while closed streams still send.
     pub(crate) fn is_lingering(&mut self) -> bool {
         self.next_deadline().is_some()
-    }
-
-    /// Pool buffers with readers.
-    #[inline]
-    pub(crate) fn buffers_in_use(&self) -> usize {
-        match &self.engine {
-            Engine::Uring(uring) => uring.buffers_in_use(),
-            Engine::Epoll(epoll) => epoll.buffers_in_use(),
-        }
     }
 
     /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on

@@ -5,7 +5,7 @@
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
 use super::common::{closed, reset_on_close};
-use super::epoll::EpollStream;
+use super::epoll::{EpollStream, Readiness};
 use super::queues::{Seldom, Unread};
 use super::uring::UringStream;
 use crate::buf::{RecvBuf, SendBuf};
@@ -24,8 +24,8 @@ use std::task::{Poll, Waker};
 pub(crate) const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
 /// A connected or connecting socket, with all that an operation or a completion needs to know of it. The
-/// program's handle and the driver's entry share it. It is borrowed for moments, behind the driver if both
-/// are borrowed, and never while foreign code runs.
+/// program's handle and the driver's entry share it. It is borrowed for moments, and never while foreign code
+/// runs.
 pub(crate) struct Stream {
     pub(crate) key: Key,
     /// Empty once the close was submitted.
@@ -55,8 +55,14 @@ impl Stream {
     /// receive could take.
     #[inline]
     pub(crate) fn awaits_event(&self) -> bool {
-        let reported = self.uring.receive.is_armed() || self.epoll.is_drained();
-        reported && self.receiving.end.is_none()
+        let drained = self.epoll.readiness == Readiness::Drained;
+        (self.uring.receive.is_armed() || drained) && self.receiving.end.is_none()
+    }
+
+    /// True if a system call may find bytes.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.epoll.readiness == Readiness::Readable && self.receiving.end.is_none()
     }
 
     #[inline]
@@ -124,7 +130,7 @@ impl Stream {
                 counters.sendfiles.add(u64::from(sent.is_ok()));
                 sent
             }
-            Piece::Bytes { bytes, more } => sys::send(socket.as_raw_fd(), bytes, more),
+            Piece::Bytes { bytes, more } => sys::send(socket.as_fd(), bytes, more),
         };
         match &sent {
             Ok(_) => counters.sent.add(1),

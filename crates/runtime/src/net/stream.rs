@@ -245,13 +245,22 @@ impl TcpStream {
         let executor = &self.worker.executor;
         if executor.has_budget() {
             let stream = &mut *self.stream.borrow_mut();
-            let receiving = &mut stream.receiving;
             // If there are waiters, this future may be one of them.
-            if receiving.waiters.is_empty() {
-                if let Some(chunk) = receiving.unread.pop() {
+            if stream.receiving.waiters.is_empty() {
+                let ready = |chunk: RecvBuf, token: &mut WaitToken| {
                     *token = WaitToken::default();
                     executor.charge(chunk.len());
-                    return Poll::Ready(Ok(chunk));
+                    Poll::Ready(Ok(chunk))
+                };
+                if !stream.receiving.unread.is_empty()
+                    && let Some(chunk) = stream.receiving.unread.pop()
+                {
+                    return ready(chunk, token);
+                }
+                if stream.is_readable()
+                    && let Some(chunk) = self.worker.driver.borrow().receive(stream)
+                {
+                    return ready(chunk, token);
                 }
                 if stream.awaits_event() && stream.receiving.waiters.add_task(cx, token) {
                     return Poll::Pending;
@@ -261,8 +270,7 @@ impl TcpStream {
         self.recv_slowly(cx, token)
     }
 
-    /// The next received bytes are with the kernel, or this waits behind others, or the end has come.
-    #[unsafe(link_section = ".text.hot")]
+    /// This waits behind others, or the end has come, or a receive has to be started.
     #[inline(never)]
     fn recv_slowly(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         if !self.worker.executor.has_budget() {

@@ -213,8 +213,6 @@ impl Worker {
     #[inline(always)]
     fn turn(&self, idle: bool, wakes: &mut Vec<Waker>) -> io::Result<()> {
         let mut driver = self.driver.borrow_mut();
-        // A plain store, so that each wait may do it.
-        self.counters.buffers_in_use.set(driver.buffers_in_use() as u64);
         let deadline = earlier(self.timers.first(), driver.next_deadline());
         let timeout = if idle { deadline.map(until) } else { Some(Duration::ZERO) };
         driver.turn(timeout, wakes)?;

@@ -58,7 +58,7 @@ pub(crate) struct Executor {
     idle: Cell<bool>,
     /// Tasks that had yielded before this round.
     yielded: Cell<usize>,
-    /// What is left of [`OPERATIONS_PER_POLL`] to the task that is being polled.
+    /// What is left of [`BUDGET`] to the task that is being polled.
     budget: Cell<i64>,
 }
 
@@ -71,8 +71,11 @@ const YIELDED_PER_ROUND: usize = 4;
 /// connection that always has data would monopolise the thread.
 const OPERATIONS_PER_POLL: i64 = 32;
 
-/// Bytes that count as a further operation: a task may move 256 KiB in one poll.
-const OPERATION_BYTES: usize = 8 * 1024;
+/// The cost of an operation beside its bytes: a task may move 256 KiB in one poll.
+const OPERATION_BYTES: i64 = 8 * 1024;
+
+/// What a task may spend in one poll, in bytes.
+const BUDGET: i64 = OPERATIONS_PER_POLL * OPERATION_BYTES;
 
 impl Executor {
     /// The number of the worker is part of the names of its tasks.
@@ -84,7 +87,7 @@ impl Executor {
             tasks: RefCell::new(Tasks { slots, ready: Vec::new(), yielded: VecDeque::new() }),
             idle: Cell::new(true),
             yielded: Cell::new(0),
-            budget: Cell::new(OPERATIONS_PER_POLL),
+            budget: Cell::new(BUDGET),
         }
     }
 
@@ -183,7 +186,7 @@ impl Executor {
         }
         let Some(mut future) = task.future.take() else { return true };
         drop(tasks);
-        self.budget.set(OPERATIONS_PER_POLL);
+        self.budget.set(BUDGET);
         let polled = future.as_mut().poll(&mut Context::from_waker(waker));
         if polled.is_pending()
             && let Some(task) = self.tasks.borrow_mut().slots.get_mut(key)
@@ -248,7 +251,7 @@ impl Executor {
     /// Takes an operation that moved this many bytes from the budget of the task being polled.
     #[inline]
     pub(crate) fn charge(&self, bytes: usize) {
-        self.budget.set(self.budget.get() - 1 - (bytes / OPERATION_BYTES) as i64);
+        self.budget.set(self.budget.get() - OPERATION_BYTES - bytes as i64);
     }
 
     /// Takes one operation from the budget of the task being polled; `false` if it is used up.
@@ -263,7 +266,7 @@ impl Executor {
 
     /// Takes the cost of moving this many bytes from the budget of the task being polled.
     pub(crate) fn spend_bytes(&self, bytes: usize) {
-        self.budget.set(self.budget.get() - (bytes / OPERATION_BYTES) as i64);
+        self.budget.set(self.budget.get() - bytes as i64);
     }
 
     /// Like [`spend`](Executor::spend) for asynchronous code: yields first if the budget is used

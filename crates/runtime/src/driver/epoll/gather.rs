@@ -88,10 +88,24 @@ impl Epoll {
             // Without a stream it was closed in between: it sent its data first, or was to be cut off.
             let Some(stream) = sockets.stream(key) else { continue };
             let stream = &mut *stream.borrow_mut();
+            if stream.sending.failed() {
+                continue;
+            }
             match waiting {
-                Waiting::Copied(at) => stream.send_copied(&gather.copies[at], shared, wakes),
+                Waiting::Copied(at) => {
+                    let bytes = &gather.copies[at];
+                    stream.sending.sent(bytes.len());
+                    // A part of an earlier one may have been queued meanwhile.
+                    let queued = stream.sending.is_queued();
+                    let sent =
+                        if queued { 0 } else { stream.send_now(bytes, false, shared, wakes) };
+                    if sent < bytes.len() {
+                        let _told_by_the_next = stream.queue_rest(bytes[sent..].to_vec().into());
+                    }
+                }
                 Waiting::Owned(buf) => {
-                    let _told_by_the_next = stream.send(buf, false, shared, wakes);
+                    stream.sending.sent(buf.len());
+                    let _told_by_the_next = stream.send(&mut Some(buf), false, shared, wakes);
                 }
             }
             if stream.sending.is_awaited() {

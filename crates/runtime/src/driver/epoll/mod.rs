@@ -12,7 +12,7 @@ mod gather;
 mod stream;
 mod udp;
 
-pub(super) use self::stream::EpollStream;
+pub(super) use self::stream::{EpollStream, Readiness};
 pub(super) use self::udp::EpollUdp;
 
 use self::gather::Gather;
@@ -203,7 +203,8 @@ impl Epoll {
         }
     }
 
-    #[inline]
+    #[unsafe(link_section = ".text.hot")]
+    #[inline(never)]
     pub(crate) fn try_send(
         &mut self,
         sockets: &mut Sockets,
@@ -217,6 +218,10 @@ impl Epoll {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
+        if buf.as_ref().is_none_or(SendBuf::is_empty) {
+            *buf = None;
+            return Some(Ok(()));
+        }
         // Data behind a queue waits for the peer, and data with `more` does not wait.
         let waits = self.gather.is_on() && !stream.sending.is_queued() && !more;
         if !waits && stream.sending.is_in_hand() {
@@ -225,11 +230,11 @@ impl Epoll {
             self.send_gathered(sockets);
             return self.try_send(sockets, shared, buf, more);
         }
-        let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) else { return Some(Ok(())) };
-        stream.sending.unsent += buf.len();
         if !waits {
             return Some(stream.send(buf, more, &self.shared, &mut self.woken));
         }
+        let buf = buf.take()?;
+        stream.sending.unsent += buf.len();
         self.gather.push(stream.key, buf);
         drop(stream);
         if self.gather.is_full() {
@@ -254,7 +259,7 @@ impl Epoll {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        if !self.has_arrivals() {
+        if self.next_event == self.events.len() {
             sockets.round += 1;
             self.submit(sockets, wakes)?;
             if !self.unregistered.is_empty() {
@@ -268,7 +273,19 @@ impl Epoll {
             self.waits_next = false;
             self.wait(if wakes.is_empty() { timeout } else { Some(Duration::ZERO) })?;
         }
-        self.handle_events(sockets, PORTION, wakes);
+        let end = self.events.len().min(self.next_event + PORTION);
+        for at in self.next_event..end {
+            let Event { events, u64: data } = self.events[at];
+            let (key, bits) = (Key::from_bits(data), events as i32);
+            let finished = match sockets.stream(key) {
+                Some(stream) => stream.borrow_mut().on_event(bits, &self.shared, wakes),
+                None => self.on_other_event(sockets, key, bits, wakes),
+            };
+            if finished {
+                self.close(sockets, key);
+            }
+        }
+        self.next_event = end;
         Ok(())
     }
 
@@ -288,46 +305,20 @@ impl Epoll {
         Ok(())
     }
 
-    /// True if events wait to be handled, so that `turn` does not call the kernel.
-    #[inline]
-    fn has_arrivals(&self) -> bool {
-        self.next_event < self.events.len()
-    }
-
-    #[inline]
-    pub(crate) fn buffers_in_use(&self) -> usize {
-        let datagrams = self.shared.datagrams.iter().map(RecvBatch::buffers_in_use);
-        self.shared.pool.in_use() + datagrams.sum::<usize>()
-    }
-
     #[inline]
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.shared.counters.waits.add(1);
-        self.shared.counters.syscalls.add(1);
-        self.next_event = 0;
+        let Shared { pool, datagrams, counters, .. } = &self.shared;
+        let in_use = datagrams.iter().map(RecvBatch::buffers_in_use);
+        counters.buffers_in_use.set((pool.in_use() + in_use.sum::<usize>()) as u64);
+        counters.waits.add(1);
+        counters.syscalls.add(1);
+        // Also if the wait fails.
         self.events.clear();
-        let calls = &self.shared.counters.calls;
-        calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
-        self.shared.counters.events.add(self.events.len() as u64);
+        self.next_event = 0;
+        counters.calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
+        counters.events.add(self.events.len() as u64);
         self.gather.begin(self.events.len());
         Ok(())
-    }
-
-    #[inline]
-    fn handle_events(&mut self, sockets: &mut Sockets, most: usize, wakes: &mut Vec<Waker>) {
-        let end = self.events.len().min(self.next_event.saturating_add(most));
-        while self.next_event < end {
-            let Event { events, u64: data } = self.events[self.next_event];
-            self.next_event += 1;
-            let (key, bits) = (Key::from_bits(data), events as i32);
-            let finished = match sockets.stream(key) {
-                Some(stream) => self.on_stream_event(&mut stream.borrow_mut(), bits, wakes),
-                None => self.on_other_event(sockets, key, bits, wakes),
-            };
-            if finished {
-                self.close(sockets, key);
-            }
-        }
     }
 
     /// An event of no stream. True if the socket is to be closed.

@@ -1,13 +1,13 @@
 //! One connected (or connecting) TCP socket on epoll.
 
-use super::{Epoll, Shared};
+use super::Shared;
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::common::{errno, socket_error};
+use crate::driver::common::{closed, errno, socket_error};
 use crate::driver::stream::{End, Next, Stream};
 use crate::sys;
 use crate::sys::poll::Epoll as EpollSet;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::AsFd;
 use std::task::Waker;
 
 /// The events that a stream is registered for, once.
@@ -16,12 +16,23 @@ pub(super) const INTEREST: i32 =
 
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
+/// What a receive would find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::driver) enum Readiness {
+    /// The engine is not epoll.
+    #[default]
+    Unknown,
+    /// Perhaps bytes, or the end.
+    Readable,
+    /// Nothing: the next event reports more.
+    Drained,
+}
+
 /// What epoll has to remember of a stream. Unread bytes stay in the kernel.
 #[derive(Default)]
 pub(crate) struct EpollStream {
-    /// Cleared by an event, set by a receive that emptied the socket: the next event reports more. Starts
-    /// out clear: the first receive is tried without waiting for an event.
-    drained: bool,
+    /// At first `Readable`: the first receive is tried without waiting for an event.
+    pub(in crate::driver) readiness: Readiness,
     /// A short receive does not mean that the socket is empty: the peer has finished or the
     /// connection is broken, and a further receive reports which; or there is urgent data, before
     /// which a receive ends (tcp(7)).
@@ -31,23 +42,13 @@ pub(crate) struct EpollStream {
 impl EpollStream {
     /// On a Unix socket a receive ends behind a message with descriptors, although data may follow.
     pub(super) fn new(unix: bool) -> EpollStream {
-        EpollStream { drained: false, read_on: unix }
-    }
-
-    #[inline]
-    pub(in crate::driver) fn is_drained(&self) -> bool {
-        self.drained
+        EpollStream { readiness: Readiness::Readable, read_on: unix }
     }
 }
 
 impl Stream {
-    /// The descriptor, which is open as long as the entry exists.
-    fn open_fd(&self) -> RawFd {
-        self.fd().unwrap_or(-1)
-    }
-
     pub(super) fn register(&self, epoll: &EpollSet) -> io::Result<()> {
-        epoll.add(self.open_fd(), INTEREST, self.key.to_bits())
+        epoll.add(self.fd().ok_or_else(closed)?, INTEREST, self.key.to_bits())
     }
 
     /// Ends both directions, because the engine cannot serve them.
@@ -56,29 +57,20 @@ impl Stream {
         self.sending.fail(errno, wakes);
     }
 
-    /// The bytes that have already arrived, unless the end was found.
-    #[inline]
-    pub(in crate::driver) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
-        if !self.epoll.drained && self.receiving.end.is_none() {
-            self.receive(shared)
-        } else {
-            None
-        }
-    }
-
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
-    fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
-        let Some(id) = shared.pool.take() else {
-            // Below, pieces are copied out before the pool is empty, so this cannot happen.
+    pub(in crate::driver) fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
+        let (Some(socket), Some(id)) = (&self.socket, shared.pool.take()) else {
+            // Below, pieces are copied out before the pool is empty, and the descriptor is open as long as
+            // the entry exists, so this cannot happen.
             debug_assert!(false, "the pool ran dry");
             self.receiving.end = Some(End::Error(libc::ENOBUFS));
             return None;
         };
         shared.counters.syscalls.add(1);
-        let fd = self.open_fd();
-        let bytes = match shared.pool.with_writable(id, |memory| sys::recv(fd, memory)) {
+        let receive = |memory: &mut _| sys::recv(socket.as_fd(), memory);
+        let bytes = match shared.pool.with_writable(id, receive) {
             Ok(bytes) if bytes > 0 => bytes,
             nothing => {
                 shared.pool.give_back(id);
@@ -86,8 +78,9 @@ impl Stream {
                 return None;
             }
         };
-        let filled = bytes == shared.pool.buffer_bytes();
-        self.epoll.drained = !filled && !self.epoll.read_on;
+        if bytes < shared.pool.buffer_bytes() && !self.epoll.read_on {
+            self.epoll.readiness = Readiness::Drained;
+        }
         shared.counters.received.add(1);
         let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
         if shared.pool.available() * 4 < shared.pool.count() {
@@ -107,91 +100,80 @@ impl Stream {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.epoll.drained = true;
+                self.epoll.readiness = Readiness::Drained;
             }
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
         }
     }
 
-    /// Sends or queues a buffer that was accepted; nothing of this stream is gathered. An error is that
-    /// which has ended the half.
-    #[unsafe(link_section = ".text.hot")]
+    /// Takes a buffer and sends or queues it; nothing of this stream is gathered. An error is that which has ended
+    /// the half.
+    #[inline(always)]
     pub(super) fn send(
         &mut self,
-        mut buf: SendBuf,
+        buf: &mut Option<SendBuf>,
         more: bool,
         shared: &Shared,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        if !self.sending.is_queued() && !self.sending.failed() {
-            self.send_part(&mut buf, more, shared, wakes);
+        let Some(bytes) = buf.as_ref().map(SendBuf::as_slice) else { return Ok(()) };
+        let len = bytes.len();
+        let queued = self.sending.is_queued();
+        let sent = if queued { 0 } else { self.send_now(bytes, more, shared, wakes) };
+        let Some(mut buf) = buf.take() else { return Ok(()) };
+        if sent < len {
+            buf.advance(sent);
+            return self.queue_rest(buf);
         }
-        if let Some(error) = self.sending.error() {
-            return Err(error);
-        }
-        if !buf.is_empty() {
-            // It will wait for the peer: keep it out of the pool meanwhile.
-            self.sending.queue(buf.detach());
-        }
+        buf.free();
         Ok(())
     }
 
-    /// The same for bytes of which what is left is copied.
-    pub(super) fn send_copied(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
-        if self.sending.is_queued() || self.sending.failed() {
-            let _told_by_the_next = self.send(bytes.to_vec().into(), false, shared, wakes);
-            return;
+    /// What the kernel has not accepted.
+    #[cold]
+    pub(super) fn queue_rest(&mut self, buf: SendBuf) -> io::Result<()> {
+        if let Some(error) = self.sending.error() {
+            return Err(error);
         }
-        let sent = sys::send(self.open_fd(), bytes, false);
-        let sent = self.on_sent(sent, bytes.len(), shared, wakes);
-        if sent < bytes.len() && !self.sending.failed() {
-            self.sending.queue(SendBuf::from(bytes[sent..].to_vec()));
-        }
+        self.sending.unsent += buf.len();
+        // It will wait for the peer: keep it out of the pool meanwhile.
+        self.sending.queue(buf.detach());
+        Ok(())
     }
 
-    /// Sends as much of a buffer as the kernel accepts, and leaves the rest in it.
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
-    fn send_part(
+    /// Sends as much as the kernel accepts, and returns how much that is. A failure is kept in the state.
+    #[inline(always)]
+    pub(super) fn send_now(
         &mut self,
-        buf: &mut SendBuf,
+        bytes: &[u8],
         more: bool,
         shared: &Shared,
         wakes: &mut Vec<Waker>,
-    ) {
-        let bytes = buf.as_slice();
-        let sent = sys::send(self.open_fd(), bytes, more);
-        let sent = self.on_sent(sent, bytes.len(), shared, wakes);
-        buf.advance(sent);
+    ) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
+        shared.counters.syscalls.add(1);
+        let sent = sys::send(socket.as_fd(), bytes, more);
+        match sent {
+            Ok(sent) => {
+                shared.counters.sent.add(1);
+                shared.counters.short_sends.add(u64::from(sent < bytes.len()));
+                sent
+            }
+            Err(error) => {
+                self.on_send_failed(&error, shared, wakes);
+                0
+            }
+        }
     }
 
-    /// Records the result of a system call that was to send `bytes`; returns how many it has sent. A
-    /// failure is kept in the state.
-    #[inline]
-    fn on_sent(
-        &mut self,
-        result: io::Result<usize>,
-        bytes: usize,
-        shared: &Shared,
-        wakes: &mut Vec<Waker>,
-    ) -> usize {
-        shared.counters.syscalls.add(1);
-        let mut taken = 0;
-        match result {
-            Ok(sent) => {
-                self.sending.sent(sent);
-                shared.counters.sent.add(1);
-                taken = sent;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                shared.counters.eagain.add(1);
-            }
-            Err(error) => self.send_failed(errno(&error), wakes),
+    #[cold]
+    fn on_send_failed(&mut self, error: &io::Error, shared: &Shared, wakes: &mut Vec<Waker>) {
+        shared.counters.short_sends.add(1);
+        if error.kind() == io::ErrorKind::WouldBlock {
+            shared.counters.eagain.add(1);
+        } else {
+            self.send_failed(errno(error), wakes);
         }
-        if taken < bytes {
-            shared.counters.short_sends.add(1);
-        }
-        taken
     }
 
     /// Continues with the queue, FIN and the close.
@@ -201,7 +183,9 @@ impl Stream {
             self.sending.wake_if_room(wakes);
             match self.sending.next() {
                 Next::Send(mut buf) => {
-                    self.send_part(&mut buf, false, shared, wakes);
+                    let sent = self.send_now(buf.as_slice(), false, shared, wakes);
+                    self.sending.sent(sent);
+                    buf.advance(sent);
                     if !buf.is_empty() {
                         return self.sending.put_back(buf);
                     }
@@ -219,35 +203,28 @@ impl Stream {
         let outcome = self.socket.as_ref().map_or(Ok(()), socket_error);
         self.sending.connected(outcome.map_err(|error| errno(&error)), wakes);
     }
-}
 
-impl Epoll {
-    /// An event of a stream. True if it is to be closed.
-    #[inline]
-    pub(super) fn on_stream_event(
-        &mut self,
-        stream: &mut Stream,
-        bits: i32,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
+    /// An event of the stream. True if it is to be closed.
+    #[inline(always)]
+    pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) -> bool {
         // A quick peer may have answered and finished in the event that reports the connection.
-        stream.epoll.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
-        if stream.sending.connecting {
-            stream.on_connected(&self.shared, wakes);
-            return stream.sending.is_over();
+        self.epoll.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
+        if self.sending.connecting {
+            self.on_connected(shared, wakes);
+            return self.sending.is_over();
         }
         if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
-            stream.epoll.drained = false;
-            stream.receiving.waiters.wake(wakes);
+            self.epoll.readiness = Readiness::Readable;
+            self.receiving.waiters.wake(wakes);
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
-            if stream.sending.is_queued() {
-                stream.advance(&self.shared, wakes);
-                stream.sending.wake_if_room(wakes);
+            if self.sending.is_queued() {
+                self.advance(shared, wakes);
+                self.sending.wake_if_room(wakes);
             } else {
-                stream.sending.writable(wakes);
+                self.sending.writable(wakes);
             }
         }
-        stream.sending.is_over()
+        self.sending.is_over()
     }
 }

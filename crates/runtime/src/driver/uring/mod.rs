@@ -100,9 +100,6 @@ pub(crate) struct Uring {
     woken: Vec<Waker>,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
-    /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of
-    /// the pool.
-    pressure: bool,
     lost_events: LostEvents,
     features: UringFeatures,
     pub(super) counters: Arc<Counters>,
@@ -141,7 +138,6 @@ impl Uring {
             signalled: false,
             woken: Vec::new(),
             fed: Vec::new(),
-            pressure: false,
             lost_events: LostEvents::default(),
             features,
             counters: Arc::clone(&setup.counters),
@@ -161,73 +157,63 @@ impl Uring {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        self.signalled = false;
         self.turn = self.turn.wrapping_add(1);
         if !self.woken.is_empty() {
             wakes.append(&mut self.woken);
         }
-        if !self.has_arrivals() {
+        if self.arrived.is_empty() {
             sockets.round += 1;
-            // Nearly always true: then nothing has to be done for the buffers in this turn.
-            let calm = self.groups.is_calm() && self.quick_bytes < SPLIT_BYTES_MIN;
-            if calm {
-                self.pressure = false;
-            } else {
-                self.attend_to_buffers(sockets, wakes)?;
-            }
-            let hurry = self.held_up
-                || self.signalled
+            self.counters.buffers_in_use.set(self.groups.buffers_in_use() as u64);
+            // Nearly always true: then nothing has to be done before the enter that waits.
+            let calm = self.groups.is_calm()
+                && self.quick_bytes < SPLIT_BYTES_MIN
+                && !self.lost_events.is_due();
+            let prepared = if calm { false } else { self.prepare_enter(sockets, wakes)? };
+            let hurry = prepared
+                || self.held_up
                 || !wakes.is_empty()
-                || (!calm && (self.has_arrivals() || self.groups.can_feed()))
-                || self.lost_events.is_due()
+                || timeout == Some(Duration::ZERO)
                 || self.ring.has_completions();
             let how = if hurry { Enter::Collect } else { Enter::Wait };
             self.enter_and_settle(sockets, how, timeout, wakes)?;
-            if self.lost_events.is_due() {
-                self.check_for_lost_events(sockets, PORTION);
-            }
         }
         self.handle_arrivals(sockets, PORTION, wakes);
         Ok(())
     }
 
-    /// Gives buffers back, and sends what holds many of them, before the enter that waits.
+    /// Checks for lost events, gives buffers back, and sends what holds many of them, before the enter that
+    /// waits. True if that must not wait.
     #[inline(never)]
-    fn attend_to_buffers(
-        &mut self,
-        sockets: &mut Sockets,
-        wakes: &mut Vec<Waker>,
-    ) -> io::Result<()> {
+    fn prepare_enter(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<bool> {
+        if self.lost_events.is_due() {
+            self.check_for_lost_events(sockets, PORTION);
+        }
         self.return_buffers(sockets);
+        self.signalled = false;
         if self.should_split() {
             // Without collecting: what arrives now would take further buffers, before those
             // that these sends hold are back.
-            self.submit_only(sockets, wakes)?;
+            self.enter_now(sockets, Enter::Submit, None, wakes)?;
             self.return_buffers(sockets);
         }
-        Ok(())
+        let has_work = !self.arrived.is_empty() || self.lost_events.is_due();
+        Ok(has_work || self.signalled || self.groups.can_feed())
     }
 
-    /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
-    #[inline]
-    fn has_arrivals(&self) -> bool {
-        self.next_arrival < self.arrived.len()
-    }
-
-    #[inline]
-    pub(crate) fn buffers_in_use(&self) -> usize {
-        self.groups.buffers_in_use()
-    }
-
-    #[inline]
+    #[inline(always)]
     fn handle_arrivals(&mut self, sockets: &mut Sockets, most: usize, wakes: &mut Vec<Waker>) {
         let end = self.arrived.len().min(self.next_arrival.saturating_add(most));
-        while self.next_arrival < end {
-            let completion = self.arrived[self.next_arrival];
-            self.next_arrival += 1;
-            self.complete(sockets, completion, wakes);
+        for at in self.next_arrival..end {
+            let completion = self.arrived[at];
+            // Apart from the others because it is on the path of each byte.
+            if completion.user_data >> Key::BITS == Op::Receive as u64 {
+                self.complete_receive(sockets, completion, wakes);
+            } else {
+                self.complete(sockets, completion, wakes);
+            }
         }
-        if self.next_arrival == self.arrived.len() {
+        self.next_arrival = end;
+        if end == self.arrived.len() {
             self.arrived.clear();
             self.next_arrival = 0;
         }
@@ -242,16 +228,21 @@ impl Uring {
     ) -> io::Result<()> {
         // First, because a receive that is submitted without a buffer ends at once.
         self.return_buffers(sockets);
-        self.submit_only(sockets, wakes)
+        self.enter_now(sockets, Enter::Submit, None, wakes)
     }
 
     #[inline(never)]
-    fn submit_only(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        self.enter_and_settle(sockets, Enter::Submit, None, wakes)
+    fn enter_now(
+        &mut self,
+        sockets: &mut Sockets,
+        how: Enter,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
+        self.enter_and_settle(sockets, how, timeout, wakes)
     }
 
-    #[unsafe(link_section = ".text.hot")]
-    #[inline(never)]
+    #[inline(always)]
     fn enter_and_settle(
         &mut self,
         sockets: &mut Sockets,
@@ -259,24 +250,24 @@ impl Uring {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        let quick = (self.quick.len(), self.quick_datagrams.len());
+        let (quick, datagrams) = (self.quick.len(), self.quick_datagrams.len());
         self.ring.enter(how, timeout)?;
-        // Completions below may queue further sends; those belong to the next enter.
         let all_submitted = self.ring.all_submitted();
-        let (taken, taken_datagrams) = if all_submitted { quick } else { (0, 0) };
-        if all_submitted {
-            self.groups.all_submitted();
-        }
         self.quick_bytes = 0;
         self.ungathered = 0;
+        // Completions may queue further sends; those belong to the next enter.
         self.reap(sockets, wakes)?;
-        self.held_up = taken_datagrams < self.quick_datagrams.len();
-        if taken > 0 {
-            self.settle(sockets, taken, wakes);
+        if !all_submitted {
+            self.held_up = !self.awaited.is_empty() || !self.quick_datagrams.is_empty();
+            return Ok(());
+        }
+        self.held_up = self.quick_datagrams.len() > datagrams;
+        if quick > 0 {
+            self.settle(sockets, quick, wakes);
         }
         self.held_up |= !self.awaited.is_empty();
-        if taken_datagrams > 0 {
-            self.settle_datagrams(sockets, taken_datagrams, wakes);
+        if datagrams > 0 {
+            self.settle_datagrams(sockets, datagrams, wakes);
         }
         Ok(())
     }
@@ -321,15 +312,17 @@ impl Uring {
 
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
     fn return_buffers(&mut self, sockets: &mut Sockets) {
+        if self.ring.all_submitted() {
+            self.groups.all_submitted();
+        }
         let in_transit = self.quick.len();
         if !self.groups.need_buffers(in_transit) {
-            self.pressure = false;
             return;
         }
-        self.pressure = self.groups.publish(in_transit);
+        self.groups.publish(in_transit);
         // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
         // waits another round behind all others.
-        if self.has_arrivals() || !self.groups.can_feed() {
+        if !self.arrived.is_empty() || !self.groups.can_feed() {
             return;
         }
         let mut fed = std::mem::take(&mut self.fed);
@@ -347,29 +340,13 @@ impl Uring {
         self.fed = fed;
     }
 
-    #[inline]
-    fn complete(&mut self, sockets: &mut Sockets, completion: Completion, wakes: &mut Vec<Waker>) {
-        // Apart from the others because it is on the path of each byte.
-        if completion.user_data >> Key::BITS == Op::Receive as u64 {
-            self.complete_receive(sockets, completion, wakes);
-        } else {
-            self.complete_other(sockets, completion, wakes);
-        }
-    }
-
     #[inline(never)]
-    fn complete_other(
-        &mut self,
-        sockets: &mut Sockets,
-        completion: Completion,
-        wakes: &mut Vec<Waker>,
-    ) {
+    fn complete(&mut self, sockets: &mut Sockets, completion: Completion, wakes: &mut Vec<Waker>) {
         let key = Key::from_bits(completion.user_data);
         let Completion { result, flags, .. } = completion;
         match Op::of(completion.user_data) {
             Some(Op::Wake) => self.on_wake(sockets, key, flags),
             Some(Op::Accept) => self.on_accept(sockets, key, result, flags, wakes),
-            Some(Op::Receive) => self.complete_receive(sockets, completion, wakes),
             Some(Op::Send) => {
                 self.on_stream(sockets, key, |uring, stream| uring.on_send(stream, result, wakes));
             }
@@ -387,8 +364,8 @@ impl Uring {
             Some(Op::SendDatagram) => self.on_datagram_sent(sockets, key, result, wakes),
             Some(Op::File) => self.on_file(key, result, wakes),
             Some(Op::LostEvents) => self.on_lost_event_timer(),
-            // A close completes only when it fails, and is not expected.
-            Some(Op::Close) | None => {}
+            // A close completes only when it fails, and is not expected. Receives come another way.
+            Some(Op::Close | Op::Receive) | None => {}
             Some(Op::Cancel) => self.on_bookkeeping(sockets, key),
         }
     }
@@ -443,7 +420,7 @@ impl Uring {
             }
             let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
-            if self.enter_and_settle(sockets, how, Some(wait), wakes).is_err() {
+            if self.enter_now(sockets, how, Some(wait), wakes).is_err() {
                 break;
             }
             self.handle_arrivals(sockets, usize::MAX, wakes);

@@ -99,12 +99,11 @@ impl Groups {
     }
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
-    /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
-    pub(super) fn publish(&mut self, in_transit: usize) -> bool {
+    pub(super) fn publish(&mut self, in_transit: usize) {
         for group in &mut self.others {
             group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4));
         }
-        self.streams.publish_with_reserve(in_transit)
+        self.streams.publish_with_reserve(in_transit);
     }
 
     /// Moves out sockets that wait for a buffer, in their order ([`Starved`]) and no more than there
@@ -121,7 +120,6 @@ impl Groups {
 
     /// The kernel has taken all submissions: each socket that was tried again has a buffer, or had
     /// nothing to receive.
-    #[inline]
     pub(super) fn all_submitted(&mut self) {
         self.all_mut().for_each(|group| group.fed = 0);
     }
@@ -167,10 +165,15 @@ pub(super) struct Provided {
     with_kernel: usize,
     /// With fewer, they are given further ones.
     low_mark: usize,
+    /// With no more buffers without readers, data that arrives is copied out of the pool.
+    copied_below: usize,
     /// Sockets that were given another try, and that a submission thread may not have got to yet.
     fed: usize,
-    /// Running mean of the bytes of a piece.
+    /// Running mean of the bytes of a piece, without those of the buffers that were filled since it was
+    /// computed: how many the kernel had then, and the bytes of those that it has not any more.
     piece_bytes: usize,
+    had: usize,
+    bytes_filled: usize,
     /// Sockets whose receive found no buffer.
     pub(super) starved: Starved,
 }
@@ -190,6 +193,7 @@ impl Provided {
         } else {
             register()?
         };
+        let copied_below = pool.low();
         Ok(Provided {
             number,
             pool,
@@ -198,8 +202,11 @@ impl Provided {
             tail: 0,
             with_kernel: 0,
             low_mark: 1,
+            copied_below,
             fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
+            had: 0,
+            bytes_filled: 0,
             starved: Starved::default(),
         })
     }
@@ -209,9 +216,11 @@ impl Provided {
         self.bytes
     }
 
-    /// True if nearly all buffers are in use: data that arrives now must not stay in the pool.
+    /// True if nearly all buffers are in use, or readers keep theirs although all tasks ran: data that arrives
+    /// now must not stay in the pool.
+    #[inline]
     pub(super) fn is_low(&self) -> bool {
-        self.pool.is_low()
+        self.pool.available() <= self.copied_below
     }
 
     /// True if readers hold more than three quarters of the buffers, those aside that are about
@@ -233,21 +242,27 @@ impl Provided {
 
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
     /// keep the other buffers. A turn that uses every buffer thus copies nothing.
-    fn publish_with_reserve(&mut self, in_transit: usize) -> bool {
+    fn publish_with_reserve(&mut self, in_transit: usize) {
         let most = self.most_with_kernel();
         self.publish(self.pool.reserve(), most);
         let usual = self.pool.count() - self.pool.reserve();
         self.low_mark = most.min(usual).div_ceil(2);
         let stuck = in_transit == 0 && self.with_kernel == 0;
-        let pressure = stuck || self.is_short(in_transit);
-        if pressure {
+        self.copied_below = self.pool.low();
+        if stuck || self.is_short(in_transit) {
             self.publish(0, most);
+            // All of it, until this finds that it is over.
+            self.copied_below = self.pool.count();
+            self.low_mark = usize::MAX;
         }
-        pressure
     }
 
     /// Buffers that the kernel should have at a time.
-    fn most_with_kernel(&self) -> usize {
+    fn most_with_kernel(&mut self) -> usize {
+        if let Some(mean) = self.bytes_filled.checked_div(self.had - self.with_kernel) {
+            self.piece_bytes = (self.piece_bytes + mean) / 2;
+        }
+        (self.had, self.bytes_filled) = (self.with_kernel, 0);
         (WARM_BYTES / self.piece_bytes.max(1)).max(4)
     }
 
@@ -272,6 +287,7 @@ impl Provided {
             self.tail = self.tail.wrapping_add(1);
             self.with_kernel += 1;
         }
+        self.had = self.with_kernel;
         // SAFETY: the mapping holds at least one entry, and the tail lies in its reserved field
         // (io_uring_register_buf_ring(3)); it is aligned for u16 and lives as long as `self`.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries).cast_mut()) };
@@ -281,9 +297,8 @@ impl Provided {
     /// The buffer that a completion with these flags and so many bytes names, if it names one.
     #[inline]
     pub(super) fn filled(&mut self, flags: u32, bytes: usize) -> Option<u16> {
+        self.bytes_filled += bytes;
         let id = cqueue::buffer_select(flags)?;
-        self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;
-        self.fed = self.fed.saturating_sub(1);
         self.with_kernel -= 1;
         Some(id)
     }

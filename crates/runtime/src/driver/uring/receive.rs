@@ -5,9 +5,8 @@ use super::provided::STREAMS;
 use super::ring::Completion;
 use super::stream::Receive;
 use super::{Op, Uring};
-use crate::buf::RecvBuf;
 use crate::driver::sockets::Sockets;
-use crate::driver::stream::{End, Stream, StreamRef};
+use crate::driver::stream::{End, Stream};
 use crate::slots::Key;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -77,63 +76,89 @@ impl Uring {
     }
 
     /// A completion of a receive.
-    #[unsafe(link_section = ".text.hot")]
+    #[inline(always)]
     pub(super) fn complete_receive(
         &mut self,
         sockets: &mut Sockets,
-        completion: Completion,
+        Completion { user_data, result, flags }: Completion,
         wakes: &mut Vec<Waker>,
     ) {
-        let key = Key::from_bits(completion.user_data);
-        let Completion { result, flags, .. } = completion;
-        // First, so that the buffer is accounted for regardless of the bytes. An end of stream usually
-        // has no buffer, and must not return one then.
-        let buffer = self.groups.streams.filled(flags, result.max(0) as usize);
-        let shared = match sockets.stream(key) {
-            Some(shared) if result > 0 && cqueue::more(flags) => shared,
-            shared => {
-                let piece = buffer.map(|id| self.groups.streams.reader(id, result.max(0) as usize));
-                let ended = |it: &StreamRef| {
-                    self.on_receive_ended(&mut it.borrow_mut(), (result, flags), piece, wakes)
-                };
-                if shared.is_some_and(ended) {
-                    sockets.remove(key);
-                }
-                return;
+        let key = Key::from_bits(user_data);
+        let bytes = result.max(0) as usize;
+        // First, so that the buffer is accounted for regardless of the bytes and of the socket. An end of
+        // stream usually has none, and must not return one then.
+        let buffer = self.groups.streams.filled(flags, bytes);
+        if bytes > 0
+            && cqueue::more(flags)
+            && let Some(id) = buffer
+            && let Some(shared) = sockets.stream(key)
+        {
+            let stream = &mut *shared.borrow_mut();
+            self.on_bytes(stream, flags, id, bytes, wakes);
+            if stream.uring.note_data() {
+                self.watch(key);
             }
-        };
-        let stream = &mut *shared.borrow_mut();
-        if let Some(id) = buffer {
-            let piece = self.groups.streams.reader(id, result as usize);
-            self.on_bytes(stream, flags, piece, wakes);
+        } else {
+            self.complete_last_receive(sockets, key, (result, flags), buffer, wakes);
         }
     }
 
+    /// Bytes that are in this buffer.
     #[inline(always)]
     fn on_bytes(
         &mut self,
         stream: &mut Stream,
         flags: u32,
-        piece: RecvBuf,
+        buffer: u16,
+        bytes: usize,
         wakes: &mut Vec<Waker>,
     ) {
         self.counters.received.add(1);
         stream.uring.left_more = cqueue::sock_nonempty(flags);
-        if cqueue::more(flags) && stream.uring.note_data() {
-            self.watch(stream.key);
+        let mut piece = self.groups.streams.reader(buffer, bytes);
+        if stream.sending.closing {
+            return;
         }
-        if !stream.sending.closing {
-            self.deliver(stream, piece, wakes);
+        if self.groups.streams.is_low() {
+            self.counters.copied_out.add(1);
+            piece = piece.detach();
+        }
+        stream.receiving.unread.push(piece, self.turn);
+        stream.receiving.waiters.wake(wakes);
+        if stream.receiving.unread.is_full(self.turn) {
+            self.pause_full(stream);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_last_receive(
+        &mut self,
+        sockets: &mut Sockets,
+        key: Key,
+        completion: (i32, u32),
+        buffer: Option<u16>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let done = match sockets.stream(key) {
+            Some(stream) => {
+                self.on_receive_ended(&mut stream.borrow_mut(), completion, buffer, wakes)
+            }
+            None => {
+                buffer.into_iter().for_each(|id| drop(self.groups.streams.reader(id, 0)));
+                false
+            }
+        };
+        if done {
+            sockets.remove(key);
         }
     }
 
     /// The last completion of a receive, or one without data. True if it was the last of a closed socket.
-    #[inline(never)]
     fn on_receive_ended(
         &mut self,
         stream: &mut Stream,
         (result, flags): (i32, u32),
-        piece: Option<RecvBuf>,
+        buffer: Option<u16>,
         wakes: &mut Vec<Waker>,
     ) -> bool {
         if !cqueue::more(flags) {
@@ -147,7 +172,8 @@ impl Uring {
                 stream.receiving.finish(end, wakes);
             }
             bytes if bytes > 0 => {
-                piece.into_iter().for_each(|piece| self.on_bytes(stream, flags, piece, wakes));
+                let bytes = bytes as usize;
+                buffer.into_iter().for_each(|id| self.on_bytes(stream, flags, id, bytes, wakes));
             }
             error if error == -libc::ENOBUFS => {
                 self.counters.enobufs.add(1);
@@ -170,32 +196,12 @@ impl Uring {
         stream.is_done(self)
     }
 
-    #[inline(always)]
-    fn deliver(&mut self, stream: &mut Stream, piece: RecvBuf, wakes: &mut Vec<Waker>) {
-        let piece = if self.pressure || self.groups.streams.is_low() {
-            self.copy_out(piece)
-        } else {
-            piece
-        };
-        stream.receiving.unread.push(piece, self.turn);
-        stream.receiving.waiters.wake(wakes);
-        if stream.receiving.unread.is_full(self.turn) {
-            self.pause_full(stream);
-        }
-    }
-
     #[cold]
     fn pause_full(&mut self, stream: &mut Stream) {
         if self.pause(stream) {
             self.counters.pauses.add(1);
             self.counters.copied_out.add(stream.receiving.unread.detach());
         }
-    }
-
-    #[cold]
-    fn copy_out(&mut self, piece: RecvBuf) -> RecvBuf {
-        self.counters.copied_out.add(1);
-        piece.detach()
     }
 
     /// Cancels a receive, which starts again when a task waits for it. False if there is none.

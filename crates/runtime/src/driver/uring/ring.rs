@@ -32,6 +32,8 @@ pub(super) struct Ring {
     /// Entries that found the submission queue full. Bounded by the operations of all sockets.
     backlog: VecDeque<Entry>,
     pub(super) sqpoll: bool,
+    /// Entries that the last enter left in the submission queue.
+    left: u32,
     /// Flags of every wait beside its own: [`ring::ENTER_NO_IOWAIT`] or none.
     wait_flags: u32,
     /// Completions that a wait leaves in the kernel are taken before tasks run: [`BURST_MIN`].
@@ -50,6 +52,7 @@ impl Ring {
         Ok(Ring {
             uring,
             backlog: VecDeque::new(),
+            left: 0,
             sqpoll: features.sqpoll_idle_ms > 0,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
             takes_bursts: features.sqpoll_idle_ms == 0 && features.gather > 0,
@@ -73,11 +76,21 @@ impl Ring {
     /// The memory that the entry refers to (bytes, addresses, message headers) must stay in place
     /// and valid until the last completion of the operation was taken. The driver's slots own it
     /// that long.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) unsafe fn push(&mut self, entry: Entry) {
+        // SAFETY: the obligation is the caller's.
+        unsafe { self.push_inlined(entry) };
+    }
+
+    /// As [`push`](Ring::push), where each message passes.
+    ///
+    /// # Safety
+    /// As for [`push`](Ring::push).
+    #[inline(always)]
+    pub(super) unsafe fn push_inlined(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
         // SAFETY: the obligation is the caller's.
-        if !self.backlog.is_empty() || !unsafe { self.push_now(&entry) } {
+        if !self.backlog.is_empty() || !unsafe { self.uring.push(&entry) } {
             self.keep(entry);
         }
     }
@@ -97,27 +110,21 @@ impl Ring {
         unsafe { self.push(entry.flags(Flags::SKIP_SUCCESS).user_data(NOBODY)) };
     }
 
-    /// # Safety
-    /// As for [`push`](Ring::push).
-    #[inline(always)]
-    unsafe fn push_now(&mut self, entry: &Entry) -> bool {
-        // SAFETY: the obligation is the caller's.
-        unsafe { self.uring.push(entry) }
-    }
-
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.pop_front() {
             // SAFETY: what is in the backlog came through `push`.
-            if !unsafe { self.push_now(&entry) } {
+            if !unsafe { self.uring.push(&entry) } {
                 self.backlog.push_front(entry);
                 return;
             }
         }
     }
 
-    /// True when the kernel has taken every queued operation.
+    /// True when the kernel has taken every operation that was queued before the last enter.
+    #[inline]
     pub(super) fn all_submitted(&mut self) -> bool {
-        self.backlog.is_empty() && self.uring.queued() == 0
+        let left = if self.sqpoll { self.uring.queued() as u32 } else { self.left };
+        self.backlog.is_empty() && left == 0
     }
 
     /// Submits everything that is queued, without waiting and without running the kernel's deferred
@@ -139,29 +146,27 @@ impl Ring {
     }
 
     /// Submits everything that is queued and, if requested, waits for a completion at most
-    /// `timeout` (`None`: for ever).
+    /// `timeout` (`None`: for ever), which is not zero.
     #[inline(always)]
     pub(super) fn enter(&mut self, how: Enter, timeout: Option<Duration>) -> io::Result<()> {
-        if how == Enter::Submit {
-            return self.submit();
+        if how != Enter::Wait || !self.backlog.is_empty() {
+            return if how == Enter::Submit { self.submit() } else { self.collect() };
         }
-        if !self.backlog.is_empty() {
-            return self.enter_with_backlog();
-        }
-        let wait = how == Enter::Wait && timeout != Some(Duration::ZERO);
-        self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
+        self.counters.waits.add(1);
+        let flags = ring::ENTER_GETEVENTS | self.wait_flags;
+        let arrived = self.enter_once(flags, Wait { completions: 1, timeout })?;
         // More completions if the wait returned as many as the kernel runs at a time. The answers then leave in
         // one burst, for which the CPU of the peer is interrupted less often: over a veth pair with receive
         // steering 0.5 times instead of 0.87 for each of 100 x 1024 bytes.
-        if wait && self.takes_bursts && self.uring.arrived() >= BURST_MIN {
+        if arrived >= BURST_MIN && self.takes_bursts {
             return self.enter_again(ring::ENTER_GETEVENTS, BURST_MAX);
         }
         Ok(())
     }
 
-    /// The queue was full: enters until all has been submitted, without waiting.
-    #[cold]
-    fn enter_with_backlog(&mut self) -> io::Result<()> {
+    /// Enters until all has been submitted, also if the queue was full, without waiting.
+    #[inline(never)]
+    fn collect(&mut self) -> io::Result<()> {
         loop {
             self.refill();
             self.enter_again(ring::ENTER_GETEVENTS, 0)?;
@@ -177,18 +182,14 @@ impl Ring {
     /// An enter that does not wait; apart from those that do, which are the usual ones.
     #[inline(never)]
     fn enter_again(&mut self, flags: u32, completions: u32) -> io::Result<()> {
-        self.enter_once(flags, completions, Some(Duration::ZERO))
+        // With a timeout of zero it takes so many at most.
+        let timeout = (completions > 0).then_some(Duration::ZERO);
+        self.enter_once(flags, Wait { completions, timeout }).map(drop)
     }
 
+    /// Returns how many completions have arrived.
     #[inline(always)]
-    fn enter_once(
-        &mut self,
-        mut flags: u32,
-        completions: u32,
-        timeout: Option<Duration>,
-    ) -> io::Result<()> {
-        // A burst requests many with a timeout of zero: that is not a wait.
-        let wait = completions > 0 && timeout != Some(Duration::ZERO);
+    fn enter_once(&mut self, mut flags: u32, wait: Wait) -> io::Result<usize> {
         let mut to_submit = self.uring.queued() as u32;
         if self.sqpoll {
             to_submit = 0;
@@ -196,29 +197,36 @@ impl Ring {
             fence(Ordering::SeqCst);
             if self.uring.needs_wakeup() {
                 flags |= ring::ENTER_SQ_WAKEUP;
-            } else if completions == 0 && !self.uring.overflowed() {
-                return Ok(());
+            } else if wait.completions == 0 && !self.uring.overflowed() {
+                return Ok(self.uring.arrived());
             }
         }
         self.counters.enters.add(1);
         self.counters.syscalls.add(1);
-        if wait {
-            self.counters.waits.add(1);
-            flags |= self.wait_flags;
+        let entered = if self.counters.calls.on {
+            self.enter_timed(to_submit, flags, wait)
+        } else {
+            self.uring.enter(to_submit, flags, wait)
+        };
+        match entered {
+            Ok(taken) => self.left = to_submit - taken,
+            Err(error) => self.refused(to_submit, error)?,
         }
-        let fetches = flags & ring::ENTER_GETEVENTS != 0;
-        let call = Call::of_enter(to_submit > 0, fetches, wait);
-        let wait = Wait { completions, timeout: timeout.filter(|_| completions > 0) };
-        let uring = &mut self.uring;
-        match self.counters.calls.timed(call, || uring.enter(to_submit, flags, wait)) {
-            Ok(_) => Ok(()),
-            Err(error) => self.refused(error),
-        }
+        Ok(self.uring.arrived())
+    }
+
+    #[cold]
+    fn enter_timed(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+        // A burst requests many with a timeout of zero: that is not a wait.
+        let waits = wait.completions > 0 && wait.timeout != Some(Duration::ZERO);
+        let call = Call::of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
+        self.counters.calls.timed(call, || self.uring.enter(to_submit, flags, wait))
     }
 
     /// An enter has failed. The entries stay queued for the next one.
     #[cold]
-    fn refused(&mut self, error: io::Error) -> io::Result<()> {
+    fn refused(&mut self, to_submit: u32, error: io::Error) -> io::Result<()> {
+        self.left = to_submit;
         match error.raw_os_error() {
             // The completion queue overflowed and has to be emptied first; or there is no memory for a
             // request just now, which time may change.

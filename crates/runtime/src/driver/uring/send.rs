@@ -15,7 +15,7 @@ use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::task::Waker;
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
@@ -37,22 +37,28 @@ impl Uring {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        if let Some(buf) = buf.take_if(|buf| !buf.is_empty()) {
-            stream.sending.unsent += buf.len();
-            match stream.uring.in_flight {
-                InFlight::None if more => return Some(self.send_ahead(stream, buf)),
-                InFlight::None => self.send_quick(stream, buf),
-                _ => self.send_later(stream, buf),
-            }
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        if bytes == 0 {
+            *buf = None;
+            return Some(Ok(()));
         }
-        *buf = None;
+        stream.sending.unsent += bytes;
+        if more || !stream.uring.in_flight.is_none() {
+            return buf.take().map(|buf| self.send_later(stream, buf, more));
+        }
+        self.send_quick(stream, buf);
+        // Nothing is queued, and neither FIN nor the close, or it would not have been accepted.
+        if !stream.sending.waiters.is_empty() {
+            self.note_awaited(stream);
+        }
         Some(Ok(()))
     }
 
-    /// Another send is with the kernel.
+    /// Another send is with the kernel, or there is `more` to follow.
     #[inline(never)]
-    fn send_later(&mut self, stream: &mut Stream, buf: SendBuf) {
+    fn send_later(&mut self, stream: &mut Stream, buf: SendBuf, more: bool) -> io::Result<()> {
         match stream.uring.in_flight {
+            InFlight::None if more => return self.send_ahead(stream, buf),
             // It will wait for the peer: keep it out of the pool meanwhile.
             InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
             _ => {
@@ -60,11 +66,11 @@ impl Uring {
                 self.await_sent(stream);
             }
         }
+        Ok(())
     }
 
     /// A task, FIN or a close may wait for the send in flight, for which the kernel posts no completion if
     /// it succeeds: then the next enter does not wait, and continues with the stream.
-    #[inline(always)]
     pub(in crate::driver) fn await_sent(&mut self, stream: &mut Stream) {
         stream.settle(self.first_quick);
         if stream.sending.is_awaited() {
@@ -84,14 +90,16 @@ impl Uring {
     /// The kernel has run the first `taken` quick sends, and those that posted no error have succeeded:
     /// frees their buffers, and continues with the streams that wait for that. The others notice it
     /// by the number of their send.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
         self.first_quick += taken as u64;
         self.counters.sent.add(taken as u64 - std::mem::take(&mut self.refused));
-        if taken == self.quick.len() {
-            self.quick.clear();
-        } else {
+        if taken < self.quick.len() {
             self.quick.drain(..taken);
+        } else {
+            while let Some(buf) = self.quick.pop() {
+                buf.free();
+            }
         }
         if !self.awaited.is_empty() {
             self.settle_awaited(sockets, wakes);
@@ -123,7 +131,8 @@ impl Uring {
             stream.sending.wake_if_room(wakes);
             match stream.sending.next() {
                 Next::Send(buf) => {
-                    self.send_quick(stream, buf);
+                    self.send_quick(stream, &mut Some(buf));
+                    self.await_sent(stream);
                     return false;
                 }
                 Next::ShutDown => stream.shut_down(&self.counters),
@@ -133,30 +142,31 @@ impl Uring {
         }
     }
 
-    /// Submits a send that ends immediately, whether it was sent whole or not.
+    /// Submits a send that ends immediately, whether it was sent whole or not; takes the buffer, which is
+    /// there.
     #[inline(always)]
-    fn send_quick(&mut self, stream: &mut Stream, buf: SendBuf) {
-        let Some(fd) = stream.fd() else { return };
-        let bytes = buf.len();
-        // A submission thread runs the send at an unknown time, so there every send has to
-        // complete.
-        let silent = if self.ring.sqpoll { Flags::empty() } else { Flags::SKIP_SUCCESS };
-        let (mut entry, is_cut) = entry_for(fd, &buf, libc::MSG_DONTWAIT, silent);
+    fn send_quick(&mut self, stream: &mut Stream, buf: &mut Option<SendBuf>) {
+        let (Some(fd), Some(sent)) = (stream.fd(), buf.as_ref()) else { return };
+        let bytes = sent.len();
         debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
         self.quick_bytes += bytes;
-        if is_cut || self.ring.sqpoll {
-            entry = entry.clear_flags();
+        // A submission thread runs the send at an unknown time, so there every send has to
+        // complete.
+        let completes = self.ring.sqpoll || bytes > SEND_BYTES_MAX;
+        let flags = if completes { Flags::empty() } else { Flags::SKIP_SUCCESS };
+        let entry = entry_for(fd, sent, libc::MSG_DONTWAIT, flags);
+        // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
+        // as `in_flight` until the send is over.
+        unsafe { self.ring.push_inlined(entry.user_data(Op::Send.tag(stream.key))) };
+        let Some(buf) = buf.take() else { return };
+        if completes {
             stream.uring.expected += 1;
             stream.uring.in_flight = InFlight::Completing(buf);
         } else {
             let number = self.first_quick + self.quick.len() as u64;
             stream.uring.in_flight = InFlight::Quick { number, bytes };
             self.quick.push(buf);
-            self.await_sent(stream);
         }
-        // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
-        // as `in_flight` until the send is over.
-        unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
         if self.features.gather < GATHER_MAX {
             self.submit_gathered();
         }
@@ -180,7 +190,7 @@ impl Uring {
         self.counters.short_sends.add(1);
         let Some(fd) = stream.fd() else { return };
         let buf = buf.detach();
-        let (entry, _is_cut) = entry_for(fd, &buf, 0, Flags::empty());
+        let entry = entry_for(fd, &buf, 0, Flags::empty());
         stream.uring.in_flight = InFlight::Waiting(buf);
         stream.uring.expected += 1;
         // SAFETY: as for a quick send.
@@ -191,9 +201,9 @@ impl Uring {
     /// The ring would send it only at the next enter, for which a file behind it would have to
     /// wait.
     fn send_ahead(&mut self, stream: &mut Stream, mut buf: SendBuf) -> io::Result<()> {
-        let fd = stream.fd().ok_or_else(closed)?;
+        let Some(socket) = &stream.socket else { return Err(closed()) };
         self.counters.syscalls.add(1);
-        match sys::send(fd, buf.as_slice(), true) {
+        match sys::send(socket.as_fd(), buf.as_slice(), true) {
             Ok(sent) => {
                 self.counters.sent.add(1);
                 stream.sending.sent(sent);
@@ -267,13 +277,11 @@ impl Uring {
     }
 }
 
-/// The operation that sends a buffer, or the first part of one that is too long for one operation: then
-/// true.
+/// The operation that sends a buffer, or the first part of one that is too long for one operation.
 #[inline(always)]
-fn entry_for(fd: RawFd, buf: &SendBuf, wait_flag: i32, flags: Flags) -> (Entry, bool) {
+fn entry_for(fd: RawFd, buf: &SendBuf, wait_flag: i32, flags: Flags) -> Entry {
     // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
     let message_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag) as u32;
     let bytes = buf.as_slice();
-    let cut = &bytes[..bytes.len().min(SEND_BYTES_MAX)];
-    (send_entry(fd, cut, message_flags, flags.bits()), bytes.len() > SEND_BYTES_MAX)
+    send_entry(fd, &bytes[..bytes.len().min(SEND_BYTES_MAX)], message_flags, flags.bits())
 }

@@ -18,14 +18,15 @@ use super::real;
 use calls::Way;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-    real::recv(socket, calls::part(socket, Way::In, into)?)
+pub(crate) fn recv(socket: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    real::recv(socket, calls::part(socket.as_raw_fd(), Way::In, into)?)
 }
 
-pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
-    real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more)
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usize> {
+    let most = calls::allowed(socket.as_raw_fd(), Way::Out, bytes.len())?;
+    real::send(socket, &bytes[..most], more)
 }
 
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {

@@ -15,6 +15,7 @@ pub(crate) mod trial;
 
 use rustix::event::EventfdFlags;
 use rustix::io::retry_on_intr;
+use rustix::net::{self, RecvFlags, SendFlags};
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
@@ -40,49 +41,18 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 ///
 /// The raw system call, as in [`send`]: recv(3) of the C library is a cancellation point of
 /// pthread, and the bookkeeping for that costs more instructions than all the rest.
-pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-    let no_address = std::ptr::null::<libc::c_void>();
-    retry_eintr(|| {
-        // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
-        // writes at most `len` bytes and keeps no reference after the call. Null requests no
-        // address.
-        let received = unsafe {
-            libc::syscall(
-                libc::SYS_recvfrom,
-                socket,
-                into.as_mut_ptr(),
-                into.len(),
-                libc::MSG_DONTWAIT,
-                no_address,
-                no_address,
-            )
-        };
-        received as isize
-    })
+#[inline]
+pub(crate) fn recv(socket: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    Ok(retry_on_intr(|| net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(_, len)| len))?)
 }
 
 /// Sends as much as fits into the socket buffer, without blocking and without raising SIGPIPE. With
 /// `more`, the kernel keeps back a last segment that is not full, for at most 200 ms.
-pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
-    let more = if more { libc::MSG_MORE } else { 0 };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
-    let no_address = std::ptr::null::<libc::c_void>();
-    retry_eintr(|| {
-        // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0
-        // name no address.
-        let sent = unsafe {
-            libc::syscall(
-                libc::SYS_sendto,
-                socket,
-                bytes.as_ptr(),
-                bytes.len(),
-                flags,
-                no_address,
-                0usize,
-            )
-        };
-        sent as isize
-    })
+#[inline]
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usize> {
+    let more = if more { SendFlags::MORE } else { SendFlags::empty() };
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+    Ok(retry_on_intr(|| net::send(socket, bytes, flags))?)
 }
 
 /// Takes one connection out of the backlog of a non-blocking listener.

@@ -1,16 +1,21 @@
 //! A ring: its queues, its registrations, and the enter.
 //!
 //! The queues are those of the `io-uring` crate, which stores a registered ring descriptor only
-//! inside a borrowed `Submitter`; so `io_uring_enter` is called here. See io_uring_enter(2) and
-//! io_uring_register(2).
+//! inside a borrowed `Submitter`; so `io_uring_enter` is called here.
 
 use io_uring::IoUring;
 use io_uring::cqueue::{self, CompletionQueue};
 use io_uring::register::Restriction;
 use io_uring::squeue::{Entry, SubmissionQueue};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, IoringRegisterOp, Timespec, io_uring_enter, io_uring_enter_arg,
+    io_uring_getevents_arg, io_uring_ptr, io_uring_register, io_uring_rsrc_update,
+};
 use std::io;
 use std::mem::transmute;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::without_provenance_mut;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -38,40 +43,11 @@ pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<
 }
 
 /// Wait for completions and run deferred task work.
-pub(crate) const ENTER_GETEVENTS: u32 = 1;
+pub(crate) const ENTER_GETEVENTS: u32 = IoringEnterFlags::GETEVENTS.bits();
 /// Wake the kernel's submission thread.
-pub(crate) const ENTER_SQ_WAKEUP: u32 = 1 << 1;
-const ENTER_EXT_ARG: u32 = 1 << 3;
+pub(crate) const ENTER_SQ_WAKEUP: u32 = IoringEnterFlags::SQ_WAKEUP.bits();
 /// The wait is idle time, not iowait (Linux 6.15; IORING_FEAT_NO_IOWAIT).
 pub(crate) const ENTER_NO_IOWAIT: u32 = 1 << 7;
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
-
-const REGISTER_RING_FDS: u32 = 20;
-const UNREGISTER_RING_FDS: u32 = 21;
-
-/// `struct io_uring_getevents_arg`.
-#[repr(C)]
-struct GetEventsArg {
-    sigmask: u64,
-    sigmask_bytes: u32,
-    min_wait_us: u32,
-    timespec: u64,
-}
-
-/// `struct __kernel_timespec`.
-#[repr(C)]
-struct KernelTimespec {
-    seconds: i64,
-    nanoseconds: i64,
-}
-
-/// `struct io_uring_rsrc_update`.
-#[repr(C)]
-struct ResourceUpdate {
-    offset: u32,
-    reserved: u32,
-    data: u64,
-}
 
 /// The entry of an IORING_OP_SEND, from its numbers: the builder of the crate costs more than the rest of a
 /// send.
@@ -90,15 +66,6 @@ pub(crate) fn send_entry(fd: RawFd, bytes: &[u8], message_flags: u32, flags: u8)
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("twinring writes entries of a ring as little-endian numbers");
-
-/// How the ring is named to `io_uring_enter`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RingFd {
-    /// An ordinary descriptor.
-    Plain(RawFd),
-    /// An index into the calling thread's registered rings (Linux 5.18): saves the lookup.
-    Registered(u32),
-}
 
 /// The wait of one enter.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +95,10 @@ pub(crate) struct Uring {
     submission: SubmissionQueue<'static>,
     completion: CompletionQueue<'static>,
     uring: Rc<IoUring>,
-    fd: RingFd,
+    /// The index of the ring among those registered with the thread, which saves a lookup (Linux 5.18), if
+    /// the flag says so, or else its descriptor.
+    fd: RawFd,
+    fd_flag: IoringEnterFlags,
 }
 
 impl Uring {
@@ -146,7 +116,10 @@ impl Uring {
         };
         let uring = Rc::new(charged(|| builder.build(setup.sq_entries))?);
         // A thread has 16 places for rings.
-        let fd = register_ring_fd(borrow(&uring)).unwrap_or(RingFd::Plain(uring.as_raw_fd()));
+        let (fd, fd_flag) = match register_ring_fd(borrow(&uring)) {
+            Ok(index) => (index as RawFd, IoringEnterFlags::REGISTERED_RING),
+            Err(_) => (uring.as_raw_fd(), IoringEnterFlags::empty()),
+        };
         // SAFETY: they are the only queues of this ring, and refer to nothing but its memory, which does not
         // move and is dropped after them.
         let (submission, completion) = unsafe {
@@ -159,7 +132,7 @@ impl Uring {
                 ),
             )
         };
-        Ok(Uring { submission, completion, uring, fd })
+        Ok(Uring { submission, completion, uring, fd, fd_flag })
     }
 
     /// Puts an entry into the submission queue; false if that is full.
@@ -167,7 +140,7 @@ impl Uring {
     /// # Safety
     /// The memory that the entry names stays in place, and valid for the kernel's use, until the
     /// last completion of the operation was taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
         if self.submission.is_full() {
             self.submission.sync();
@@ -202,18 +175,29 @@ impl Uring {
         self.completion.len()
     }
 
-    /// Takes the available completions.
+    /// Takes the completions that [`arrived`](Uring::arrived) has counted. Their places are given back by the next
+    /// enter.
     #[inline]
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
-        self.completion.sync();
         &mut self.completion
     }
 
-    /// One `io_uring_enter`, see [`enter`].
+    /// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many
+    /// entries the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
     #[inline]
     pub(crate) fn enter(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
         self.completion.sync();
-        enter(self.fd, to_submit, flags, wait)
+        let flags = self.fd_flag | IoringEnterFlags::from_bits_retain(flags);
+        // SAFETY: the kernel takes it for a descriptor, which is open, or for an index, as the flag says.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        if let Some(timeout) = wait.timeout {
+            return enter_timed(fd, to_submit, wait.completions, flags, timeout);
+        }
+        // SAFETY: memory named by submitted entries is the obligation of those who pushed them.
+        match unsafe { io_uring_enter(fd, to_submit, wait.completions, flags) } {
+            Ok(taken) => Ok(taken),
+            Err(errno) => not_entered(errno),
+        }
     }
 
     /// Restricts a ring that was created disabled, and enables it.
@@ -240,10 +224,39 @@ impl Uring {
     }
 }
 
+/// An enter that waits no longer than this.
+#[inline(never)]
+fn enter_timed(
+    fd: BorrowedFd<'_>,
+    to_submit: u32,
+    completions: u32,
+    flags: IoringEnterFlags,
+    timeout: Duration,
+) -> io::Result<u32> {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    let argument = io_uring_getevents_arg {
+        ts: io_uring_ptr::new((&raw const timeout).cast_mut().cast()),
+        ..io_uring_getevents_arg::default()
+    };
+    let flags = flags | IoringEnterFlags::EXT_ARG;
+    // SAFETY: as without it; the argument, and the timeout that it names, live until the call returns.
+    unsafe { io_uring_enter_arg(fd, to_submit, completions, flags, Some(&argument)) }
+        .or_else(not_entered)
+}
+
+/// The kernel reports either only when it submitted nothing; the entries stay queued.
+#[cold]
+fn not_entered(errno: Errno) -> io::Result<u32> {
+    if matches!(errno, Errno::TIME | Errno::INTR) { Ok(0) } else { Err(errno.into()) }
+}
+
 impl Drop for Uring {
     fn drop(&mut self) {
-        if let RingFd::Registered(index) = self.fd {
-            let _ends_with_the_thread = unregister_ring_fd(borrow(&self.uring), index);
+        if !self.fd_flag.is_empty() {
+            let _ends_with_the_thread = unregister_ring_fd(borrow(&self.uring), self.fd as u32);
         }
     }
 }
@@ -253,84 +266,29 @@ fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
 }
 
-/// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many
-/// entries the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
-pub(crate) fn enter(ring: RingFd, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
-    let timespec = wait.timeout.map(|t| KernelTimespec {
-        seconds: t.as_secs().min(i64::MAX as u64) as i64,
-        nanoseconds: i64::from(t.subsec_nanos()),
-    });
-    let argument = GetEventsArg {
-        sigmask: 0,
-        sigmask_bytes: 8,
-        min_wait_us: 0,
-        timespec: timespec.as_ref().map_or(0, |t| std::ptr::from_ref(t) as u64),
-    };
-    let extended = timespec.is_some();
-    let (fd, mut flags) = match ring {
-        RingFd::Plain(fd) => (fd, flags),
-        RingFd::Registered(index) => (index as i32, flags | ENTER_REGISTERED_RING),
-    };
-    let (pointer, bytes) = if extended {
-        flags |= ENTER_EXT_ARG;
-        (std::ptr::from_ref(&argument).cast::<libc::c_void>(), size_of::<GetEventsArg>())
-    } else {
-        (std::ptr::null(), 0)
-    };
-    // SAFETY: with EXT_ARG the pointer names a live GetEventsArg of the size passed, whose
-    // timespec pointer is 0 or live until the call returns; without it the pointer is null.
-    // Memory named by submitted entries is the driver's invariant (see driver::uring).
-    let returned = unsafe {
-        libc::syscall(
-            libc::SYS_io_uring_enter,
-            fd,
-            to_submit,
-            wait.completions,
-            flags,
-            pointer,
-            bytes,
-        )
-    };
-    if returned >= 0 {
-        return Ok(returned as u32);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        // The kernel reports either only when it submitted nothing; the entries stay queued.
-        Some(libc::ETIME | libc::EINTR) => Ok(0),
-        _ => Err(error),
-    }
-}
-
-/// Registers the ring's own descriptor with the calling thread (Linux 5.18).
-pub(crate) fn register_ring_fd(ring: BorrowedFd<'_>) -> io::Result<RingFd> {
-    let mut update =
-        ResourceUpdate { offset: u32::MAX, reserved: 0, data: ring.as_raw_fd() as u64 };
-    register_ring_update(ring, REGISTER_RING_FDS, &mut update)?;
-    Ok(RingFd::Registered(update.offset))
+/// Registers the ring's own descriptor with the calling thread (Linux 5.18); returns its index.
+pub(crate) fn register_ring_fd(ring: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut update = io_uring_rsrc_update::default();
+    update.offset = u32::MAX;
+    update.data = io_uring_ptr::new(without_provenance_mut(ring.as_raw_fd() as usize));
+    register_ring_update(ring, IoringRegisterOp::RegisterRingFds, &mut update)?;
+    Ok(update.offset)
 }
 
 /// Releases the index that [`register_ring_fd`] took; it would otherwise live as long as the
 /// thread, and a thread has 16 of them.
 pub(crate) fn unregister_ring_fd(ring: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
-    register_ring_update(ring, UNREGISTER_RING_FDS, &mut update)
+    let mut update = io_uring_rsrc_update::default();
+    update.offset = index;
+    register_ring_update(ring, IoringRegisterOp::UnregisterRingFds, &mut update)
 }
 
 fn register_ring_update(
     ring: BorrowedFd<'_>,
-    opcode: u32,
-    update: &mut ResourceUpdate,
+    operation: IoringRegisterOp,
+    update: &mut io_uring_rsrc_update,
 ) -> io::Result<()> {
-    // SAFETY: one live ResourceUpdate is passed, as these two opcodes expect.
-    let returned = unsafe {
-        libc::syscall(
-            libc::SYS_io_uring_register,
-            ring.as_raw_fd(),
-            opcode,
-            std::ptr::from_mut(update),
-            1u32,
-        )
-    };
-    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    // SAFETY: one live io_uring_rsrc_update is passed, as these two operations expect.
+    unsafe { io_uring_register(ring, operation, std::ptr::from_mut(update).cast(), 1) }?;
+    Ok(())
 }

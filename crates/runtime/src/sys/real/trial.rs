@@ -1,7 +1,7 @@
 //! A small ring like those of the engine, to try what no flag and no list of the kernel shows.
 
 use super::Mapping;
-use super::ring::{self, RingFd};
+use super::ring;
 use io_uring::{IoUring, Probe};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -34,10 +34,7 @@ impl TrialRing {
     pub(crate) fn register_own_descriptor(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open as long as the ring.
         let ring = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
-        match ring::register_ring_fd(ring)? {
-            RingFd::Registered(index) => ring::unregister_ring_fd(ring, index),
-            RingFd::Plain(_) => Ok(()),
-        }
+        ring::unregister_ring_fd(ring, ring::register_ring_fd(ring)?)
     }
 
     /// Registers a ring of provided buffers, without buffers, and unregisters it.

@@ -56,9 +56,6 @@ impl Uring {
         taken: usize,
         wakes: &mut Vec<Waker>,
     ) {
-        if taken == 0 {
-            return;
-        }
         let mut quick = std::mem::take(&mut self.quick_datagrams);
         for (key, number) in quick.drain(..taken) {
             if sockets.udp(key).is_some_and(|udp| udp.uring.send.number == number) {
