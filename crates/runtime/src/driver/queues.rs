@@ -35,7 +35,7 @@ impl<T> Seldom<T> {
         self.len() == 0
     }
 
-    #[inline(never)]
+    #[cold]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
         self.0.as_mut()?.pop_front()
     }
@@ -75,7 +75,7 @@ impl Unread {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn push_behind(&mut self, piece: RecvBuf) {
         self.more.items().push_back(piece);
     }

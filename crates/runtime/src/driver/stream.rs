@@ -426,7 +426,8 @@ impl Sending {
 
     /// The socket accepts more, or is broken.
     pub(crate) fn writable(&mut self, wakes: &mut Vec<Waker>) {
-        if std::mem::take(&mut self.awaits_room) {
+        if self.awaits_room {
+            self.awaits_room = false;
             self.waiters.wake(wakes);
         }
     }

@@ -218,7 +218,7 @@ impl TcpStream {
         self.wait_for_room(cx, token)
     }
 
-    #[inline(never)]
+    #[cold]
     fn wait_for_room(&self, cx: &mut Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
         if !self.spend(cx) {
             return Poll::Pending;
@@ -271,7 +271,7 @@ impl TcpStream {
     }
 
     /// This waits behind others, or the end has come, or a receive has to be started.
-    #[inline(never)]
+    #[cold]
     fn recv_slowly(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         if !self.worker.executor.has_budget() {
             cx.waker().wake_by_ref();

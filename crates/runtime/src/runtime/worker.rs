@@ -233,7 +233,7 @@ impl Worker {
         self.driver.borrow_mut().expire_lingering();
     }
 
-    #[inline(never)]
+    #[cold]
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(&self.registration.inbox));
         if self.stage() == STOPPING {

@@ -23,7 +23,7 @@ const COPIED_BYTES_MAX: usize = 4096;
 enum Waiting {
     /// In this place of `Gather::copies`.
     Copied(Range<usize>),
-    Owned(SendBuf),
+    Owned(Option<SendBuf>),
 }
 
 /// The sends of one worker that wait, in the order in which they were made.
@@ -65,17 +65,18 @@ impl Gather {
         self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
     }
 
+    /// Takes a buffer, which is there.
     #[inline]
-    pub(super) fn push(&mut self, key: Key, buf: SendBuf) {
-        self.bytes += buf.len();
-        let waiting = if buf.len() <= COPIED_BYTES_MAX && buf.is_pooled() {
-            let start = self.copies.len();
-            self.copies.extend_from_slice(buf.as_slice());
-            Waiting::Copied(start..self.copies.len())
-        } else {
-            Waiting::Owned(buf)
-        };
-        self.sends.push((key, waiting));
+    pub(super) fn push(&mut self, key: Key, buf: &mut Option<SendBuf>) {
+        let Some(bytes) = buf.as_ref().map(SendBuf::as_slice) else { return };
+        self.bytes += bytes.len();
+        if bytes.len() > COPIED_BYTES_MAX || !buf.as_ref().is_some_and(SendBuf::is_pooled) {
+            return self.sends.push((key, Waiting::Owned(buf.take())));
+        }
+        let start = self.copies.len();
+        self.copies.extend_from_slice(bytes);
+        self.sends.push((key, Waiting::Copied(start..self.copies.len())));
+        buf.take().into_iter().for_each(SendBuf::free);
     }
 }
 
@@ -84,16 +85,16 @@ impl Epoll {
     #[inline(never)]
     pub(super) fn send_gathered(&mut self, sockets: &Sockets) {
         let (gather, shared, wakes) = (&mut self.gather, &self.shared, &mut self.woken);
-        for (key, waiting) in gather.sends.drain(..) {
+        for (key, waiting) in &mut gather.sends {
             // Without a stream it was closed in between: it sent its data first, or was to be cut off.
-            let Some(stream) = sockets.stream(key) else { continue };
+            let Some(stream) = sockets.stream(*key) else { continue };
             let stream = &mut *stream.borrow_mut();
             if stream.sending.failed() {
                 continue;
             }
             match waiting {
                 Waiting::Copied(at) => {
-                    let bytes = &gather.copies[at];
+                    let bytes = &gather.copies[at.clone()];
                     stream.sending.sent(bytes.len());
                     // A part of an earlier one may have been queued meanwhile.
                     let queued = stream.sending.is_queued();
@@ -104,8 +105,8 @@ impl Epoll {
                     }
                 }
                 Waiting::Owned(buf) => {
-                    stream.sending.sent(buf.len());
-                    let _told_by_the_next = stream.send(&mut Some(buf), false, shared, wakes);
+                    stream.sending.sent(buf.as_ref().map_or(0, SendBuf::len));
+                    let _told_by_the_next = stream.send(buf, false, shared, wakes);
                 }
             }
             if stream.sending.is_awaited() {
@@ -113,6 +114,7 @@ impl Epoll {
                 stream.sending.wake_if_room(wakes);
             }
         }
+        gather.sends.clear();
         gather.copies.clear();
         gather.bytes = 0;
     }

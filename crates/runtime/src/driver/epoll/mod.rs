@@ -144,7 +144,7 @@ impl Epoll {
 
     /// Epoll reports the readiness of a socket when it is registered, so nothing is missed. A
     /// stream that cannot be registered, for lack of memory or watches, has failed.
-    #[inline(never)]
+    #[cold]
     fn register_accepted(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
         let mut accepted = std::mem::take(&mut self.unregistered);
         for key in accepted.drain(..) {
@@ -233,8 +233,7 @@ impl Epoll {
         if !waits {
             return Some(stream.send(buf, more, &self.shared, &mut self.woken));
         }
-        let buf = buf.take()?;
-        stream.sending.unsent += buf.len();
+        stream.sending.unsent += buf.as_ref().map_or(0, SendBuf::len);
         self.gather.push(stream.key, buf);
         drop(stream);
         if self.gather.is_full() {
@@ -312,8 +311,6 @@ impl Epoll {
         counters.buffers_in_use.set((pool.in_use() + in_use.sum::<usize>()) as u64);
         counters.waits.add(1);
         counters.syscalls.add(1);
-        // Also if the wait fails.
-        self.events.clear();
         self.next_event = 0;
         counters.calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
         counters.events.add(self.events.len() as u64);
@@ -322,7 +319,7 @@ impl Epoll {
     }
 
     /// An event of no stream. True if the socket is to be closed.
-    #[inline(never)]
+    #[cold]
     fn on_other_event(
         &mut self,
         sockets: &mut Sockets,

@@ -156,7 +156,9 @@ impl Stream {
         match sent {
             Ok(sent) => {
                 shared.counters.sent.add(1);
-                shared.counters.short_sends.add(u64::from(sent < bytes.len()));
+                if sent < bytes.len() {
+                    shared.counters.short_sends.add(1);
+                }
                 sent
             }
             Err(error) => {
@@ -177,7 +179,7 @@ impl Stream {
     }
 
     /// Continues with the queue, FIN and the close.
-    #[inline(never)]
+    #[cold]
     fn advance(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         loop {
             self.sending.wake_if_room(wakes);
@@ -197,7 +199,7 @@ impl Stream {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn on_connected(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         shared.counters.syscalls.add(1);
         let outcome = self.socket.as_ref().map_or(Ok(()), socket_error);
@@ -208,7 +210,9 @@ impl Stream {
     #[inline(always)]
     pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) -> bool {
         // A quick peer may have answered and finished in the event that reports the connection.
-        self.epoll.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
+        if bits & (HANG_UP | libc::EPOLLPRI) != 0 {
+            self.epoll.read_on = true;
+        }
         if self.sending.connecting {
             self.on_connected(shared, wakes);
             return self.sending.is_over();

@@ -55,7 +55,7 @@ impl LostEvents {
 
 impl Uring {
     /// Watches a receive from now on, because it got data and stays armed.
-    #[inline(never)]
+    #[cold]
     pub(super) fn watch(&mut self, key: Key) {
         self.lost_events.queue.push_back(key);
         self.time_lost_events();

@@ -183,7 +183,7 @@ impl Uring {
 
     /// Checks for lost events, gives buffers back, and sends what holds many of them, before the enter that
     /// waits. True if that must not wait.
-    #[inline(never)]
+    #[cold]
     fn prepare_enter(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<bool> {
         if self.lost_events.is_due() {
             self.check_for_lost_events(sockets, PORTION);
@@ -301,7 +301,7 @@ impl Uring {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn complete_others(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
         let mut others = std::mem::take(&mut self.completions);
         for completion in others.drain(..) {

@@ -130,7 +130,7 @@ impl Uring {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn complete_last_receive(
         &mut self,
         sockets: &mut Sockets,

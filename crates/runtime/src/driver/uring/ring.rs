@@ -38,6 +38,8 @@ pub(super) struct Ring {
     wait_flags: u32,
     /// Completions that a wait leaves in the kernel are taken before tasks run: [`BURST_MIN`].
     takes_bursts: bool,
+    /// The durations of enters are recorded.
+    timed: bool,
     counters: Arc<Counters>,
 }
 
@@ -56,6 +58,7 @@ impl Ring {
             sqpoll: features.sqpoll_idle_ms > 0,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
             takes_bursts: features.sqpoll_idle_ms == 0 && features.gather > 0,
+            timed: setup.counters.calls.on,
             counters: Arc::clone(&setup.counters),
         })
     }
@@ -165,7 +168,7 @@ impl Ring {
     }
 
     /// Enters until all has been submitted, also if the queue was full, without waiting.
-    #[inline(never)]
+    #[cold]
     fn collect(&mut self) -> io::Result<()> {
         loop {
             self.refill();
@@ -203,24 +206,30 @@ impl Ring {
         }
         self.counters.enters.add(1);
         self.counters.syscalls.add(1);
-        let entered = if self.counters.calls.on {
-            self.enter_timed(to_submit, flags, wait)
+        if wait.timeout.is_some() || self.timed {
+            self.enter_for_a_time(to_submit, flags, wait)?;
         } else {
-            self.uring.enter(to_submit, flags, wait)
-        };
-        match entered {
-            Ok(taken) => self.left = to_submit - taken,
-            Err(error) => self.refused(to_submit, error)?,
+            // Apart, because then the compiler keeps what the kernel returns in a register.
+            match self.uring.enter(to_submit, flags, Wait { timeout: None, ..wait }) {
+                Ok(taken) => self.left = to_submit - taken,
+                Err(error) => self.refused(to_submit, error)?,
+            }
         }
         Ok(self.uring.arrived())
     }
 
-    #[cold]
-    fn enter_timed(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+    /// With a timeout, or recording how long it takes.
+    #[inline(never)]
+    fn enter_for_a_time(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<()> {
         // A burst requests many with a timeout of zero: that is not a wait.
         let waits = wait.completions > 0 && wait.timeout != Some(Duration::ZERO);
         let call = Call::of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
-        self.counters.calls.timed(call, || self.uring.enter(to_submit, flags, wait))
+        let uring = &mut self.uring;
+        match self.counters.calls.timed(call, || uring.enter(to_submit, flags, wait)) {
+            Ok(taken) => self.left = to_submit - taken,
+            Err(error) => self.refused(to_submit, error)?,
+        }
+        Ok(())
     }
 
     /// An enter has failed. The entries stay queued for the next one.

@@ -55,7 +55,7 @@ impl Uring {
     }
 
     /// Another send is with the kernel, or there is `more` to follow.
-    #[inline(never)]
+    #[cold]
     fn send_later(&mut self, stream: &mut Stream, buf: SendBuf, more: bool) -> io::Result<()> {
         match stream.uring.in_flight {
             InFlight::None if more => return self.send_ahead(stream, buf),
@@ -106,7 +106,7 @@ impl Uring {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn settle_awaited(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
         for key in std::mem::take(&mut self.awaited) {
             let Some(shared) = sockets.stream(key) else { continue };

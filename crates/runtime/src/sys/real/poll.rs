@@ -64,7 +64,7 @@ impl Epoll {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         events.clear();
-        let room = events.capacity().min(i32::MAX as usize) as i32;
+        let room = events.capacity() as i32;
         let events_at = events.as_mut_ptr();
         let mut count = match self.in_milliseconds.get() {
             true => self.wait_ms(events_at, room, timeout),

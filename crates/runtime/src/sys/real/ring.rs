@@ -184,7 +184,7 @@ impl Uring {
 
     /// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many
     /// entries the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
         self.completion.sync();
         let flags = self.fd_flag | IoringEnterFlags::from_bits_retain(flags);
