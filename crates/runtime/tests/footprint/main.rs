@@ -10,8 +10,8 @@ const TESTS: &[Test] = long_engine_tests![a_message_touches_little];
 /// At most so many instructions, lines of code, pages of code and lines of data, with one connection; and instructions
 /// with a hundred in bursts. A few per cent above what was counted when this was written: rustc and the C library
 /// have their share.
-const IO_URING: (&str, &str) = ("985,102,10,57", "700,69,10");
-const EPOLL: (&str, &str) = ("785,90,10,49", "745,82,11");
+const IO_URING: (&str, &str) = ("973,96,9,56", "698,69,9");
+const EPOLL: (&str, &str) = ("763,82,9,47", "731,75,9");
 
 fn main() -> ExitCode {
     testing::run(&[TESTS])
