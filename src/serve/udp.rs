@@ -49,9 +49,6 @@ pub(crate) struct UdpArgs {
     /// Differentiated services codepoint of the answers, 0 to 63.
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
     dscp: Count<0, 63>,
-    /// Give each answer the ECN codepoint of its datagram, instead of none.
-    #[arg(long, help_heading = "Datagrams")]
-    copy_ecn: bool,
     /// On io_uring, keep this many single-shot receives in flight, 1 to 4096, instead of one
     /// multishot receive: slower, and datagrams may be reordered. 0 is off.
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
@@ -162,7 +159,6 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let settings = UdpSettings {
         options: args.options(),
-        copy_ecn: args.copy_ecn,
         allow,
         rate_per_source: args.max_rate_per_source,
         drain_timeout: args.common.drain_timeout,

@@ -55,7 +55,8 @@ pub use options::{HttpSettings, SENDFILE_ABOVE_MAX, SendStrategy};
 pub use proxies::{Forwarders, NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
 pub use rules::{
-    Addresses, HeaderField, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules,
+    Addresses, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules, cache_control,
+    header_field,
 };
 pub use service::HttpService;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsSettings, TlsUpdate, expired};

@@ -54,6 +54,7 @@ pub type TcpService = Server<Tcp>;
 type StartTask = Arc<dyn Fn(Open<Connection>) + Send + Sync>;
 
 /// See [`TcpService`].
+#[derive(Clone)]
 pub struct Tcp {
     start_task: StartTask,
     limits: Limits,
@@ -111,15 +112,9 @@ impl Service for Tcp {
 
     fn run(server: &TcpService, worker: usize, listeners: Vec<Listener<()>>) -> Running<'_> {
         Box::pin(async move {
-            let Tcp { start_task, limits, counters, limiter } = &server.service;
-            let part = Rc::new(Worker {
-                start_task: Arc::clone(start_task),
-                idle_timeout: limits.idle_timeout,
-                drain_timeout: limits.drain_timeout,
-                limiter: Arc::clone(limiter),
-                counters: Arc::clone(&counters[worker]),
-                connections: Connections::new(),
-            });
+            let tcp = server.service.clone();
+            let counters = Arc::clone(&tcp.counters[worker]);
+            let part = Rc::new(Worker { tcp, counters, connections: Connections::new() });
             server.serve(listeners, &part).await
         })
     }
@@ -149,10 +144,7 @@ pub(crate) struct WorkerCounters {
 }
 
 struct Worker {
-    start_task: StartTask,
-    idle_timeout: Option<Duration>,
-    drain_timeout: Duration,
-    limiter: Arc<ConnectionLimiter>,
+    tcp: Tcp,
     counters: Arc<WorkerCounters>,
     connections: Rc<Connections<Connection>>,
 }
@@ -167,7 +159,7 @@ impl WorkerService for Worker {
 
     fn start(self: &Rc<Self>, stream: TcpStream, _: &()) {
         let counters = &self.counters;
-        let permit = match self.limiter.admit(&stream) {
+        let permit = match self.tcp.limiter.admit(&stream) {
             Ok(permit) => permit,
             Err(Refused::Full) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
@@ -176,12 +168,12 @@ impl WorkerService for Worker {
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, Phase::Receiving, self.connections.activity());
         let connection = self.connections.insert(Connection::new(tracking, counters), permit);
-        (self.start_task)(connection);
+        (self.tcp.start_task)(connection);
     }
 
     fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
         let limit = |time| Limit { time, ending: Ending::TimedOut(phase), restarts_on_ack: false };
-        self.idle_timeout.map(limit)
+        self.tcp.limits.idle_timeout.map(limit)
     }
 
     /// Connections finish the data that they received. No limit applies while they wait for their
@@ -192,11 +184,11 @@ impl WorkerService for Worker {
     }
 
     fn shortest_limit(&self) -> Option<Duration> {
-        self.idle_timeout
+        self.tcp.limits.idle_timeout
     }
 
     fn drain_timeout(&self) -> Duration {
-        self.drain_timeout
+        self.tcp.limits.drain_timeout
     }
 }
 

@@ -10,8 +10,7 @@
 //! sources can be forged, answers can reach third parties.
 //!
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
-//! control, and must not claim that it reacts to marks (RFC 3168). To measure how a path treats
-//! ECN, each answer can carry the codepoint of its datagram instead.
+//! control, and must not claim that it reacts to marks (RFC 3168).
 
 pub use crate::rate::SOURCES_MAX;
 
@@ -29,7 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::net::{BoundUdp, Ecn, Granted, UdpOptions, UdpStats};
+use twinring::net::{BoundUdp, Granted, UdpOptions, UdpStats};
 use twinring::{
     Datagram, Either, Handle, Received, UdpSocket, race, shutdown_requested, sleep, sleep_until,
     timeout_at,
@@ -44,10 +43,8 @@ const PUBLISHED_AFTER: Duration = Duration::from_millis(100);
 /// How the reflector behaves.
 #[derive(Clone, Debug)]
 pub struct UdpSettings {
-    /// The options of its sockets. The service itself sets `pktinfo` and `traffic_class`.
+    /// The options of its sockets. The service itself sets `pktinfo`.
     pub options: UdpOptions,
-    /// Gives each answer the ECN codepoint of its datagram.
-    pub copy_ecn: bool,
     /// The sources that are answered.
     pub allow: AllowList,
     /// Datagrams per second of one source (an IPv4 address, or an IPv6 network of 64 bits) that
@@ -87,7 +84,6 @@ impl UdpService {
                 // A socket bound to one address answers from it anyway, and a send without
                 // ancillary data is cheaper.
                 pktinfo: address.ip().is_unspecified(),
-                traffic_class: settings.copy_ecn,
                 ..settings.options.clone()
             };
             all.push(options.bind_shared(*address, workers)?);
@@ -219,7 +215,6 @@ struct Port {
     socket: UdpSocket,
     /// The addresses of the whole service.
     own: Rc<[SocketAddr]>,
-    copy_ecn: bool,
     allow: AllowList,
     rate: Option<RefCell<RateLimit>>,
     /// Set when the service is asked to end.
@@ -244,7 +239,6 @@ impl Port {
         Port {
             socket,
             own,
-            copy_ecn: settings.copy_ecn,
             allow: settings.allow.clone(),
             rate: settings.rate_per_source.map(limit),
             deadline: Cell::new(None),
@@ -358,11 +352,6 @@ impl Port {
             own.port() == from.port() && (own.ip() == from.ip() || own.ip().is_unspecified())
         })
     }
-
-    /// The ECN codepoint that the answer carries, if any.
-    fn ecn(&self, received: &Received) -> Option<Ecn> {
-        received.ecn().filter(|ecn| self.copy_ecn && *ecn != Ecn::NotEct)
-    }
 }
 
 /// The address to answer from, if the datagram was sent to one. A multicast group, such as the
@@ -381,10 +370,9 @@ fn answer_from(received: &Received) -> Option<IpAddr> {
 /// Turns received datagrams into answers, each in the buffer in which it was received; empties `received`.
 fn answer(port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
     let admitted = received.drain(..).filter(|received| port.admit(received));
-    answers.extend(admitted.map(|received| {
-        let (from, ecn) = (answer_from(&received), port.ecn(&received));
-        Datagram { from, ecn, ..received.into_reply() }
-    }));
+    let reply =
+        |received: Received| Datagram { from: answer_from(&received), ..received.into_reply() };
+    answers.extend(admitted.map(reply));
 }
 
 /// Reflects until the drain of `port` begins, and ends when all is answered or its time is over.

@@ -19,9 +19,9 @@ use twinring_input::quantity::{self, Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
-    Addresses, Forwarders, HeaderField, HostName, HttpSettings, HttpsAddress, LogFormat,
-    MinVersion, PathGlob, Protection, Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX,
-    SendStrategy, Sites,
+    Addresses, Forwarders, HostName, HttpSettings, HttpsAddress, LogFormat, MinVersion, PathGlob,
+    Protection, Redirect, RequestRate, Rule, SENDFILE_ABOVE_MAX, SendStrategy, Sites,
+    cache_control, header_field,
 };
 
 pub(super) type Streams = Count<1, 10_000>;
@@ -189,7 +189,7 @@ impl RuleKeys {
         let mut headers = Vec::new();
         for (name, List(values)) in &self.headers {
             for value in values {
-                let field = HeaderField::new(name, value);
+                let field = header_field(name, value);
                 headers.push(field.map_err(|why| format!("headers: {why}"))?);
             }
         }
@@ -205,7 +205,7 @@ impl RuleKeys {
         let status = self.status.map_or(MOVED, |Text(status)| status);
         let redirect = self.redirect.as_deref();
         let redirect = redirect.map(|to| Redirect::new(to, status, &paths)).transpose();
-        let cache_control = self.cache_control.as_deref().map(HeaderField::cache_control);
+        let cache_control = self.cache_control.as_deref().map(cache_control);
         let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
         let addresses = Addresses { allow: networks(&self.allow), deny: networks(&self.deny) };
         let has_addresses = !self.allow.0.is_empty() || !self.deny.0.is_empty();
@@ -303,7 +303,7 @@ impl FromStr for MediaType {
     fn from_str(text: &str) -> Result<MediaType, String> {
         let is_type = text.split_once('/').is_some_and(|(kind, rest)| {
             !kind.is_empty() && !rest.is_empty() && !rest.contains('/')
-        }) && HeaderField::new("X", text).is_ok();
+        }) && header_field("X", text).is_ok();
         is_type
             .then(|| MediaType(text.to_owned()))
             .ok_or_else(|| format!("`{text}` is not a media type: expected one such as text/plain"))
@@ -337,7 +337,7 @@ impl FromStr for Hsts {
 
     fn from_str(text: &str) -> Result<Hsts, String> {
         let has_age = text.to_ascii_lowercase().starts_with("max-age=");
-        match has_age && HeaderField::new("X", text).is_ok() {
+        match has_age && header_field("X", text).is_ok() {
             true => Ok(Hsts(text.to_owned())),
             false => Err(format!("`{text}`: expected such as max-age=31536000; includeSubDomains")),
         }

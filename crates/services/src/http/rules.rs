@@ -120,39 +120,31 @@ impl FromStr for Protection {
     }
 }
 
-/// A header field that the operator chose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderField(Field);
-
-impl HeaderField {
-    /// A field that the operator chooses.
-    ///
-    /// # Errors
-    /// When it is none, or one that the service sets itself.
-    pub fn new(name: &str, value: &str) -> Result<HeaderField, String> {
-        if RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-            return Err(format!("the service itself decides on `{name}`"));
-        }
-        HeaderField::any(name, value)
+/// A header field that the operator chooses.
+///
+/// # Errors
+/// When it is none, or one that the service sets itself.
+pub fn header_field(name: &str, value: &str) -> Result<Field, String> {
+    match RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
+        true => Err(format!("the service itself decides on `{name}`")),
+        false => any_field(name, value),
     }
+}
 
-    /// A value of `Cache-Control`.
-    ///
-    /// # Errors
-    /// When it cannot be one.
-    pub fn cache_control(value: &str) -> Result<HeaderField, String> {
-        HeaderField::any("Cache-Control", value)
-    }
+/// A field `Cache-Control`.
+///
+/// # Errors
+/// When this cannot be its value.
+pub fn cache_control(value: &str) -> Result<Field, String> {
+    any_field("Cache-Control", value)
+}
 
-    fn any(name: &str, value: &str) -> Result<HeaderField, String> {
-        let value = value.trim();
-        let parsed = HeaderValue::from_bytes(value.as_bytes());
-        match (HeaderName::from_bytes(name.as_bytes()), parsed) {
-            (Ok(_), Ok(parsed)) if !value.is_empty() => {
-                Ok(HeaderField((Cow::Owned(name.to_owned()), parsed)))
-            }
-            _ => Err(format!("`{name}: {value}` is not a header field")),
-        }
+fn any_field(name: &str, value: &str) -> Result<Field, String> {
+    let value = value.trim();
+    let parsed = HeaderValue::from_bytes(value.as_bytes());
+    match (HeaderName::from_bytes(name.as_bytes()), parsed) {
+        (Ok(_), Ok(parsed)) if !value.is_empty() => Ok((Cow::Owned(name.to_owned()), parsed)),
+        _ => Err(format!("`{name}: {value}` is not a header field")),
     }
 }
 
@@ -197,9 +189,9 @@ pub struct Rule {
     /// Without any, it holds for all.
     pub paths: Vec<PathGlob>,
     /// Header fields of all answers. One of the same name in a later rule takes its place.
-    pub headers: Vec<HeaderField>,
+    pub headers: Vec<Field>,
     /// `Cache-Control` of files.
-    pub cache_control: Option<HeaderField>,
+    pub cache_control: Option<Field>,
     /// Where requests are sent instead.
     pub redirect: Option<Redirect>,
     /// Who is asked for a password.
@@ -314,15 +306,15 @@ impl<'a> Policy<'a> {
         let mut fields: Vec<&Field> = Vec::new();
         for rule in self.adding(Protection::Headers) {
             let is_replaced =
-                |name: &str| rule.headers.iter().any(|field| field.0.0.eq_ignore_ascii_case(name));
+                |name: &str| rule.headers.iter().any(|field| field.0.eq_ignore_ascii_case(name));
             fields.retain(|(name, _)| !is_replaced(name));
-            fields.extend(rule.headers.iter().map(|field| &field.0));
+            fields.extend(&rule.headers);
         }
         fields
     }
 
     pub(super) fn cache_control(&self) -> Option<&'a Field> {
-        self.last(|rule| rule.cache_control.as_ref().map(|field| &field.0))
+        self.last(|rule| rule.cache_control.as_ref())
     }
 
     /// Status and location, if the path is redirected.
@@ -377,7 +369,7 @@ mod tests {
     }
 
     fn header(paths: &[&str], name: &str, value: &str) -> Rule {
-        Rule { headers: vec![HeaderField::new(name, value).unwrap()], ..rule(paths) }
+        Rule { headers: vec![header_field(name, value).unwrap()], ..rule(paths) }
     }
 
     fn matches(pattern: &str, path: &str) -> bool {
@@ -430,13 +422,13 @@ mod tests {
             header(&[], "X-Frame-Options", "DENY"),
             header(&["*.css"], "X-Css", "1"),
             Rule {
-                cache_control: HeaderField::cache_control("no-cache").ok(),
+                cache_control: cache_control("no-cache").ok(),
                 rate: rate(),
                 ..header(&["/a/**"], "x-frame-options", "SAMEORIGIN")
             },
             Rule {
                 replace: vec![Protection::Headers],
-                cache_control: HeaderField::cache_control("max-age=1").ok(),
+                cache_control: cache_control("max-age=1").ok(),
                 ..header(&["/a/b/**"], "X-Own", "2")
             },
             Rule { listing: Some(true), ..rule(&["/l/**"]) },
@@ -506,8 +498,8 @@ mod tests {
 
     #[test]
     fn fields_are_complete_and_not_those_of_the_service() {
-        let field = HeaderField::new("X-A", " b c ").unwrap();
-        assert_eq!((&*field.0.0, field.0.1.as_bytes()), ("X-A", &b"b c"[..]));
+        let field = header_field("X-A", " b c ").unwrap();
+        assert_eq!((&*field.0, field.1.as_bytes()), ("X-A", &b"b c"[..]));
         for (name, value) in [
             ("", "b"),
             ("a b", "c"),
@@ -519,7 +511,7 @@ mod tests {
             ("content-length", "5"),
             ("Cache-Control", "x"),
         ] {
-            assert!(HeaderField::new(name, value).is_err(), "{name:?} {value:?}");
+            assert!(header_field(name, value).is_err(), "{name:?} {value:?}");
         }
     }
 }

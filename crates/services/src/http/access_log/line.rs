@@ -144,7 +144,7 @@ impl LogLine {
             LogFormat::Combined => self.combined(&mut text, ended),
             LogFormat::VhostCombined => {
                 // Writing into memory does not fail; the same holds below.
-                let _written = write!(text, "{} ", Quoted::word(&self.host));
+                let _written = write!(text, "{} ", word(&self.host));
                 self.combined(&mut text, ended);
             }
         }
@@ -159,13 +159,13 @@ impl LogLine {
             text,
             "{} - {} [{}] \"{}\" {} {} \"{}\" \"{}\" {secs}.{us:06} {outcome}",
             self.client,
-            Quoted::word(&self.user),
+            word(&self.user),
             self.time,
-            Quoted::text(&self.request),
+            quoted(&self.request),
             ended.status,
             ended.body_bytes,
-            Quoted::text(&self.referer),
-            Quoted::text(&self.user_agent),
+            quoted(&self.referer),
+            quoted(&self.user_agent),
         );
     }
 
@@ -226,7 +226,7 @@ pub(in super::super) fn error_line(
     let host = call.request.host().map(|host| cut(host, FIELD_BYTES_MAX));
     let path = Some(cut(call.request.path.as_bytes(), REQUEST_BYTES_MAX));
     let (time, status) = (timestamp(clock), status.as_u16());
-    let (host, path) = (Quoted::word(&host), Quoted::text(&path));
+    let (host, path) = (word(&host), quoted(&path));
     format!("{time} {status} {client} {host} \"{path}\": {reason}")
 }
 
@@ -254,14 +254,12 @@ struct Quoted<'a> {
     is_word: bool,
 }
 
-impl Quoted<'_> {
-    fn text(text: &Option<Vec<u8>>) -> Quoted<'_> {
-        Quoted { text: text.as_deref(), is_word: false }
-    }
+fn quoted(text: &Option<Vec<u8>>) -> Quoted<'_> {
+    Quoted { text: text.as_deref(), is_word: false }
+}
 
-    fn word(text: &Option<Vec<u8>>) -> Quoted<'_> {
-        Quoted { text: text.as_deref().filter(|text| !text.is_empty()), is_word: true }
-    }
+fn word(text: &Option<Vec<u8>>) -> Quoted<'_> {
+    Quoted { text: text.as_deref().filter(|text| !text.is_empty()), is_word: true }
 }
 
 impl Display for Quoted<'_> {
@@ -321,7 +319,7 @@ mod tests {
         let long = line(&[b'x'; 10_000], true, LogFormat::Combined);
         assert!(long.len() < 5300 && long.contains("x...\" 404"), "{long}");
         assert!(line(b"", false, LogFormat::Combined).contains("] \"-\" 404"));
-        assert_eq!(Quoted::word(&Some(b"a b".to_vec())).to_string(), "a\\x20b");
+        assert_eq!(word(&Some(b"a b".to_vec())).to_string(), "a\\x20b");
     }
 
     #[test]
