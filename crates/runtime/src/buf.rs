@@ -46,14 +46,14 @@ impl Kind {
 impl Lease {
     #[inline(always)]
     fn give_back(&mut self) {
-        match self.kind {
+        let home = self.home.as_ptr();
+        if self.kind == Kind::POOL {
             // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
-            Kind::POOL => {
-                unsafe { Rc::from_raw(self.home.as_ptr().cast::<Pool>()) }.release(self.id)
-            }
+            let pool = unsafe { Rc::from_raw(home.cast::<Pool>()) };
+            pool.release(self.id);
+        } else if self.kind == Kind::HEAP {
             // SAFETY: it is the box of `From<Vec<u8>>`, and nobody else frees it.
-            Kind::HEAP => drop(unsafe { Box::from_raw(self.home.as_ptr().cast::<Box<[u8]>>()) }),
-            _ => {}
+            drop(unsafe { Box::from_raw(home.cast::<Box<[u8]>>()) });
         }
     }
 }
