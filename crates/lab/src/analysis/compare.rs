@@ -343,6 +343,7 @@ impl Contest<'_> {
     }
 }
 
+/// In the words of summaries that were published.
 fn too_few(pairs: usize, needed: usize) -> String {
-    format!("too few pairs, {pairs} of {needed}")
+    format!("{pairs} pair{}, {needed} needed", if pairs == 1 { "" } else { "s" })
 }

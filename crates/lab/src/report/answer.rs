@@ -91,6 +91,9 @@ fn reason(row: &Row<'_>) -> Option<String> {
         Some(why) => {
             Some(format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": ")))
         }
+        None if because.contains(" pair") && because.ends_with(" needed") => {
+            Some(format!("too few: {because}"))
+        }
         None => Some(because.clone()),
     }
 }

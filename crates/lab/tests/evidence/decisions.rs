@@ -51,7 +51,7 @@ fn less_cpu_is_found_in_either_direction_and_not_between_equals() {
     }
     assert_eq!(only(judge(pairs(8, 1.0))).because.as_deref(), Some("no difference found"));
     let few = only(judge(pairs(5, 1.25)));
-    assert_eq!((few.less, few.because.as_deref()), (None, Some("too few pairs, 5 of 6")));
+    assert_eq!((few.less, few.because.as_deref()), (None, Some("5 pairs, 6 needed")));
 }
 
 /// Medians stood beside geometric means of pairs: a reader who divided the columns got another number.

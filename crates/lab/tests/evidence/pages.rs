@@ -61,14 +61,14 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
         assert!(page.contains(part), "`{part}`:\n{page}");
     }
     let page = assert_fits(&bundle(experiment(), pairs(5, 1.25)));
-    assert!(page.contains("too few pairs, 5 of 6"), "{page}");
+    assert!(page.contains("too few: 5 pairs, 6 needed"), "{page}");
     let page = assert_fits(&bundle(experiment(), pairs(9, 1.0)));
     assert!(page.contains("no difference found"), "{page}");
     // A closed loop in which nothing could be measured was told as one at part load.
     let mut failed = pairs(6, 1.0);
     failed.iter_mut().for_each(|record| record["loads"] = json!([]));
     let page = assert_fits(&bundle(experiment(), failed));
-    assert!(page.contains("ANSWER Saturated: too few pairs, 0 of"), "{page}");
+    assert!(page.contains("ANSWER Saturated: too few: 0 pairs"), "{page}");
 }
 
 /// Beside a baseline whose CPU was 97 % busy stood `neither CPU`, which was said of the other subject.
