@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::{Effect, Found, Seen, differ, note, void};
+use super::{Found, Seen, differ, note, void, void_unless};
 use crate::experiment::{Axis, Protocol};
 use crate::record::Failed;
 use twinring_wire::{HttpResult, LoadResult, UdpResult, sum};
@@ -24,47 +24,38 @@ pub(super) fn result(seen: &Seen<'_>) -> Found {
         Err(why) => return void(why),
     };
     let (got, wanted) = (Protocol::from(&load), seen.run.cell.protocol());
-    if got != wanted {
-        return void(format!("a result of {got} load in a cell of {wanted}"));
-    }
-    contradiction(&load).and_then(void)
+    void_unless(got == wanted, || format!("a result of {got} load in a cell of {wanted}"))
+        .or_else(|| void(contradiction(&load)?))
 }
 
 /// What contradicts itself in a result.
 fn contradiction(load: &LoadResult) -> Option<String> {
     let window = load.window();
-    let spans = window.between_marks_s();
-    if differ(spans, window.seconds) {
-        return Some(format!(
-            "{spans} s between the marks are not a window of {} s",
-            window.seconds
-        ));
+    let (spans, window_s) = (window.between_marks_s(), window.seconds);
+    if differ(spans, window_s) {
+        return Some(format!("{spans} s between the marks are not a window of {window_s} s"));
     }
     let said = match (load.udp(), load.requests()) {
         (Some(udp), _) => udp.packets.received_per_second,
         (_, Some(requests)) => requests.requests.per_second,
         (None, None) => return None,
     };
-    let rate = load.done() as f64 / window.seconds;
-    if differ(rate, said) {
-        return Some(format!(
-            "{} answers in {} s are not {said} per second",
-            load.done(),
-            window.seconds
-        ));
+    let done = load.done();
+    if differ(done as f64 / window_s, said) {
+        return Some(format!("{done} answers in {window_s} s are not {said} per second"));
     }
     let histograms = match load.udp() {
         Some(udp) => of_packets(udp),
         None => load.latencies().map(|latencies| {
             let said_us = load.requests().map_or(0.0, |requests| requests.latency_us.p99);
-            vec![("latencies", latencies, load.done(), 0.99, said_us)]
+            vec![("latencies", latencies, done, 0.99, said_us)]
         }),
     };
     let histograms = match histograms {
         Ok(histograms) => histograms,
         Err(why) => return Some(why),
     };
-    let differs = |(name, values, count, share, said_us): (&str, Histogram<u64>, u64, f64, f64)| {
+    let differs = |(name, values, count, share, said_us): Printed| {
         let found_us = values.value_at_quantile(share) as f64 / 1e3;
         (values.len() != count || differ(found_us, said_us)).then(|| {
             let held = values.len();
@@ -118,10 +109,8 @@ pub(super) fn as_asked(seen: &Seen<'_>) -> Found {
         }
         LoadResult::Http(load) => http_is_as_asked(load, seen),
     };
-    if !is_as_asked {
-        return void(format!("{point} was asked for; the settings of the result are others"));
-    }
-    due(seen).and_then(void)
+    let others = || format!("{point} was asked for; the settings of the result are others");
+    void_unless(is_as_asked, others).or_else(|| due(seen))
 }
 
 fn http_is_as_asked(load: &HttpResult, seen: &Seen<'_>) -> bool {
@@ -138,43 +127,40 @@ fn http_is_as_asked(load: &HttpResult, seen: &Seen<'_>) -> bool {
 
 /// Another schedule than the one that was asked for. Without this a load generator that asks for less would make
 /// any subject meet the SLO.
-fn due(seen: &Seen<'_>) -> Option<String> {
+fn due(seen: &Seen<'_>) -> Found {
     let (load, point) = (seen.load?, seen.run.cell.point);
     let window_s = load.window().seconds;
     let (_, clients) = point.clients();
+    let by_rate = |due: Option<u64>, arrivals: &Option<String>| {
+        let is_random = arrivals.as_deref() == Some("poisson");
+        Some((due?, f64::from(seen.run.rate_per_s()), is_random))
+    };
     let (due, rate, is_random) = match load {
         LoadResult::Udp(udp) => {
-            let rate =
-                f64::from(point.get(Axis::Streams)) * f64::from(point.get(Axis::PacketsPerS));
-            (udp.packets.due, rate, false)
+            let of = |axis| f64::from(point.get(axis));
+            (udp.packets.due, of(Axis::Streams) * of(Axis::PacketsPerS), false)
         }
         LoadResult::Tcp(_) | LoadResult::Http(_) if load.mode() == "closed" => return None,
-        LoadResult::Tcp(tcp) => {
-            let is_random = tcp.settings.arrivals.as_deref() == Some("poisson");
-            (tcp.all.requests.due?, f64::from(seen.run.rate_per_s()), is_random)
-        }
-        LoadResult::Http(http) => {
-            let is_random = http.settings.arrivals.as_deref() == Some("poisson");
-            (http.all.requests.due?, f64::from(seen.run.rate_per_s()), is_random)
-        }
+        LoadResult::Tcp(tcp) => by_rate(tcp.all.requests.due, &tcp.settings.arrivals)?,
+        LoadResult::Http(http) => by_rate(http.all.requests.due, &http.settings.arrivals)?,
     };
     let expected = rate * window_s;
     let random = if is_random { DUE_DEVIATIONS * expected.sqrt() } else { 0.0 };
     let margin = DUE_TOLERANCE * expected + f64::from(clients) + random;
-    ((due as f64 - expected).abs() > margin)
-        .then(|| format!("{due} were due in the window, {expected:.0} were asked for"))
+    let is_due = (due as f64 - expected).abs() <= margin;
+    void_unless(is_due, || format!("{due} were due in the window, {expected:.0} were asked for"))
 }
 
 pub(super) fn bytes(seen: &Seen<'_>) -> Found {
     match seen.load? {
-        LoadResult::Tcp(load) => match load.errors.mismatch {
-            0 => None,
-            count => void(format!("{count} answers differ from what was sent")),
-        },
-        LoadResult::Udp(load) => match load.packets.mismatched {
-            0 => None,
-            count => void(format!("{count} packets came back changed")),
-        },
+        LoadResult::Tcp(load) => {
+            let count = load.errors.mismatch;
+            void_unless(count == 0, || format!("{count} answers differ from what was sent"))
+        }
+        LoadResult::Udp(load) => {
+            let count = load.packets.mismatched;
+            void_unless(count == 0, || format!("{count} packets came back changed"))
+        }
         LoadResult::Http(load) => {
             if load.errors.wrong() > 0 {
                 let first = load.all.first_error.as_deref().unwrap_or("not told");
@@ -185,10 +171,9 @@ pub(super) fn bytes(seen: &Seen<'_>) -> Found {
             let answered = load.all.requests.answered;
             let expected = answered.saturating_mul(u64::from(seen.run.cell.point.get(Axis::Bytes)));
             let found = load.bytes.bodies;
-            if found == expected {
-                return None;
-            }
-            void(format!("{answered} answers had {found} bytes of content, not {expected}"))
+            void_unless(found == expected, || {
+                format!("{answered} answers had {found} bytes of content, not {expected}")
+            })
         }
     }
 }
@@ -208,11 +193,7 @@ pub(super) fn errors(seen: &Seen<'_>) -> Found {
         }
     };
     let first = first.as_deref().unwrap_or("not told");
-    if failures == 0 {
-        None
-    } else {
-        void(format!("{failures} errors ({kinds}); the first: {first}"))
-    }
+    void_unless(failures == 0, || format!("{failures} errors ({kinds}); the first: {first}"))
 }
 
 /// The errors that occurred, with their numbers.
@@ -233,11 +214,9 @@ pub(super) fn admission(seen: &Seen<'_>) -> Found {
     if let Some(udp) = load.udp() {
         let (asked, streams) = (u64::from(seen.run.cell.point.get(Axis::Streams)), &udp.streams);
         let all = streams.opened >= asked && streams.asked == asked;
-        return if all {
-            None
-        } else {
-            void(format!("{asked} streams asked for, {} opened", streams.opened))
-        };
+        return void_unless(all, || {
+            format!("{asked} streams asked for, {} opened", streams.opened)
+        });
     }
     let asked = u64::from(seen.run.cell.point.get(Axis::Connections));
     let (connections, whole) = (&load.requests()?.connections, &load.requests()?.whole_run);
@@ -254,12 +233,10 @@ pub(super) fn admission(seen: &Seen<'_>) -> Found {
         true => (connections.served_at_once_max, " at once"),
         false => (connections.served, ""),
     };
-    match served < asked {
-        true => {
-            seen.void_unless_starved(format!("{asked} connections asked for, {served} served{how}"))
-        }
-        false => None,
+    if served >= asked {
+        return None;
     }
+    seen.void_unless_starved(format!("{asked} connections asked for, {served} served{how}"))
 }
 
 pub(super) fn balance(seen: &Seen<'_>) -> Found {
@@ -268,24 +245,21 @@ pub(super) fn balance(seen: &Seen<'_>) -> Found {
         let it = &udp.packets;
         let is_balanced = it.due == sum([it.sent, it.unsent, it.refused])
             && it.sent == sum([it.received, it.lost]);
-        return if is_balanced {
-            None
-        } else {
-            void(format!(
+        return void_unless(is_balanced, || {
+            format!(
                 "{} due, {} sent + {} unsent + {} refused; of those sent {} came back + {} lost",
                 it.due, it.sent, it.unsent, it.refused, it.received, it.lost
-            ))
-        };
+            )
+        });
     }
     let whole = &load.requests()?.whole_run;
     let accounted = sum([whole.answered, whole.failed, whole.abandoned]);
-    if whole.sent == accounted {
-        return None;
-    }
-    void(format!(
-        "{} sent, but {} answered + {} failed + {} abandoned = {accounted}",
-        whole.sent, whole.answered, whole.failed, whole.abandoned
-    ))
+    void_unless(whole.sent == accounted, || {
+        format!(
+            "{} sent, but {} answered + {} failed + {} abandoned = {accounted}",
+            whole.sent, whole.answered, whole.failed, whole.abandoned
+        )
+    })
 }
 
 pub(super) fn answers(seen: &Seen<'_>) -> Found {
@@ -305,10 +279,7 @@ pub(super) fn verified(seen: &Seen<'_>) -> Found {
         LoadResult::Tcp(load) if !load.settings.verify => "answers were counted, not compared",
         LoadResult::Udp(load) if !load.settings.verify => "packets were counted, not compared",
         LoadResult::Udp(load) if load.packets.foreign > 0 => {
-            return Some((
-                Effect::Note,
-                format!("{} packets came that no stream had sent", load.packets.foreign),
-            ));
+            return note(format!("{} packets came that no stream had sent", load.packets.foreign));
         }
         LoadResult::Http(load) if load.settings.verify_body.is_none() => {
             "status and length were compared, content was not"

@@ -83,6 +83,10 @@ fn void(what: String) -> Found {
     Some((Effect::Void, what))
 }
 
+fn void_unless(right: bool, what: impl FnOnce() -> String) -> Found {
+    if right { None } else { void(what()) }
+}
+
 fn note(what: String) -> Found {
     Some((Effect::Note, what))
 }
