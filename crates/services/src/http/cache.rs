@@ -8,7 +8,7 @@
 use super::resource::{Missing, Resource};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
@@ -147,9 +147,10 @@ impl Entries {
 
 pub(super) type Outcome = Result<Rc<Resource>, Missing>;
 
-/// The files that one worker is reading: at most one for each request.
+/// The files that one worker is reading: at most one for each request. One that nobody waits for any more is forgotten
+/// before the map would grow.
 #[derive(Debug, Default)]
-pub(super) struct Loads(RefCell<HashMap<Key, Rc<Load>>>);
+pub(super) struct Loads(RefCell<HashMap<Key, Weak<Load>>>);
 
 /// Number of a site, and a path there.
 type Key = (usize, Rc<[u8]>);
@@ -171,33 +172,19 @@ impl Loads {
         read: impl AsyncFnOnce() -> Outcome,
     ) -> Outcome {
         let key: Key = (site, Rc::from(path));
-        let known = self.0.borrow().get(&key).filter(|load| load.began.elapsed() < valid).cloned();
+        let is_current =
+            |load: &Rc<Load>| !load.outcome.initialized() && load.began.elapsed() < valid;
+        let known = self.0.borrow().get(&key).and_then(Weak::upgrade).filter(is_current);
         let load = known.unwrap_or_else(|| {
             let load = Rc::new(Load { began: Instant::now(), outcome: OnceCell::new() });
-            self.0.borrow_mut().insert(key.clone(), Rc::clone(&load));
+            let mut loads = self.0.borrow_mut();
+            if loads.len() == loads.capacity() {
+                loads.retain(|_, load| load.strong_count() > 0);
+            }
+            loads.insert(key, Rc::downgrade(&load));
             load
         });
-        let leaves = Leaves { loads: self, key, load };
-        leaves.load.outcome.get_or_init(|| Box::pin(read())).await.clone()
-    }
-}
-
-/// Forgets a load that is over, or that nobody waits for any more, when dropped.
-struct Leaves<'a> {
-    loads: &'a Loads,
-    key: Key,
-    load: Rc<Load>,
-}
-
-impl Drop for Leaves<'_> {
-    fn drop(&mut self) {
-        let mut loads = self.loads.0.borrow_mut();
-        let is_current = |current: &Rc<Load>| Rc::ptr_eq(current, &self.load);
-        // The map and this one hold it.
-        let is_last = self.load.outcome.initialized() || Rc::strong_count(&self.load) <= 2;
-        if is_last && loads.get(&self.key).is_some_and(is_current) {
-            loads.remove(&self.key);
-        }
+        load.outcome.get_or_init(|| Box::pin(read())).await.clone()
     }
 }
 
@@ -274,7 +261,8 @@ mod tests {
         may_end.set(true);
         assert!(matches!(leads.poll(&mut cx), Poll::Ready(Err(Missing::Nothing))));
         assert!(matches!(joins.poll(&mut cx), Poll::Ready(Err(Missing::Nothing))));
-        assert!(loads.0.borrow().is_empty());
+        let own = pin!(loads.share(1, b"/x", VALID, async || Err(Missing::Index)));
+        assert!(matches!(own.poll(&mut cx), Poll::Ready(Err(Missing::Index))), "the other is over");
     }
 
     #[test]
@@ -287,9 +275,11 @@ mod tests {
         assert!(joins.as_mut().poll(&mut cx).is_pending());
         drop(leads);
         assert!(matches!(joins.as_mut().poll(&mut cx), Poll::Ready(Err(Missing::Index))));
-        let mut leads = Box::pin(loads.share(0, b"/x", VALID, async || pending().await));
-        assert!(leads.as_mut().poll(&mut cx).is_pending());
-        drop((leads, joins));
-        assert!(loads.0.borrow().is_empty());
+        for number in 0..1000_u32 {
+            let path = number.to_be_bytes();
+            let mut leads = Box::pin(loads.share(0, &path, VALID, async || pending().await));
+            assert!(leads.as_mut().poll(&mut cx).is_pending());
+        }
+        assert!(loads.0.borrow().len() < 10, "nobody waits for them");
     }
 }

@@ -11,7 +11,7 @@ use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::exchange::{Exchange, first_line};
 use super::http2::PREFACE;
-use super::request::{Framing, HEADERS_MAX, Method, Request, Scan, storage};
+use super::request::{Framing, Method, Request, Scan, storage};
 use super::response::{Body, Persistence, Response, render};
 use super::sending::send_response;
 use super::worker::{Generation, Worker};
@@ -253,8 +253,8 @@ async fn take_time(
     slow: Slow,
 ) -> io::Result<Persistence> {
     let Slow { generation, head, mut exchange, mut persistence, begun } = slow;
-    let mut storage = vec![EMPTY_HEADER; HEADERS_MAX];
     // It was parsed before, from memory that others need meanwhile.
+    let mut storage = vec![EMPTY_HEADER; memchr::memchr_iter(b'\n', &head).count()];
     let request = Request::parse(&head, &mut storage, generation.settings.head);
     let request = request.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let call = Call::new(worker, generation, connection.transport(), &request);

@@ -9,8 +9,7 @@ use super::http2;
 use super::options::HttpSettings;
 use super::response::Response;
 use super::tls::Tls;
-use super::worker::LiveSettings;
-use super::worker::{Http, Worker};
+use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Reading,
     Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, sum,
@@ -190,34 +189,7 @@ impl WorkerService for Worker {
         let connection = self.connections.insert(connection, permit);
         let worker = Rc::clone(self);
         spawn(async move {
-            let named = match &connection.proxied {
-                Some(proxied) => {
-                    let count = |client: SocketAddr| worker.http.limiter.count(client.ip()).ok();
-                    Box::pin(connection.read_proxy_header(proxied, count)).await
-                }
-                None => Ok(()),
-            };
-            let begun = match &connection.tls {
-                _ if named.is_err() => named,
-                Some(tls) => {
-                    // For a client that speaks HTTP on a TLS address.
-                    let not_tls = || last_words(&worker, &connection, Status::BAD_REQUEST);
-                    Box::pin(connection.shake_hands(tls, not_tls)).await
-                }
-                None => Ok(()),
-            };
-            let speaks_http2 = connection.tls.as_ref().is_some_and(|tls| tls.speaks_http2());
-            let begins_http2 = match begun {
-                Ok(()) if speaks_http2 => Ok(Some(RecvBuf::from(Vec::new()))),
-                Ok(()) => serve_connection(&worker, &connection).await,
-                Err(error) => Err(error),
-            };
-            let served = match begins_http2 {
-                Ok(Some(first)) => Box::pin(http2::serve(&worker, &connection, first)).await,
-                Ok(None) => Ok(()),
-                Err(error) => Err(error),
-            };
-            if served.is_err() {
+            if serve(&worker, &connection).await.is_err() {
                 // Boxed, because this future is larger than all others of the task.
                 let late = || last_words(&worker, &connection, Status::REQUEST_TIMEOUT);
                 Box::pin(connection.close(late)).await;
@@ -278,6 +250,26 @@ impl WorkerService for Worker {
 
     fn begin_drain(&self) {
         self.draining.set(true);
+    }
+}
+
+async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
+    if let Some(proxied) = &connection.proxied {
+        let count = |client: SocketAddr| worker.http.limiter.count(client.ip()).ok();
+        Box::pin(connection.read_proxy_header(proxied, count)).await?;
+    }
+    if let Some(tls) = &connection.tls {
+        // For a client that speaks HTTP on a TLS address.
+        let not_tls = || last_words(worker, connection, Status::BAD_REQUEST);
+        Box::pin(connection.shake_hands(tls, not_tls)).await?;
+    }
+    let begins_http2 = match &connection.tls {
+        Some(tls) if tls.speaks_http2() => Some(RecvBuf::from(Vec::new())),
+        _ => serve_connection(worker, connection).await?,
+    };
+    match begins_http2 {
+        Some(first) => Box::pin(http2::serve(worker, connection, first)).await,
+        None => Ok(()),
     }
 }
 

@@ -149,8 +149,7 @@ struct Certificates {
 
 impl Certificates {
     fn read(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
-        let load =
-            |files: &CertificateFiles| load(&files.certificate, &files.key, provider).map(Arc::new);
+        let load = |files: &CertificateFiles| load(files, provider).map(Arc::new);
         let default = settings.default.as_ref().map(load).transpose()?;
         let mut certificates = Certificates { default, ..Certificates::default() };
         for (names, files) in &settings.hosts {
@@ -195,43 +194,42 @@ pub fn expired(certificate: &Path) -> Option<String> {
     Some(format!("the certificate in {} {why}", certificate.display()))
 }
 
-fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
-    let wrong = |what: &str, path: &Path, why: &str| {
-        format!("cannot use the {what} in {}: {why}", path.display())
-    };
-    let bad_pem = |error: pem::Error| match error {
-        pem::Error::NoItemsFound => "the file has none in PEM format".to_owned(),
-        error => error.to_string(),
-    };
-    let read = |what: &str, path: &Path| {
-        twinring_input::read(path, FILE_BYTES_MAX)
-            .map_err(|error| wrong(what, path, &error.to_string()))
-    };
-    let text = read("certificate", certificate)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let chain = chain.map_err(|error| wrong("certificate", certificate, &bad_pem(error)))?;
-    if chain.is_empty() {
-        return Err(wrong("certificate", certificate, "the file has none in PEM format"));
-    }
-    let text = read("private key", key)?;
-    let private = PrivateKeyDer::from_pem_slice(&text);
-    let private = private.map_err(|error| wrong("private key", key, &bad_pem(error)))?;
+fn load(files: &CertificateFiles, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
+    let CertificateFiles { certificate, key } = files;
+    let chain = read_pem("certificate", certificate, |text| {
+        let chain = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>()?;
+        if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) }
+    })?;
+    let private = read_pem("private key", key, PrivateKeyDer::from_pem_slice)?;
     CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {
             let why = format!("it is not that of the certificate in {}", certificate.display());
-            wrong("private key", key, &why)
+            unusable("private key", key, why)
         }
         rustls::Error::InvalidCertificate(why) => {
-            let why = match format!("{why:?}") {
-                why if why.contains("UnsupportedCertVersion") => {
-                    "it is of an old version of X.509; make one with extensions, of version 3"
-                        .to_owned()
-                }
-                why => why,
-            };
-            wrong("certificate", certificate, &why)
+            let why = format!("{why:?}");
+            let is_old = why.contains("UnsupportedCertVersion");
+            let advice = "it is of an old version of X.509; make one with extensions, of version 3";
+            unusable("certificate", certificate, if is_old { advice.into() } else { why })
         }
-        error => wrong("private key", key, &error.to_string()),
+        error => unusable("private key", key, error.to_string()),
+    })
+}
+
+fn unusable(what: &str, path: &Path, why: String) -> String {
+    format!("cannot use the {what} in {}: {why}", path.display())
+}
+
+fn read_pem<T>(
+    what: &str,
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<T, pem::Error>,
+) -> Result<T, String> {
+    let text = twinring_input::read(path, FILE_BYTES_MAX);
+    let text = text.map_err(|error| unusable(what, path, error.to_string()))?;
+    parse(&text).map_err(|error| match error {
+        pem::Error::NoItemsFound => unusable(what, path, "the file has none in PEM format".into()),
+        error => unusable(what, path, error.to_string()),
     })
 }
 
@@ -242,10 +240,11 @@ fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Cer
 pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
     /// Decrypted data that was not taken yet.
-    opened: RefCell<Vec<u8>>,
-    ended: Cell<bool>,
+    pub(super) opened: RefCell<Vec<u8>>,
+    /// The peer will send no more data.
+    pub(super) ended: Cell<bool>,
     /// The peer did not send TLS, and gets an alert.
-    failed: Cell<bool>,
+    pub(super) failed: Cell<bool>,
 }
 
 impl Encryption {
@@ -276,27 +275,9 @@ impl Encryption {
         self.connection.borrow().alpn_protocol() == Some(HTTP_2)
     }
 
-    /// Records the end of the network stream; true if the peer announced it (close_notify), so that
-    /// a third party did not cut the connection.
-    pub(super) fn end(&self) -> bool {
-        self.ended.replace(true)
-    }
-
-    /// True once the peer will send no more data.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.get()
-    }
-
-    /// Processes bytes of the network. After that there may be plain text in
-    /// [`opened`](Encryption::opened), and, also after an error, data to
-    /// [`take`](Encryption::take).
-    pub(super) fn open(&self, bytes: &[u8]) -> Result<(), rustls::Error> {
-        let opened = self.try_open(bytes);
-        self.failed.set(self.failed.get() || opened.is_err());
-        opened
-    }
-
-    fn try_open(&self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
+    /// Processes bytes of the network. After that there may be plain text in `opened`, and, also after an error, data
+    /// to [`take`](Encryption::take).
+    pub(super) fn open(&self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
         let mut connection = self.connection.borrow_mut();
         let mut opened = self.opened.borrow_mut();
         while !bytes.is_empty() && !self.ended.get() {
@@ -318,11 +299,6 @@ impl Encryption {
             }
         }
         Ok(())
-    }
-
-    /// Takes the decrypted data.
-    pub(super) fn opened(&self) -> Vec<u8> {
-        self.opened.take()
     }
 
     /// Encrypts bytes for the peer, for the next [`take`](Encryption::take).

@@ -59,14 +59,14 @@ impl Connection {
     /// As [`recv`](Connection::recv).
     pub(super) async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
         self.tracking.enter(phase);
-        let mut plain = tls.opened();
-        while plain.is_empty() && !tls.has_ended() {
+        let mut plain = tls.opened.take();
+        while plain.is_empty() && !tls.ended.get() {
             let chunk = self.recv_raw().await?;
             if chunk.is_empty() {
                 self.end_truncated(tls);
             }
             self.take_in(tls, &chunk).await?;
-            plain = tls.opened();
+            plain = tls.opened.take();
         }
         self.counters.received_bytes.add(plain.len() as u64);
         if phase == Phase::Idle {
@@ -83,18 +83,19 @@ impl Connection {
         if !answer.is_empty() {
             self.tracking.stream().send(answer).await?;
         }
-        opened.map_err(|error| self.fail_tls(error))
+        opened.map_err(|error| self.fail_tls(tls, error))
     }
 
     /// Records that the stream ended without close_notify: a third party may have cut it. Complete
     /// requests are answered nevertheless: each states its length.
     pub(in super::super) fn end_truncated(&self, tls: &Encryption) {
-        tls.end();
+        tls.ended.set(true);
         self.counters.tls_truncated.add(1);
     }
 
     /// Records that the peer violates TLS.
-    pub(in super::super) fn fail_tls(&self, error: rustls::Error) -> io::Error {
+    pub(in super::super) fn fail_tls(&self, tls: &Encryption, error: rustls::Error) -> io::Error {
+        tls.failed.set(true);
         self.counters.tls_failures.add(1);
         self.tracking.fail();
         io::Error::new(io::ErrorKind::InvalidData, error)
@@ -125,20 +126,19 @@ impl Connection {
     pub(super) async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
         self.tracking.stream().flush().await?;
-        match self.close_in_order(tls).await {
+        let close = async {
+            tls.put_end();
+            let end = tls.take()?;
+            if !end.is_empty() {
+                self.tracking.stream().send(end).await?;
+            }
+            self.tracking.stream().shutdown().await?;
+            self.close_in_stages().await
+        };
+        match close.await {
             // A peer that has ended may have left, and then answers with a reset.
-            Err(_) if tls.has_ended() && self.tracking.ending().is_none() => Ok(()),
-            said => said,
+            Err(_) if tls.ended.get() && self.tracking.ending().is_none() => Ok(()),
+            closed => closed,
         }
-    }
-
-    async fn close_in_order(&self, tls: &Encryption) -> io::Result<()> {
-        tls.put_end();
-        let end = tls.take()?;
-        if !end.is_empty() {
-            self.tracking.stream().send(end).await?;
-        }
-        self.tracking.stream().shutdown().await?;
-        self.close_in_stages().await
     }
 }

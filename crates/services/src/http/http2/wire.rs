@@ -110,8 +110,8 @@ impl<'c> Wire<'c> {
             return self.connection.tracking.stream().poll_recv(cx);
         };
         loop {
-            let opened = tls.opened();
-            if !opened.is_empty() || tls.has_ended() {
+            let opened = tls.opened.take();
+            if !opened.is_empty() || tls.ended.get() {
                 return Poll::Ready(Ok(RecvBuf::from(opened)));
             }
             ready!(self.poll_output(cx))?;
@@ -123,7 +123,7 @@ impl<'c> Wire<'c> {
             if let Poll::Ready(sent) = self.send_output(cx, tls.take()?.into()) {
                 sent?;
             }
-            opened.map_err(|error| self.connection.fail_tls(error))?;
+            opened.map_err(|error| self.connection.fail_tls(tls, error))?;
         }
     }
 }
