@@ -78,14 +78,13 @@ impl<'w, 'r> Call<'w, 'r> {
         let Some(site) = self.site() else {
             return Ok(self.refuse(Status::MISDIRECTED_REQUEST));
         };
-        let mut response = match self.begin_in(site) {
-            Ok(response) => response,
+        match self.begin_in(site) {
             // Most errors have no file.
-            Err(Wait::Page(error)) if !self.has_page(site, error.status) => error,
-            wait => return wait,
-        };
-        self.finish(&mut response);
-        Ok(response)
+            Err(Wait::Page(error)) if self.policy(site).error_page(error.status).is_none() => {
+                Ok(self.finished(error))
+            }
+            begun => begun.map(|response| self.finished(response)),
+        }
     }
 
     fn begin_in(&self, site: &Site) -> Result<Response, Wait> {
@@ -157,12 +156,10 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     pub(super) async fn resume(&self, wait: Wait) -> Response {
-        let mut response = match self.site() {
+        self.finished(match self.site() {
             Some(site) => self.resume_in(site, wait).await,
             None => Response::message(Status::MISDIRECTED_REQUEST),
-        };
-        self.finish(&mut response);
-        response
+        })
     }
 
     async fn resume_in(&self, site: &Site, wait: Wait) -> Response {
@@ -223,7 +220,6 @@ impl<'w, 'r> Call<'w, 'r> {
         self.with_page(site, Response { reason, ..Response::message(Status::NOT_FOUND) }).await
     }
 
-    /// The answer from a file that is there.
     async fn present(&self, path: &[u8], is_fallback: bool) -> Result<Response, Missing> {
         let choose = |resource: &Rc<Resource>| preferred(self.request, resource).cloned();
         let (resource, variant) = self.unchanged(path, choose).await?;
@@ -287,10 +283,6 @@ impl<'w, 'r> Call<'w, 'r> {
         Err(Missing::CHANGING)
     }
 
-    fn has_page(&self, site: &Site, status: Status) -> bool {
-        self.policy(site).error_page(status).is_some()
-    }
-
     /// An error, with the content of its file if it has one.
     async fn with_page(&self, site: &Site, error: Response) -> Response {
         let policy = self.policy(site);
@@ -332,13 +324,11 @@ impl<'w, 'r> Call<'w, 'r> {
 
     /// The answer to a request that is refused without a look at its target.
     pub(super) fn refuse(&self, status: Status) -> Response {
-        let mut response = Response::message(status);
-        self.finish(&mut response);
-        response
+        self.finished(Response::message(status))
     }
 
-    /// What all answers have in common.
-    fn finish(&self, response: &mut Response) {
+    /// With what all answers have in common.
+    fn finished(&self, mut response: Response) -> Response {
         if let Some(site) = self.site() {
             if response.stored.is_none() {
                 let policy = self.policy(site);
@@ -356,9 +346,9 @@ impl<'w, 'r> Call<'w, 'r> {
         if let (Some(reason), Some(errors)) = (response.reason, &self.worker.http.errors) {
             errors(error_line(&self.worker.clock, response.status, reason, self));
         }
+        response
     }
 
-    /// The client uses TLS.
     fn is_secure(&self) -> bool {
         self.transport.is_secure(&self.generation.settings.forwarders, self.request)
     }
@@ -384,7 +374,6 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 }
 
-/// The answer that asks for a password.
 fn challenge(auth: &Auth) -> Response {
     Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(&auth.challenge))
 }

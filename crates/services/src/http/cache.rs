@@ -43,7 +43,6 @@ struct Entries {
 }
 
 impl Cache {
-    /// A cache for so much memory and so many open files, of so many sites.
     pub(super) fn new(bytes_max: usize, files_max: usize, sites: usize) -> Cache {
         let by_site = (0..sites).map(|_| HashMap::new()).collect();
         Cache { bytes_max, files_max, entries: Entries { by_site, ..Entries::default() }.into() }

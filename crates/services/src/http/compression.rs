@@ -92,25 +92,27 @@ pub(super) fn preferred<'r>(
     request: &Request<'_>,
     resource: &'r Resource,
 ) -> Option<&'r Rc<Variant>> {
-    let form = match resource.forms.as_slice() {
-        [only] => only,
+    let index = match resource.forms.as_slice() {
+        [_only] => 0,
         _ => best(request, resource, |form| form.variant.get().is_some())?,
     };
-    form.variant.get()
+    resource.forms.get(index)?.variant.get()
 }
 
-/// The form that the client prefers, of those that `counts`. Ranges are of the file itself: what a compressor makes
-/// need not be the same bytes next time.
-fn best<'r>(
+/// The index of the form that the client prefers, of those that `counts`. Ranges are of the file itself: what a
+/// compressor makes need not be the same bytes next time.
+fn best(
     request: &Request<'_>,
-    resource: &'r Resource,
+    resource: &Resource,
     counts: impl Fn(&Form) -> bool,
-) -> Option<&'r Form> {
+) -> Option<usize> {
     let has_range = request.field("range").is_some();
-    let is_usable =
-        |form: &&Form| counts(form) && (!has_range || form.stage.get() == Stage::Stored);
-    let forms = || resource.forms.iter().filter(is_usable);
-    forms().nth(choose(request.lines("accept-encoding"), forms().map(|form| form.coding)))
+    let is_usable = |(_, form): &(usize, &Form)| {
+        counts(form) && (!has_range || form.stage.get() == Stage::Stored)
+    };
+    let forms = || resource.forms.iter().enumerate().filter(is_usable);
+    let codings = forms().map(|(_, form)| form.coding);
+    forms().nth(choose(request.lines("accept-encoding"), codings)).map(|(index, _)| index)
 }
 
 impl Worker {
@@ -130,8 +132,10 @@ impl Worker {
         }
         let may_come =
             |form: &Form| form.stage.get() != Stage::Done || form.variant.get().is_some();
-        let wanted = best(request, resource, may_come).filter(|form| is_untried(form));
-        let Some(wanted) = wanted else { return };
+        let Some(index) = best(request, resource, may_come) else { return };
+        if !is_untried(&resource.forms[index]) {
+            return;
+        }
         // A resource that the cache does not hold is read again for each request.
         if !generation.cache.holds(site, path, resource) {
             return;
@@ -139,9 +143,7 @@ impl Worker {
         let Ok(permit) = RUNNING.try_acquire() else { return };
         let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
         let (path, resource) = (path.to_vec(), Rc::clone(resource));
-        wanted.stage.set(Stage::Running);
-        let is_wanted = |form: &Form| std::ptr::eq(form, wanted);
-        let Some(index) = resource.forms.iter().position(is_wanted) else { return };
+        resource.forms[index].stage.set(Stage::Running);
         spawn(async move {
             let target = &resource.forms[index];
             let made = worker.compress(&generation, site, &resource, target.coding, permit).await;

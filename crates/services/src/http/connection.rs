@@ -55,13 +55,11 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) tracking: Tracking<Phase>,
-    /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
     /// Who sends the requests, if that matters: there may be trusted proxies, passwords, or a log.
     peer: Cell<Option<SocketAddr>>,
     /// When the first part of an incomplete head arrived.
     pub(super) head_began: Cell<Option<Instant>>,
-    /// How files are sent here.
     pub(super) file_strategy: SendStrategy,
     pub(super) counters: Arc<WorkerCounters>,
     /// An answer was begun that is not handed over whole. If the connection ends then, it is reset: FIN could be taken
@@ -74,7 +72,6 @@ pub(super) struct Connection {
 
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
-    /// Data that arrived behind the header.
     behind: RefCell<Option<RecvBuf>>,
     /// The connection is counted for its client.
     permit: RefCell<Option<AddressPermit>>,
@@ -160,7 +157,6 @@ impl Connection {
         Ok(())
     }
 
-    /// The next received bytes, as they were sent.
     async fn recv_raw(&self) -> io::Result<RecvBuf> {
         if let Some(proxied) = &self.proxied
             && let Some(behind) = proxied.behind.borrow_mut().take()

@@ -26,13 +26,11 @@ struct Record {
     began: Instant,
     line: Option<LogLine>,
     durations: Option<Arc<HostDurations>>,
-    /// Of its answer, as soon as there is one.
     status: Option<Status>,
     stays: bool,
     head_bytes: u64,
     /// Of the answer, head included.
     bytes: u64,
-    /// Those that were handed over.
     sent: u64,
 }
 
@@ -92,14 +90,12 @@ impl Exchange {
         }
     }
 
-    /// So many further bytes of its answer were handed over.
     pub(super) fn sent(&mut self, bytes: u64) {
         if let Some(record) = &mut self.0 {
             record.sent += bytes;
         }
     }
 
-    /// Its answer was handed over whole.
     pub(super) fn sent_whole(&mut self) {
         if let Some(record) = &mut self.0 {
             record.sent = record.bytes;

@@ -11,13 +11,13 @@ use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::exchange::{Exchange, first_line};
 use super::http2::PREFACE;
-use super::request::{Framing, Method, Request, Scan, storage};
+use super::request::{Framing, Method, Request, Scan, as_1_1, storage};
 use super::response::{Body, Persistence, Response, render};
 use super::sending::send_response;
 use super::worker::{Generation, Worker};
 use crate::server::Ending;
-use httparse::EMPTY_HEADER;
 use std::io;
+use std::mem::MaybeUninit;
 use std::rc::Rc;
 use twinring::{RecvBuf, SendBuf};
 
@@ -182,7 +182,13 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     let (head, mut storage) = (&bytes[..length], storage());
     let request = match Request::parse(head, &mut storage, limits) {
         Ok(request) => request,
-        Err(status) => return refuse(worker, connection, bytes, status),
+        Err(status) => {
+            let Some(known) = as_1_1(bytes) else {
+                return refuse(worker, connection, bytes, status);
+            };
+            *input = Input { bytes: RecvBuf::from(known), scan: Scan::default() };
+            return next(worker, connection, input, answered);
+        }
     };
     let is_last = answered + 1 >= generation.settings.max_requests || worker.draining.get();
     let is_plain = matches!(request.method, Method::Get | Method::Head);
@@ -254,7 +260,7 @@ async fn take_time(
 ) -> io::Result<Persistence> {
     let Slow { generation, head, mut exchange, mut persistence, begun } = slow;
     // It was parsed before, from memory that others need meanwhile.
-    let mut storage = vec![EMPTY_HEADER; memchr::memchr_iter(b'\n', &head).count()];
+    let mut storage = vec![MaybeUninit::uninit(); memchr::memchr_iter(b'\n', &head).count()];
     let request = Request::parse(&head, &mut storage, generation.settings.head);
     let request = request.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let call = Call::new(worker, generation, connection.transport(), &request);

@@ -128,7 +128,6 @@ enum Leaves {
     Now,
 }
 
-/// The connection, in its task.
 struct Serving<'c> {
     h2: server::Connection<Compat<&'c Wire<'c>>, Chunk>,
     connection: &'c Connection,

@@ -10,8 +10,9 @@ use super::Status;
 use super::target::{Target, is_host};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
-use httparse::{EMPTY_HEADER, Header};
+use httparse::Header;
 use memchr::memchr;
+use std::mem::MaybeUninit;
 
 /// Header fields of one request; more are refused with 431.
 pub const HEADERS_MAX: usize = 100;
@@ -55,13 +56,14 @@ impl Scan {
         let window = &bytes[..bytes.len().min(limits.head_bytes)];
         let line_max = limits.target_bytes + LINE_EXTRA_BYTES;
         loop {
-            if let Some(first) = window.get(self.begin)
+            let in_request_line = self.line == self.begin;
+            if in_request_line
+                && let Some(first) = window.get(self.begin)
                 && !first.is_ascii_alphabetic()
                 && (self.begin > 0 || *first != b'\r')
             {
                 return Err(Status::BAD_REQUEST);
             }
-            let in_request_line = self.line == self.begin;
             let found = memchr(b'\n', &window[self.next..]);
             let end = found.map_or(window.len(), |distance| self.next + distance);
             if in_request_line && end - self.line > line_max {
@@ -114,11 +116,11 @@ pub enum Framing {
 }
 
 /// Storage for the fields of a head, which a [`Request`] borrows.
-pub type Storage<'a> = [Header<'a>; HEADERS_MAX];
+pub type Storage<'a> = [MaybeUninit<Header<'a>>; HEADERS_MAX];
 
 /// Empty storage.
 pub const fn storage<'a>() -> Storage<'a> {
-    [EMPTY_HEADER; HEADERS_MAX]
+    [const { MaybeUninit::uninit() }; HEADERS_MAX]
 }
 
 /// The fields of a request, as its protocol has them.
@@ -153,41 +155,35 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a complete head of HTTP/1, as [`Scan::find_end`] delimits it. A later minor version is read as 1.1
-    /// (RFC 9110 section 2.5).
+    /// Reads a complete head of HTTP/1, as [`Scan::find_end`] delimits it.
     ///
     /// # Errors
     /// The status to answer with, before closing the connection.
     pub fn parse<'b: 'a>(
         bytes: &'b [u8],
-        storage: &'a mut [Header<'b>],
+        storage: &'a mut [MaybeUninit<Header<'b>>],
         limits: HeadLimits,
     ) -> Result<Request<'a>, Status> {
-        let bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
-        let (line, rest) = bytes.split_at(memchr(b'\r', bytes).ok_or(Status::BAD_REQUEST)?);
-        let Ok(line) = std::str::from_utf8(line) else { return Err(Status::BAD_REQUEST) };
-        let mut words = line.split(' ');
-        let (Some(method), Some(target), Some(version), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(Status::BAD_REQUEST);
-        };
-        let is_1_0 = match version.as_bytes() {
-            b"HTTP/1.0" => true,
-            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => false,
-            [b'H', b'T', b'T', b'P', b'/', b'0' | b'2'..=b'9', b'.', b'0'..=b'9'] => {
-                return Err(Status::HTTP_VERSION_NOT_SUPPORTED);
-            }
-            _ => return Err(Status::BAD_REQUEST),
-        };
-        let Some(lines) = rest.strip_prefix(b"\r\n") else { return Err(Status::BAD_REQUEST) };
-        let lines = match httparse::parse_headers(lines, storage) {
-            Ok(httparse::Status::Complete((length, parsed))) if length == lines.len() => parsed,
+        let mut parsed = httparse::Request::new(&mut []);
+        match parsed.parse_with_uninit_headers(bytes, storage) {
+            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
             Err(httparse::Error::TooManyHeaders) => {
                 return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
             }
+            Err(httparse::Error::Version) => match version(bytes) {
+                Some((_, [b'0' | b'2'..=b'9', b'.', b'0'..=b'9'])) => {
+                    return Err(Status::HTTP_VERSION_NOT_SUPPORTED);
+                }
+                _ => return Err(Status::BAD_REQUEST),
+            },
             _ => return Err(Status::BAD_REQUEST),
+        }
+        let httparse::Request { method: Some(method), path: Some(target), version, headers } =
+            parsed
+        else {
+            return Err(Status::BAD_REQUEST);
         };
+        let (lines, is_1_0) = (&*headers, version == Some(0));
         let mut request = Request::read(method, target, Fields::Lines(lines), is_1_0, limits)?;
         if request.path != "*" {
             request.authority = Target::authority(target);
@@ -233,6 +229,7 @@ impl<'a> Request<'a> {
     }
 
     /// What both protocols have in common.
+    #[inline(always)]
     fn read(
         method: &str,
         target: &'a str,
@@ -283,9 +280,16 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// True when conditions or ranges decide on the answer.
     pub(super) fn has_conditions(&self) -> bool {
-        CONDITIONS.iter().any(|name| self.field(name).is_some())
+        let decides = |name: &str| {
+            let (begin, rest) = name.as_bytes().split_at(name.len().min(3));
+            begin.eq_ignore_ascii_case(b"if-")
+                || begin.eq_ignore_ascii_case(b"ran") && rest.eq_ignore_ascii_case(b"ge")
+        };
+        match &self.fields {
+            Fields::Lines(lines) => lines.iter().any(|field| decides(field.name)),
+            Fields::Map(map) => map.keys().any(|name| decides(name.as_str())),
+        }
     }
 
     /// The value of a field that may occur once; `None` if it occurs twice.
@@ -295,6 +299,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a field; the first of several.
+    #[inline]
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         match &self.fields {
             Fields::Lines(lines) => {
@@ -372,20 +377,29 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The fields that make a GET more than a request for the whole file.
-const CONDITIONS: [&str; 5] =
-    ["if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "range"];
+/// A head of a later minor version as one of 1.1, as which it is read (RFC 9110 section 2.5).
+pub fn as_1_1(head: &[u8]) -> Option<Vec<u8>> {
+    let Some((end, [b'1', b'.', b'2'..=b'9'])) = version(head) else { return None };
+    let mut known = head.to_vec();
+    known[end - 1] = b'1';
+    Some(known)
+}
 
-/// 501 for a method that nobody knows, and 400 for what is none.
+/// The version in the first line, and where that line ends.
+fn version(head: &[u8]) -> Option<(usize, &[u8; 3])> {
+    let begin = if head.starts_with(b"\r\n") { 2 } else { 0 };
+    let end = begin + memchr(b'\r', &head[begin..])?;
+    let (name, version) = head[begin..end].split_last_chunk()?;
+    name.ends_with(b" HTTP/").then_some((end, version))
+}
+
 fn known_method(name: &str) -> Result<Method, Status> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match name {
         "GET" => Ok(Method::Get),
         "HEAD" => Ok(Method::Head),
         "OPTIONS" => Ok(Method::Options),
         "POST" | "PUT" | "DELETE" | "PATCH" | "CONNECT" | "TRACE" => Ok(Method::Other),
-        name if name.bytes().all(is_token) => Err(Status::NOT_IMPLEMENTED),
-        _ => Err(Status::BAD_REQUEST),
+        _ => Err(Status::NOT_IMPLEMENTED),
     }
 }
 

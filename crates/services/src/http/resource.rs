@@ -39,7 +39,6 @@ pub(super) enum Missing {
 }
 
 impl Missing {
-    /// There was no descriptor or no memory for it.
     pub(super) fn is_exhausted(self) -> bool {
         use Errno::{EMFILE, ENFILE, ENOMEM};
         matches!(self, Missing::Failed(_, Reason::System(EMFILE | ENFILE | ENOMEM)))
@@ -140,9 +139,7 @@ pub(super) struct Resource {
     asked: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) forms: Vec<Form>,
-    /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
-    /// A task is checking it.
     pub(super) refreshing: Cell<bool>,
 }
 
@@ -214,7 +211,6 @@ impl Resource {
         self.path == found.path && known.eq(files)
     }
 
-    /// A form of it that was compressed on the fly.
     pub(super) fn compressed_variant(
         &self,
         site: &Site,
@@ -228,7 +224,6 @@ impl Resource {
         Some(Variant::new(&inputs, Content::Compressed(bytes, identity), identity.version))
     }
 
-    /// The file without a coding.
     pub(super) fn identity(&self) -> Option<&Rc<Variant>> {
         self.forms.last()?.variant.get()
     }
@@ -237,14 +232,12 @@ impl Resource {
         self.forms.iter().filter_map(|form| form.variant.get())
     }
 
-    /// Memory of it, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let paths = self.path.as_os_str().len() + self.asked.as_os_str().len();
         let variants = self.variants().map(|variant| variant.bytes()).sum::<usize>();
         size_of::<Resource>() + paths + variants
     }
 
-    /// Files that it keeps open.
     pub(super) fn files(&self) -> usize {
         self.variants().filter(|variant| variant.file.is_some()).count()
     }
@@ -302,9 +295,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) file: File,
-    /// The metadata at the time of opening.
     version: Metadata,
-    /// Its last bytes then.
     end: Vec<u8>,
 }
 

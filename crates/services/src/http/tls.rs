@@ -103,7 +103,6 @@ impl Tls {
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// The server's end of a new connection.
     pub(super) fn accept(&self) -> Result<Encryption, rustls::Error> {
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
         Encryption::new(Arc::clone(&current))
@@ -239,7 +238,6 @@ fn read_pem<T>(
 #[derive(Debug)]
 pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
-    /// Decrypted data that was not taken yet.
     pub(super) opened: RefCell<Vec<u8>>,
     /// The peer will send no more data.
     pub(super) ended: Cell<bool>,
@@ -260,17 +258,14 @@ impl Encryption {
         })
     }
 
-    /// True until both ends have agreed on keys.
     pub(super) fn is_handshaking(&self) -> bool {
         self.connection.borrow().is_handshaking()
     }
 
-    /// True if an earlier session was resumed.
     pub(super) fn was_resumed(&self) -> bool {
         self.connection.borrow().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// True if both ends agreed on HTTP/2.
     pub(super) fn speaks_http2(&self) -> bool {
         self.connection.borrow().alpn_protocol() == Some(HTTP_2)
     }

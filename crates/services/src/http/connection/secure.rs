@@ -56,7 +56,6 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`recv`](Connection::recv).
     pub(super) async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
         self.tracking.enter(phase);
         let mut plain = tls.opened.take();
@@ -93,7 +92,6 @@ impl Connection {
         self.counters.tls_truncated.add(1);
     }
 
-    /// Records that the peer violates TLS.
     pub(in super::super) fn fail_tls(&self, tls: &Encryption, error: rustls::Error) -> io::Error {
         tls.failed.set(true);
         self.counters.tls_failures.add(1);
@@ -101,7 +99,6 @@ impl Connection {
         io::Error::new(io::ErrorKind::InvalidData, error)
     }
 
-    /// Like [`send`](Connection::send), behind the data encrypted before.
     pub(super) async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
         let mut left = bytes.as_slice();

@@ -67,7 +67,6 @@ impl Shared {
 
 pub(super) struct Stream {
     shared: Rc<Shared>,
-    /// The connection stays behind it.
     stays: bool,
     transport: Transport,
     is_sending: bool,
@@ -92,7 +91,6 @@ impl Drop for Stream {
     }
 }
 
-/// Why an answer is not completed.
 struct Broken;
 
 pub(super) async fn exchange(
@@ -108,16 +106,15 @@ pub(super) async fn exchange(
     let line = line_of(&worker, &parts);
     let limits = generation.settings.head;
     let request = Request::from_http2(&parts, !body.is_end_stream(), limits);
-    let call = match &request {
-        Ok(request) => Ok(Call::new(&worker, generation, stream.transport, request)),
-        Err(status) => Err(*status),
-    };
-    let (transport, read) = (stream.transport, call.as_ref().ok());
+    let (transport, new) =
+        (stream.transport, |it| Call::new(&worker, generation, stream.transport, it));
+    let call = request.as_ref().map(new);
+    let read = call.as_ref().ok();
     let mut record = Exchange::begin(&worker, transport, read, || line.into(), began);
     let response = async {
         match &call {
             Ok(call) => respond_to(call, &mut body, &respond).await,
-            Err(status) => Response::message(*status),
+            Err(status) => Response::message(**status),
         }
     };
     let reset = poll_fn(|cx| respond.borrow_mut().poll_reset(cx));
@@ -229,7 +226,6 @@ struct Content<'s> {
     worker: &'s Worker,
     record: &'s mut Exchange,
     send: SendStream<Chunk>,
-    /// Bytes that were not passed on yet.
     left: u64,
     /// How long the client may take for [`PROGRESS_BYTES_MIN`].
     patience: Duration,

@@ -11,7 +11,9 @@ fn outcome(bytes: &[u8], step: usize) -> Result<Option<(usize, String)>, Status>
         there = (there + step).min(bytes.len());
         if let Some(length) = scan.find_end(&bytes[..there], LIMITS)? {
             let mut storage = storage();
-            let head = Request::parse(&bytes[..length], &mut storage, LIMITS)?;
+            let known = as_1_1(&bytes[..length]);
+            let head = known.as_deref().unwrap_or(&bytes[..length]);
+            let head = Request::parse(head, &mut storage, LIMITS)?;
             let fields: Vec<_> = head.lines("range").collect();
             let Request { method, path, query, is_1_0, keep_alive, framing, .. } = &head;
             let told = (method, path, query, is_1_0, keep_alive, framing, head.expects_continue);
