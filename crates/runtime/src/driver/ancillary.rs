@@ -3,7 +3,7 @@
 //! The kernel's layout on 64-bit machines: a header of 16 bytes (length with the header, level,
 //! type), the data, then padding to the next multiple of 8.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Bytes of the longest socket address, `sockaddr_in6`.
 pub(crate) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
@@ -15,14 +15,13 @@ pub(crate) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(array(bytes, 2)?);
     match family {
         libc::AF_INET if bytes.len() >= NAME_BYTES_V4 => {
-            let ip = Ipv4Addr::from(array::<4>(bytes, 4)?);
-            Some(SocketAddr::V4(SocketAddrV4::new(ip, port)))
+            Some(SocketAddr::from((array::<4>(bytes, 4)?, port)))
         }
         libc::AF_INET6 => {
             let flowinfo = u32::from_ne_bytes(array(bytes, 4)?);
             let ip = Ipv6Addr::from(array::<16>(bytes, 8)?);
             let scope_id = u32::from_ne_bytes(array(bytes, 24)?);
-            Some(SocketAddr::V6(SocketAddrV6::new(ip, port, flowinfo, scope_id)))
+            Some(SocketAddrV6::new(ip, port, flowinfo, scope_id).into())
         }
         _ => None,
     }
@@ -76,8 +75,8 @@ pub(crate) fn decode_control(control: &[u8]) -> Control {
             // One byte, unlike everywhere else.
             (libc::IPPROTO_IP, libc::IP_TOS) => told.traffic_class = data.first().copied(),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                told.traffic_class =
-                    array(data, 0).map(|class| libc::c_int::from_ne_bytes(class) as u8);
+                let class = array(data, 0).map(libc::c_int::from_ne_bytes);
+                told.traffic_class = class.map(|class| class as u8);
             }
             _ => {}
         }
@@ -100,46 +99,38 @@ fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
 impl Control {
     /// Writes the messages for a socket of this family and returns their length.
     pub(crate) fn encode(&self, ipv6: bool, into: &mut [u8; SEND_CONTROL_BYTES]) -> usize {
-        let mut writer = Writer { into, at: 0 };
+        let mut at = 0;
+        let mut put = |level: i32, kind: i32, data: &[u8]| {
+            let message = &mut into[at..at + space(data.len())];
+            message.fill(0);
+            message[..8].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
+            message[8..12].copy_from_slice(&level.to_ne_bytes());
+            message[12..16].copy_from_slice(&kind.to_ne_bytes());
+            message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
+            at += message.len();
+        };
         match self.local {
             Some(IpAddr::V4(ip)) => {
                 let [a, b, c, d] = ip.octets();
                 let pktinfo = [0, 0, 0, 0, a, b, c, d, 0, 0, 0, 0];
-                writer.put((libc::IPPROTO_IP, libc::IP_PKTINFO), &pktinfo);
+                put(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo);
             }
             Some(IpAddr::V6(ip)) => {
                 let mut pktinfo = [0; PKTINFO_V6_BYTES];
                 pktinfo[..16].copy_from_slice(&ip.octets());
-                writer.put((libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), &pktinfo);
+                put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &pktinfo);
             }
             None => {}
         }
-        if let Some(class) = self.traffic_class {
-            let v6 = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
-            let kind = if ipv6 { v6 } else { (libc::IPPROTO_IP, libc::IP_TOS) };
-            writer.put(kind, &libc::c_int::from(class).to_ne_bytes());
+        match self.traffic_class.map(|class| libc::c_int::from(class).to_ne_bytes()) {
+            Some(class) if ipv6 => put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
+            Some(class) => put(libc::IPPROTO_IP, libc::IP_TOS, &class),
+            None => {}
         }
         if let Some(segment_bytes) = self.segment_bytes {
-            writer.put((libc::SOL_UDP, libc::UDP_SEGMENT), &segment_bytes.to_ne_bytes());
+            put(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_bytes.to_ne_bytes());
         }
-        writer.at
-    }
-}
-
-struct Writer<'a> {
-    into: &'a mut [u8],
-    at: usize,
-}
-
-impl Writer<'_> {
-    fn put(&mut self, (level, kind): (i32, i32), data: &[u8]) {
-        let message = &mut self.into[self.at..self.at + space(data.len())];
-        message.fill(0);
-        message[..8].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
-        message[8..12].copy_from_slice(&level.to_ne_bytes());
-        message[12..16].copy_from_slice(&kind.to_ne_bytes());
-        message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
-        self.at += message.len();
+        at
     }
 }
 

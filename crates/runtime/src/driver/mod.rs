@@ -299,17 +299,23 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Takes datagrams from the front of `batch`; ready when it is empty.
+    /// Takes as many datagrams from the front of `batch` as there is room for.
+    pub(crate) fn send_batch(&mut self, key: Key, batch: &mut Vec<Datagram>) -> io::Result<()> {
+        let (udp, engine) = self.udp(key)?;
+        while udp.outbox.take(batch) {
+            engine.send_datagrams(key, udp);
+        }
+        engine.await_datagrams_sent(key, udp)
+    }
+
+    /// Ready when [`send_batch`](Driver::send_batch) has taken all.
     pub(crate) fn poll_send_batch(
         &mut self,
         key: Key,
         waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
     ) -> Poll<io::Result<()>> {
-        let (udp, engine) = self.udp(key)?;
-        while udp.outbox.take(batch) {
-            engine.send_datagrams(key, udp);
-        }
+        self.send_batch(key, batch)?;
         self.poll_outbox(key, waiter, |_| batch.is_empty())
     }
 

@@ -175,15 +175,7 @@ impl UdpSocket {
     /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
     /// in `batch`. For a sender with a schedule that must not wait for one socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        let context = Context::from_waker(Waker::noop());
-        let mut send = Operation::new(&self.worker, self.key, Side::Send);
-        let ask = |driver: &mut Driver, key, waiter: &mut Waiter<'_>| {
-            driver.poll_send_batch(key, waiter, batch)
-        };
-        match send.poll(&context, ask) {
-            Poll::Ready(taken) => taken,
-            Poll::Pending => Ok(()),
-        }
+        self.worker.driver.borrow_mut().send_batch(self.key, batch)
     }
 
     /// Ready when the socket can hold another datagram: then [`try_send_batch`](Self::try_send_batch)
