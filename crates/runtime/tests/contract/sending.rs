@@ -13,6 +13,7 @@ use twinring::{SendBuf, TcpStream, sleep, spawn};
 pub(crate) const RULES: &[Rule] = rules![
     random_sends_of_every_kind_reach_slow_readers_in_order,
     messages_of_several_tasks_stay_whole_and_in_order,
+    pieces_that_came_together_keep_their_order,
     buffers_received_elsewhere_are_forwarded_in_order,
     one_call_sends_all_buffers,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
@@ -130,45 +131,79 @@ async fn send_at_random(stream: TcpStream, seed: u64) -> Vec<u8> {
     expected
 }
 
-/// Small messages of one turn are gathered, large ones are not copied. The peer reads slowly, so that one of them
-/// is sent in part: those behind it have to wait.
-fn messages_of_several_tasks_stay_whole_and_in_order(configuration: Configuration) {
-    const SOURCES: usize = 6;
-    for (options, bytes, count) in [("buffer_bytes=2048", 700, 90), ("", 9_100, 20)] {
-        run_on(configuration.builder_with(options), |_| async move {
-            let (stream, peer) = narrow_pair().await;
-            let stream = Rc::new(stream);
-            let source = |source| {
-                let stream = Rc::clone(&stream);
-                spawn(async move {
-                    for number in 0..count {
-                        let message = vec![((source << 5) | (number % 31)) as u8; bytes];
-                        match number % 4 {
-                            0 => stream.send_vectored(message.chunks(130).map(Vec::from)).await,
-                            1 => stream.send_corked(message).await,
-                            _ => stream.send(message).await,
-                        }
-                        .expect("sent");
-                    }
-                })
-            };
-            let tasks: Vec<_> = (0..SOURCES).map(source).collect();
-            settle().await;
-            let reader = on_thread(move || read_slowly(peer, 3));
-            for task in tasks {
-                task.await.expect("every sender ends");
+const SOURCES: usize = 6;
+
+/// Byte or message `at` of a source, which says of which.
+fn tagged(source: usize, at: usize) -> u8 {
+    ((source << 5) | (at % 31)) as u8
+}
+
+async fn messages_of_several_tasks_stay_whole_and_in_order() {
+    const BYTES: usize = 9_100;
+    let (stream, peer) = narrow_pair().await;
+    let stream = Rc::new(stream);
+    let source = |source| {
+        let stream = Rc::clone(&stream);
+        spawn(async move {
+            for number in 0..20 {
+                let message = vec![tagged(source, number); BYTES];
+                match number % 2 {
+                    0 => stream.send_vectored(message.chunks(130).map(Vec::from)).await,
+                    _ => stream.send(message).await,
+                }
+                .expect("sent");
             }
-            stream.shutdown().await.expect("finished");
-            let mut next = [0; SOURCES];
-            for message in reader.await.chunks(bytes) {
-                let source = usize::from(message[0] >> 5);
-                let expected = ((source << 5) | (next[source] % 31)) as u8;
-                assert!(message == vec![expected; bytes], "message {} of {source}", next[source]);
-                next[source] += 1;
-            }
-            assert_eq!(next, [count; SOURCES]);
-        });
+        })
+    };
+    let tasks: Vec<_> = (0..SOURCES).map(source).collect();
+    let reader = reading(peer);
+    for task in tasks {
+        task.await.expect("every sender ends");
     }
+    stream.shutdown().await.expect("finished");
+    let mut next = [0; SOURCES];
+    for message in reader.await.chunks(BYTES) {
+        let source = usize::from(message[0] >> 5);
+        let expected = vec![tagged(source, next[source]); BYTES];
+        assert!(message == expected, "message {} of {source}", next[source]);
+        next[source] += 1;
+    }
+    assert_eq!(next, [20; SOURCES]);
+}
+
+/// Several small pieces that came in one turn are gathered. They are for a peer that reads slowly, so that one of
+/// them is sent in part: those behind it have to wait.
+fn pieces_that_came_together_keep_their_order(configuration: Configuration) {
+    const BYTES: usize = 60_000;
+    // Larger pieces are not copied.
+    run_on(configuration.builder_with("buffer_bytes=2048"), |_| async {
+        let (target, peer) = narrow_pair().await;
+        let (target, mut tasks) = (Rc::new(target), Vec::new());
+        for source in 0..SOURCES {
+            let (stream, mut peer) = pair().await;
+            let writer = on_thread(move || {
+                let bytes: Vec<u8> = (0..BYTES).map(|at| tagged(source, at)).collect();
+                bytes.chunks(700).for_each(|piece| peer.write_all(piece).expect("a reader"));
+            });
+            let target = Rc::clone(&target);
+            tasks.push(spawn(async move {
+                twinring::net::copy(&stream, &target).await.expect("no reset");
+                writer.await;
+            }));
+        }
+        let reader = reading(peer);
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        target.shutdown().await.expect("no reset");
+        let mut next = [0; SOURCES];
+        for byte in reader.await {
+            let source = usize::from(byte >> 5);
+            assert_eq!(byte, tagged(source, next[source]), "byte {} of {source}", next[source]);
+            next[source] += 1;
+        }
+        assert_eq!(next, [BYTES; SOURCES]);
+    });
 }
 
 /// A proxy hands pool buffers from one socket to another, one or several at a time, which reads slowly: the
