@@ -225,35 +225,7 @@ fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
     use twinring::{EngineChoice, Runtime};
-
-    #[test]
-    fn every_coding_can_be_decoded_and_is_the_same_each_time() {
-        let text: Vec<u8> =
-            (0..20_000).flat_map(|n: u32| format!("line {n}\n").into_bytes()).collect();
-        for content in [&b""[..], b"x", &text] {
-            for coding in [Coding::Gzip, Coding::Brotli, Coding::Zstd] {
-                let bytes = compress(coding, content).unwrap();
-                let mut decoded = Vec::new();
-                match coding {
-                    Coding::Gzip => {
-                        flate2::read::GzDecoder::new(&*bytes).read_to_end(&mut decoded).unwrap();
-                    }
-                    Coding::Brotli => {
-                        brotli::BrotliDecompress(&mut &*bytes, &mut decoded).unwrap();
-                    }
-                    _ => {
-                        let mut decoder = ruzstd::decoding::StreamingDecoder::new(&*bytes).unwrap();
-                        decoder.read_to_end(&mut decoded).unwrap();
-                    }
-                }
-                assert_eq!(decoded, content, "{coding:?}");
-                assert_eq!(compress(coding, content).unwrap(), bytes, "{coding:?}");
-                assert!(content.len() < 100 || bytes.len() < content.len() / 2, "{coding:?}");
-            }
-        }
-    }
 
     /// What is expected of a compressor, and the compressor.
     type Work = (Option<Vec<u8>>, fn() -> io::Result<Vec<u8>>);

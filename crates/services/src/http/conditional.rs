@@ -116,7 +116,10 @@ pub enum Selection {
 
 /// The part of `length` bytes that `field` selects.
 pub fn select(field: &[u8], length: u64) -> Selection {
-    let Some(specs) = behind_unit(field) else { return Selection::Whole };
+    let Some((unit, specs)) = field.split_at_checked(6) else { return Selection::Whole };
+    if !unit.eq_ignore_ascii_case(b"bytes=") {
+        return Selection::Whole;
+    }
     let mut selected = Vec::new();
     let mut count = 0;
     let mut total = 0u128;
@@ -140,11 +143,6 @@ pub fn select(field: &[u8], length: u64) -> Selection {
         [one] => Selection::One(one.clone()),
         _ => Selection::Many(selected),
     }
-}
-
-fn behind_unit(field: &[u8]) -> Option<&[u8]> {
-    let (unit, specs) = field.split_at_checked(6)?;
-    unit.eq_ignore_ascii_case(b"bytes=").then_some(specs)
 }
 
 /// One `first-last`, `first-` or `-length`, limited to the file, which may leave it empty; `None`
@@ -171,12 +169,9 @@ fn resolve(spec: &[u8], length: u64) -> Option<Range<u64>> {
 
 /// 1*DIGIT; a number that does not fit counts as the largest one.
 fn number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let append =
-        |number: u64, digit: &u8| number.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
-    Some(text.iter().fold(0, append))
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
+    Some(text.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

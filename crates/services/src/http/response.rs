@@ -15,12 +15,6 @@ use std::ops::Range;
 use std::rc::Rc;
 use twinring::SendBuf;
 
-/// All methods for a file.
-const ALLOW: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
-
-/// Seconds after which a client should retry a request that failed for lack of resources.
-const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-
 pub(super) type Field = (Cow<'static, str>, HeaderValue);
 
 /// Why an answer is no success, for the log of errors.
@@ -90,9 +84,11 @@ impl Response {
     pub(super) fn message(status: Status) -> Response {
         let response = Response::new(status);
         let response = match status {
-            Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => response.with("Allow", ALLOW),
+            Status::METHOD_NOT_ALLOWED | Status::NO_CONTENT => {
+                response.with("Allow", value("GET, HEAD, OPTIONS"))
+            }
             Status::SERVICE_UNAVAILABLE | Status::TOO_MANY_REQUESTS => {
-                response.with("Retry-After", RETRY_AFTER_S)
+                response.with("Retry-After", value("1"))
             }
             _ => response,
         };

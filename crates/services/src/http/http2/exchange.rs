@@ -273,7 +273,8 @@ impl Content<'_> {
         while !range.is_empty() {
             let length = self.window(range.len()).await?;
             self.left -= length as u64;
-            let chunk = Chunk::new(&bytes, range.start..range.start + length);
+            let range_now = range.start..range.start + length;
+            let chunk = Chunk { bytes: Rc::clone(&bytes), range: range_now };
             self.send.send_data(chunk, self.left == 0).map_err(|_| Broken)?;
             range.start += length;
             self.record.sent(length as u64);
@@ -315,12 +316,6 @@ impl Content<'_> {
 pub(super) struct Chunk {
     bytes: Rc<SendBuf>,
     range: Range<usize>,
-}
-
-impl Chunk {
-    pub(super) fn new(bytes: &Rc<SendBuf>, range: Range<usize>) -> Chunk {
-        Chunk { bytes: Rc::clone(bytes), range }
-    }
 }
 
 impl Buf for Chunk {
