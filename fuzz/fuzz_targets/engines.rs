@@ -77,7 +77,7 @@ fn any_port() -> [SocketAddr; 1] {
 }
 
 fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
-    let mut site = Site::new(Dir::open(FILES.as_ref())?);
+    let mut site = Site { root: Some(Dir::open(FILES.as_ref())?), ..Site::default() };
     let listing = Rule { listing: Some(true), ..Rule::default() };
     site.rules = Rules::new(vec![listing])?;
     site.precompressed = vec![Coding::Gzip];

@@ -153,7 +153,7 @@ fn datagrams_claiming_to_come_from_the_reflector_are_not_answered(engine: &str) 
 }
 
 fn answers_carry_the_configured_dscp_and_no_ecn(engine: &str) {
-    let server = Server::udp(engine, &["--dscp", "46"]);
+    let server = Server::udp(engine, &["--dscp", "46", "--stats", "1"]);
     let target = server.address();
     let options = UdpOptions { traffic_class: true, dscp: 10, ..UdpOptions::default() };
     http2::run_client(async move {
@@ -166,6 +166,8 @@ fn answers_carry_the_configured_dscp_and_no_ecn(engine: &str) {
             assert_eq!(answer.traffic_class, Some(46 << 2));
         }
     });
+    // Counters are there while it runs.
+    tls::wait_for_count(&server, "sent", 4);
 }
 
 /// Of the reflector and of the echo.

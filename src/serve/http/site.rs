@@ -82,7 +82,7 @@ impl SiteConfig {
         let own = keys.types.iter().map(|(name, media_type)| {
             (name.trim_start_matches('.').to_ascii_lowercase(), text(media_type))
         });
-        let mut site = root.map_or_else(Site::without_files, Site::new);
+        let mut site = Site { root, ..Site::default() };
         site.symlinks = keys.symlinks.map_or(Symlinks::Beneath, |Text(Links(links))| links);
         if let Some(List(names)) = &keys.index {
             site.index = names.iter().map(|FileName(name)| name.clone()).collect();

@@ -212,7 +212,7 @@ mod tests {
         for number in 0..2 * HOSTS_MAX {
             let mut sites = Sites::new(None);
             let name = format!("h{number}.org").parse().unwrap();
-            sites.add(&[name], Site::without_files()).unwrap();
+            sites.add(&[name], Site::default()).unwrap();
             for us in [0, 100, 101, 10_000_001] {
                 worker.of_sites(&sites)[0].observe(Status::OK, Duration::from_micros(us));
             }

@@ -40,14 +40,9 @@ pub struct Site {
     pub rules: Rules,
 }
 
-impl Site {
-    /// The defaults, for files beneath `root`.
-    pub fn new(root: Dir) -> Site {
-        Site { root: Some(root), ..Site::without_files() }
-    }
-
-    /// The defaults, for a site that only redirects.
-    pub fn without_files() -> Site {
+impl Default for Site {
+    /// A site that only redirects.
+    fn default() -> Site {
         Site {
             root: None,
             symlinks: Symlinks::Beneath,
@@ -61,7 +56,9 @@ impl Site {
             rules: Rules::default(),
         }
     }
+}
 
+impl Site {
     /// True if a request may get an answer before any file is looked for.
     pub(super) fn comes_before_files(&self) -> bool {
         self.to_https.is_some() || self.rules.come_before_files()
@@ -213,7 +210,7 @@ mod tests {
     use super::*;
 
     fn sites() -> Sites {
-        let site = || Site::new(Dir::open(std::path::Path::new("/")).unwrap());
+        let site = Site::default;
         let mut sites = Sites::new(Some(site()));
         for names in [&["example.org", "[::1]"][..], &["*.example.org"], &["*.a.example.org", "x"]]
         {
