@@ -19,7 +19,7 @@ pub fn monotonic_ns() -> u64 {
 /// glibc then returned them to the system and allocated them again, page fault by page fault: 20
 /// for a file of 100 KB over TLS. Has no effect with other C libraries.
 pub fn keep_freed_memory() {
-    sys::heap::keep_freed_memory();
+    sys::keep_freed_memory();
 }
 
 /// CPU time that the calling thread has used, in nanoseconds, exact to the moment.

@@ -11,7 +11,6 @@ use crate::counters::{CounterSnapshot, Counters};
 use crate::event::Event;
 use crate::sync::{AtomicU8, Mutex};
 use crate::task::{Inbox, Registration, RemoteHandle, task_for};
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -202,11 +201,10 @@ impl Runtime {
         Fut::Output: Send,
     {
         let run_one = |index: usize| {
-            let stop_others = StopUnlessDisarmed { shared: &self.shared, armed: Cell::new(true) };
+            let _stop_others = StopOnPanic(&self.shared);
             let outcome =
                 Worker::start(&self, index).and_then(|worker| worker.run(service(index), None));
-            stop_others.armed.set(outcome.is_err());
-            outcome
+            outcome.inspect_err(|_| self.shared.advance_to(STOPPING))
         };
         if self.builder.workers == 1 {
             return run_one(0).map(|output| vec![output]);
@@ -272,16 +270,13 @@ impl Drop for Runtime {
     }
 }
 
-/// Stops the other workers when one fails or panics.
-struct StopUnlessDisarmed<'a> {
-    shared: &'a Shared,
-    armed: Cell<bool>,
-}
+/// Stops the other workers when one panics.
+struct StopOnPanic<'a>(&'a Shared);
 
-impl Drop for StopUnlessDisarmed<'_> {
+impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        if self.armed.get() {
-            self.shared.advance_to(STOPPING);
+        if std::thread::panicking() {
+            self.0.advance_to(STOPPING);
         }
     }
 }

@@ -68,17 +68,7 @@ pub(crate) struct Slots<T> {
     counters: Option<Arc<Counters>>,
 }
 
-impl<T> Default for Slots<T> {
-    fn default() -> Slots<T> {
-        Slots::new()
-    }
-}
-
 impl<T> Slots<T> {
-    pub(crate) fn new() -> Slots<T> {
-        Slots::with_mark(0)
-    }
-
     /// A table whose keys no other table has, if its mark is its own.
     pub(crate) fn with_mark(mark: u16) -> Slots<T> {
         Slots { entries: Vec::new(), free: Vec::new(), live: 0, mark, counters: None }
@@ -86,7 +76,7 @@ impl<T> Slots<T> {
 
     /// A table whose entries `slots_in_use` counts.
     pub(crate) fn counted(counters: &Arc<Counters>) -> Slots<T> {
-        Slots { counters: Some(Arc::clone(counters)), ..Slots::new() }
+        Slots { counters: Some(Arc::clone(counters)), ..Slots::with_mark(0) }
     }
 
     /// True without live entries.
@@ -95,10 +85,8 @@ impl<T> Slots<T> {
         self.live == 0
     }
 
-    /// Stores `value` and names it.
-    ///
-    /// # Panics
-    /// With 2^28 live entries, which no descriptor or memory limit allows.
+    /// Stores `value` and names it. Panics with 2^28 live entries, which no limit of descriptors or
+    /// memory allows.
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.live += 1;
         self.counters.iter().for_each(|counters| counters.slots_in_use.add(1));
@@ -166,7 +154,7 @@ mod tests {
         let last = slots.insert(2);
         assert_eq!(Key::from_all_bits(last.to_bits()), last);
         assert_eq!((last.mark(), slots.remove(last), slots.insert(3)), (0xfff, Some(2), first));
-        let plain = Slots::new().insert(4);
+        let plain = Slots::with_mark(0).insert(4);
         assert_eq!(Key::from_bits(plain.to_bits() | 0xff << Key::BITS), plain);
     }
 
@@ -176,7 +164,7 @@ mod tests {
         fn behaves_like_a_map_whose_keys_are_never_reused(
             steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..400)
         ) {
-            let mut slots = Slots::new();
+            let mut slots = Slots::with_mark(0);
             let mut live: HashMap<Key, usize> = HashMap::new();
             let mut dead: Vec<Key> = Vec::new();
             for (number, (insert, pick)) in steps.into_iter().enumerate() {

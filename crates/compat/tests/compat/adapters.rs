@@ -23,7 +23,6 @@ pub(crate) const TESTS: &[Test] = engine_tests![
     flushing_returns_at_once_and_the_bytes_are_sent,
     shutting_down_sends_everything_then_fin_and_reading_goes_on,
     a_reset_is_an_error_and_then_the_end,
-    both_halves_work_at_once,
     bytes_left_over_come_back,
     an_echo_with_the_traits_of_futures,
     unix_streams_are_adapted_alike
@@ -197,30 +196,6 @@ fn a_reset_is_an_error_and_then_the_end(engine: &str) {
         };
         let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         assert!(kinds.contains(&error.kind()), "{error}");
-    });
-}
-
-fn both_halves_work_at_once(engine: &str) {
-    run(engine, async {
-        use tokio_traits::*;
-        let (ours, theirs) = own_pair().await;
-        let echo = twinring::spawn(async move {
-            let (mut reader, mut writer) = split(Compat::new(theirs));
-            let copied = copy(&mut reader, &mut writer).await.expect("no error");
-            writer.shutdown().await.expect("connected");
-            copied
-        });
-        let sent = pattern(3 << 20);
-        let (mut reader, mut writer) = split(Compat::new(ours));
-        let write = async {
-            writer.write_all(&sent).await.expect("the other end reads");
-            writer.shutdown().await.expect("the other end reads");
-        };
-        let mut received = Vec::new();
-        let ((), read) = futures_util::future::join(write, reader.read_to_end(&mut received)).await;
-        read.expect("no reset");
-        assert!(received == sent);
-        assert_eq!(echo.await.expect("no panic"), sent.len() as u64);
     });
 }
 

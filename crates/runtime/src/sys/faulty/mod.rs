@@ -5,11 +5,8 @@
 //! Against a real kernel a seed repeats the faults, not the timing.
 
 mod calls;
-pub(crate) mod datagram;
 mod dice;
-pub(crate) mod file;
 mod operations;
-pub(crate) mod poll;
 pub(crate) mod ring;
 
 pub(crate) use super::real::*;
@@ -32,4 +29,96 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Resu
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     calls::may_accept(listener)?;
     real::accept(listener)
+}
+
+/// Datagram calls that handle fewer messages than they could.
+pub(crate) mod datagram {
+    use super::*;
+    pub(crate) use real::datagram::*;
+
+    /// # Safety
+    /// As for the real one.
+    pub(crate) unsafe fn recvmmsg(
+        socket: RawFd,
+        headers: &mut [libc::mmsghdr],
+    ) -> io::Result<usize> {
+        let headers = calls::part(socket, Way::In, headers)?;
+        // SAFETY: the obligation is the caller's.
+        unsafe { real::datagram::recvmmsg(socket, headers) }
+    }
+
+    /// # Safety
+    /// As for the real one.
+    pub(crate) unsafe fn sendmmsg(
+        socket: RawFd,
+        headers: &mut [libc::mmsghdr],
+    ) -> io::Result<usize> {
+        let headers = calls::part(socket, Way::Out, headers)?;
+        // SAFETY: the obligation is the caller's.
+        unsafe { real::datagram::sendmmsg(socket, headers) }
+    }
+}
+
+/// sendfile(2) that sends less than it could.
+pub(crate) mod file {
+    use super::*;
+    use std::os::fd::{AsRawFd, BorrowedFd};
+
+    pub(crate) use real::file::*;
+
+    pub(crate) fn send_file(
+        socket: BorrowedFd<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<usize> {
+        let len = calls::allowed(socket.as_raw_fd(), Way::Out, len)?;
+        real::file::send_file(socket, file, offset, len)
+    }
+}
+
+/// Waits that report events later and reordered.
+pub(crate) mod poll {
+    use super::*;
+    use std::os::fd::{AsRawFd, RawFd};
+    use std::time::Duration;
+
+    pub(crate) use real::poll::*;
+
+    /// An epoll set.
+    pub(crate) struct Epoll(real::poll::Epoll);
+
+    impl Epoll {
+        pub(crate) fn new() -> io::Result<Epoll> {
+            let epoll = real::poll::Epoll::new()?;
+            calls::install(epoll.as_raw_fd());
+            Ok(Epoll(epoll))
+        }
+
+        pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
+            calls::watched(target, interest, data);
+            self.0.add(target, interest, data)
+        }
+
+        pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
+            calls::watched(target, interest, data);
+            self.0.modify(target, interest, data)
+        }
+
+        pub(crate) fn wait(
+            &self,
+            events: &mut Vec<Event>,
+            timeout: Option<Duration>,
+        ) -> io::Result<()> {
+            self.0.wait(events, calls::patience(timeout))?;
+            calls::reported(events);
+            Ok(())
+        }
+    }
+
+    impl Drop for Epoll {
+        fn drop(&mut self) {
+            calls::remove(self.0.as_raw_fd());
+        }
+    }
 }
