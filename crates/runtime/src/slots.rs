@@ -68,6 +68,12 @@ pub(crate) struct Slots<T> {
     counters: Option<Arc<Counters>>,
 }
 
+impl<T> Default for Slots<T> {
+    fn default() -> Slots<T> {
+        Slots::with_mark(0)
+    }
+}
+
 impl<T> Slots<T> {
     /// A table whose keys no other table has, if its mark is its own.
     pub(crate) fn with_mark(mark: u16) -> Slots<T> {
@@ -76,7 +82,7 @@ impl<T> Slots<T> {
 
     /// A table whose entries `slots_in_use` counts.
     pub(crate) fn counted(counters: &Arc<Counters>) -> Slots<T> {
-        Slots { counters: Some(Arc::clone(counters)), ..Slots::with_mark(0) }
+        Slots { counters: Some(Arc::clone(counters)), ..Slots::default() }
     }
 
     /// True without live entries.
@@ -154,7 +160,7 @@ mod tests {
         let last = slots.insert(2);
         assert_eq!(Key::from_all_bits(last.to_bits()), last);
         assert_eq!((last.mark(), slots.remove(last), slots.insert(3)), (0xfff, Some(2), first));
-        let plain = Slots::with_mark(0).insert(4);
+        let plain = Slots::default().insert(4);
         assert_eq!(Key::from_bits(plain.to_bits() | 0xff << Key::BITS), plain);
     }
 
@@ -164,7 +170,7 @@ mod tests {
         fn behaves_like_a_map_whose_keys_are_never_reused(
             steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..400)
         ) {
-            let mut slots = Slots::with_mark(0);
+            let mut slots = Slots::default();
             let mut live: HashMap<Key, usize> = HashMap::new();
             let mut dead: Vec<Key> = Vec::new();
             for (number, (insert, pick)) in steps.into_iter().enumerate() {
