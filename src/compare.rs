@@ -78,7 +78,6 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The options of a run of this experiment.
     pub(crate) fn options(&self, experiment: Experiment) -> Result<RunOptions, LabError> {
         let binary =
             std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
@@ -97,7 +96,6 @@ impl RunArgs {
 }
 
 impl Workload {
-    /// The question about this workload.
     pub(crate) fn question(
         &self,
         name: &str,
@@ -124,7 +122,6 @@ impl Workload {
     }
 }
 
-/// The protocol that a word names, if it names one.
 pub(crate) fn service(word: &str) -> Option<Protocol> {
     match word {
         "echo" => Some(Protocol::Tcp),

@@ -3,13 +3,13 @@
 use clap::Args;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use std::collections::BTreeSet;
 use std::str::FromStr;
 use twinring::{
     Builder, EngineChoice, Runtime,
     config::{EpollOptions, UringOptions},
 };
 use twinring_input::quantity::Count;
+use twinring_lab::CpuList;
 
 /// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
 pub(crate) const CPU_MAX: usize = 8192;
@@ -36,7 +36,6 @@ pub(crate) struct EngineArgs {
     pub(crate) epoll: Option<EpollOptions>,
 }
 
-/// How the engine is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// One engine for all workers.
@@ -71,7 +70,6 @@ impl EngineArgs {
         }
     }
 
-    /// True if workers of both engines run.
     pub(crate) fn is_both(&self) -> bool {
         self.engine == Some(Mode::Both)
     }
@@ -81,7 +79,6 @@ impl EngineArgs {
         self.engine != Some(Mode::One(EngineChoice::Epoll))
     }
 
-    /// The builder of a runtime with these settings.
     pub(crate) fn runtime(&self) -> Builder {
         let (engine, workers) = match self.engine {
             None => (EngineChoice::Auto, 1),
@@ -93,30 +90,9 @@ impl EngineArgs {
             .engine(engine)
             .side_by_side(self.is_both())
             .workers(workers)
-            .pin(self.pin.iter().flat_map(|list| list.0.0.iter().copied()).collect())
+            .pin(self.pin.iter().flat_map(|list| list.0.all().iter().copied()).collect())
             .uring(self.uring.clone().unwrap_or_default())
             .epoll(self.epoll.clone().unwrap_or_default())
-    }
-}
-
-/// CPU numbers in ascending order, written as in taskset(1) and cpuset(7): `0,2-3`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CpuList(pub(crate) Vec<usize>);
-
-impl FromStr for CpuList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<CpuList, String> {
-        let mut cpus = BTreeSet::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < CPU_MAX);
-            match (number(first), number(last)) {
-                (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
-                _ => return Err(format!("`{part}` is neither a CPU nor a range of CPUs like 2-3")),
-            }
-        }
-        Ok(CpuList(cpus.into_iter().collect()))
     }
 }
 
@@ -131,7 +107,7 @@ impl FromStr for UsableCpus {
         let list: CpuList = text.parse()?;
         let Ok(mine) = sched_getaffinity(Pid::from_raw(0)) else { return Ok(UsableCpus(list)) };
         let may_use = |cpu: &usize| mine.is_set(*cpu).unwrap_or(false);
-        match list.0.iter().find(|cpu| !may_use(cpu)) {
+        match list.all().iter().find(|cpu| !may_use(cpu)) {
             None => Ok(UsableCpus(list)),
             Some(cpu) => {
                 let all: Vec<String> =
@@ -147,17 +123,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lists_parse_as_taskset_writes_them() {
-        assert_eq!("0,2-3".parse(), Ok(CpuList(vec![0, 2, 3])));
-        assert_eq!("3, 1".parse(), Ok(CpuList(vec![1, 3])));
-        for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999999"] {
-            assert!(wrong.parse::<CpuList>().is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
     fn cpus_that_the_process_may_not_use_are_refused() {
-        let error = "8000".parse::<UsableCpus>().unwrap_err();
-        assert!(error.starts_with("this process may not use CPU 8000: choose from "), "{error}");
+        let error = "1000".parse::<UsableCpus>().unwrap_err();
+        assert!(error.starts_with("this process may not use CPU 1000: choose from "), "{error}");
     }
 }

@@ -32,7 +32,6 @@ pub(crate) fn undo(handles_term: bool) {
     let _as_before = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
-/// The ignored signals: bit 0 is signal 1.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -157,7 +157,6 @@ impl ViaOptions {
     }
 }
 
-/// The words of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Words(Vec<String>);
 
@@ -251,7 +250,6 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
     }
 }
 
-/// Runs an experiment.
 fn measure(options: &Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
     let options = options.clone();
@@ -292,7 +290,6 @@ fn measure(options: &Run) -> Result<u8, LabError> {
     Ok(tell(&result, outcome.exit_code()))
 }
 
-/// Lists the peers.
 fn list_peers(options: &Peers) -> Result<u8, LabError> {
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
     let places = Places::new(options.peers.as_deref(), &binary)?;
@@ -304,7 +301,6 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
     Ok(tell(&result, 0))
 }
 
-/// Prints the first page of a bundle, or everything.
 fn report(bundle: &Bundle, directory: &Path, full: bool) -> u8 {
     let (directory, style) = (directory.display().to_string(), Style::for_stdout());
     let text = match full {

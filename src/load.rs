@@ -4,8 +4,6 @@ mod http;
 mod observe;
 mod options;
 mod outcome;
-mod signals;
-mod start;
 mod tcp;
 mod udp;
 

@@ -7,10 +7,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 
-/// Prints a result to standard output.
-///
-/// # Errors
-/// When it could not be written whole, unless its reader has left, as in `| head`.
+/// Prints a result to standard output. A reader that has left, as in `| head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let told = |error: io::Error| format!("cannot write to standard output: {error}");
     if was_closed() {

@@ -16,7 +16,6 @@ use twinring_input::cgroup::CpuQuota;
 const COLUMNS_MAX: usize = 100;
 /// Narrowest table; a narrower terminal wraps by itself.
 const COLUMNS_MIN: usize = 60;
-/// Exit code for invalid arguments.
 const USAGE: u8 = 2;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
@@ -161,7 +160,6 @@ impl Table {
         self.line(style(name).bold());
     }
 
-    /// Text broken into lines, all indented.
     fn paragraph(&mut self, indent: &str, text: &str, look: &Style) {
         let room = self.columns - indent.len();
         for line in textwrap::wrap(text, room) {
@@ -202,7 +200,6 @@ fn engines(table: &mut Table, found: &Capabilities) {
     table.paragraph("       ", epoll, &Style::new());
 }
 
-/// The features of io_uring in words.
 pub(crate) fn describe(features: &UringFeatures) -> String {
     let UringFeatures { buffer_count, buffer_bytes, sq_entries, cq_entries, .. } = features;
     let mut words = vec![

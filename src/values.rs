@@ -50,10 +50,31 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(ip, port))
 }
 
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
+/// A rate from 1 to `MOST` per second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PerSecond<const MOST: u32>(pub(crate) u32);
+
+impl<const MOST: u32> FromStr for PerSecond<MOST> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PerSecond<MOST>, String> {
+        let rate = u32::try_from(quantity::rate(text)?).ok();
+        let rate = rate.filter(|rate| (1..=MOST).contains(rate));
+        rate.map(PerSecond).ok_or_else(|| format!("`{text}` is not from 1 to {MOST} per second"))
+    }
+}
+
 /// The largest count where nothing else bounds it.
 pub(crate) const MOST: u64 = u32::MAX as u64;
 
-/// A duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) Duration);
 
@@ -65,7 +86,6 @@ impl FromStr for Wait {
     }
 }
 
-/// See [`listen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenAddress(pub(crate) SocketAddr);
 

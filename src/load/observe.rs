@@ -1,8 +1,9 @@
 //! Output while a load runs: its marks as JSON, a progress line on a terminal.
 
-use super::start::StartAt;
+use super::options::ahead_s;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
+use twinring::measure::monotonic_ns;
 use twinring_load::observer::{Begin, Observer, Phase, Progress};
 use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
@@ -21,7 +22,7 @@ pub(super) struct Live {
     noun: &'static str,
     /// Marks are written as JSON.
     marks: bool,
-    start_at: Option<StartAt>,
+    start_at: Option<f64>,
     /// Answers and their latencies at the last update.
     before: (u64, f64),
     /// What was decided once all was connected.
@@ -35,7 +36,7 @@ impl Live {
         expected: Duration,
         noun: &'static str,
         marks: bool,
-        start_at: Option<StartAt>,
+        start_at: Option<f64>,
     ) -> Live {
         // Hidden by itself when standard error is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(4);
@@ -47,9 +48,6 @@ impl Live {
     }
 
     /// Erases the line.
-    ///
-    /// # Errors
-    /// Why there was no traffic, if its moment had passed.
     pub(super) fn finish(&self) -> Result<(), String> {
         self.bar.finish_and_clear();
         match self.begin {
@@ -63,7 +61,12 @@ impl Live {
 
 impl Observer for Live {
     fn connected(&mut self) -> Begin {
-        *self.begin.insert(self.start_at.map_or(Begin::Now, StartAt::begin))
+        let begin = match self.start_at.map(|it| Duration::try_from_secs_f64(ahead_s(it))) {
+            None => Begin::Now,
+            Some(Ok(ahead)) => Begin::At(monotonic_ns().saturating_add(ahead.as_nanos() as u64)),
+            Some(Err(_)) => Begin::Never,
+        };
+        *self.begin.insert(begin)
     }
 
     fn window_started(&mut self, monotonic_ns: u64) {

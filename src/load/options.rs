@@ -1,19 +1,18 @@
 //! Options of several loads.
 
 use super::outcome::refuse;
-use super::start::StartAt;
-use crate::engine_args::CpuList;
 use crate::output::complain;
 use crate::values::{self, duration};
 use clap::Args;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use twinring::{
     EngineChoice,
     config::{EpollOptions, UringOptions},
 };
 use twinring_input::quantity::{self, count, rate};
+use twinring_lab::CpuList;
 use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::gates::{Gates, Slo};
 use twinring_load::schedule::Arrivals;
@@ -21,45 +20,28 @@ use twinring_load::{Common, Workers};
 
 /// Options of all loads.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
 pub(super) struct Engine {
     /// Worker threads, each with its own engine and its share of the load.
-    #[arg(short, long, value_name = "T", default_value = "1", value_parser = values::count,
-          help_heading = "Engine")]
+    #[arg(short, long, value_name = "T", default_value = "1", value_parser = values::count)]
     threads: u32,
     /// CPUs for the threads, assigned in turn, such as `0,2-3`.
-    #[arg(long, value_name = "CPUS", help_heading = "Engine")]
+    #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
     /// The load generator's own engine; `auto` uses io_uring if it is allowed, otherwise epoll.
-    #[arg(
-        long,
-        value_name = "auto|io_uring|epoll",
-        default_value = "auto",
-        help_heading = "Engine"
-    )]
+    #[arg(long, value_name = "auto|io_uring|epoll", default_value = "auto")]
     engine: EngineChoice,
     /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
-    #[arg(
-        long,
-        value_name = "KEY=VALUE,...",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Engine"
-    )]
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
     uring: UringOptions,
     /// Features of epoll, such as `buffer_count=64`.
-    #[arg(
-        long,
-        value_name = "KEY=VALUE,...",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Engine"
-    )]
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
     epoll: EpollOptions,
 }
 
 impl From<Engine> for Workers {
     fn from(Engine { threads, pin, engine, uring, epoll }: Engine) -> Workers {
-        let pin = pin.map(|list| list.0).unwrap_or_default();
+        let pin = pin.map(|list| list.all().to_vec()).unwrap_or_default();
         Workers { threads: threads as usize, pin, engine, uring, epoll }
     }
 }
@@ -75,8 +57,25 @@ pub(super) struct Output {
     pub(super) hgrm: Option<PathBuf>,
     /// Connect now and begin at this moment, in seconds since 1970 with a fraction. So several load generators
     /// begin together, on any machines whose clocks agree.
-    #[arg(long, value_name = "SECONDS", value_parser = StartAt::parse, help_heading = "Pattern")]
-    pub(super) start_at: Option<StartAt>,
+    #[arg(long, value_name = "SECONDS", value_parser = start_at, help_heading = "Pattern")]
+    pub(super) start_at: Option<f64>,
+}
+
+/// How far ahead the moment may be.
+const AHEAD_MAX: Duration = Duration::from_secs(600);
+
+fn start_at(text: &str) -> Result<f64, String> {
+    let unix_s: f64 = text.parse().map_err(|_| "expected seconds since 1970".to_owned())?;
+    match ahead_s(unix_s) <= AHEAD_MAX.as_secs_f64() {
+        true => Ok(unix_s),
+        false => Err(format!("expected a moment at most {} s ahead", AHEAD_MAX.as_secs())),
+    }
+}
+
+/// By the clock of this host; negative if the moment has passed.
+pub(super) fn ahead_s(unix_s: f64) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    unix_s - now.as_secs_f64()
 }
 
 /// Limits that decide about the exit code.
@@ -168,9 +167,6 @@ pub(super) fn addresses(server: &str) -> Vec<SocketAddr> {
 }
 
 /// Those addresses that a server answers at; the others are named on standard error.
-///
-/// # Errors
-/// When it answers at none.
 pub(super) fn answering(
     addresses: Vec<SocketAddr>,
     probe: Probe,

@@ -2,16 +2,19 @@
 
 use super::observe::Live;
 use super::options::Output;
-use super::signals;
 use crate::output::{self, complain};
 use clap::error::ErrorKind;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
-use twinring_load::{Load, LoadError, Table, gates, hgrm};
+use twinring_load::{Load, LoadError, Stopper, Table, gates, hgrm};
 use twinring_services::raise_descriptor_limit;
 use twinring_wire::LoadResult;
 
@@ -41,8 +44,7 @@ pub(super) fn drive<S>(
         let why = format!("because io_uring cannot be used: {fallback_reason}");
         complain(&format!("twinring: loading with epoll, {why}"));
     }
-    let stopper = load.stopper();
-    let signals = signals::watch(move || stopper.stop())?;
+    let signal = watch(load.stopper())?;
     let mut observer = Live::new(expected, noun, output.json, output.start_at);
     let result = run(load, &mut observer);
     observer.finish()?;
@@ -55,7 +57,24 @@ pub(super) fn drive<S>(
     if let Some(path) = output.hgrm {
         write_hgrm(&result, &path).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(ended(signals.first(), &result))
+    Ok(ended(signal.load(Ordering::Acquire), &result))
+}
+
+/// Handles SIGINT and SIGTERM: the first, 0 before it, ends the window, and the second ends the program.
+fn watch(stopper: Stopper) -> std::io::Result<Arc<AtomicU8>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let first = Arc::new(AtomicU8::new(0));
+    let seen = Arc::clone(&first);
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if seen.load(Ordering::Acquire) != 0 {
+                std::process::exit(128 + signal);
+            }
+            seen.store(signal as u8, Ordering::Release);
+            stopper.stop();
+        }
+    })?;
+    Ok(first)
 }
 
 fn write_hgrm(result: &LoadResult, path: &Path) -> std::io::Result<()> {
@@ -66,7 +85,7 @@ fn write_hgrm(result: &LoadResult, path: &Path) -> std::io::Result<()> {
 }
 
 /// The exit code of a run that has a result, after each reason for it.
-fn ended(signal: Option<u8>, result: &LoadResult) -> ExitCode {
+fn ended(signal: u8, result: &LoadResult) -> ExitCode {
     let (shortfall, failure) = (result.shortfall(), result.failure());
     let breached: Vec<String> =
         result.gates().iter().filter(|gate| gate.breached).map(gates::in_words).collect();
@@ -75,10 +94,10 @@ fn ended(signal: Option<u8>, result: &LoadResult) -> ExitCode {
         complain(&format!("twinring: {what}"));
     }
     match signal {
-        Some(signal) => ExitCode::from(128 + signal),
-        None if failure.is_some() => ExitCode::FAILURE,
-        None if !breached.is_empty() => ExitCode::from(BREACHED),
-        None if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
-        None => ExitCode::SUCCESS,
+        1.. => ExitCode::from(128 + signal),
+        0 if failure.is_some() => ExitCode::FAILURE,
+        0 if !breached.is_empty() => ExitCode::from(BREACHED),
+        0 if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
+        0 => ExitCode::SUCCESS,
     }
 }

@@ -3,7 +3,7 @@
 use super::options::{Engine, GateArgs, Output, addresses, answering};
 use super::outcome::{drive, refuse};
 use crate::values::{self, duration};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::error::Error;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -59,8 +59,9 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "N", value_parser = values::count, help_heading = "Network")]
     pending: Option<u32>,
     /// Send up to 64 packets per system call (on io_uring: bursts of one socket); off: one each.
-    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network")]
-    batch: Switch,
+    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network",
+          value_parser = values::switch, action = clap::ArgAction::Set)]
+    batch: bool,
     /// Receive buffer of each socket (SO_RCVBUF) [default: enough for a quarter of a second, at
     /// least the system's default].
     #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Network")]
@@ -86,12 +87,6 @@ pub(crate) struct UdpArgs {
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
 pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let common = Common {
         connections: args.streams,
@@ -107,7 +102,7 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         rate: args.pps,
         packet_bytes: args.size,
         pending: args.pending,
-        batch: args.batch == Switch::On,
+        batch: args.batch,
         gso: args.gso,
         tick: args.tick,
         drain: args.drain,

@@ -21,26 +21,18 @@ impl AdminArgs {
         self.admin.is_some()
     }
 
-    /// Binds the address.
-    ///
-    /// # Errors
-    /// When it cannot be bound.
     pub(super) fn bind(&self) -> Result<Option<Admin>, String> {
         let admin = self.admin.map(Admin::bind).transpose();
         admin.map_err(|error| with_remedy(&error, "ss -ltnp"))
     }
 }
 
-/// Adds the address to the ready line.
 pub(super) fn with_details<C>(subject: Subject<C>, admin: Option<&Admin>) -> Subject<C> {
     let Some(address) = admin.map(Admin::address) else { return subject };
     subject.with_details("admin", &address, format!("admin on {address}"))
 }
 
 /// Starts the admin service; the result ends it.
-///
-/// # Errors
-/// When its thread or engine cannot be started.
 pub(super) fn start(admin: Option<Admin>, observer: Observer) -> io::Result<Option<AtEnd>> {
     let Some(admin) = admin else { return Ok(None) };
     let running = admin.start(observer)?;

@@ -15,11 +15,11 @@ pub(super) struct AllowArgs {
     /// Admit other clients than loopback addresses: a network such as `192.0.2.0/24`, an address, or
     /// `any`. May be given several times. Required to listen on addresses that others can reach.
     #[arg(long = "allow", value_name = "CIDR|any")]
-    allowed: Vec<Allowed>,
+    pub(super) allowed: Vec<Allowed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Allowed {
+pub(super) enum Allowed {
     Any,
     Network(IpNet),
 }
@@ -77,9 +77,6 @@ impl fmt::Display for Allowed {
 
 impl AllowArgs {
     /// The allow list of a service that listens on these addresses.
-    ///
-    /// # Errors
-    /// When others can reach it and no client was allowed, and for an address that stands twice.
     pub(super) fn list_for(&self, listen: &[SocketAddr]) -> Result<AllowList, String> {
         families::once(listen.to_vec())?;
         if self.is_any() {
@@ -105,12 +102,10 @@ impl AllowArgs {
         })
     }
 
-    /// True if all clients are allowed.
     pub(super) fn is_any(&self) -> bool {
         self.allowed.contains(&Allowed::Any)
     }
 
-    /// For the ready line: the allowed clients.
     pub(super) fn list(&self) -> Vec<String> {
         match self.is_any() {
             true => vec![Allowed::Any.to_string()],

@@ -10,7 +10,6 @@ use twinring::{Runtime, config::Features};
 use twinring_services::{Meters, Server, Service};
 use twinring_wire::serve::EngineCounters;
 
-/// The workers of a service on both engines.
 #[derive(Clone)]
 pub(super) struct Both {
     /// The engine of each worker.
@@ -21,9 +20,6 @@ pub(super) struct Both {
 impl Both {
     /// `None` if the arguments do not request both engines. If io_uring cannot be used, this prints why, and the service
     /// runs on epoll.
-    ///
-    /// # Errors
-    /// When both engines cannot run as requested.
     pub(super) fn of<S: Service>(
         args: &EngineArgs,
         runtime: &Runtime,
@@ -73,7 +69,6 @@ impl Both {
     }
 }
 
-/// The counters of an engine for people.
 pub(super) fn line(engine: &str, counters: &EngineCounters) -> String {
     let EngineCounters { workers, units, bytes, connections, syscalls, .. } = counters;
     let (user_s, system_s) = (counters.cpu_user_s, counters.cpu_system_s);

@@ -4,9 +4,6 @@ use crate::output::complain;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
 /// An address that stands twice: binding it again would blame another process.
-///
-/// # Errors
-/// When there is one.
 pub(super) fn once(mut addresses: Vec<SocketAddr>) -> Result<(), String> {
     addresses.sort_unstable();
     let twice = addresses.windows(2).find(|pair| pair[0] == pair[1] && pair[0].port() != 0);

@@ -3,29 +3,25 @@
 use super::allow::AllowArgs;
 use super::http::HttpArgs;
 use super::http::config::{self, File};
-use clap::{Args, Command, FromArgMatches, Parser};
+use clap::Parser;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// The result of reading a configuration file of `serve http`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// All options and hosts, in the format of `Debug`; `None` if it is not TOML, or has
-    /// contradictory values.
+    /// All options and sites, in the format of `Debug`, if there is no error.
     pub options: Option<String>,
-    /// The errors.
-    pub problems: Vec<String>,
+    /// The first error.
+    pub problem: Option<String>,
 }
 
 /// Reads a configuration file of this name and text.
 pub fn configuration(name: &str, text: &str) -> Configured {
     let file = File { path: Path::new(name), text };
     match config::merge(&file, &HttpArgs::default()) {
-        Ok(mut configuration) => {
-            let problems = std::mem::take(&mut configuration.problems);
-            Configured { options: Some(format!("{configuration:?}")), problems }
-        }
-        Err(problems) => Configured { options: None, problems },
+        Ok(read) => Configured { options: Some(format!("{read:?}")), problem: None },
+        Err(problem) => Configured { options: None, problem: Some(problem) },
     }
 }
 
@@ -47,10 +43,8 @@ pub struct Allowed {
 impl Allowed {
     /// Reads the values of `--allow`; `None` if one of them is wrong.
     pub fn read<'a>(values: impl Iterator<Item = &'a str>, listen: SocketAddr) -> Option<Allowed> {
-        let options = values.map(|value| format!("--allow={value}"));
-        let command = AllowArgs::augment_args(Command::new("udp"));
-        let matches = command.try_get_matches_from(["udp".to_owned()].into_iter().chain(options));
-        let args = AllowArgs::from_arg_matches(&matches.ok()?).ok()?;
+        let allowed = values.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let args = AllowArgs { allowed };
         Some(Allowed { list: args.list(), allow: args.list_for(&[listen]) })
     }
 

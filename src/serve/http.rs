@@ -39,7 +39,6 @@ use twinring::{Runtime, net::ListenOptions};
 use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsSettings, expired};
 use twinring_services::raise_descriptor_limit;
 
-/// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     // SIGHUP reloads the configuration and reopens the log. It is handled even without both, because
     // its default effect would end the process.
@@ -49,7 +48,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     let configuration = match config::read(&args) {
         Ok(configuration) => configuration,
-        Err(problems) => return Ok(refuse(&problems, USAGE)),
+        Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
     let mut usage = configuration.usage();
     let mut problems = Vec::new();
@@ -77,7 +76,6 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 impl Configuration {
-    /// How TLS is set up.
     fn tls_settings(&self) -> TlsSettings {
         let keys = &self.server.keys;
         TlsSettings {
@@ -87,10 +85,6 @@ impl Configuration {
         }
     }
 
-    /// TLS, if there is to be any.
-    ///
-    /// # Errors
-    /// When certificate or key cannot be used.
     fn tls(&self) -> Result<Option<Tls>, String> {
         let settings = self.tls_settings();
         match settings.default.is_some() || !settings.hosts.is_empty() {
@@ -105,7 +99,6 @@ impl Configuration {
         files.filter_map(|files| expired(&files.certificate))
     }
 
-    /// The files that the service needs as long as it runs.
     fn paths(&self, config: Option<&PathBuf>) -> Paths {
         let roots = self.sites.iter().filter_map(|site| site.keys.root.clone());
         // A link to the present release will lead to one beside it.
@@ -157,9 +150,6 @@ impl Prepared {
 
     /// Drops the rights that the server does not need, opens the log by `open_log` on the way, and
     /// warns about actions that are no longer possible.
-    ///
-    /// # Errors
-    /// When a right cannot be dropped, the log cannot be opened, or served files cannot be read.
     fn change_rights<L>(
         &mut self,
         args: &HttpArgs,

@@ -39,14 +39,12 @@ pub(super) fn tell(state: &str) {
     }
 }
 
-/// Tells it that a reload begins.
 pub(super) fn reloading() {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     let us = now.map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000);
     tell(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
 }
 
-/// Tells it that a reload has ended, and how.
 pub(super) fn reloaded(how: &str) {
     tell(&format!("READY=1\nSTATUS={}", how.replace('\n', " ")));
 }

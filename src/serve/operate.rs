@@ -17,11 +17,8 @@ pub(super) type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 /// The needs of a service besides being run.
 #[derive(Default)]
 pub(super) struct Hooks {
-    /// How long a drain may take.
     pub(super) drain_timeout: Duration,
-    /// Set if workers of both engines run.
     pub(super) both: Option<Both>,
-    /// Actions on signals that do not end it.
     pub(super) signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report. It may wait for a
     /// bounded time, and not after a second signal.

@@ -7,16 +7,8 @@ use std::process::ExitCode;
 /// Exit code for invalid arguments and configuration files.
 pub(super) const USAGE: u8 = 2;
 
-/// Errors of a command line or configuration file that are printed; further ones are counted.
-const PROBLEMS_MAX: usize = 50;
-
-/// Prints the errors.
 pub(super) fn refuse(problems: &[String], code: u8) -> ExitCode {
-    let told = problems.iter().take(PROBLEMS_MAX);
-    told.for_each(|problem| complain(&format!("twinring: {problem}")));
-    if let Some(more @ 1..) = problems.len().checked_sub(PROBLEMS_MAX) {
-        complain(&format!("twinring: and {more} more"));
-    }
+    problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
     ExitCode::from(code)
 }
 

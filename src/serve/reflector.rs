@@ -58,7 +58,6 @@ impl ReflectorArgs {
         Ok(Prepared { runtime, sandbox, identity })
     }
 
-    /// Runs a bound service until a signal ends it.
     pub(super) fn serve<S, C>(
         &self,
         prepared: Prepared,

@@ -28,7 +28,6 @@ pub(super) struct OutputArgs {
     pub(super) json: bool,
 }
 
-/// How long the final line may take.
 pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 /// A service as reports see it. `C` are its counters.
@@ -82,7 +81,6 @@ enum Stage {
     Ended,
 }
 
-/// Prints the lines of one running service.
 pub(super) struct Reporter<C> {
     subject: Subject<C>,
     json: bool,
@@ -119,7 +117,6 @@ impl<C: Serialize + 'static> Reporter<C> {
         engine_name(&self.features, self.both.is_some())
     }
 
-    /// Prints the line on standard output that announces a ready service.
     pub(super) fn ready(&self, sandbox: &Report) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage::Ready;
@@ -159,9 +156,6 @@ impl<C: Serialize + 'static> Reporter<C> {
     }
 
     /// Prints the counters every `period` until the process ends.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub(super) fn print_every(self: &Arc<Self>, period: Duration) -> io::Result<()> {
         let reporter = Arc::clone(self);
         std::thread::Builder::new().name("stats".to_owned()).spawn(move || {

@@ -109,9 +109,6 @@ impl Sandbox {
 
     /// Drops the rights that a thread drops for those that it starts. Call it before there is another
     /// thread, and after all addresses are bound.
-    ///
-    /// # Errors
-    /// When a named part is not supported.
     pub(super) fn enter(
         &mut self,
         runtime: &Runtime,
@@ -158,7 +155,6 @@ impl Sandbox {
         Ok(())
     }
 
-    /// True if Landlock limits the files that can be read.
     pub(super) fn limits_files(&self) -> bool {
         self.restricted.is_some()
     }
@@ -170,9 +166,6 @@ impl Sandbox {
 
     /// Filters the system calls of all threads. Call it on a worker when everything has started. Then
     /// runs the check, if it was requested.
-    ///
-    /// # Errors
-    /// When the filter was named and is not supported.
     pub(super) fn seal(&self, json: bool) -> Result<Report, String> {
         // Behind the filter these calls are refused.
         let rights = self.check.then(check::rights);
@@ -198,12 +191,10 @@ impl Sandbox {
         Ok(report)
     }
 
-    /// True if the service ends after the check.
     pub(super) fn only_checks(&self) -> bool {
         self.check
     }
 
-    /// True if an attempt succeeded that must be refused.
     pub(super) fn is_leaky(&self) -> bool {
         self.leaky.load(Ordering::Acquire)
     }
@@ -233,9 +224,6 @@ impl Sandbox {
 }
 
 /// Drops all capabilities of this thread and those that it starts from now on, and returns a description.
-///
-/// # Errors
-/// When the kernel refuses.
 fn drop_capabilities(identity: Option<&Identity>) -> Result<String, String> {
     if let Some(identity) = identity {
         if identity.leaves_root() {

@@ -44,9 +44,6 @@ pub(super) struct Actions {
 impl Actions {
     /// Handles `signals` from now on: a signal before the service runs does not end the process, and
     /// takes effect once the service runs.
-    ///
-    /// # Errors
-    /// When no handler can be installed.
     pub(super) fn of(signals: &[i32]) -> io::Result<Actions> {
         Ok(Actions { taken: Some(Signals::new(signals)?), all: Vec::new() })
     }

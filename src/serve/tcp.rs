@@ -37,7 +37,6 @@ pub(crate) struct TcpArgs {
     common: ReflectorArgs,
 }
 
-/// Runs the echo until a signal ends it.
 pub(super) fn serve(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let allow = match args.common.allow.list_for(&args.listen) {
         Ok(allow) => allow,

@@ -5,7 +5,7 @@ use super::problems::{USAGE, refuse, with_remedy};
 use super::reflector::ReflectorArgs;
 use super::report::Subject;
 use crate::output::complain;
-use crate::values;
+use crate::values::{self, PerSecond};
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use twinring::confine::Uses;
 use twinring::net::{Granted, UdpOptions};
-use twinring_input::quantity::{self, Count, Size};
+use twinring_input::quantity::{Count, Size};
 use twinring_services::udp::{UdpService, UdpSettings};
 
 /// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.
@@ -44,7 +44,7 @@ pub(crate) struct UdpArgs {
     /// Let the kernel coalesce and segment datagrams of one flow (UDP_GRO, UDP_SEGMENT), for bulk
     /// traffic. The kernel then counts a dropped coalesced buffer as one datagram.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "off",
-          value_parser = switch, action = clap::ArgAction::Set)]
+          value_parser = values::switch, action = clap::ArgAction::Set)]
     gro: bool,
     /// Differentiated services codepoint of the answers, 0 to 63.
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
@@ -55,12 +55,12 @@ pub(crate) struct UdpArgs {
     pending: Count<0, 4096>,
     /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: one each.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
-          value_parser = switch, action = clap::ArgAction::Set)]
+          value_parser = values::switch, action = clap::ArgAction::Set)]
     batch: bool,
     /// Datagrams answered per second per IPv4 address, or IPv6 network of 64 bits, on each socket.
     /// Allows bursts of a tenth of a second, at least 64. Remembers 65536 sources.
-    #[arg(long, value_name = "PPS", help_heading = "Limits", value_parser = rate)]
-    max_rate_per_source: Option<u32>,
+    #[arg(long, value_name = "PPS", help_heading = "Limits")]
+    max_rate_per_source: Option<PerSecond<10_000_000>>,
     #[command(flatten)]
     common: ReflectorArgs,
 }
@@ -111,27 +111,9 @@ impl UdpArgs {
         shortfalls
     }
 
-    /// For the ready line.
     fn details_text(&self, granted: Granted) -> String {
         let gro = if granted.gro { ", coalescing" } else { "" };
         format!("datagrams up to {} bytes{gro}", self.max_datagram_with(granted))
-    }
-}
-
-/// Datagrams per second.
-fn rate(text: &str) -> Result<u32, String> {
-    let rate = quantity::rate(text)?;
-    match u32::try_from(rate) {
-        Ok(rate @ 1..=10_000_000) => Ok(rate),
-        _ => Err(format!("`{text}` is not from 1 to 10,000,000 per second")),
-    }
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("expected on or off".to_owned()),
     }
 }
 
@@ -149,7 +131,6 @@ struct Details {
     granted: Granted,
 }
 
-/// Runs the reflector until a signal ends it.
 pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let allow = match args.common.allow.list_for(&args.listen) {
         Ok(allow) => allow,
@@ -160,7 +141,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let settings = UdpSettings {
         options: args.options(),
         allow,
-        rate_per_source: args.max_rate_per_source,
+        rate_per_source: args.max_rate_per_source.map(|PerSecond(rate)| rate),
         drain_timeout: args.common.drain_timeout,
     };
     let [listen] = families::available([&args.listen]);

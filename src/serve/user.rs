@@ -25,7 +25,6 @@ pub(super) struct UserArgs {
     pub(super) group: Option<String>,
 }
 
-/// The user and groups to switch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     /// The operator's name for it.
@@ -38,10 +37,6 @@ pub(super) struct Identity {
 }
 
 impl UserArgs {
-    /// The identity they name, if they do.
-    ///
-    /// # Errors
-    /// When unknown user or group, or this process may not become it.
     pub(super) fn identity(&self) -> Result<Option<Identity>, String> {
         if self.user.is_none() && self.group.is_none() {
             return Ok(None);
@@ -107,12 +102,10 @@ fn find_group(text: &str) -> Result<Gid, String> {
 }
 
 impl Identity {
-    /// The operator's name for it.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The numbers of all groups that it is in.
     pub(super) fn groups(&self) -> Vec<u32> {
         self.groups.iter().map(|group| group.as_raw()).collect()
     }
@@ -143,9 +136,6 @@ impl Identity {
 
     /// Switches to it, irrevocably: for all threads of the process, existing and later ones, as the C
     /// library ensures (nptl(7)).
-    ///
-    /// # Errors
-    /// When that is refused, or could be undone.
     pub(super) fn assume(&self) -> Result<(), String> {
         let wrong = |what: &str, error: nix::Error| {
             format!("cannot switch to {}: {what}: {}", self.name, io::Error::from(error))
@@ -158,34 +148,21 @@ impl Identity {
         setresgid(self.group, self.group, self.group).map_err(|e| wrong("setresgid", e))?;
         let Some(user) = self.user else { return Ok(()) };
         setresuid(user, user, user).map_err(|e| wrong("setresuid", e))?;
-        self.verify(user)
-    }
-
-    fn verify(&self, user: Uid) -> Result<(), String> {
-        let users = getresuid().map_err(|error| error.to_string())?;
-        let groups = getresgid().map_err(|error| error.to_string())?;
-        let is_it = [users.real, users.effective, users.saved] == [user; 3]
-            && [groups.real, groups.effective, groups.saved] == [self.group; 3];
-        if !is_it {
-            return Err(format!("became {users:?} {groups:?} instead of {}", self.name));
-        }
-        if user.is_root() {
-            return Ok(());
+        let root = Gid::from_raw(0);
+        if !self.is_assumed() {
+            return Err(format!("cannot switch to {}: other users or groups remain", self.name));
         }
         // A capability such as CAP_SETUID that survived would be the way back.
-        if setuid(Uid::from_raw(0)).is_ok() {
+        if !user.is_root() && setuid(Uid::from_raw(0)).is_ok() {
             return Err(format!("{} can become root again, which defeats its purpose", self.name));
         }
-        if getgroups().is_ok_and(|groups| groups.contains(&Gid::from_raw(0)))
-            && self.group != Gid::from_raw(0)
-        {
+        if !user.is_root() && self.group != root && self.groups.contains(&root) {
             return Err(format!("{} is still in the group of root", self.name));
         }
         Ok(())
     }
 }
 
-/// True for a process that has the rights of root.
 pub(super) fn is_root() -> bool {
     Uid::effective().is_root()
 }

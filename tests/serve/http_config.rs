@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 pub(crate) const TESTS: &[Test] = tests![
     the_command_line_overrides_the_file,
-    errors_are_reported_with_their_lines_and_counted,
     errors_of_one_kind_each_are_reported,
     check_finds_the_errors_of_a_start_or_prints_what_holds,
     the_example_is_right,
@@ -71,63 +70,11 @@ fn the_command_line_overrides_the_file() {
     check_both(&server, &[(get("/hello.txt", ""), 200, &[Text("other"), Field("x-one", "1")])]);
 }
 
-/// A file of another program may have thousands of lines of errors.
-fn errors_are_reported_with_their_lines_and_counted() {
-    let text = r#"[server]
-listn = "127.0.0.1:0"
-workers = "two"
-max-requests = 0
-check = true
-[default]
-index = [1, "a/b"]
-[[default.rule]]
-match = "css/*"
-allow = "10.0.0.1/8"
-[table]
-[[site]]
-rule = [{ headers.Date = "x" }, { roots = 1 }]
-[[site]]
-names = ["a:80", 5]
-workers = 3
-[[site]]
-names = "b"
-root = "/no/such/host"
-"#;
-    let expected = [
-        (2, "listn: unknown key; did you mean `listen`?"),
-        (3, "workers: `two` is not a count: expected a number"),
-        (4, "max-requests: `0` is too small: at least 1"),
-        (5, "check: this belongs on the command line"),
-        (7, "index: `a/b` is not a file name"),
-        (9, "match: the pattern `css/*` matches no path: all paths begin with a slash"),
-        (10, "allow: `10.0.0.1/8` is an address inside of 10.0.0.0/8"),
-        (11, "table: unknown key"),
-        (13, "headers: the service itself decides on `Date`"),
-        (13, "roots: unknown key"),
-        (15, "names: `a:80` is not a host name"),
-        (16, "workers: write `workers = 3` in [server]"),
-    ];
-    let configured = configured(text);
-    let path = configured.path();
-    let (code, _, told) = configured.check(&[]);
-    assert_eq!(code, Some(2), "{told}");
-    let lines: Vec<&str> = told.lines().collect();
-    for ((line, words), told) in expected.iter().zip(&lines) {
-        let words = format!("twinring: {}:{line}: {words}", path.display());
-        assert!(told.starts_with(&words), "expected {words:?}, found {told:?}");
-    }
-    assert_eq!(lines.len(), expected.len() + 1, "{told}");
-    assert!(lines[expected.len()].contains("cannot serve root /no/such/host"), "{told}");
-    configured.write(&(0..60).map(|number| format!("unknown_{number} = 1\n")).collect::<String>());
-    let (_, _, told) = configured.check(&[]);
-    assert_eq!(told.lines().count(), 51, "{told}");
-    assert!(told.contains("unknown_49") && told.ends_with("twinring: and 10 more\n"), "{told}");
-}
-
 fn errors_of_one_kind_each_are_reported() {
     let rule = |keys: &str| format!("[[site]]\nroot = \"ROOT\"\nrule = [{keys}]\n");
     let many = (0..2001).map(|n| format!("{{ match = \"/{n}\", redirect = \"/x\" }},"));
     for (text, words) in [
+        ("[server]\nlistn = 1\n", ":2: listn: unknown key; did you mean `listen`?"),
         ("[[site]]\nroot = \"x\"\nroot = \"y\"\n", ":3: duplicate key"),
         ("", "no directory to serve: give --root DIR, or a [[site]]"),
         ("[[site]]\nnames = \"a.org\"\n", ":1: site: root is missing"),

@@ -46,13 +46,11 @@ impl Throttling {
         Throttling { quota_cpus: cpus, periods: throttled_periods }
     }
 
-    /// Reads them at its end.
     pub(crate) fn end(&mut self) {
         self.periods = CpuQuota::read().throttled_periods.saturating_sub(self.periods);
     }
 }
 
-/// All threads together.
 pub(crate) fn report(threads: &[CpuUse], throttling: Throttling) -> Cpu {
     let sum = |of: fn(&CpuUse) -> u64| threads.iter().map(of).sum::<u64>() as f64 / 1e9;
     let shares = threads.iter().map(|cpu| match cpu.elapsed_ns {

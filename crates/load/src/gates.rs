@@ -57,7 +57,6 @@ impl fmt::Display for Slo {
 
 /// The outcomes that gates judge.
 pub(crate) struct Judged<'a> {
-    /// Latencies of the answers.
     pub(crate) answers_ns: &'a Histogram<u64>,
     /// How long those waited that could not be sent, or will never be answered: without them a server that stops
     /// would keep the percentiles from before.

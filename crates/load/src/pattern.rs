@@ -6,7 +6,6 @@
 //! one comparison of slices. Two errors go unnoticed: a displacement by an exact multiple of the
 //! period, and single bytes that are equal by chance (1 in 256).
 
-use std::fmt;
 use std::sync::LazyLock;
 
 /// Length of the period in bytes: the largest prime below 2^16, so that no displacement by a
@@ -41,12 +40,6 @@ static TABLE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
 pub struct Pattern {
     table: &'static [u8],
     start: u64,
-}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pattern").field("start", &self.start).finish_non_exhaustive()
-    }
 }
 
 impl Pattern {

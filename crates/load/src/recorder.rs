@@ -46,7 +46,6 @@ impl Troubles {
         self.0[kind as usize]
     }
 
-    /// All kinds together.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -77,20 +76,20 @@ impl Requests {
     }
 }
 
-/// A request without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// Where latency counts from: in an open loop, when the request was to be sent.
     pub(crate) since_ns: u64,
     /// When it was sent, or its connection begun.
     pub(crate) began_ns: u64,
-    /// The URL.
     pub(crate) target: u32,
     /// Taken from the quota of `-n`.
     pub(crate) drawn: bool,
 }
 
 pub(crate) struct Recorder {
+    /// The measured window; set anew before each poll of a connection, because its end may come earlier than planned.
+    pub(crate) range_ns: Range<u64>,
     /// An open loop: the latency from the actual start differs.
     open: bool,
     /// Everything from the first connection to the last byte.
@@ -98,7 +97,6 @@ pub(crate) struct Recorder {
     /// Events before the end of the window; the difference between sent and ended requests was in
     /// flight then.
     pub(crate) until_end: Requests,
-    /// Events inside the window.
     pub(crate) window: Requests,
     /// Of the answers inside the window.
     pub(crate) latency_ns: Histogram<u64>,
@@ -115,12 +113,18 @@ pub(crate) struct Recorder {
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     pub(crate) content_bytes: u64,
-    /// Answers inside the window by status.
     pub(crate) codes: BTreeMap<u16, u64>,
     /// By URL, over the whole run.
     pub(crate) urls: Vec<Requests>,
     /// Connections that the server did not close in time.
     pub(crate) kept_open: u64,
+    /// TLS handshakes, and how many of them resumed a session.
+    pub(crate) handshakes: u64,
+    pub(crate) resumed: u64,
+    /// Protocol and cipher suite of the first handshake.
+    pub(crate) agreed: Option<[String; 2]>,
+    /// The fewest streams that a server of HTTP/2 allowed on a connection.
+    pub(crate) streams_max: Option<u64>,
     pub(crate) troubles: Troubles,
     /// The time and text.
     pub(crate) first_error: Option<(u64, String)>,
@@ -135,6 +139,7 @@ impl Recorder {
     /// Of an open loop or a closed one, for so many URLs.
     pub(crate) fn new(open: bool, urls: usize) -> Recorder {
         Recorder {
+            range_ns: u64::MAX..u64::MAX,
             open,
             whole: Requests::default(),
             until_end: Requests::default(),
@@ -151,6 +156,10 @@ impl Recorder {
             codes: BTreeMap::new(),
             urls: vec![Requests::default(); urls],
             kept_open: 0,
+            handshakes: 0,
+            resumed: 0,
+            agreed: None,
+            streams_max: None,
             troubles: Troubles::default(),
             first_error: None,
         }
@@ -161,11 +170,11 @@ impl Recorder {
     }
 
     /// A request of `bytes` bytes leaves. Bytes of HTTP/2 are counted when they are sent.
-    pub(crate) fn sent(&mut self, request: &Request, bytes: u64, window: &Range<u64>) {
+    pub(crate) fn sent(&mut self, request: &Request, bytes: u64) {
         let now_ns = request.began_ns;
-        self.note(now_ns, window, |requests| requests.sent += 1);
+        self.note(now_ns, |requests| requests.sent += 1);
         self.url(request.target, |url| url.sent += 1);
-        if window.contains(&now_ns) {
+        if self.range_ns.contains(&now_ns) {
             self.sent_bytes += bytes;
             if self.open {
                 self.lag_ns.saturating_record(now_ns.saturating_sub(request.since_ns));
@@ -174,15 +183,8 @@ impl Recorder {
     }
 
     /// A complete answer arrived, valid or not: its status, all its bytes, and those of its content.
-    pub(crate) fn came(
-        &mut self,
-        status: u16,
-        bytes: u64,
-        content_bytes: u64,
-        now_ns: u64,
-        window: &Range<u64>,
-    ) {
-        if window.contains(&now_ns) {
+    pub(crate) fn came(&mut self, status: u16, bytes: u64, content_bytes: u64, now_ns: u64) {
+        if self.range_ns.contains(&now_ns) {
             *self.codes.entry(status).or_default() += 1;
             self.received_bytes += bytes;
             self.content_bytes += content_bytes;
@@ -190,16 +192,10 @@ impl Recorder {
     }
 
     /// `count` answers to requests that began together arrived at `now_ns`. True if that is inside the window.
-    pub(crate) fn answered(
-        &mut self,
-        request: &Request,
-        count: u64,
-        now_ns: u64,
-        window: &Range<u64>,
-    ) -> bool {
-        self.note(now_ns, window, |requests| requests.answered += count);
+    pub(crate) fn answered(&mut self, request: &Request, count: u64, now_ns: u64) -> bool {
+        self.note(now_ns, |requests| requests.answered += count);
         self.url(request.target, |url| url.answered += count);
-        let inside = window.contains(&now_ns);
+        let inside = self.range_ns.contains(&now_ns);
         if inside {
             let latency_ns = since(request.since_ns, now_ns);
             self.latency_ns.saturating_record_n(latency_ns, count);
@@ -218,14 +214,8 @@ impl Recorder {
     }
 
     /// `count` requests that began together will not be answered as they should.
-    pub(crate) fn failed(
-        &mut self,
-        request: &Request,
-        count: u64,
-        now_ns: u64,
-        window: &Range<u64>,
-    ) {
-        self.note(now_ns, window, |requests| requests.failed += count);
+    pub(crate) fn failed(&mut self, request: &Request, count: u64, now_ns: u64) {
+        self.note(now_ns, |requests| requests.failed += count);
         self.url(request.target, |url| url.failed += count);
     }
 
@@ -236,17 +226,16 @@ impl Recorder {
         }
     }
 
-    fn note(&mut self, now_ns: u64, window: &Range<u64>, add: impl Fn(&mut Requests)) {
+    fn note(&mut self, now_ns: u64, add: impl Fn(&mut Requests)) {
         add(&mut self.whole);
-        if now_ns < window.end {
+        if now_ns < self.range_ns.end {
             add(&mut self.until_end);
-            if now_ns >= window.start {
+            if now_ns >= self.range_ns.start {
                 add(&mut self.window);
             }
         }
     }
 
-    /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: Recorder) {
         self.whole.merge(other.whole);
         self.until_end.merge(other.until_end);
@@ -269,6 +258,10 @@ impl Recorder {
             *self.codes.entry(status).or_default() += count;
         }
         self.urls.iter_mut().zip(other.urls).for_each(|(mine, theirs)| mine.merge(theirs));
+        self.handshakes += other.handshakes;
+        self.resumed += other.resumed;
+        self.agreed = self.agreed.take().or(other.agreed);
+        self.streams_max = [self.streams_max, other.streams_max].into_iter().flatten().min();
         self.troubles.merge(&other.troubles);
         let firsts = [self.first_error.take(), other.first_error];
         self.first_error = firsts.into_iter().flatten().min();
@@ -293,12 +286,12 @@ mod tests {
 
     #[test]
     fn an_event_counts_where_its_time_lies() {
-        let window = 100..200;
         let mut recorder = Recorder::new(true, 1);
+        recorder.range_ns = 100..200;
         for now in [50, 99, 100, 199, 200, 300] {
-            recorder.sent(&request(now - 10, now), 5, &window);
-            recorder.sent(&request(now - 10, now), 5, &window);
-            recorder.answered(&request(now - 40, now - 30), 1, now, &window);
+            recorder.sent(&request(now - 10, now), 5);
+            recorder.sent(&request(now - 10, now), 5);
+            recorder.answered(&request(now - 40, now - 30), 1, now);
         }
         assert_eq!((recorder.whole.sent, recorder.whole.answered), (12, 6));
         assert_eq!((recorder.window.sent, recorder.window.answered), (4, 2));
@@ -317,7 +310,8 @@ mod tests {
         let week_ns = crate::settings::TIME_MAX.as_nanos() as u64;
         for latency_ns in [1, 75_000_000_000, 3 * week_ns] {
             let mut recorder = Recorder::new(false, 0);
-            recorder.answered(&request(0, 0), 3, latency_ns, &(latency_ns..u64::MAX));
+            recorder.range_ns = latency_ns..u64::MAX;
+            recorder.answered(&request(0, 0), 3, latency_ns);
             assert_eq!(recorder.latency_ns.len(), 3);
             assert!(recorder.latency_ns.max().abs_diff(latency_ns) <= latency_ns / 1000);
         }

@@ -10,13 +10,14 @@ mod pace;
 mod share;
 
 pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Shared, Tally};
+pub(crate) use self::lives::advice;
 pub(crate) use self::share::{LATE, Share};
 
 use self::pace::{keep_pace, watch};
 use self::share::OVERDUE;
 use crate::cpu::CpuUse;
 use crate::recorder::{Recorder, Trouble};
-use crate::run::{Client, Control, work};
+use crate::run::{Client, Control, Note, work};
 use crate::schedule::Schedule;
 use crate::settings::Common;
 use std::cell::{Cell, RefCell};
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::{measure::monotonic_ns, sleep, spawn};
 
-/// Concurrent attempts to connect of a thread.
 const CONNECTS_AT_ONCE: usize = 256;
 
 /// How long outstanding answers are waited for after the window.
@@ -38,7 +38,6 @@ const DRAIN_LOOK: Duration = Duration::from_millis(1);
 /// How long connections are waited for that could end.
 const PARTING_MAX: Duration = Duration::from_millis(20);
 
-/// The connections of a thread.
 type Connections<P> = Vec<Rc<RefCell<Connection<P>>>>;
 
 /// What the tasks of one thread share.
@@ -74,8 +73,16 @@ impl<P: Protocol> Worker<P> {
         self.lost.set(self.lost.get() + u64::from(lost));
         self.alive.set(self.alive.get() - 1);
         if self.alive.get() == 0 {
-            self.control.note_deserted();
+            self.control.note(Note::Deserted);
         }
+    }
+
+    /// Reads the window anew, before something is counted. Returns its end.
+    pub(crate) fn look(&self) -> u64 {
+        let window = self.control.window();
+        let end_ns = window.end;
+        self.recorder.borrow_mut().range_ns = window;
+        end_ns
     }
 
     /// Counts something that went wrong on connection `number`.
@@ -100,10 +107,6 @@ impl<P: Protocol> Worker<P> {
     }
 }
 
-/// The counts of a thread, and what only its protocol has.
-pub(crate) type Outcome<P> = (Share, <<P as Protocol>::Shared as Shared>::Special);
-
-/// The requests of one thread.
 struct Requests<P: Protocol> {
     worker: Rc<Worker<P>>,
     /// Open, and without a request so far.
@@ -113,12 +116,11 @@ struct Requests<P: Protocol> {
     connections: Connections<P>,
 }
 
-/// Runs the share of the load of thread `index`.
 pub(crate) async fn run_thread<P: Protocol>(
     index: usize,
     control: Arc<Control>,
     shared: Arc<P::Shared>,
-) -> Outcome<P> {
+) -> Share {
     let warmup = shared.common().warmup;
     let worker = Rc::new(Worker {
         index,
@@ -166,7 +168,7 @@ impl<P: Protocol> Requests<P> {
 }
 
 impl<P: Protocol> Client for Requests<P> {
-    type Outcome = Outcome<P>;
+    type Outcome = Share;
 
     async fn open(&mut self) -> u64 {
         if let Err(lost) = self.worker.shared.prepare() {
@@ -212,8 +214,7 @@ impl<P: Protocol> Client for Requests<P> {
         }
     }
 
-    fn outcome(self, cpu: CpuUse) -> Outcome<P> {
-        let share = Share::of(&self.worker, &self.connections, self.idle.len() as u64, cpu);
-        (share, P::Shared::special(&self.worker.local))
+    fn outcome(self, cpu: CpuUse) -> Share {
+        Share::of(&self.worker, &self.connections, self.idle.len() as u64, cpu)
     }
 }

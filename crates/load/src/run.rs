@@ -7,15 +7,12 @@
 mod conductor;
 mod control;
 
-pub(crate) use self::control::Control;
+pub(crate) use self::control::{Control, Note};
 
 use self::conductor::Conductor;
-use self::control::Note;
 use crate::cpu::{CpuUse, Throttling};
 use crate::observer::Observer;
 use crate::settings::Common;
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,10 +42,8 @@ pub(crate) trait Client: Sized {
     /// Starts the traffic, whose first request is due at `first_ns`.
     fn begin(&mut self, first_ns: u64);
 
-    /// The window has ended.
     fn window_ends(&mut self) {}
 
-    /// Waits for outstanding answers.
     async fn drain(&mut self);
 
     fn outcome(self, cpu: CpuUse) -> Self::Outcome;
@@ -93,42 +88,24 @@ pub(crate) fn instant_at(ns: u64) -> Instant {
 }
 
 /// Why a run has no result.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The engine failed.
-    Engine(io::Error),
+    #[error("the load generator's engine: {0}")]
+    Engine(#[source] io::Error),
     /// TLS or a request cannot be set up as configured.
+    #[error("{0}")]
     Setup(String),
     /// Not a single connection or socket could be opened.
+    #[error(
+        "no connection to {target} could be made ({why}); check that the server is running and listens on that address"
+    )]
     Unreachable {
         /// Address of the server.
         target: String,
         /// The first failure.
         why: String,
     },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
-            LoadError::Setup(why) => f.write_str(why),
-            LoadError::Unreachable { target, why } => write!(
-                f,
-                "no connection to {target} could be made ({why}); check that the server is running and listens on \
-                 that address"
-            ),
-        }
-    }
-}
-
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            LoadError::Engine(error) => Some(error),
-            LoadError::Setup(_) | LoadError::Unreachable { .. } => None,
-        }
-    }
 }
 
 /// Ends a run early, from any thread.
@@ -151,12 +128,6 @@ pub struct Load<S> {
     pub(crate) settings: S,
     pub(crate) runtime: Runtime,
     pub(crate) stopper: Stopper,
-}
-
-impl<S: fmt::Debug> fmt::Debug for Load<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Load").field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 impl<S> Load<S> {

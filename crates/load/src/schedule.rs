@@ -53,7 +53,7 @@ pub struct Schedule {
     start_ns: u64,
     /// Requests in 1,000,000 seconds.
     moments: u64,
-    connections: u64,
+    pub(crate) connections: u64,
     arrivals: Arrivals,
 }
 
@@ -79,11 +79,6 @@ impl Schedule {
     /// `rate` millionths of a request a second in total, spread over `connections` (at least 1), from `start_ns` on.
     pub fn new(start_ns: u64, rate: u64, connections: u64, arrivals: Arrivals) -> Schedule {
         Schedule { start_ns, moments: rate.max(1), connections: connections.max(1), arrivals }
-    }
-
-    /// How many connections share it.
-    pub fn connections(&self) -> u64 {
-        self.connections
     }
 
     /// When request `sequence` (from 0) of `connection` (from 0) is due.

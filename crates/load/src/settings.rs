@@ -9,7 +9,6 @@ use std::time::Duration;
 
 /// Most connections, idle ones included: all ports of 64 addresses.
 pub(crate) const CONNECTIONS_MAX: u64 = 1 << 22;
-/// Most threads.
 pub(crate) const THREADS_MAX: usize = 1024;
 /// Longest warm-up, window or timeout.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
@@ -87,7 +86,6 @@ impl Common {
         Some(Schedule::new(first_ns, rate, self.connections, self.arrivals))
     }
 
-    /// The arrivals of an open loop, as a result shows them.
     pub(crate) fn arrivals(&self) -> Option<String> {
         self.is_open().then(|| self.arrivals.to_string())
     }
@@ -96,7 +94,6 @@ impl Common {
         self.rate_per_s.is_some()
     }
 
-    /// As a result shows it.
     pub(crate) fn mode(&self) -> String {
         if self.is_open() { "open" } else { "closed" }.to_owned()
     }
@@ -106,7 +103,6 @@ impl Common {
         self.connections.div_ceil(self.workers.threads as u64)
     }
 
-    /// The addresses as a result shows them.
     pub(crate) fn shown_addresses(&self) -> String {
         let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         all.join(", ")

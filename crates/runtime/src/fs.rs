@@ -97,7 +97,8 @@ pub enum Kind {
 }
 
 /// Whether symbolic links are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Symlinks {
     /// A path with a symbolic link anywhere in it is refused (ELOOP).
     Refuse,

@@ -8,7 +8,6 @@ use std::mem::take;
 use std::path::Path;
 use twinring_load::http::{Method, Request, Target};
 
-/// The file of requests.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Requests {

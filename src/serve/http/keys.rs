@@ -5,7 +5,7 @@ use super::values::{List, Text};
 use crate::engine_args::{EngineArgs, Mode, UsableCpus};
 use crate::serve::allow::Network;
 use crate::serve::sandbox::Selection;
-use crate::values::{ListenAddress, MOST, Timeout, Wait};
+use crate::values::{ListenAddress, MOST, PerSecond, Timeout, Wait};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use toml::Spanned;
 use twinring::config::{EpollOptions, UringOptions};
 use twinring::fs::Symlinks;
-use twinring_input::quantity::{self, Count, Size};
+use twinring_input::quantity::{Count, Size};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::request::HeadLimits;
 use twinring_services::http::{
@@ -90,7 +90,6 @@ impl ServerKeys {
         self.tls_min_version.unwrap_or_default()
     }
 
-    /// Settings with these sites.
     pub(super) fn settings(&self, sites: Sites) -> HttpSettings {
         let d = HttpSettings::new(sites);
         let networks = |List(list): &List<Network>| list.iter().map(|network| network.0).collect();
@@ -138,7 +137,7 @@ impl ServerKeys {
 pub(super) struct SiteKeys {
     pub(super) names: List<HostName>,
     pub(super) root: Option<PathBuf>,
-    pub(super) symlinks: Option<Text<Links>>,
+    pub(super) symlinks: Option<Symlinks>,
     pub(super) index: Option<List<FileName>>,
     pub(super) clean_urls: bool,
     pub(super) precompressed: List<Coding>,
@@ -153,7 +152,6 @@ pub(super) struct SiteKeys {
     pub(super) rule: Vec<Spanned<RuleKeys>>,
 }
 
-/// `[[site.rule]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RuleKeys {
@@ -170,8 +168,8 @@ pub(super) struct RuleKeys {
     deny: List<Network>,
     pub(super) fallback: Option<PathBuf>,
     listing: Option<Text<Listing>>,
-    pub(super) error_pages: BTreeMap<Text<ErrorStatus>, PathBuf>,
-    rate: Option<Text<PerSecond>>,
+    pub(super) error_pages: BTreeMap<Text<u16>, PathBuf>,
+    rate: Option<Text<PerSecond<1_000_000>>>,
     burst: Option<Text<Count<1, 1_000_000>>>,
     replace: List<Protection>,
 }
@@ -181,9 +179,6 @@ const MOVED: u16 = 301;
 
 impl RuleKeys {
     /// The rule, without what is in files.
-    ///
-    /// # Errors
-    /// When keys contradict each other, or are no header fields or targets.
     pub(super) fn rule(&self) -> Result<Rule, String> {
         let List(paths) = self.paths.clone();
         let mut headers = Vec::new();
@@ -201,6 +196,11 @@ impl RuleKeys {
             if is_there && !needed {
                 return Err(format!("{key} needs {needs} in the same rule"));
             }
+        }
+        const WITH_PAGES: [u16; 6] = [401, 403, 404, 429, 500, 503];
+        let mut pages = self.error_pages.keys();
+        if let Some(Text(other)) = pages.find(|Text(status)| !WITH_PAGES.contains(status)) {
+            return Err(format!("error-pages: `{other}`: expected one of {WITH_PAGES:?}"));
         }
         let status = self.status.map_or(MOVED, |Text(status)| status);
         let redirect = self.redirect.as_deref();
@@ -246,21 +246,6 @@ impl FromStr for Listing {
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0 { "html" } else { "off" })
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Links(pub(super) Symlinks);
-
-impl FromStr for Links {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Links, String> {
-        match text {
-            "refuse" => Ok(Links(Symlinks::Refuse)),
-            "beneath" => Ok(Links(Symlinks::Beneath)),
-            _ => Err(format!("`{text}`: expected refuse or beneath")),
-        }
     }
 }
 
@@ -340,36 +325,6 @@ impl FromStr for Hsts {
         match has_age && header_field("X", text).is_ok() {
             true => Ok(Hsts(text.to_owned())),
             false => Err(format!("`{text}`: expected such as max-age=31536000; includeSubDomains")),
-        }
-    }
-}
-
-/// A status whose content can be a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ErrorStatus(pub(super) u16);
-
-impl FromStr for ErrorStatus {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ErrorStatus, String> {
-        match text.parse() {
-            Ok(status @ (401 | 403 | 404 | 429 | 500 | 503)) => Ok(ErrorStatus(status)),
-            _ => Err(format!("`{text}`: expected 401, 403, 404, 429, 500 or 503")),
-        }
-    }
-}
-
-/// Requests per second.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PerSecond(u32);
-
-impl FromStr for PerSecond {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PerSecond, String> {
-        match u32::try_from(quantity::rate(text)?) {
-            Ok(rate @ 1..=1_000_000) => Ok(PerSecond(rate)),
-            _ => Err(format!("`{text}` is not from 1 to 1,000,000 per second")),
         }
     }
 }

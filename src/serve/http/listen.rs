@@ -17,7 +17,6 @@ const FIRST: RawFd = 3;
 /// Sockets that are looked at, like systemd's own limit.
 const SOCKETS_MAX: usize = 128;
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListenOn {
     /// On an address.
@@ -43,7 +42,6 @@ impl FromStr for ListenOn {
     }
 }
 
-/// The addresses in a list.
 pub(super) fn addresses(list: &[ListenOn]) -> Vec<SocketAddr> {
     let address = |on: &ListenOn| match on {
         ListenOn::Address(address) => Some(*address),
@@ -53,9 +51,6 @@ pub(super) fn addresses(list: &[ListenOn]) -> Vec<SocketAddr> {
 }
 
 /// The passed sockets of each list. A socket that none takes is named in a warning.
-///
-/// # Errors
-/// When a list wants sockets that were not passed, or one is no listening TCP socket.
 pub(super) fn passed<const LISTS: usize>(
     lists: [&[ListenOn]; LISTS],
 ) -> Result<[Vec<TcpListener>; LISTS], String> {
@@ -67,16 +62,14 @@ pub(super) fn passed<const LISTS: usize>(
     let mut names: Vec<&str> = text.split(':').filter(|_| !text.is_empty()).collect();
     // Names are optional.
     names.resize(count_passed(), "unknown");
-    let mut is_taken = vec![false; names.len()];
-    for (list, number) in assign(&names, lists)? {
-        let wrong = |why: &str| format!("passed socket {number} (`{}`): {why}", names[number]);
-        if std::mem::replace(&mut is_taken[number], true) {
-            return Err(wrong("it is taken already"));
+    let mut left = Vec::new();
+    for (number, (name, list)) in names.iter().zip(assign(&names, lists)?).enumerate() {
+        let wrong = |error| format!("passed socket {number} (`{name}`): {error}");
+        match list {
+            Some(list) => sockets[list].push(take(number).map_err(wrong)?),
+            None => left.push(*name),
         }
-        sockets[list].push(take(number).map_err(|error| wrong(&error.to_string()))?);
     }
-    let left = names.iter().zip(is_taken).filter(|(_, is_taken)| !is_taken);
-    let left: Vec<&str> = left.map(|(name, _)| *name).collect();
     if !left.is_empty() {
         complain(&format!("twinring: not listening on passed sockets: {}", left.join(", ")));
     }
@@ -110,46 +103,40 @@ fn take(number: usize) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// For each wanted socket of these names its list and its number.
+/// For each socket of these names the list that wants it.
 fn assign<const LISTS: usize>(
     names: &[&str],
     lists: [&[ListenOn]; LISTS],
-) -> Result<Vec<(usize, usize)>, String> {
+) -> Result<Vec<Option<usize>>, String> {
     if names.is_empty() {
         return Err("no sockets were passed: start it from a socket unit of systemd, as in \
                     deploy/twinring-http.socket"
             .to_owned());
     }
-    let numbered = || names.iter().copied().enumerate();
-    let by_name = |name: &str| lists.iter().copied().flatten().any(|on| is_named(on, name));
-    let mut assigned = Vec::new();
-    for (number_of_list, list) in lists.into_iter().enumerate() {
-        for on in list {
-            let wanted = |name: &str| match on {
-                ListenOn::Address(_) => false,
-                ListenOn::Passed => !by_name(name),
-                on => is_named(on, name),
-            };
-            let before = assigned.len();
-            let found = numbered().filter(|(_, name)| wanted(name));
-            assigned.extend(found.map(|(number, _)| (number_of_list, number)));
-            if assigned.len() == before && !matches!(on, ListenOn::Address(_)) {
-                let what = match on {
-                    ListenOn::Named(name) => format!("no socket named `{name}` was passed"),
-                    _ => "every passed socket is taken by name".to_owned(),
-                };
-                let names = names.join(", ");
-                return Err(format!(
-                    "{what}: FileDescriptorName= in the socket unit names it; passed are: {names}"
-                ));
+    let list_of = |on: &ListenOn| lists.iter().position(|list| list.contains(on));
+    let by_name = |name: &str| list_of(&ListenOn::Named(name.to_owned()));
+    let all = || lists.iter().copied().flatten();
+    for on in all() {
+        let what = match on {
+            ListenOn::Address(_) => continue,
+            on if all().filter(|other| *other == on).count() > 1 => {
+                "a passed socket is wanted twice".to_owned()
             }
-        }
+            ListenOn::Named(name) if !names.contains(&name.as_str()) => {
+                format!("no socket named `{name}` was passed")
+            }
+            ListenOn::Passed if names.iter().all(|name| by_name(name).is_some()) => {
+                "every passed socket is taken by name".to_owned()
+            }
+            _ => continue,
+        };
+        let names = names.join(", ");
+        return Err(format!(
+            "{what}: FileDescriptorName= in the socket unit names it; passed are: {names}"
+        ));
     }
-    Ok(assigned)
-}
-
-fn is_named(on: &ListenOn, name: &str) -> bool {
-    matches!(on, ListenOn::Named(wanted) if wanted == name)
+    let rest = list_of(&ListenOn::Passed);
+    Ok(names.iter().map(|name| by_name(name).or(rest)).collect())
 }
 
 #[cfg(test)]
@@ -163,10 +150,10 @@ mod tests {
     #[test]
     fn sockets_are_taken_by_name_and_the_rest_at_once() {
         for (names, plain, tls, expected) in [
-            (&["a.socket"][..], &["systemd"][..], &[][..], &[(0, 0)][..]),
-            (&["a", "b", "a"], &["systemd"], &["fd:a"], &[(0, 1), (1, 0), (1, 2)]),
-            (&["a", "b"], &["fd:b", "127.0.0.1:80"], &[], &[(0, 1)]),
-            (&["unknown", "unknown"], &["systemd"], &[], &[(0, 0), (0, 1)]),
+            (&["a.socket"][..], &["systemd"][..], &[][..], &[Some(0)][..]),
+            (&["a", "b", "a"], &["systemd"], &["fd:a"], &[Some(1), Some(0), Some(1)]),
+            (&["a", "b"], &["fd:b", "127.0.0.1:80"], &[], &[None, Some(0)]),
+            (&["unknown", "unknown"], &["systemd"], &[], &[Some(0), Some(0)]),
         ] {
             let (plain, tls) = (list(plain), list(tls));
             assert_eq!(assign(names, [&plain, &tls]).unwrap(), expected);
@@ -174,6 +161,7 @@ mod tests {
         for (names, plain, words) in [
             (&[][..], &["systemd"][..], "no sockets were passed"),
             (&["a", "b"], &["fd:c"], "no socket named `c` was passed"),
+            (&["a"], &["fd:a", "fd:a"], "wanted twice"),
             (&["a"], &["fd:a", "systemd"], "every passed socket is taken by name"),
         ] {
             let plain = list(plain);

@@ -16,7 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it checks meanwhile for a second signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// The access log of a configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogArgs {
     /// A file, or `-` for standard output.
@@ -42,9 +41,6 @@ impl LogArgs {
     }
 
     /// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub(super) fn open(
         &self,
         workers: usize,
@@ -87,17 +83,12 @@ impl LogArgs {
 
     /// Why the log could not be opened, found without creating the file.
     pub(super) fn check(&self) -> Option<String> {
-        let LogTarget::File(path) = self.settings()?.target else { return None };
-        let opened = LogTarget::open_existing(&path);
-        let missing = match opened {
-            Ok(_) => return None,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                if may_replace(&path) {
-                    return None;
-                }
-                "it does not exist, and no file can be created in its directory".to_owned()
-            }
-            Err(error) => error.to_string(),
+        let path = self.file()?;
+        let missing = match LogTarget::open_existing(&path).map(drop) {
+            Ok(()) => return None,
+            Err(error) if error.kind() != ErrorKind::NotFound => error.to_string(),
+            Err(_) if may_replace(&path) => return None,
+            Err(_) => "it does not exist, and no file can be created in its directory".to_owned(),
         };
         Some(format!("cannot open access-log {}: {missing}", path.display()))
     }

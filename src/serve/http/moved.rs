@@ -3,9 +3,6 @@
 use super::keys::{RuleKeys, ServerKeys, SiteKeys};
 use serde::de::DeserializeOwned;
 
-/// Values with more bytes are not repeated.
-const TEXT_MAX: usize = 80;
-
 /// How alike two names are that may be meant for each other.
 const ALIKE: f64 = 0.8;
 
@@ -26,7 +23,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("add_header", "headers = { NAME = \"VALUE\" } in [[site.rule]]"),
     ("auth_basic", "auth = \"FILE\" in [[site.rule]]"),
     ("auth_basic_user_file", "auth = \"FILE\" in [[site.rule]]"),
-    ("basic-auth-realm", "realm beside auth in [[site.rule]]"),
+    ("basic_auth_realm", "realm beside auth in [[site.rule]]"),
     ("brotli", "compress = [\"br\", \"gz\"] in [[site]] or [default]"),
     ("client_body_timeout", "body-timeout in [server]"),
     ("client_header_timeout", "header-timeout in [server]"),
@@ -65,10 +62,9 @@ pub(super) fn error_of<T: DeserializeOwned>() -> String {
     read.err().map(|error| error.message().to_owned()).unwrap_or_default()
 }
 
-/// What to write instead of a key that its table does not have. `text` is its value in the file, and `error` that of
-/// serde, which lists the keys that the table has.
-pub(super) fn unknown(key: &str, text: &str, error: &str) -> String {
-    let text = if text.len() > TEXT_MAX || text.contains('\n') { "..." } else { text };
+/// What to write instead of a key that its table does not have. `error` is that of serde, which lists the keys that the
+/// table has.
+pub(super) fn unknown(key: &str, error: &str) -> String {
     let of = |list: &[(&str, &'static str)], key: &str| {
         list.iter().find(|(name, _)| *name == key).map(|(_, new)| *new)
     };
@@ -84,10 +80,10 @@ pub(super) fn unknown(key: &str, text: &str, error: &str) -> String {
         ("[[site.rule]]", error_of::<RuleKeys>()),
     ] {
         if names(&others).any(|name| name == key) {
-            return format!("{key}: write `{key} = {text}` in {table}");
+            return format!("{key}: this belongs in {table}");
         }
     }
-    if let Some(new) = of(ELSEWHERE, key).or_else(|| of(ELSEWHERE, &key.replace('-', "_"))) {
+    if let Some(new) = of(ELSEWHERE, &key.replace('-', "_")) {
         return format!("{key}: unknown key; here it is {new}");
     }
     let likeness = |name: &&str| (strsim::jaro_winkler(key, name) * 1e6) as u64;

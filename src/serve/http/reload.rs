@@ -16,7 +16,6 @@ const PROBLEMS_TOLD_MAX: usize = 10;
 /// What a reload replaces, and what it is compared with.
 pub(super) struct Running {
     pub(super) args: HttpArgs,
-    /// The configuration that the server was started with.
     pub(super) started: Configuration,
     pub(super) settings: LiveSettings,
     pub(super) tls: Option<Tls>,
@@ -28,8 +27,6 @@ pub(super) struct Running {
 pub(super) struct Reloader(SyncSender<()>);
 
 impl Reloader {
-    /// # Errors
-    /// When the thread cannot be started.
     pub(super) fn start(running: Running) -> io::Result<Reloader> {
         // One request waits behind the one under way, and stands for all that come meanwhile.
         let (requests, received) = sync_channel(1);
@@ -76,7 +73,7 @@ impl Running {
 
     /// Reads and checks everything, without a change.
     fn load(&self) -> Result<(HttpSettings, Option<TlsUpdate>), Vec<String>> {
-        let configuration = config::read(&self.args)?;
+        let configuration = config::read(&self.args).map_err(|problem| vec![problem])?;
         let mut problems = configuration.usage();
         let fixed = self.started.differences(&configuration);
         if !fixed.is_empty() {

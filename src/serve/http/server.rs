@@ -15,7 +15,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// Where a server listens unless it is said.
 const LISTEN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8080);
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) listen: Vec<ListenOn>,

@@ -1,7 +1,7 @@
 //! From the keys of a site to what is served.
 
 use super::config::{RuleConfig, SiteConfig};
-use super::keys::{Charset, FileName, Links, MediaType, ToHttps};
+use super::keys::{Charset, FileName, MediaType, ToHttps};
 use super::values::{List, Text};
 use crate::serve::user::Served;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,6 @@ impl SiteConfig {
         self.rules.iter().filter_map(|rule| rule.keys.auth.as_ref())
     }
 
-    /// Certificate and key, if it has its own.
     pub(super) fn certificate(&self) -> Option<CertificateFiles> {
         let (certificate, key) = (self.keys.tls_cert.clone()?, self.keys.tls_key.clone()?);
         Some(CertificateFiles { certificate, key })
@@ -83,7 +82,7 @@ impl SiteConfig {
             (name.trim_start_matches('.').to_ascii_lowercase(), text(media_type))
         });
         let mut site = Site { root, ..Site::default() };
-        site.symlinks = keys.symlinks.map_or(Symlinks::Beneath, |Text(Links(links))| links);
+        site.symlinks = keys.symlinks.unwrap_or(Symlinks::Beneath);
         if let Some(List(names)) = &keys.index {
             site.index = names.iter().map(|FileName(name)| name.clone()).collect();
         }
@@ -124,7 +123,6 @@ pub(super) fn sites(all: &[SiteConfig], problems: &mut Vec<String>) -> Sites {
     sites
 }
 
-/// The certificates of sites.
 pub(super) fn certificates(all: &[SiteConfig]) -> TlsSettings {
     let of_site = |site: &SiteConfig| Some((site.keys.names.0.clone(), site.certificate()?));
     let (named, others): (Vec<_>, Vec<_>) = all.iter().partition(|site| !site.is_for_others());
@@ -149,15 +147,14 @@ impl RuleConfig {
             rule.fallback =
                 keys.fallback.as_ref().map(|file| beneath("fallback", file)).transpose()?;
             for (Text(status), file) in &keys.error_pages {
-                let key = format!("error-pages.{}", status.0);
-                rule.error_pages.insert(status.0, beneath(&key, file)?);
+                let key = format!("error-pages.{status}");
+                rule.error_pages.insert(*status, beneath(&key, file)?);
             }
         }
         Ok(rule)
     }
 }
 
-/// Files that a look at precompressed ones visits at most.
 const VISITED_MAX: usize = 100_000;
 
 /// How many precompressed files beneath `root` are older than the files beside them.

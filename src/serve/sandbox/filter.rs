@@ -12,8 +12,8 @@
 //! descriptors that the process has, and no filter sees the addresses that their arguments point at.
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -58,7 +58,6 @@ const UNREGISTER_RING_FDS: u64 = 21;
 
 const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
 
-/// The needs of a service.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
     pub(super) uring: bool,
@@ -90,7 +89,7 @@ impl Needs {
     }
 
     /// The calls that are allowed with certain arguments.
-    fn conditional(self) -> Result<Vec<Conditional>, String> {
+    fn conditional(self) -> Result<Vec<Conditional>, BackendError> {
         let own_process = u64::from(std::process::id());
         let mut calls = vec![
             // No memory may become executable.
@@ -123,26 +122,23 @@ impl Needs {
 }
 
 /// Filters all threads of this process, including later ones. `attempts` if forbidden calls will be tried.
-///
-/// # Errors
-/// The reason for a refusal.
 pub(super) fn install(needs: Needs, attempts: bool) -> Result<(), String> {
     // In debug builds an unforeseen call ends the process, so that tests notice what the list lacks.
     let unforeseen = match cfg!(debug_assertions) && !attempts {
         true => SeccompAction::Trap,
         false => SeccompAction::Errno(libc::EPERM as u32),
     };
-    for program in programs(needs, unforeseen)? {
+    for program in programs(needs, unforeseen).map_err(|error| error.to_string())? {
         seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
 /// The most severe result of all filters counts. The list comes last: it forbids further filters.
-fn programs(needs: Needs, unforeseen: SeccompAction) -> Result<Vec<BpfProgram>, String> {
+fn programs(needs: Needs, unforeseen: SeccompAction) -> Result<Vec<BpfProgram>, BackendError> {
     let no_clone3 = one_call("clone3", Vec::new(), libc::ENOSYS)?;
     let process = bits_clear(0, libc::CLONE_THREAD as u64)?;
-    let no_process = one_call("clone", vec![rule(vec![process])?], libc::EPERM)?;
+    let no_process = one_call("clone", vec![SeccompRule::new(vec![process])?], libc::EPERM)?;
     let mut programs = vec![no_clone3, no_process];
     if !needs.paths {
         // The C library tries to read /proc/sys/vm/overcommit_memory before it returns memory (glibc,
@@ -154,17 +150,21 @@ fn programs(needs: Needs, unforeseen: SeccompAction) -> Result<Vec<BpfProgram>, 
 }
 
 /// Answers one call with an errno and leaves all others to other filters.
-fn one_call(name: &str, rules: Vec<SeccompRule>, errno: libc::c_int) -> Result<BpfProgram, String> {
+fn one_call(
+    name: &str,
+    rules: Vec<SeccompRule>,
+    errno: libc::c_int,
+) -> Result<BpfProgram, BackendError> {
     let rules = BTreeMap::from_iter(number_of(name).map(|number| (number, rules)));
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32))
 }
 
 /// Allows the needed calls and refuses all others.
-fn list(needs: Needs, unforeseen: SeccompAction) -> Result<BpfProgram, String> {
+fn list(needs: Needs, unforeseen: SeccompAction) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for (name, conditions) in needs.conditional()? {
         if let Some(number) = number_of(name) {
-            rules.entry(number).or_default().push(rule(conditions)?);
+            rules.entry(number).or_default().push(SeccompRule::new(conditions)?);
         }
     }
     let unconditional = needs.calls();
@@ -176,32 +176,18 @@ fn compile(
     rules: BTreeMap<i64, Vec<SeccompRule>>,
     otherwise: SeccompAction,
     on_match: SeccompAction,
-) -> Result<BpfProgram, String> {
-    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|e| e.to_string())?;
-    let filter = SeccompFilter::new(rules, otherwise, on_match, architecture);
-    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+) -> Result<BpfProgram, BackendError> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
+    SeccompFilter::new(rules, otherwise, on_match, architecture)?.try_into()
 }
 
-fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, String> {
-    SeccompRule::new(conditions).map_err(|error| error.to_string())
-}
-
-fn equals(argument: u8, value: u64) -> Result<SeccompCondition, String> {
+fn equals(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     let width = if argument == 2 { SeccompCmpArgLen::Qword } else { SeccompCmpArgLen::Dword };
-    condition(argument, width, SeccompCmpOp::Eq, value)
+    SeccompCondition::new(argument, width, SeccompCmpOp::Eq, value)
 }
 
-fn bits_clear(argument: u8, bits: u64) -> Result<SeccompCondition, String> {
-    condition(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
-}
-
-fn condition(
-    argument: u8,
-    width: SeccompCmpArgLen,
-    operator: SeccompCmpOp,
-    value: u64,
-) -> Result<SeccompCondition, String> {
-    SeccompCondition::new(argument, width, operator, value).map_err(|error| error.to_string())
+fn bits_clear(argument: u8, bits: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
 }
 
 /// `None` for a call that this architecture does not have, such as epoll_wait on AArch64.

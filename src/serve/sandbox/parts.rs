@@ -4,7 +4,6 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
@@ -52,7 +51,6 @@ impl FromStr for Selection {
     }
 }
 
-/// The outcome for a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Outcome {
     pub(super) on: bool,
@@ -93,19 +91,3 @@ impl fmt::Display for Report {
 /// Why a part is off although the kernel supports it.
 pub(super) const NOT_ASKED: &str = "not requested";
 pub(super) const NO_RING: &str = "epoll has no ring";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_parse_and_errors_list_them() {
-        assert_eq!("off".parse(), Ok(Selection(Vec::new())));
-        let two = Selection(vec![Part::Ring, Part::NoNewPrivs]);
-        assert_eq!("ring, no_new_privs".parse(), Ok(two));
-        for wrong in ["", "on", "ring,off", "ring,,seccomp", "RING"] {
-            let error = wrong.parse::<Selection>().expect_err(wrong);
-            assert!(error.contains("expected off, or some of ring, seccomp"), "{error}");
-        }
-    }
-}

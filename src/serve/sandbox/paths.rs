@@ -35,9 +35,6 @@ impl Paths {
 }
 
 /// Restricts this thread, and those that it starts from now on, and returns the rules in force.
-///
-/// # Errors
-/// When Landlock is not available.
 pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let write = make_bitflags!(AccessFs::{WriteFile});

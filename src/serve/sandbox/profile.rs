@@ -44,9 +44,6 @@ pub(crate) enum Format {
 }
 
 /// The filter that all servers of `twinring serve` need on this architecture, and no more.
-///
-/// # Errors
-/// On an architecture that has no name here.
 pub(crate) fn profile(format: Format) -> Result<String, String> {
     match format {
         Format::Oci => oci().map(|profile| format!("{profile:#}\n")),

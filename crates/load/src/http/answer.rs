@@ -35,7 +35,6 @@ enum State {
     UntilClose,
 }
 
-/// Parses the answers of one connection.
 #[derive(Debug, Default)]
 pub(super) struct AnswerParser {
     state: State,
@@ -53,9 +52,7 @@ impl AnswerParser {
 
     /// Parses bytes that arrived at `now_ns`, up to the end of the answer, and passes on the
     /// content. An answer `to_head` has none. Returns how many bytes it consumed, and the answer if it is complete.
-    ///
-    /// # Errors
-    /// When the bytes are not an answer. The following answers cannot be separated then.
+    /// After an error the following answers cannot be separated.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
@@ -122,7 +119,6 @@ impl AnswerParser {
         std::mem::take(self).answer
     }
 
-    /// Parses a head or a part of one.
     fn take_head(&mut self, bytes: &[u8], now_ns: u64, to_head: bool) -> Result<usize, Malformed> {
         let before = self.partial_head.len();
         if before == 0 {

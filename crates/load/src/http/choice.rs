@@ -1,6 +1,5 @@
 //! Which of several URLs a request is for: by weight, and the same in every run with the same seed.
 
-/// A weighted choice among URLs.
 #[derive(Debug)]
 pub(super) struct Choice {
     /// Cumulative sums of the weights.

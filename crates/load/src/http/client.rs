@@ -11,13 +11,9 @@ use super::tls::TlsClient;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::requests::{self, Lost, Protocol, Tally, Worker};
 use crate::settings::Common;
-use std::cell::RefCell;
 use std::io;
-use std::ops::Range;
 use twinring::TcpStream;
-use twinring_wire::http as wire;
 
-/// State shared by all threads.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) expectation: Expectation,
@@ -28,19 +24,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// # Errors
-    /// The setting that cannot be used.
     pub(super) fn new(settings: Settings) -> Result<Shared, String> {
-        let tls = match settings.targets.first().filter(|target| target.is_tls()) {
-            Some(target) => Some(TlsClient::new(&settings.tls, target.host(), settings.http2)?),
+        let tls = match settings.targets.first().filter(|target| target.tls) {
+            Some(target) => Some(TlsClient::new(&settings.tls, &target.host, settings.http2)?),
             None => None,
         };
-        let expectation = Expectation::new(
-            settings.statuses.clone(),
-            settings.length,
-            &settings.body,
-            settings.targets.len(),
-        );
+        let expectation = Expectation::new(&settings);
         let weights = settings.targets.iter().map(|target| target.weight);
         let choice = Choice::new(weights, settings.seed);
         let http2_requests = settings.http2_requests()?;
@@ -52,15 +41,8 @@ impl Shared {
     }
 }
 
-/// State of a thread.
-pub(super) struct Local {
-    pub(super) outbox: Outbox,
-    pub(super) special: RefCell<Special>,
-}
-
 impl requests::Shared for Shared {
-    type Local = Local;
-    type Special = Special;
+    type Local = Outbox;
 
     fn common(&self) -> &Common {
         &self.settings.common
@@ -78,12 +60,8 @@ impl requests::Shared for Shared {
         !self.settings.keepalive
     }
 
-    fn local(&self) -> Local {
-        Local { outbox: Outbox::new(&self.settings), special: RefCell::default() }
-    }
-
-    fn special(local: &Local) -> Special {
-        local.special.take()
+    fn local(&self) -> Outbox {
+        Outbox::new(&self.settings)
     }
 
     fn prepare(&self) -> Result<(), Lost> {
@@ -91,49 +69,9 @@ impl requests::Shared for Shared {
     }
 
     /// By weight. Bytes of HTTP/2 count when they are sent.
-    fn pick(&self, local: &Local, connection: u64, sequence: u64) -> (u32, u64) {
+    fn pick(&self, outbox: &Outbox, connection: u64, sequence: u64) -> (u32, u64) {
         let target = self.choice.pick(connection, sequence);
-        (target, local.outbox.request_bytes(target) as u64)
-    }
-}
-
-/// What was agreed on with the server.
-#[derive(Default)]
-pub(super) struct Special {
-    handshakes: u64,
-    resumed: u64,
-    /// Protocol and cipher suite of the first handshake.
-    agreed: Option<[String; 2]>,
-    /// The fewest streams that the server allowed on a connection.
-    streams_max: Option<u64>,
-}
-
-impl Special {
-    pub(super) fn merge(&mut self, other: Special) {
-        self.handshakes += other.handshakes;
-        self.resumed += other.resumed;
-        self.agreed = self.agreed.take().or(other.agreed);
-        self.note_streams_max(other.streams_max);
-    }
-
-    /// The server allows this many streams on a connection.
-    pub(super) fn note_streams_max(&mut self, limit: Option<u64>) {
-        self.streams_max = [self.streams_max, limit].into_iter().flatten().min();
-    }
-
-    /// The settings as a result shows them.
-    pub(super) fn report(self, settings: &Settings) -> wire::Settings {
-        let [protocol, cipher_suite] = self.agreed.map_or([None, None], |both| both.map(Some));
-        let tls = settings.is_tls().then(|| wire::Tls {
-            ca: settings.tls.ca.as_ref().map(|file| file.display().to_string()),
-            insecure: settings.tls.insecure,
-            full_handshake: settings.tls.full_handshake,
-            protocol,
-            cipher_suite,
-            handshakes: self.handshakes,
-            resumed: self.resumed,
-        });
-        wire::Settings { tls, streams_max: self.streams_max, ..settings.report() }
+        (target, outbox.request_bytes(target) as u64)
     }
 }
 
@@ -157,10 +95,10 @@ where
     let mut link = Link::new(stream, session);
     link.handshake().await.map_err(refused)?;
     if let Some(tls) = link.tls() {
-        let mut special = worker.local.special.borrow_mut();
-        special.handshakes += 1;
-        special.resumed += u64::from(tls.is_resumed());
-        special.agreed.get_or_insert_with(|| tls.agreed());
+        let mut recorder = worker.recorder.borrow_mut();
+        recorder.handshakes += 1;
+        recorder.resumed += u64::from(tls.is_resumed());
+        recorder.agreed.get_or_insert_with(|| tls.agreed());
     }
     Ok(link)
 }
@@ -172,18 +110,17 @@ pub(super) fn answered<P: Protocol<Shared = Shared>>(
     answer: &Answer,
     crc: u32,
     now_ns: u64,
-    window: &Range<u64>,
     recorder: &mut Recorder,
 ) {
-    recorder.came(answer.status, answer.bytes, answer.content_bytes, now_ns, window);
+    recorder.came(answer.status, answer.bytes, answer.content_bytes, now_ns);
     match tally.worker.shared.expectation.check(request.target, answer, crc) {
         Ok(()) => {
-            if tally.answered(request, 1, now_ns, window, recorder) {
+            if tally.answered(request, 1, now_ns, recorder) {
                 recorder.first_byte(request, answer.first_byte_ns);
             }
         }
         Err((kind, what)) => {
-            tally.failed(request, 1, now_ns, window, recorder);
+            tally.failed(request, 1, now_ns, recorder);
             tally.served();
             trouble(tally, request, kind, &what, recorder);
         }

@@ -1,6 +1,7 @@
 //! The requirements of answers.
 
 use super::answer::Answer;
+use super::settings::Settings;
 use crate::recorder::Trouble;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -93,31 +94,23 @@ pub(super) struct Expectation {
 }
 
 impl Expectation {
-    pub(super) fn new(
-        statuses: Statuses,
-        length: ExpectedLength,
-        body: &ExpectedBody,
-        urls: usize,
-    ) -> Expectation {
-        let known = match body {
+    pub(super) fn new(settings: &Settings) -> Expectation {
+        let known = match &settings.body {
             ExpectedBody::Bytes(bytes) => {
                 Some(Content { bytes: bytes.len() as u64, crc: crc32fast::hash(bytes) })
             }
             _ => None,
         };
-        let lock = || known.map_or_else(OnceLock::new, OnceLock::from);
+        let lock = |_| known.map_or_else(OnceLock::new, OnceLock::from);
         Expectation {
-            statuses,
-            length,
-            verify_body: *body != ExpectedBody::Any,
-            content: (0..urls).map(|_| lock()).collect(),
+            statuses: settings.statuses.clone(),
+            length: settings.length,
+            verify_body: settings.body != ExpectedBody::Any,
+            content: settings.targets.iter().map(lock).collect(),
         }
     }
 
     /// Whether an answer of URL number `target`, with this CRC, is as expected.
-    ///
-    /// # Errors
-    /// What is wrong, and in words.
     pub(super) fn check(
         &self,
         target: u32,

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 /// Longest head, the status line included.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Most fields in a head.
 const FIELDS_MAX: usize = 128;
 
 /// Bytes that are not an answer, as a message.
@@ -32,7 +31,6 @@ pub(super) struct Head {
     pub(super) framing: Framing,
     /// Another answer may follow on the connection.
     pub(super) keep_alive: bool,
-    /// Length of the head itself.
     pub(super) bytes: usize,
 }
 
@@ -44,78 +42,59 @@ impl Head {
 }
 
 /// Parses the head at the beginning of `bytes`; `None` if it is incomplete. An answer `to_head` has no content.
-///
-/// # Errors
-/// When it is not a head of HTTP/1.x, or contradicts itself about its content.
 pub(super) fn parse(bytes: &[u8], to_head: bool) -> Result<Option<Head>, Malformed> {
     let mut fields = [MaybeUninit::uninit(); FIELDS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
     match config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields) {
-        Ok(httparse::Status::Complete(length)) => {
-            Said::of(&response)?.head(length, to_head).map(Some)
-        }
+        Ok(httparse::Status::Complete(length)) => of_response(&response, length, to_head).map(Some),
         Ok(httparse::Status::Partial) => Ok(None),
         Err(error) => malformed(format!("not a head of HTTP/1.x: {error}")),
     }
 }
 
-/// The framing fields of a head.
-#[derive(Default)]
-struct Said {
-    status: u16,
-    is_1_0: bool,
-    length: Option<u64>,
-    /// The last transfer coding is `chunked`; `None` without Transfer-Encoding.
-    chunked: Option<bool>,
-    close: bool,
-    keep_alive: bool,
-}
-
-impl Said {
-    fn of(response: &httparse::Response<'_, '_>) -> Result<Said, Malformed> {
-        let (status, is_1_0) = (response.code.unwrap_or(0), response.version == Some(0));
-        let mut said = Said { status, is_1_0, ..Said::default() };
-        for field in response.headers.iter() {
-            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-            if is("content-length") {
-                let length = number(field.value)?;
-                if said.length.is_some_and(|other| other != length) {
-                    return malformed("two different Content-Length");
-                }
-                said.length = Some(length);
-            } else if is("transfer-encoding") {
-                said.chunked = tokens(field.value).last().map(|last| last == b"chunked");
-            } else if is("connection") {
-                said.close |= tokens(field.value).any(|token| token == b"close");
-                said.keep_alive |= tokens(field.value).any(|token| token == b"keep-alive");
+fn of_response(
+    response: &httparse::Response<'_, '_>,
+    bytes: usize,
+    to_head: bool,
+) -> Result<Head, Malformed> {
+    let (status, is_1_0) = (response.code.unwrap_or(0), response.version == Some(0));
+    let (mut length, mut close, mut keep_alive) = (None, false, false);
+    // The last transfer coding is `chunked`; `None` without Transfer-Encoding.
+    let mut chunked = None;
+    for field in response.headers.iter() {
+        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+        if is("content-length") {
+            let stated = number(field.value)?;
+            if length.is_some_and(|other| other != stated) {
+                return malformed("two different Content-Length");
             }
+            length = Some(stated);
+        } else if is("transfer-encoding") {
+            chunked = tokens(field.value).last().map(|last| last == b"chunked");
+        } else if is("connection") {
+            close |= tokens(field.value).any(|token| token == b"close");
+            keep_alive |= tokens(field.value).any(|token| token == b"keep-alive");
         }
-        Ok(said)
     }
-
-    fn head(&self, bytes: usize, to_head: bool) -> Result<Head, Malformed> {
-        let Said { status, .. } = *self;
-        match status {
-            101 => return malformed("101 Switching Protocols, which was not requested"),
-            100..=999 => {}
-            _ => return malformed(format!("status {status:03}")),
-        }
-        if self.chunked.is_some() && (self.length.is_some() || self.is_1_0) {
-            // Recipients that read one field and those that read the other would see different
-            // answers.
-            let beside = if self.is_1_0 { "in HTTP/1.0" } else { "beside Content-Length" };
-            return malformed(format!("Transfer-Encoding {beside}"));
-        }
-        let framing = match (self.chunked, self.length) {
-            _ if to_head || status < 200 || status == 204 || status == 304 => Framing::Length(0),
-            (Some(true), _) => Framing::Chunked,
-            (Some(false), _) | (None, None) => Framing::UntilClose,
-            (None, Some(length)) => Framing::Length(length),
-        };
-        let stays = !self.close && (!self.is_1_0 || self.keep_alive);
-        Ok(Head { status, framing, keep_alive: stays && framing != Framing::UntilClose, bytes })
+    match status {
+        101 => return malformed("101 Switching Protocols, which was not requested"),
+        100..=999 => {}
+        _ => return malformed(format!("status {status:03}")),
     }
+    if chunked.is_some() && (length.is_some() || is_1_0) {
+        // Recipients that read one field and those that read the other would see different answers.
+        let beside = if is_1_0 { "in HTTP/1.0" } else { "beside Content-Length" };
+        return malformed(format!("Transfer-Encoding {beside}"));
+    }
+    let framing = match (chunked, length) {
+        _ if to_head || status < 200 || status == 204 || status == 304 => Framing::Length(0),
+        (Some(true), _) => Framing::Chunked,
+        (Some(false), _) | (None, None) => Framing::UntilClose,
+        (None, Some(length)) => Framing::Length(length),
+    };
+    let stays = !close && (!is_1_0 || keep_alive);
+    Ok(Head { status, framing, keep_alive: stays && framing != Framing::UntilClose, bytes })
 }
 
 /// The members of a list, without case.

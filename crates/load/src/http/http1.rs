@@ -10,7 +10,6 @@ use super::link::Link;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -20,7 +19,6 @@ use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 /// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The result of receiving.
 enum Received {
     /// All available data; when the last answer arrived, if one did.
     Everything(Option<u64>),
@@ -28,7 +26,6 @@ enum Received {
     End,
 }
 
-/// See the module.
 pub(super) struct Http1 {
     /// Requests in flight, at most.
     pipeline: usize,
@@ -97,23 +94,23 @@ impl Protocol for Http1 {
         tally: &mut Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
+        end_ns: u64,
     ) -> Result<Option<Ending>, Lost> {
-        let answered_ns = match self.receive(tally, link, cx, window)? {
+        let answered_ns = match self.receive(tally, link, cx)? {
             Received::Everything(answered_ns) => answered_ns,
-            Received::End => return self.ended(tally, link, window).map(Some),
+            Received::End => return self.ended(tally, link).map(Some),
         };
         let in_flight = self.unanswered.len();
         let may_begin = !self.closing && tally.may_begin() && in_flight < self.pipeline;
         if may_begin || in_flight == 0 {
             let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
-            if now_ns >= window.end {
+            if now_ns >= end_ns {
                 if in_flight == 0 {
                     return Ok(Some(Ending::Finished));
                 }
             } else if may_begin {
                 let room = (self.pipeline - in_flight) as u64;
-                tally.begin(room, now_ns, window, |request| self.unanswered.push_back(request));
+                tally.begin(room, now_ns, |request| self.unanswered.push_back(request));
             } else {
                 return Ok(self.await_close(tally, link, cx));
             }
@@ -134,7 +131,6 @@ impl Http1 {
         tally: &mut Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
     ) -> Result<Received, Lost> {
         let mut answered_ns = None;
         loop {
@@ -150,7 +146,7 @@ impl Http1 {
             }
             let now_ns = monotonic_ns();
             link.take(&chunk, |bytes| {
-                if self.take(tally, bytes, now_ns, window)? {
+                if self.take(tally, bytes, now_ns)? {
                     answered_ns = Some(now_ns);
                 }
                 Ok::<(), Lost>(())
@@ -162,13 +158,7 @@ impl Http1 {
     }
 
     /// Processes received bytes. True if they completed an answer.
-    fn take(
-        &mut self,
-        tally: &mut Tally<Http1>,
-        bytes: &[u8],
-        now_ns: u64,
-        window: &Range<u64>,
-    ) -> Result<bool, Lost> {
+    fn take(&mut self, tally: &mut Tally<Http1>, bytes: &[u8], now_ns: u64) -> Result<bool, Lost> {
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
         let verify = worker.shared.expectation.verify_body;
@@ -189,20 +179,18 @@ impl Http1 {
             rest = &rest[taken..];
             if let Some(answer) = answer {
                 answered = true;
-                self.answered(tally, &answer, now_ns, window, &mut recorder);
+                self.answered(tally, &answer, now_ns, &mut recorder);
             }
         }
         worker.show_progress(&recorder);
         Ok(answered)
     }
 
-    /// Counts the answer to the oldest request.
     fn answered(
         &mut self,
         tally: &mut Tally<Http1>,
         answer: &Answer,
         now_ns: u64,
-        window: &Range<u64>,
         recorder: &mut Recorder,
     ) {
         let Some(request) = self.unanswered.pop_front() else { return };
@@ -211,23 +199,18 @@ impl Http1 {
             true => std::mem::take(&mut self.crc).finalize(),
             false => 0,
         };
-        client::answered(tally, &request, answer, crc, now_ns, window, recorder);
+        client::answered(tally, &request, answer, crc, now_ns, recorder);
         self.closing |= !answer.keep_alive || !self.keepalive;
     }
 
     /// The server has closed: right if all was answered, and for some answers their end.
-    fn ended(
-        &mut self,
-        tally: &mut Tally<Http1>,
-        link: &Link,
-        window: &Range<u64>,
-    ) -> Result<Ending, Lost> {
+    fn ended(&mut self, tally: &mut Tally<Http1>, link: &Link) -> Result<Ending, Lost> {
         let worker = Rc::clone(&tally.worker);
         if link.end_is_meant()
             && let Some(answer) = self.parser.finish()
         {
             let mut recorder = worker.recorder.borrow_mut();
-            self.answered(tally, &answer, monotonic_ns(), window, &mut recorder);
+            self.answered(tally, &answer, monotonic_ns(), &mut recorder);
         }
         let place = if self.parser.is_inside() { "inside an answer" } else { "before an answer" };
         match self.unanswered.len() {
@@ -265,7 +248,7 @@ impl Http1 {
     ) -> Result<(), Lost> {
         while self.handed < self.unanswered.len() {
             let waiting = self.unanswered.range(self.handed..).map(|request| request.target);
-            let (bytes, count) = tally.worker.local.outbox.batch(waiting);
+            let (bytes, count) = tally.worker.local.batch(waiting);
             match link.poll_send(cx, &mut Some(bytes)) {
                 Poll::Ready(sent) => sent?,
                 Poll::Pending => return Ok(()),

@@ -28,7 +28,6 @@ use h2::{Reason, client};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -45,14 +44,12 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The payload of a received frame; the smallest maximum that HTTP/2 allows, and what browsers use.
 const FRAME_BYTES_MAX: u32 = 16_384;
 
-/// An open connection.
 pub(super) struct Http2Link {
     send: SendRequest<Bytes>,
     h2: client::Connection<Compat<Rc<Wire>>, Bytes>,
     wire: Rc<Wire>,
 }
 
-/// See the module.
 pub(super) struct Http2 {
     /// Streams in use, at most.
     pipeline: usize,
@@ -131,7 +128,8 @@ impl Protocol for Http2 {
         .await?;
         // The largest number stands for no limit.
         let limit = Some(send.current_max_send_streams()).filter(|limit| *limit < usize::MAX);
-        worker.local.special.borrow_mut().note_streams_max(limit.map(|limit| limit as u64));
+        let limits = [worker.recorder.borrow().streams_max, limit.map(|limit| limit as u64)];
+        worker.recorder.borrow_mut().streams_max = limits.into_iter().flatten().min();
         Ok(Http2Link { send, h2, wire })
     }
 
@@ -160,7 +158,7 @@ impl Protocol for Http2 {
         tally: &mut Tally<Http2>,
         link: &mut Http2Link,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
+        end_ns: u64,
     ) -> Result<Option<Ending>, Lost> {
         // The last poll of the connection in each round registers the task. h2 wakes it whenever a
         // stream has something to send, which is the case right behind the first one; with the task's
@@ -169,17 +167,17 @@ impl Protocol for Http2 {
         loop {
             let ended = Pin::new(&mut link.h2).poll(&mut unheard);
             let now_ns = monotonic_ns();
-            self.advance(tally, now_ns, window);
+            self.advance(tally, now_ns);
             if let Poll::Ready(ended) = ended {
                 return self.ended(ended).map(Some);
             }
-            if now_ns < window.end {
-                self.begin(tally, link, cx, now_ns, window)?;
+            if now_ns < end_ns {
+                self.begin(tally, link, cx, now_ns)?;
             } else if self.streams.is_empty() {
                 return Ok(Some(Ending::Finished));
             }
             if let Poll::Ready(ended) = Pin::new(&mut link.h2).poll(cx) {
-                self.advance(tally, monotonic_ns(), window);
+                self.advance(tally, monotonic_ns());
                 return self.ended(ended).map(Some);
             }
             if self.closing && self.streams.is_empty() {
@@ -212,15 +210,14 @@ impl Protocol for Http2 {
 }
 
 impl Http2 {
-    /// Takes the answers of all streams that were woken.
-    fn advance(&mut self, tally: &mut Tally<Http2>, now_ns: u64, window: &Range<u64>) {
+    fn advance(&mut self, tally: &mut Tally<Http2>, now_ns: u64) {
         if self.wakes.is_empty() {
             return;
         }
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
         while let Some(number) = self.wakes.pop() {
-            self.advance_one(number, tally, now_ns, window, &mut recorder);
+            self.advance_one(number, tally, now_ns, &mut recorder);
         }
         worker.show_progress(&recorder);
     }
@@ -230,7 +227,6 @@ impl Http2 {
         number: usize,
         tally: &mut Tally<Http2>,
         now_ns: u64,
-        window: &Range<u64>,
         recorder: &mut Recorder,
     ) {
         let Some(stream) = self.streams.get_mut(number) else { return };
@@ -241,40 +237,30 @@ impl Http2 {
             Ok(()) => {
                 let stream = self.streams.remove(number);
                 let (answer, crc) = (stream.answer, stream.crc.finalize());
-                return common::answered(
-                    tally,
-                    &stream.request,
-                    &answer,
-                    crc,
-                    now_ns,
-                    window,
-                    recorder,
-                );
+                return common::answered(tally, &stream.request, &answer, crc, now_ns, recorder);
             }
             Err(error) => error,
         };
         if error.is_reset() {
             let request = self.streams.remove(number).request;
-            tally.failed(&request, 1, now_ns, window, recorder);
+            tally.failed(&request, 1, now_ns, recorder);
             let (kind, what) = reset(&error);
             common::trouble(tally, &request, kind, &what, recorder);
         } else if error.is_go_away() && error.is_remote() {
             // The server did not process it; streams with smaller numbers may still be answered.
             let request = self.streams.remove(number).request;
-            tally.failed(&request, 1, now_ns, window, recorder);
+            tally.failed(&request, 1, now_ns, recorder);
             self.refused_by.get_or_insert_with(|| error.to_string());
         }
         // All others are those of the connection, which ends with them.
     }
 
-    /// Begins the requests that are due, as streams.
     fn begin(
         &mut self,
         tally: &mut Tally<Http2>,
         link: &mut Http2Link,
         cx: &mut Context<'_>,
         now_ns: u64,
-        window: &Range<u64>,
     ) -> Result<(), Lost> {
         if self.closing {
             return Ok(());
@@ -290,7 +276,7 @@ impl Http2 {
         }
         let most = self.pipeline.min(link.send.current_max_send_streams());
         let room = most.saturating_sub(self.streams.len()) as u64;
-        tally.begin(room, now_ns, window, |request| self.begun.push_back(request));
+        tally.begin(room, now_ns, |request| self.begun.push_back(request));
         while let Some(request) = self.begun.pop_front() {
             let shared = &tally.worker.shared;
             let (head, body) =
@@ -308,7 +294,7 @@ impl Http2 {
             self.wakes.push(number);
         }
         // Registers the wakers of the new streams.
-        self.advance(tally, now_ns, window);
+        self.advance(tally, now_ns);
         Ok(())
     }
 
@@ -330,7 +316,6 @@ impl Http2 {
     }
 }
 
-/// Why a single stream was reset.
 fn reset(error: &h2::Error) -> (Trouble, String) {
     let kind = match error.reason() {
         _ if !error.is_remote() => Trouble::Malformed,
@@ -340,7 +325,6 @@ fn reset(error: &h2::Error) -> (Trouble, String) {
     (kind, error.to_string())
 }
 
-/// Why a connection broke.
 fn lost(error: h2::Error) -> Lost {
     let kind = match (error.is_go_away(), error.is_remote()) {
         (true, true) => Trouble::GoAway,

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use twinring::{RecvBuf, SendBuf, TcpStream, yield_now};
 
-/// A stream, with its TLS state.
 pub(super) struct Link {
     stream: TcpStream,
     tls: Option<Box<TlsSession>>,
@@ -26,10 +25,6 @@ impl Link {
         self.tls.as_deref()
     }
 
-    /// Performs the TLS handshake, if TLS is used.
-    ///
-    /// # Errors
-    /// Those of the connection, or of TLS.
     pub(super) async fn handshake(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         loop {
@@ -71,9 +66,6 @@ impl Link {
     }
 
     /// Passes on the plain text of received bytes.
-    ///
-    /// # Errors
-    /// Those of TLS, or of `plain`.
     pub(super) fn take<E: From<io::Error>>(
         &mut self,
         bytes: &[u8],

@@ -33,7 +33,7 @@ pub use http::Method;
 /// Header fields of a request.
 pub use http::{HeaderName, HeaderValue};
 
-use self::client::{Shared, Special};
+use self::client::Shared;
 use self::http1::Http1;
 use self::http2::Http2;
 use crate::observer::Observer;
@@ -48,7 +48,6 @@ use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::http as wire;
 use twinring_wire::http::{Bytes, Errors, Histograms, Url};
 
-/// URLs that a result lists.
 const URLS_REPORTED_MAX: usize = 100;
 
 /// A load that is ready to run.
@@ -81,27 +80,18 @@ impl Load {
     {
         let shared = Arc::new(Shared::new(self.settings).map_err(LoadError::Setup)?);
         let (settings, stopper) = (&shared.settings, &self.stopper);
-        let (outcomes, ran) =
+        let (shares, ran) =
             run(self.runtime, stopper, &settings.common, observer, |index, control| {
                 run_thread::<P>(index, control, Arc::clone(&shared))
             })?;
         let target = settings.targets.first().map_or_else(String::new, Target::origin);
-        let mut special = Special::default();
-        let (shares, specials): (Vec<Share>, Vec<Special>) = outcomes.into_iter().unzip();
-        specials.into_iter().for_each(|other| special.merge(other));
         let shown = format!("{target} at {}", settings.common.shown_addresses());
         let all = Share::sum(shares, &ran, &shown)?;
-        Ok(report(settings, &all, special, &ran, target))
+        Ok(report(settings, &all, &ran, target))
     }
 }
 
-fn report(
-    settings: &Settings,
-    all: &Share,
-    special: Special,
-    ran: &Ran,
-    target: String,
-) -> HttpResult {
+fn report(settings: &Settings, all: &Share, ran: &Ran, target: String) -> HttpResult {
     let (counts, open) = (&all.recorder, settings.common.is_open());
     let latency_from = match (open, settings.keepalive) {
         (true, _) => "intended",
@@ -112,7 +102,7 @@ fn report(
     requests.connections.idle_established = None;
     HttpResult {
         head: head(wire::SCHEMA, target, ran),
-        settings: special.report(settings),
+        settings: settings.report(counts),
         all: requests,
         bytes: Bytes {
             sent: counts.sent_bytes,

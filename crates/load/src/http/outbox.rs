@@ -19,7 +19,6 @@ impl Outbox {
         Outbox(settings.targets.iter().filter(|_| !settings.http2).map(bytes).collect())
     }
 
-    /// Length of the request for a URL.
     pub(super) fn request_bytes(&self, target: u32) -> usize {
         self.0.get(target as usize).map_or(0, |request| request.len())
     }

@@ -3,6 +3,7 @@
 use super::expect::{ExpectedBody, ExpectedLength, Statuses};
 use super::target::Target;
 use super::tls::TlsSettings;
+use crate::recorder::Recorder;
 use crate::settings::{CONNECTIONS_MAX, Common, between};
 use bytes::Bytes;
 use http::Method;
@@ -10,7 +11,6 @@ use twinring::config::UringOptions;
 use twinring_wire::http as wire;
 use twinring_wire::http::Length;
 
-/// Most URLs.
 const URLS_MAX: usize = 1 << 20;
 /// Most requests in flight on a connection.
 const PIPELINE_MAX: u32 = 1 << 16;
@@ -113,9 +113,6 @@ impl Settings {
     }
 
     /// The requests of HTTP/2 by URL, without their body; none for HTTP/1.1.
-    ///
-    /// # Errors
-    /// The error, for a user.
     pub(super) fn http2_requests(&self) -> Result<Vec<http::Request<()>>, String> {
         let targets = self.targets.iter().filter(|_| self.http2);
         targets.map(Target::http2).collect()
@@ -157,7 +154,7 @@ impl Settings {
     }
 
     pub(super) fn is_tls(&self) -> bool {
-        self.targets.first().is_some_and(Target::is_tls)
+        self.targets.first().is_some_and(|target| target.tls)
     }
 
     /// Receive buffers that suit the bytes that a connection receives at once, unless configured.
@@ -169,7 +166,6 @@ impl Settings {
             (_, ExpectedBody::Bytes(bytes)) => Some(bytes.len() as u64),
             _ => None,
         };
-        /// Space for a head.
         const HEAD_BYTES: u64 = 512;
         let (bytes, most) = match expected.map(|b| (b + HEAD_BYTES) * u64::from(self.pipeline)) {
             Some(..=2048) => (2048, 1024),
@@ -180,7 +176,18 @@ impl Settings {
         self.common.workers.uring_with_buffers(bytes, count)
     }
 
-    pub(super) fn report(&self) -> wire::Settings {
+    pub(super) fn report(&self, counts: &Recorder) -> wire::Settings {
+        let [protocol, cipher_suite] =
+            counts.agreed.clone().map_or([None, None], |it| it.map(Some));
+        let tls = self.is_tls().then(|| wire::Tls {
+            ca: self.tls.ca.as_ref().map(|file| file.display().to_string()),
+            insecure: self.tls.insecure,
+            full_handshake: self.tls.full_handshake,
+            protocol,
+            cipher_suite,
+            handshakes: counts.handshakes,
+            resumed: counts.resumed,
+        });
         let common = &self.common;
         let mut methods: Vec<&str> =
             self.targets.iter().map(|target| target.request.method.as_str()).collect();
@@ -194,7 +201,7 @@ impl Settings {
             body_bytes: bodies.max().unwrap_or(0),
             connections: common.connections,
             http: if self.http2 { "2" } else { "1.1" }.to_owned(),
-            streams_max: None,
+            streams_max: counts.streams_max,
             pipeline: self.pipeline.into(),
             keepalive: self.keepalive,
             threads: common.workers.threads as u64,
@@ -215,7 +222,7 @@ impl Settings {
                 ExpectedBody::First => Some("first".to_owned()),
                 ExpectedBody::Bytes(_) => Some("file".to_owned()),
             },
-            tls: None,
+            tls,
             warmup_s: common.warmup.as_secs_f64(),
             duration_s: common.duration.as_secs_f64(),
         }

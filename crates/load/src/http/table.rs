@@ -1,14 +1,12 @@
 //! The result of a run as a table for people.
 
-use crate::report::table::{self, Times, count, grouped, row};
+use crate::report::table::{self, count, grouped, row};
 use std::fmt;
 use twinring_wire::http::Length;
 use twinring_wire::{Fields, HttpResult};
 
-/// Statuses that are shown, at most.
 const STATUSES_MAX: usize = 12;
 
-/// The result of a run as a table for people.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a>(pub(crate) &'a HttpResult);
 
@@ -32,7 +30,6 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// The parts of the table.
 impl Table<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.0.settings;
@@ -77,10 +74,10 @@ impl Table<'_> {
         let answered = all.requests.answered;
         let from = table::latency_title(&all.latency_from);
         let opened = all.connections.established + all.connections.reconnects;
-        let mut rows = vec![Times::new(from, &all.latency_us, answered)];
-        rows.extend(all.raw_latency_us.iter().map(|raw| Times::new("uncorrected", raw, answered)));
-        rows.push(Times::new("first byte", &self.0.ttfb_us, answered));
-        rows.push(Times::new("connecting", &all.connect_us, opened));
+        let mut rows = vec![(from, all.latency_us, answered)];
+        rows.extend(all.raw_latency_us.map(|raw| ("uncorrected", raw, answered)));
+        rows.push(("first byte", self.0.ttfb_us, answered));
+        rows.push(("connecting", all.connect_us, opened));
         table::times(f, "latency", &rows, all.schedule_lag_us)
     }
 

@@ -16,9 +16,9 @@ pub struct Target {
     pub weight: u32,
     /// Method, header fields and content.
     pub request: Request,
-    tls: bool,
+    pub(super) tls: bool,
     /// A name or an address, without brackets.
-    host: String,
+    pub(super) host: String,
     /// The zone of an IPv6 address, which is of this machine and not sent (RFC 6874).
     zone: Option<String>,
     port: u16,
@@ -72,22 +72,11 @@ impl Target {
         Target { request, ..self }
     }
 
-    /// True for https.
-    pub fn is_tls(&self) -> bool {
-        self.tls
-    }
-
-    /// The name or address of the server.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
     /// Scheme, host and port.
     pub fn origin(&self) -> String {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority)
     }
 
-    /// True if the other is on the same server.
     pub(super) fn is_beside(&self, other: &Target) -> bool {
         (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
     }
@@ -104,9 +93,6 @@ impl Target {
     }
 
     /// The request of HTTP/2, without its content.
-    ///
-    /// # Errors
-    /// The error, for a user.
     pub(super) fn http2(&self) -> Result<http::Request<()>, String> {
         let Request { method, headers, body } = &self.request;
         let host = headers.iter().find(|(name, _)| name == HOST);

@@ -10,6 +10,7 @@ use rustls::{
     Error, HandshakeKind, InvalidMessage, OtherError, RootCertStore, SignatureScheme,
 };
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +35,6 @@ pub struct TlsSettings {
     pub full_handshake: bool,
 }
 
-/// State shared by all connections of a run.
 #[derive(Clone, Debug)]
 pub(super) struct TlsClient {
     config: Arc<ClientConfig>,
@@ -42,8 +42,6 @@ pub(super) struct TlsClient {
 }
 
 impl TlsClient {
-    /// # Errors
-    /// The invalid setting, for a user.
     pub(super) fn new(
         settings: &TlsSettings,
         host: &str,
@@ -72,9 +70,6 @@ impl TlsClient {
 
     /// Makes the calling thread ready for handshakes: the first random numbers of a thread take tens of milliseconds,
     /// which would count as the server's.
-    ///
-    /// # Errors
-    /// When there is no randomness, or rustls refuses to begin.
     pub(super) fn warm_up(&self) -> io::Result<()> {
         let random = self.config.crypto_provider().secure_random;
         random.fill(&mut [0; 32]).map_err(|_| io::Error::other("no random numbers"))?;
@@ -82,8 +77,6 @@ impl TlsClient {
         self.session()?.pending().map(drop)
     }
 
-    /// # Errors
-    /// When rustls refuses to begin.
     pub(super) fn session(&self) -> io::Result<TlsSession> {
         let mut client = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(io::Error::other)?;
@@ -96,31 +89,24 @@ impl TlsClient {
 /// The certificates of `ca`, or those that the system trusts.
 fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            let failed = |why: String| format!("--tls-ca {}: {why}", path.display());
-            let text = twinring_input::read(path, CA_BYTES_MAX)
-                .map_err(|error| failed(error.to_string()))?;
-            let certificates = CertificateDer::pem_slice_iter(&text)
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| failed(error.to_string()))?;
-            for certificate in certificates {
-                roots.add(certificate).map_err(|error| failed(error.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(failed("has no certificate in PEM format".into()));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(system_certificates());
-            if roots.is_empty() {
-                return Err("the system trusts no certificate; name one with --tls-ca FILE, or \
-                            check none with --insecure"
-                    .into());
-            }
-        }
+    let Some(path) = ca else {
+        roots.add_parsable_certificates(system_certificates());
+        return match roots.is_empty() {
+            true => Err("the system trusts no certificate; name one with --tls-ca FILE, or check none with --insecure"
+                .to_owned()),
+            false => Ok(roots),
+        };
+    };
+    let failed = |why: &dyn Display| format!("--tls-ca {}: {why}", path.display());
+    let text = twinring_input::read(path, CA_BYTES_MAX).map_err(|error| failed(&error))?;
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| failed(&error))?;
+        roots.add(certificate).map_err(|error| failed(&error))?;
     }
-    Ok(roots)
+    match roots.is_empty() {
+        true => Err(failed(&"has no certificate in PEM format")),
+        false => Ok(roots),
+    }
 }
 
 /// What the system trusts: SSL_CERT_FILE and SSL_CERT_DIR if set, else the usual places. What cannot be read is
@@ -149,7 +135,6 @@ fn system_certificates() -> Vec<CertificateDer<'static>> {
     certificates
 }
 
-/// TLS on one connection.
 #[derive(Debug)]
 pub(super) struct TlsSession {
     client: ClientConnection,
@@ -166,7 +151,6 @@ impl TlsSession {
         self.ended
     }
 
-    /// True if the server agreed to HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
         self.client.alpn_protocol() == Some(HTTP_2)
     }
@@ -184,9 +168,6 @@ impl TlsSession {
     }
 
     /// Decrypts bytes of the connection, and passes on the plain text.
-    ///
-    /// # Errors
-    /// Those of the protocol, as `io::Error`, or of `plain`.
     pub(super) fn decrypt<E: From<io::Error>>(
         &mut self,
         mut bytes: &[u8],
@@ -215,18 +196,12 @@ impl TlsSession {
     }
 
     /// Encrypts `plain` for the connection, behind pending output of TLS itself.
-    ///
-    /// # Errors
-    /// When rustls refuses it.
     pub(super) fn encrypt(&mut self, plain: &[u8]) -> io::Result<Vec<u8>> {
         self.client.writer().write_all(plain)?;
         self.pending()
     }
 
     /// Pending output of TLS itself.
-    ///
-    /// # Errors
-    /// When rustls refuses.
     pub(super) fn pending(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
@@ -235,7 +210,6 @@ impl TlsSession {
         Ok(bytes)
     }
 
-    /// The encrypted close_notify.
     pub(super) fn farewell(&mut self) -> Vec<u8> {
         self.client.send_close_notify();
         self.pending().unwrap_or_default()

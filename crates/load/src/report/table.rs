@@ -2,6 +2,7 @@
 
 use crate::gates;
 use std::fmt;
+use textwrap::{Options, WordSplitter, wrap};
 use twinring_wire::histogram::{Lag, Latency};
 use twinring_wire::load::{Cpu, Gate, Head, Window};
 use twinring_wire::{Fields, LoadResult, RequestResult};
@@ -20,7 +21,6 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// Width of a line.
 const COLUMNS: usize = 80;
 /// Width of the names in front of the lines.
 const NAME_COLUMNS: usize = 14;
@@ -59,21 +59,10 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
 
 /// A line with a name, continued on further lines where it would be longer than the screen is wide.
 pub(crate) fn row(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
-    let mut line = format!("{name:<NAME_COLUMNS$}");
-    let mut is_empty = true;
-    for word in text.split(' ') {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            writeln!(f, "{}", line.trim_end())?;
-            line = " ".repeat(NAME_COLUMNS);
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    writeln!(f, "{}", line.trim_end())
+    let (name, below) = (format!("{name:<NAME_COLUMNS$}"), " ".repeat(NAME_COLUMNS));
+    let options = Options::new(COLUMNS).initial_indent(&name).subsequent_indent(&below);
+    let options = options.break_words(false).word_splitter(WordSplitter::NoHyphenation);
+    wrap(text, options).iter().try_for_each(|line| writeln!(f, "{}", line.trim_end()))
 }
 
 /// What an open loop keeps to.
@@ -96,18 +85,8 @@ pub(crate) fn begin(
     shortfall.iter().try_for_each(|what| row(f, "", what))
 }
 
-/// A distribution of times, and how many there are.
-pub(crate) struct Times<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) values: Latency,
-    pub(crate) samples: u64,
-}
-
-impl<'a> Times<'a> {
-    pub(crate) fn new(name: &'a str, values: &Latency, samples: u64) -> Times<'a> {
-        Times { name, values: *values, samples }
-    }
-}
+/// Name and distribution of times, and how many there are.
+pub(crate) type Times<'a> = (&'a str, Latency, u64);
 
 /// Times in columns. A percentile is left out where too few samples lie beyond it.
 pub(crate) fn times(
@@ -119,7 +98,7 @@ pub(crate) fn times(
     let cells = |cells: [String; 6]| cells.map(|cell| format!("{cell:>11}")).concat();
     let heads = ["p50", "p90", "p99", "p99.9", "p99.99", "max"].map(str::to_owned);
     writeln!(f, "{title:<NAME_COLUMNS$}{}", cells(heads))?;
-    for Times { name, values, samples } in all {
+    for (name, values, samples) in all {
         let values = [
             (values.p50, 1),
             (values.p90, 10),
@@ -265,7 +244,7 @@ mod tests {
             ..Latency::default()
         };
         let shown = |samples| {
-            let show = Show(|f| times(f, "latency", &[Times::new("x", &latency, samples)], None));
+            let show = Show(|f| times(f, "latency", &[("x", latency, samples)], None));
             show.to_string()
                 .lines()
                 .nth(1)

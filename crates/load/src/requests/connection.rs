@@ -4,7 +4,6 @@ use super::Worker;
 use crate::recorder::{Recorder, Request, Trouble};
 use crate::settings::Common;
 use std::io;
-use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use twinring::{TcpStream, measure::monotonic_ns};
@@ -25,13 +24,19 @@ pub(crate) struct Lost(pub(crate) Trouble, pub(crate) String);
 
 impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Lost {
+        Lost::of("", &error)
+    }
+}
+
+impl Lost {
+    pub(crate) fn of(doing: &str, error: &io::Error) -> Lost {
         let trouble = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Trouble::Reset,
             io::ErrorKind::TimedOut => Trouble::Timeout,
             io::ErrorKind::InvalidData => Trouble::Tls,
             _ => Trouble::Other,
         };
-        Lost(trouble, error.to_string())
+        Lost(trouble, format!("{doing}{error}"))
     }
 }
 
@@ -39,8 +44,6 @@ impl From<io::Error> for Lost {
 pub(crate) trait Shared: Send + Sync + 'static {
     /// State of a thread.
     type Local;
-    /// What only this kind counts.
-    type Special: Send + 'static;
 
     fn common(&self) -> &Common;
 
@@ -64,9 +67,6 @@ pub(crate) trait Shared: Send + Sync + 'static {
 
     fn local(&self) -> Self::Local;
 
-    /// The counts of a thread at its end.
-    fn special(local: &Self::Local) -> Self::Special;
-
     /// What takes time once, before the first connection: its time would count as the server's.
     fn prepare(&self) -> Result<(), Lost> {
         Ok(())
@@ -88,15 +88,11 @@ pub(crate) trait Protocol: Sized + 'static {
     fn new(worker: &Worker<Self>, number: u64) -> Self;
 
     /// Agrees on the protocol over a new stream.
-    ///
-    /// # Errors
-    /// When the server does not speak it, or the stream broke.
     async fn agree(worker: &Rc<Worker<Self>>, stream: TcpStream) -> Result<Self::Link, Lost>;
 
     /// Prepares for another stream. Requests that have begun are kept.
     fn begin_life(&mut self, life: u64);
 
-    /// Takes over a request that has begun.
     fn push(&mut self, request: Request);
 
     /// Requests without an answer, and how many began alike.
@@ -110,16 +106,13 @@ pub(crate) trait Protocol: Sized + 'static {
         self.unanswered().map(|(request, _)| request.began_ns).min()
     }
 
-    /// Receives available data, then begins and sends the next requests.
-    ///
-    /// # Errors
-    /// When the stream broke.
+    /// Receives available data, then begins and sends the next requests; none from `end_ns` on, the end of the window.
     fn poll(
         &mut self,
         tally: &mut Tally<Self>,
         link: &mut Self::Link,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
+        end_ns: u64,
     ) -> Result<Option<Ending>, Lost>;
 
     /// Closes the stream in order, without waiting for the server.
@@ -159,19 +152,12 @@ impl<P: Protocol> Tally<P> {
         }
     }
 
-    /// True if this life may begin another request.
     pub(crate) fn may_begin(&self) -> bool {
         self.life_left > 0
     }
 
     /// Begins the requests that are due now, at most `room`, and passes them on.
-    pub(crate) fn begin(
-        &mut self,
-        room: u64,
-        now_ns: u64,
-        window: &Range<u64>,
-        mut each: impl FnMut(Request),
-    ) {
+    pub(crate) fn begin(&mut self, room: u64, now_ns: u64, mut each: impl FnMut(Request)) {
         let worker = &*self.worker;
         let schedule = worker.schedule.get();
         let room = room.min(self.life_left);
@@ -179,7 +165,7 @@ impl<P: Protocol> Tally<P> {
             None => room,
             Some(schedule) => room.min(schedule.due(self.number, now_ns).saturating_sub(self.sent)),
         };
-        let drawn = now_ns >= window.start;
+        let drawn = now_ns >= worker.control.window().start;
         let requests = if drawn && wanted > 0 { worker.control.draw(wanted) } else { wanted };
         if requests == 0 {
             return;
@@ -189,7 +175,7 @@ impl<P: Protocol> Tally<P> {
             let since_ns = schedule.map_or(now_ns, |it| it.intended_ns(self.number, sequence));
             let (target, bytes) = worker.shared.pick(&worker.local, self.number, sequence);
             let request = Request { since_ns, began_ns: now_ns, target, drawn };
-            recorder.sent(&request, bytes, window);
+            recorder.sent(&request, bytes);
             each(request);
         }
         self.sent += requests;
@@ -202,10 +188,9 @@ impl<P: Protocol> Tally<P> {
         request: &Request,
         count: u64,
         now_ns: u64,
-        window: &Range<u64>,
         recorder: &mut Recorder,
     ) -> bool {
-        let inside = recorder.answered(request, count, now_ns, window);
+        let inside = recorder.answered(request, count, now_ns);
         self.answered_in_window += if inside { count } else { 0 };
         self.settle(request, count, now_ns);
         self.served();
@@ -218,10 +203,9 @@ impl<P: Protocol> Tally<P> {
         request: &Request,
         count: u64,
         now_ns: u64,
-        window: &Range<u64>,
         recorder: &mut Recorder,
     ) {
-        recorder.failed(request, count, now_ns, window);
+        recorder.failed(request, count, now_ns);
         self.settle(request, count, now_ns);
     }
 
@@ -278,10 +262,11 @@ impl<P: Protocol> Connection<P> {
             worker.control.no_longer_served();
         }
         self.tally.overdue = false;
-        let (now_ns, window) = (monotonic_ns(), worker.control.window());
+        let now_ns = monotonic_ns();
+        worker.look();
         let mut recorder = worker.recorder.borrow_mut();
         for (request, count) in self.protocol.unanswered() {
-            self.tally.failed(&request, count, now_ns, &window, &mut recorder);
+            self.tally.failed(&request, count, now_ns, &mut recorder);
         }
         self.protocol.abandon();
         served
@@ -291,13 +276,12 @@ impl<P: Protocol> Connection<P> {
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Connection { tally, protocol } = self;
         tally.waker.get_or_insert_with(|| cx.waker().clone());
-        let window = tally.worker.control.window();
         let now_ns = monotonic_ns();
-        if now_ns >= window.end {
+        if now_ns >= tally.worker.look() {
             return Poll::Ready(false);
         }
         tally.life_left = 1;
-        tally.begin(1, now_ns, &window, |request| protocol.push(request));
+        tally.begin(1, now_ns, |request| protocol.push(request));
         if tally.life_left > 0 { Poll::Pending } else { Poll::Ready(true) }
     }
 
@@ -309,15 +293,14 @@ impl<P: Protocol> Connection<P> {
             let what = "no answer within the timeout".to_owned();
             return Poll::Ready(Ending::Lost(Lost(Trouble::Timeout, what)));
         }
-        let window = tally.worker.control.window();
-        match protocol.poll(tally, link, cx, &window) {
+        let end_ns = tally.worker.look();
+        match protocol.poll(tally, link, cx, end_ns) {
             Ok(None) => Poll::Pending,
             Ok(Some(ending)) => Poll::Ready(ending),
             Err(lost) => Poll::Ready(Ending::Lost(lost)),
         }
     }
 
-    /// Wakes the task that runs it.
     pub(super) fn wake(&self) {
         self.tally.waker.iter().for_each(Waker::wake_by_ref);
     }

@@ -19,7 +19,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl<P: Protocol> Worker<P> {
-    /// Runs a connection through its lives.
     pub(super) async fn serve(
         self: Rc<Self>,
         connection: Rc<RefCell<Connection<P>>>,
@@ -107,7 +106,9 @@ impl<P: Protocol> Worker<P> {
     async fn try_connect(self: &Rc<Self>, turn: u64) -> Result<P::Link, Lost> {
         let common = self.common();
         let (limit, began) = (common.connect_timeout, Instant::now());
-        let failed = |error: io::Error| Lost(Trouble::Connect, connect_failure(&error));
+        let failed = |error: io::Error| {
+            Lost(Trouble::Connect, format!("connecting: {error}{}", advice(&error)))
+        };
         let target = in_turn(&common.addresses, turn, |_| true);
         let target = target.ok_or_else(|| failed(io::Error::other("no address")))?;
         let local = in_turn(&common.local, turn, |ip: &IpAddr| ip.is_ipv4() == target.is_ipv4());
@@ -132,18 +133,16 @@ fn not_within(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("not done within {limit:?}"))
 }
 
-/// Why an attempt to connect failed, and how to fix it.
-fn connect_failure(error: &io::Error) -> String {
-    /// No descriptor is left; has no `ErrorKind`.
-    const EMFILE: i32 = 24;
-    let advice = match error.kind() {
-        io::ErrorKind::AddrNotAvailable => {
+/// How to mend the failure to open a connection or a socket, after a semicolon.
+pub(crate) fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => {
             "; no local port is free: give more source addresses with --local, or wait a minute"
         }
-        _ if error.raw_os_error() == Some(EMFILE) => {
+        // EMFILE has no kind, and the errors of setting up a socket are text around the kernel's own.
+        _ if error.to_string().contains("os error 24") => {
             "; raise the limit of descriptors with `ulimit -n`"
         }
         _ => "",
-    };
-    format!("connecting: {error}{advice}")
+    }
 }

@@ -22,7 +22,6 @@ pub(crate) const LATE: Duration = Duration::from_millis(100);
 /// How many of a connection are counted one by one; larger numbers in groups.
 const LOOKED_AT: u64 = 256;
 
-/// See the module.
 pub(crate) struct Share {
     pub(crate) recorder: Recorder,
     pub(crate) connections: Connections,
@@ -34,7 +33,6 @@ pub(crate) struct Share {
     unanswered_ns: Histogram<u64>,
     /// Age of the oldest of them since it was sent.
     pub(crate) oldest_ns: u64,
-    /// Of each thread.
     pub(crate) cpu: Vec<CpuUse>,
 }
 
@@ -53,7 +51,7 @@ impl Share {
         // With a quota fewer requests are wanted, and the schedule does not know that.
         if let Some(schedule) = worker.schedule.get().filter(|_| !worker.control.is_drawn()) {
             // A connection that could not be opened still has its part of the schedule.
-            let mine = worker.share_of(0..schedule.connections());
+            let mine = worker.share_of(0..schedule.connections);
             let mut sent: BTreeMap<u64, u64> = mine.map(|number| (number, 0)).collect();
             sent.extend(each().map(|it| (it.tally.number, it.tally.sent)));
             sent.iter()
@@ -108,7 +106,6 @@ impl Share {
         hopeless_ns
     }
 
-    /// Adds the result of another thread.
     fn merge(&mut self, other: Share) {
         self.recorder.merge(other.recorder);
         self.connections.add(&other.connections);
@@ -120,10 +117,7 @@ impl Share {
         self.cpu.extend(other.cpu);
     }
 
-    /// The threads together.
-    ///
-    /// # Errors
-    /// Without a single connection there is nothing to report, unless the run was interrupted.
+    /// The threads together; an error without a single connection, unless the run was interrupted.
     pub(crate) fn sum(
         shares: impl IntoIterator<Item = Share>,
         ran: &Ran,
@@ -185,7 +179,6 @@ impl Unsent {
         }
     }
 
-    /// Adds those of another thread.
     pub(crate) fn merge(&mut self, other: &Unsent) {
         self.count += other.count;
         self.overdue += other.overdue;

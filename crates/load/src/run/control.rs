@@ -7,10 +7,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A moment that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Notes to the conductor.
 pub(crate) enum Note {
     /// A worker thread has tried to open its connections or sockets; this many are open.
     Ready { opened: u64 },
@@ -67,7 +65,6 @@ impl Control {
         }
     }
 
-    /// Shows the progress of a thread.
     pub(crate) fn show(&self, thread: usize, answered: u64, latency_ns: u64) {
         let Some(progress) = self.progress.get(thread) else { return };
         progress.answered.store(answered, Relaxed);
@@ -83,11 +80,6 @@ impl Control {
         let _nobody_listens = self.notes.send(note);
     }
 
-    /// All connections of a thread were lost.
-    pub(crate) fn note_deserted(&self) {
-        self.note(Note::Deserted);
-    }
-
     /// The measured window on CLOCK_MONOTONIC. Empty until it is known.
     pub(crate) fn window(&self) -> Range<u64> {
         self.start_ns.load(Relaxed)..self.end_ns.load(Relaxed)
@@ -101,7 +93,6 @@ impl Control {
         waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Waits for [`announce`](Control::announce).
     pub(crate) async fn announced(&self) {
         poll_fn(|cx| {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

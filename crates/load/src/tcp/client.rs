@@ -10,13 +10,10 @@ use crate::recorder::{Request, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Shared, Tally, Worker};
 use crate::settings::Common;
 use std::collections::VecDeque;
-use std::io;
-use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use twinring::{TcpStream, measure::monotonic_ns};
 
-/// See the module.
 pub(super) struct Tcp {
     number: u64,
     verify: bool,
@@ -36,7 +33,6 @@ pub(super) struct Tcp {
 
 impl Shared for Settings {
     type Local = ();
-    type Special = ();
 
     fn common(&self) -> &Common {
         &self.common
@@ -51,8 +47,6 @@ impl Shared for Settings {
     }
 
     fn local(&self) {}
-
-    fn special((): &()) {}
 
     fn pick(&self, (): &(), _: u64, _: u64) -> (u32, u64) {
         (0, self.message_bytes.into())
@@ -122,18 +116,18 @@ impl Protocol for Tcp {
         tally: &mut Tally<Tcp>,
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
+        end_ns: u64,
     ) -> Result<Option<Ending>, Lost> {
-        let answered_ns = self.receive(tally, stream, cx, window)?;
+        let answered_ns = self.receive(tally, stream, cx)?;
         if self.in_flight < self.depth {
             let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
-            let over = now_ns >= window.end;
+            let over = now_ns >= end_ns;
             if self.in_flight == 0 && (over || !tally.may_begin()) {
                 return Ok(Some(if over { Ending::Finished } else { Ending::Renewed }));
             }
             if !over {
                 let room = self.depth - self.in_flight;
-                tally.begin(room, now_ns, window, |request| self.push(request));
+                tally.begin(room, now_ns, |request| self.push(request));
             }
         }
         self.hand_over(stream, cx)?;
@@ -152,30 +146,24 @@ impl Tcp {
         tally: &mut Tally<Tcp>,
         stream: &TcpStream,
         cx: &mut Context<'_>,
-        window: &Range<u64>,
     ) -> Result<Option<u64>, Lost> {
         let mut answered_ns = None;
         loop {
             let chunk = match stream.poll_recv(cx) {
                 Poll::Pending => return Ok(answered_ns),
                 Poll::Ready(Ok(chunk)) => chunk,
-                Poll::Ready(Err(error)) => return Err(lost("receiving", &error)),
+                Poll::Ready(Err(error)) => return Err(Lost::of("receiving: ", &error)),
             };
             if chunk.is_empty() {
                 let what = format!("the server closed it, {} answers short", self.in_flight);
                 return Err(Lost(Trouble::ClosedEarly, what));
             }
-            answered_ns = self.take(tally, &chunk, window)?.or(answered_ns);
+            answered_ns = self.take(tally, &chunk)?.or(answered_ns);
         }
     }
 
     /// Checks received bytes and counts the answers they complete. Returns the time if any.
-    fn take(
-        &mut self,
-        tally: &mut Tally<Tcp>,
-        chunk: &[u8],
-        window: &Range<u64>,
-    ) -> Result<Option<u64>, Lost> {
+    fn take(&mut self, tally: &mut Tally<Tcp>, chunk: &[u8]) -> Result<Option<u64>, Lost> {
         let bytes = chunk.len() as u64;
         if self.received + bytes > self.handed {
             let surplus = self.received + bytes - self.handed;
@@ -198,11 +186,11 @@ impl Tcp {
         };
         self.partial -= answers * self.message_bytes;
         let now_ns = monotonic_ns();
-        self.answered(tally, answers, now_ns, window);
+        self.answered(tally, answers, now_ns);
         Ok(Some(now_ns))
     }
 
-    fn answered(&mut self, tally: &mut Tally<Tcp>, answers: u64, now_ns: u64, window: &Range<u64>) {
+    fn answered(&mut self, tally: &mut Tally<Tcp>, answers: u64, now_ns: u64) {
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
         let mut left = answers;
@@ -210,7 +198,7 @@ impl Tcp {
             && let Some((request, count)) = self.unanswered.front_mut()
         {
             let of_batch = left.min(*count);
-            tally.answered(request, of_batch, now_ns, window, &mut recorder);
+            tally.answered(request, of_batch, now_ns, &mut recorder);
             left -= of_batch;
             *count -= of_batch;
             if *count == 0 {
@@ -227,19 +215,10 @@ impl Tcp {
             let slice = self.pattern.slice(self.handed, (self.begun - self.handed) as usize);
             match stream.poll_send(cx, &mut Some(slice.into())) {
                 Poll::Ready(Ok(())) => self.handed += slice.len() as u64,
-                Poll::Ready(Err(error)) => return Err(lost("sending", &error)),
+                Poll::Ready(Err(error)) => return Err(Lost::of("sending: ", &error)),
                 Poll::Pending => break,
             }
         }
         Ok(())
     }
-}
-
-fn lost(doing: &str, error: &io::Error) -> Lost {
-    let trouble = match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Trouble::Reset,
-        io::ErrorKind::TimedOut => Trouble::Timeout,
-        _ => Trouble::Other,
-    };
-    Lost(trouble, format!("{doing}: {error}"))
 }

@@ -47,11 +47,10 @@ impl Load {
     pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
         let settings = Arc::new(self.settings);
         let (common, stopper) = (&settings.common, &self.stopper);
-        let (outcomes, ran) = run(self.runtime, stopper, common, observer, |index, control| {
+        let (shares, ran) = run(self.runtime, stopper, common, observer, |index, control| {
             run_thread::<Tcp>(index, control, Arc::clone(&settings))
         })?;
         let target = settings.common.shown_addresses();
-        let shares = outcomes.into_iter().map(|(share, ())| share);
         let all = Share::sum(shares, &ran, &target)?;
         let message_bytes = u64::from(settings.message_bytes);
         let latency_from = if settings.common.is_open() { "intended" } else { "send" };

@@ -9,9 +9,7 @@ use twinring_wire::tcp as wire;
 /// queue grow without end.
 pub const OPEN_LOOP_DEPTH: u32 = 1024;
 
-/// Largest message in bytes.
 const MESSAGE_BYTES_MAX: u32 = 16 * 1024 * 1024;
-/// Largest depth.
 const DEPTH_MAX: u32 = 1 << 20;
 
 /// The settings of a load.
@@ -49,7 +47,6 @@ impl Settings {
         between("--churn", self.churn.unwrap_or(1), 1, u64::MAX - 1)
     }
 
-    /// Requests that a connection may have in flight.
     pub(super) fn depth_in_use(&self) -> u64 {
         let default = if self.common.is_open() { OPEN_LOOP_DEPTH } else { 1 };
         self.depth.unwrap_or(default).into()

@@ -1,12 +1,11 @@
 //! The result of a run as a table for people.
 
 use crate::report::table::{
-    self, Times, answer, connections, count, cpu, errors, gates, grouped, open_loop, row, times,
+    self, answer, connections, count, cpu, errors, gates, grouped, open_loop, row, times,
 };
 use std::fmt;
 use twinring_wire::{Fields, TcpResult};
 
-/// The result of a run as a table for people.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a>(pub(crate) &'a TcpResult);
 
@@ -30,7 +29,7 @@ impl fmt::Display for Table<'_> {
         let all = &result.all;
         table::begin(f, &result.head, asked.threads, &all.window, &result.shortfall())?;
         let name = table::latency_title(&all.latency_from);
-        let latencies = [Times::new(name, &all.latency_us, all.requests.answered)];
+        let latencies = [(name, all.latency_us, all.requests.answered)];
         times(f, "latency", &latencies, all.schedule_lag_us)?;
         connections(f, all)?;
         let verified = if asked.verify { "every byte verified" } else { "not verified" };

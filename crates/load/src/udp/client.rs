@@ -3,6 +3,7 @@
 use super::settings::Settings;
 use super::traffic::{Counts, Traffic};
 use crate::cpu::CpuUse;
+use crate::requests::advice;
 use crate::run::{Client, Control, work};
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
@@ -71,7 +72,7 @@ impl Client for Streams {
                     traffic.counts.note_granted(granted);
                 }
                 Err(error) => {
-                    let what = || open_failure(number, &error);
+                    let what = || format!("socket {number}: {error}{}", advice(&error));
                     traffic.borrow_mut().counts.failed(monotonic_ns(), what);
                     break;
                 }
@@ -169,18 +170,4 @@ fn open_one(settings: &Settings, number: u64) -> io::Result<(UdpSocket, Granted)
     let bound = settings.socket_options().connect(local, target)?;
     let granted = bound.granted();
     Ok((UdpSocket::from_bound(bound)?, granted))
-}
-
-fn open_failure(number: u64, error: &io::Error) -> String {
-    let advice = match error.kind() {
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => {
-            "; no local port is free: give more source addresses with --local"
-        }
-        // The errors of setting up a socket are text around the kernel's own.
-        _ if error.to_string().contains("os error 24") => {
-            "; raise the limit of descriptors with `ulimit -n`"
-        }
-        _ => "",
-    };
-    format!("socket {number}: {error}{advice}")
 }

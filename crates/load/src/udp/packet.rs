@@ -61,7 +61,6 @@ impl Format {
         Pattern::new(stream, 0).slice(place & ((1 << 48) - 1), bytes)
     }
 
-    /// Writes a packet; `into` has its length.
     #[inline]
     pub(super) fn write(&self, stream: u64, sequence: u64, into: &mut [u8]) {
         let (header, body) = into.split_at_mut(RTP_HEADER_BYTES);

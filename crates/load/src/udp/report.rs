@@ -5,7 +5,7 @@ use super::traffic::Counts;
 use crate::cpu;
 use crate::gates::Judged;
 use crate::report::head;
-use crate::report::table::{self, Times, count, grouped, row, time, times};
+use crate::report::table::{self, count, grouped, row, time, times};
 use crate::run::Ran;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,7 +23,6 @@ const WORST: usize = 10;
 /// Streams that the table shows unless all are asked for.
 const WORST_SHOWN: usize = 3;
 
-/// Combines the threads' counts.
 pub(super) fn report(settings: &Settings, ran: &Ran, threads: Vec<Counts>) -> UdpResult {
     let (window, count) = (ran.window(), threads.len());
     let mut all = Counts::new();
@@ -152,7 +151,6 @@ fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// The result of a run as tables for people.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a>(pub(crate) &'a UdpResult);
 
@@ -170,7 +168,6 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// The parts of the table.
 impl Table<'_> {
     fn load(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.0.settings;
@@ -195,9 +192,9 @@ impl Table<'_> {
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (received, sent) = (self.0.packets.received, self.0.packets.sent);
         let rows = [
-            Times::new("round trip", &self.0.round_trip_us, received),
-            Times::new("send late", &self.0.send_lateness_us, sent),
-            Times::new("wait overrun", &self.0.wait_overrun_us, sent),
+            ("round trip", self.0.round_trip_us, received),
+            ("send late", self.0.send_lateness_us, sent),
+            ("wait overrun", self.0.wait_overrun_us, sent),
         ];
         times(f, "times", &rows, None)?;
         let jitter = &self.0.jitter_us;

@@ -8,11 +8,9 @@ use std::time::Duration;
 use twinring::{config::UringOptions, net::UdpOptions};
 use twinring_wire::udp as wire;
 
-/// Most streams.
 const STREAMS_MAX: u64 = 1 << 18;
 /// Longest packet: the payload of the largest datagram on IPv4.
 const PACKET_BYTES_MAX: u64 = 65_507;
-/// Longest wait for replies.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// Packets a second of all streams together, at most.
 const PACKETS_PER_S_MAX: f64 = 1e8;
@@ -81,7 +79,6 @@ impl Settings {
         between("--tick", self.tick, Duration::from_micros(50), Duration::from_secs(1))
     }
 
-    /// The reflector.
     pub(super) fn target(&self) -> SocketAddr {
         self.common.addresses[0]
     }
@@ -96,7 +93,6 @@ impl Settings {
         self.rate as f64 / 1e6
     }
 
-    /// Packets a second of all streams together.
     pub(super) fn packets_per_s(&self) -> f64 {
         self.per_stream_s() * self.common.connections as f64
     }
@@ -121,7 +117,6 @@ impl Settings {
             .then(|| wanted.min(f64::from(LARGE_RECEIVE_BUFFER_BYTES)) as u32)
     }
 
-    /// The options of sockets.
     pub(super) fn socket_options(&self) -> UdpOptions {
         // One byte more than a packet, so that a longer reply is detected; whole cache lines.
         let buffer_bytes = (self.packet_bytes + 1).next_multiple_of(64).min(65_535);

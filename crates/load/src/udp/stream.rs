@@ -12,12 +12,10 @@ const MEASURED: u64 = 2;
 /// The other bits are the time at which it left. Three nanoseconds do not matter here.
 const TIME: u64 = !(ANSWERED | MEASURED);
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     /// Its counts, without `lost`. Jitter is over all packets so far.
     pub(super) counts: udp::Stream,
-    /// Sequence of the next packet.
     pub(super) next: u64,
     /// One more than the highest sequence answered.
     beyond_highest: u64,
@@ -54,7 +52,6 @@ impl Stream {
         }
     }
 
-    /// Packets that are remembered.
     pub(super) fn remembered(&self) -> u64 {
         self.left.len() as u64
     }
@@ -76,7 +73,6 @@ impl Stream {
         }
     }
 
-    /// The next packet was left out.
     pub(super) fn left_out(&mut self) {
         let place = self.place(self.next);
         self.left[place] = 0;

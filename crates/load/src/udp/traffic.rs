@@ -40,7 +40,6 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Receives in a row that may fail before a socket is abandoned.
 const RECEIVE_ERRORS_MAX: u32 = 16;
 
-/// The counts of a thread, or of all together.
 pub(super) struct Counts {
     pub(super) streams: Vec<Stream>,
     /// Counted while the load runs: `received`, `mismatched`, `foreign` and `late`; at the end `due`.
@@ -52,7 +51,6 @@ pub(super) struct Counts {
     pub(super) gso_fallbacks: u64,
     /// `None` if the kernel does not report them.
     pub(super) kernel_drops: Option<u64>,
-    /// The sum of the round trips.
     pub(super) round_trip_sum_ns: u64,
     pub(super) round_trip_ns: Histogram<u64>,
     pub(super) lateness_ns: Histogram<u64>,
@@ -62,7 +60,6 @@ pub(super) struct Counts {
     /// The smallest buffers that a socket got.
     pub(super) granted: Option<Granted>,
     pub(super) cpu: Vec<CpuUse>,
-    /// System calls inside the window.
     pub(super) calls: Vec<CallTime>,
 }
 
@@ -86,7 +83,6 @@ impl Counts {
         }
     }
 
-    /// Keeps the first error.
     pub(super) fn failed(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
         if self.first_error.is_none() {
             self.first_error = Some((now_ns, what()));
@@ -101,7 +97,6 @@ impl Counts {
         least.gso &= other.gso;
     }
 
-    /// Adds the counts of another thread.
     pub(super) fn merge(&mut self, other: Counts) {
         self.streams.extend(other.streams);
         self.packets.add(&other.packets);
@@ -176,7 +171,6 @@ impl Traffic {
         self.counts.streams.push(stream);
     }
 
-    /// The first packet is due at `first_ns`.
     pub(super) fn begin(&mut self, first_ns: u64) {
         self.schedule = self.settings.schedule(first_ns);
         self.due_ns = self.intended_ns(self.next);
@@ -189,9 +183,6 @@ impl Traffic {
     }
 
     /// Sends the packets due by `now_ns`, those before the window first. False if there are more.
-    ///
-    /// # Errors
-    /// When the engine has failed as a whole.
     pub(super) fn send(
         &mut self,
         sockets: &[UdpSocket],

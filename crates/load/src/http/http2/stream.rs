@@ -16,7 +16,6 @@ enum State {
     Content(RecvStream),
 }
 
-/// See the module.
 pub(super) struct Stream {
     pub(super) request: Request,
     pub(super) answer: Answer,
@@ -73,7 +72,6 @@ impl Stream {
     }
 }
 
-/// The body of a request, on its way.
 pub(super) struct Upload {
     send: SendStream<Bytes>,
     body: Bytes,

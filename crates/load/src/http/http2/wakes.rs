@@ -10,7 +10,6 @@ use std::task::{Wake, Waker};
 /// there are at most two entries for each: one for its answer, one for its body.
 type Woken = Mutex<Vec<usize>>;
 
-/// See the module.
 pub(super) struct Wakes {
     woken: Arc<Woken>,
     /// By number of the stream, made when first needed.
