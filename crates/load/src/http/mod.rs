@@ -1,7 +1,7 @@
 //! Requests over HTTP/1.1 or HTTP/2, with TLS or without.
 //!
 //! A run works as with [`tcp`](crate::tcp). Each connection is one task that speaks one protocol:
-//! - `http1.rs`: requests are built once, as bytes (`outbox.rs`); answers are parsed incrementally
+//! - `http1.rs`: requests are built once, as bytes; answers are parsed incrementally
 //!   (`answer.rs`, `head.rs`).
 //! - `http2.rs`: requests are streams of the h2 crate.
 //!
@@ -17,7 +17,6 @@ mod head;
 mod http1;
 mod http2;
 mod link;
-mod outbox;
 mod settings;
 mod table;
 mod target;
