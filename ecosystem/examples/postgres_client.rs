@@ -76,7 +76,8 @@ async fn serve_queries(mut stream: Compat<TcpStream>) -> io::Result<()> {
         match (kind, body.strip_suffix(&[0])) {
             (b'Q', Some(text)) => {
                 // One column, named "query", of the type text (25).
-                let column: &[u8] = b"\0\x01query\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
+                let column: &[u8] =
+                    b"\0\x01query\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
                 let length = (text.len() as u32).to_be_bytes();
                 let answer = [
                     message(b'T', &[column]),

@@ -6,7 +6,7 @@
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::PrivatePkcs8KeyDer;
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig};
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig};
 use std::error::Error;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -75,12 +75,10 @@ pub(crate) async fn serve(server: Endpoint) {
                 }
             };
             let ended: Result<(), Box<dyn Error>> = echoed.await;
-            match ended.map_err(|error| error.downcast::<quinn::ConnectionError>()) {
-                Err(Ok(closed))
-                    if matches!(*closed, quinn::ConnectionError::ApplicationClosed(_)) => {}
-                Err(Ok(error)) => eprintln!("connection: {error}"),
-                Err(Err(error)) => eprintln!("connection: {error}"),
-                Ok(()) => {}
+            if let Err(error) = ended
+                && !matches!(error.downcast_ref(), Some(ConnectionError::ApplicationClosed(_)))
+            {
+                eprintln!("connection: {error}");
             }
         });
     }

@@ -5,7 +5,6 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::rt::Timer as _;
 use hyper::{Request, StatusCode, Version};
-use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 use testing::{Test, engine_tests};
 use twinring_compat::Timer;
@@ -15,12 +14,8 @@ mod http_client;
 #[path = "../../examples/http_server.rs"]
 mod http_server;
 
-pub(crate) const TESTS: &[Test] = engine_tests![
-    http1_requests_of_all_sizes,
-    http2_requests_all_at_once,
-    a_plain_client_is_answered,
-    sleeps_can_be_reset
-];
+pub(crate) const TESTS: &[Test] =
+    engine_tests![http1_requests_of_all_sizes, http2_requests_all_at_once, sleeps_can_be_reset];
 
 fn echo_of(address: std::net::SocketAddr, body: Vec<u8>) -> Request<Full<Bytes>> {
     Request::post(format!("http://{address}/echo"))
@@ -60,28 +55,6 @@ fn http2_requests_all_at_once(engine: &str) {
     run(engine, async {
         let sizes: Vec<_> = (0..60).map(|at| at * at * 100).collect();
         exchange(Version::HTTP_2, &sizes).await;
-    });
-}
-
-/// One that was not written with hyper.
-fn a_plain_client_is_answered(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
-        twinring::spawn(http_server::serve(listener));
-        let answer = on_thread(move || {
-            peer.write_all(
-                b"GET /count HTTP/1.1\r\nhost: x\r\n\r\n\
-              GET /count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-            )
-            .expect("it reads");
-            let mut answer = String::new();
-            peer.read_to_string(&mut answer).expect("no reset");
-            answer
-        });
-        let answer = answer.await;
-        assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
-        assert!(answer.contains("\r\n\r\n1HTTP/1.1") && answer.ends_with("\r\n\r\n2"), "{answer}");
     });
 }
 

@@ -266,6 +266,7 @@ impl Mapping {
     }
 
     /// Length of the mapping in bytes.
+    #[cfg(debug_assertions)]
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
