@@ -304,12 +304,12 @@ impl Connection {
         }
     }
 
-    /// Closes the connection behind the answer to the client's last request. The client sends no
-    /// further request, so the socket can be closed as soon as the kernel has the answer: without a
+    /// Closes the connection behind its last answer. If it is that to the client's last request, the client sends no
+    /// further one, so the socket can be closed as soon as the kernel has the answer: without a
     /// separate FIN, and without waiting for that of the client. Data that arrived nevertheless is
     /// read.
-    pub(super) async fn close_as_requested(&self) -> io::Result<()> {
-        if self.tls.is_some() {
+    pub(super) async fn end(&self, as_asked: bool) -> io::Result<()> {
+        if !as_asked || self.tls.is_some() {
             return self.shutdown().await;
         }
         self.flush().await?;

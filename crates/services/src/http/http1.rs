@@ -75,7 +75,6 @@ struct Slow {
     begun: Option<Result<Response, Wait>>,
 }
 
-/// Answers that are sent together.
 #[derive(Default)]
 struct Collected {
     bytes: Vec<u8>,
@@ -144,7 +143,9 @@ pub(super) async fn serve_connection(
             answered += 1;
             if !persistence.stays() {
                 collected.send(connection).await?;
-                return Box::pin(end(connection, &input, persistence)).await.map(|()| None);
+                // A client that announced its last request sends no data that a close could reset.
+                let as_asked = persistence == Persistence::ClosesAsAsked && input.bytes.is_empty();
+                return Box::pin(connection.end(as_asked)).await.map(|()| None);
             }
             if collected.bytes.len() >= COLLECTED_BYTES_MAX {
                 collected.send(connection).await?;
@@ -156,15 +157,6 @@ pub(super) async fn serve_connection(
             let began = connection.head_began.get();
             connection.head_began.set(began.or(Some(worker.clock.now())));
         }
-    }
-}
-
-/// Ends the connection behind its last answer. A client that announced its last request sends no
-/// data that a close could reset.
-async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
-    match persistence == Persistence::ClosesAsAsked && input.bytes.is_empty() {
-        true => connection.close_as_requested().await,
-        false => connection.shutdown().await,
     }
 }
 

@@ -311,6 +311,7 @@ impl<'a> Request<'a> {
     }
 
     /// The values of all fields of a name, in order.
+    #[inline]
     pub fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         let (lines, map) = match &self.fields {
             Fields::Lines(lines) => (*lines, None),
@@ -338,6 +339,7 @@ impl<'a> Request<'a> {
     }
 
     /// The field `Host` is there, once; HTTP/1.0 may have none.
+    #[inline]
     fn has_valid_host(&self) -> bool {
         let mut hosts = self.lines("host");
         match (hosts.next(), hosts.next()) {

@@ -33,7 +33,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The content of an answer.
 #[derive(Debug)]
 pub(super) enum Body {
     Empty,
@@ -67,7 +66,6 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// An answer without fields and content.
     pub(super) fn new(status: Status) -> Response {
         Response {
             status,
@@ -156,7 +154,6 @@ pub(super) fn reason_phrase(status: Status) -> &'static str {
     }
 }
 
-/// The beginning of every answer with status 200.
 const OK_START: &[u8] = b"HTTP/1.1 200 OK\r\nDate: ";
 
 /// Whether the connection stays, and how the client is told.
@@ -178,7 +175,6 @@ impl Persistence {
     }
 }
 
-/// A head.
 fn write<'a>(
     status: Status,
     fields: impl Iterator<Item = &'a Field>,

@@ -50,7 +50,6 @@ const CHUNK_BYTES: u64 = 64 * 1024;
 /// Bytes that are held back until the last check of the file.
 const TAIL_BYTES: u64 = 1024;
 
-/// Sends an answer, and records it.
 pub(super) async fn send_response(
     connection: &Connection,
     worker: &Worker,

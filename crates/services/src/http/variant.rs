@@ -26,7 +26,6 @@ pub(super) fn is_recent(file: &Metadata, clock: &Clock) -> bool {
     file.changed.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
 }
 
-/// The content of a file, or the reason to keep it open instead.
 pub(super) enum Content<'a> {
     Bytes(Vec<u8>),
     /// Compressed on the fly, of this variant.
@@ -45,7 +44,6 @@ pub(super) struct Inputs<'a> {
     pub(super) clock: &'a Clock,
 }
 
-/// One representation of a resource.
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) coding: Coding,

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use twinring::spawn;
 
-/// An unused open file is closed after this time, or at most twice as long.
+/// The time between two checks for open files that are not used any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
 /// Takes lines that say why an answer is no success.
@@ -34,7 +34,6 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
-    /// Reasons of answers that are no success.
     pub(super) errors: Option<TellError>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
@@ -52,7 +51,6 @@ pub(super) struct Worker {
     pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
-    /// When unused files were last closed.
     looked_for_forgotten: Cell<Instant>,
 }
 
@@ -81,7 +79,6 @@ impl Worker {
         self.http.log.is_some() || self.durations.is_some()
     }
 
-    /// The current settings and what belongs to them.
     pub(super) fn generation(&self) -> Rc<Generation> {
         let mut current = self.current.borrow_mut();
         if current.number != self.http.settings.replaced() {
