@@ -5,6 +5,7 @@ use crate::accounting::IdleClock;
 use crate::analysis::Bottleneck;
 use crate::experiment::NetKind;
 use crate::result::{Bundle, State};
+use std::collections::BTreeMap;
 
 const SENTENCES_MAX: usize = 5;
 
@@ -40,9 +41,12 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
 /// decided.
 fn found(rows: &[&Row<'_>], brief: bool) -> String {
     let mut parts = Vec::new();
-    let of_all = |count: usize| match rows.len() {
-        1 => String::new(),
-        all => format!(" ({count} of {all})"),
+    let nets = |row: &&Row<'_>| row.cell.cell.net != rows[0].cell.cell.net;
+    let with_net = rows.iter().any(nets);
+    let which = |some: &[&Row<'_>]| match (some, rows.len()) {
+        (_, 1) => String::new(),
+        ([row], _) => format!(" ({})", row.work(with_net)),
+        (some, all) => format!(" ({} of {all})", some.len()),
     };
     let mut winners: Vec<&str> =
         rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
@@ -50,30 +54,27 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
     winners.dedup();
     for winner in winners {
         let won = rows.iter().filter(|row| row.comparison.less.as_deref() == Some(winner));
-        let sure: Vec<f64> = won
-            .clone()
-            .filter(|row| !row.comparison.is_fragile())
-            .filter_map(|row| saved(row, winner))
-            .collect();
-        let fragile = won.filter(|row| row.comparison.is_fragile()).count();
-        if !sure.is_empty() {
-            parts.push(format!("{winner}, {} less CPU{}", range(&sure), of_all(sure.len())));
+        let (fragile, sure): (Vec<&Row<'_>>, Vec<_>) =
+            won.partition(|row| row.comparison.is_fragile());
+        let percents: Vec<f64> = sure.iter().filter_map(|row| saved(row, winner)).collect();
+        if !percents.is_empty() {
+            parts.push(format!("{winner}, {} less CPU{}", range(&percents), which(&sure)));
         }
-        if fragile > 0 {
-            parts.push(format!("perhaps {winner}, but not over all runs{}", of_all(fragile)));
+        if !fragile.is_empty() {
+            parts.push(format!("perhaps {winner}, but not over all runs{}", which(&fragile)));
         }
     }
-    let undecided: Vec<&&Row<'_>> =
-        rows.iter().filter(|row| row.comparison.less.is_none()).collect();
+    let undecided: Vec<&Row<'_>> =
+        rows.iter().filter(|row| row.comparison.less.is_none()).copied().collect();
     if brief && !undecided.is_empty() {
-        parts.push(format!("not decided{}", of_all(undecided.len())));
+        parts.push(format!("not decided{}", which(&undecided)));
         return parts.join("; ");
     }
-    let mut reasons: Vec<String> = undecided.iter().filter_map(|row| reason(row)).collect();
-    reasons.sort_unstable();
-    for group in reasons.chunk_by(|a, b| a == b) {
-        parts.push(format!("{}{}", group[0], of_all(group.len())));
+    let mut reasons = BTreeMap::<String, Vec<&Row<'_>>>::new();
+    for row in undecided {
+        reason(row).map(|reason| reasons.entry(reason).or_default().push(row));
     }
+    parts.extend(reasons.iter().map(|(reason, rows)| format!("{reason}{}", which(rows))));
     // The rest would not be read.
     let more = parts.len().saturating_sub(3);
     parts.truncate(3);
@@ -154,6 +155,9 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     } else if bundle.cpus.siblings {
         limits.push("server and load generator share a core".to_owned());
     }
+    if comparisons.iter().any(|it| it.primary == "both_cpus_ns") {
+        limits.push("CPU of UDP is that of both sides, for each packet".to_owned());
+    }
     if bundle.networks.iter().any(|it| it.kind == NetKind::Lo) {
         limits.push("on lo the sender's CPU does the receive work".to_owned());
     }
@@ -164,7 +168,7 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
 fn left_out(bundle: &Bundle) -> Option<String> {
     let comparisons =
         bundle.summary.iter().flat_map(|it| &it.cells).flat_map(|cell| &cell.comparisons);
-    let (mut pairs, mut reasons) = (0, std::collections::BTreeMap::<(&str, &str), usize>::new());
+    let (mut pairs, mut reasons) = (0, BTreeMap::<(&str, &str), usize>::new());
     for comparison in comparisons {
         pairs += comparison.pairs;
         for it in &comparison.left_out {
