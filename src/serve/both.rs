@@ -68,12 +68,3 @@ impl Both {
         all
     }
 }
-
-pub(super) fn line(engine: &str, counters: &EngineCounters) -> String {
-    let EngineCounters { workers, units, bytes, connections, syscalls, .. } = counters;
-    let (user_s, system_s) = (counters.cpu_user_s, counters.cpu_system_s);
-    format!(
-        "{engine:8} workers {workers}, units {units}, bytes {bytes}, connections {connections}, CPU user \
-         {user_s:.3} s, CPU system {system_s:.3} s, system calls {syscalls}"
-    )
-}

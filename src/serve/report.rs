@@ -1,6 +1,6 @@
 //! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
-use super::both::{self, Both};
+use super::both::Both;
 use super::sandbox::parts::Report;
 use crate::output::{complain, print_line};
 use clap::Args;
@@ -211,7 +211,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             return print_json(&statistics);
         }
         for (engine, counters) in &statistics.engines {
-            complain(&both::line(engine, counters));
+            complain(&format!("{engine}: {}", as_text(&Fields::of(counters))));
         }
         let happened = as_text(&statistics.service_counters);
         let uptime_s = statistics.uptime_s;
@@ -250,7 +250,7 @@ fn as_text(fields: &Fields) -> String {
     if pairs.is_empty() { "no traffic".to_owned() } else { pairs.join(", ") }
 }
 
-fn print_json(line: &impl Serialize) {
+pub(super) fn print_json(line: &impl Serialize) {
     match serde_json::to_string(line) {
         Ok(text) => print_line(&text),
         Err(error) => complain(&format!("twinring: cannot print a line of JSON: {error}")),

@@ -1,6 +1,6 @@
 //! Limits that a run must meet, for use in scripts.
 
-use hdrhistogram::Histogram;
+use crate::recorder::Durations;
 use std::str::FromStr;
 use std::time::Duration;
 use twinring_input::quantity;
@@ -50,10 +50,10 @@ impl FromStr for Slo {
 
 /// The outcomes that gates judge.
 pub(crate) struct Judged<'a> {
-    pub(crate) answers_ns: &'a Histogram<u64>,
+    pub(crate) answers_ns: &'a Durations,
     /// How long those waited that could not be sent, or will never be answered: without them a server that stops
     /// would keep the percentiles from before.
-    pub(crate) waits_ns: &'a [&'a Histogram<u64>],
+    pub(crate) waits_ns: &'a [&'a Durations],
     pub(crate) answered: u64,
     /// Failed, or never answered.
     pub(crate) unanswered: u64,
@@ -63,10 +63,7 @@ impl Gates {
     /// Compares each with what was measured.
     pub(crate) fn judge(&self, judged: &Judged<'_>) -> Vec<Gate> {
         let mut all_ns = judged.answers_ns.clone();
-        for waits_ns in judged.waits_ns {
-            // All have the same bounds, so every value fits.
-            let _same_bounds = all_ns.add(*waits_ns);
-        }
+        judged.waits_ns.iter().for_each(|waits_ns| all_ns.merge(waits_ns));
         let slo = self.slo.iter().map(|slo| {
             let value_ns = match slo.share {
                 share if share < 1.0 => all_ns.value_at_quantile(share),
@@ -103,18 +100,13 @@ pub fn in_words(gate: &Gate) -> String {
 mod tests {
     use super::*;
 
-    fn times(count: u64, ms: u64) -> Histogram<u64> {
-        let mut histogram = crate::recorder::histogram();
+    fn times(count: u64, ms: u64) -> Durations {
+        let mut histogram = Durations::default();
         histogram.saturating_record_n(ms * 1_000_000, count);
         histogram
     }
 
-    fn judge(
-        gates: &[&str],
-        answers: &Histogram<u64>,
-        waits: &Histogram<u64>,
-        failed: u64,
-    ) -> Vec<Gate> {
+    fn judge(gates: &[&str], answers: &Durations, waits: &Durations, failed: u64) -> Vec<Gate> {
         let slo = gates.iter().map(|text| text.parse().unwrap()).collect();
         let gates = Gates { slo, max_error_rate: Some(0.05) };
         gates.judge(&Judged {

@@ -6,7 +6,7 @@
 
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 /// Latencies are recorded from 1 ns to 26 days, which is longer than a window with its warm-up and any timeout may be.
 pub(crate) const LATENCY_NS_MAX: u64 = 1 << 51;
@@ -87,6 +87,7 @@ pub(crate) struct Request {
     pub(crate) drawn: bool,
 }
 
+#[derive(Default)]
 pub(crate) struct Recorder {
     /// The measured window; set anew before each poll of a connection, because its end may come earlier than planned.
     pub(crate) range_ns: Range<u64>,
@@ -99,16 +100,16 @@ pub(crate) struct Recorder {
     pub(crate) until_end: Requests,
     pub(crate) window: Requests,
     /// Of the answers inside the window.
-    pub(crate) latency_ns: Histogram<u64>,
+    pub(crate) latency_ns: Durations,
     /// The sum of those latencies.
     pub(crate) latency_sum_ns: u64,
     /// Of the same answers from when their requests really began, in an open loop.
-    pub(crate) raw_ns: Histogram<u64>,
+    pub(crate) raw_ns: Durations,
     /// To their first byte, where answers have a head.
-    pub(crate) first_byte_ns: Histogram<u64>,
+    pub(crate) first_byte_ns: Durations,
     /// Of the requests sent inside the window, in an open loop.
-    pub(crate) lag_ns: Histogram<u64>,
-    pub(crate) connect_ns: Histogram<u64>,
+    pub(crate) lag_ns: Durations,
+    pub(crate) connect_ns: Durations,
     /// Bytes inside the window: of requests, of answers, of their content.
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -138,31 +139,8 @@ fn since(from_ns: u64, to_ns: u64) -> u64 {
 impl Recorder {
     /// Of an open loop or a closed one, for so many URLs.
     pub(crate) fn new(open: bool, urls: usize) -> Recorder {
-        Recorder {
-            range_ns: u64::MAX..u64::MAX,
-            open,
-            whole: Requests::default(),
-            until_end: Requests::default(),
-            window: Requests::default(),
-            latency_ns: histogram(),
-            latency_sum_ns: 0,
-            raw_ns: histogram(),
-            first_byte_ns: histogram(),
-            lag_ns: histogram(),
-            connect_ns: histogram(),
-            sent_bytes: 0,
-            received_bytes: 0,
-            content_bytes: 0,
-            codes: BTreeMap::new(),
-            urls: vec![Requests::default(); urls],
-            kept_open: 0,
-            handshakes: 0,
-            resumed: 0,
-            agreed: None,
-            streams_max: None,
-            troubles: Troubles::default(),
-            first_error: None,
-        }
+        let urls = vec![Requests::default(); urls];
+        Recorder { range_ns: u64::MAX..u64::MAX, open, urls, ..Recorder::default() }
     }
 
     fn url(&mut self, target: u32, count: impl Fn(&mut Requests)) {
@@ -240,17 +218,11 @@ impl Recorder {
         self.whole.merge(other.whole);
         self.until_end.merge(other.until_end);
         self.window.merge(other.window);
-        let histograms = [
-            (&mut self.latency_ns, other.latency_ns),
-            (&mut self.raw_ns, other.raw_ns),
-            (&mut self.first_byte_ns, other.first_byte_ns),
-            (&mut self.lag_ns, other.lag_ns),
-            (&mut self.connect_ns, other.connect_ns),
-        ];
-        for (mine, theirs) in histograms {
-            // All have the same bounds, so every value fits.
-            let _same_bounds = mine.add(&theirs);
-        }
+        self.latency_ns.merge(&other.latency_ns);
+        self.raw_ns.merge(&other.raw_ns);
+        self.first_byte_ns.merge(&other.first_byte_ns);
+        self.lag_ns.merge(&other.lag_ns);
+        self.connect_ns.merge(&other.connect_ns);
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.content_bytes += other.content_bytes;
@@ -268,11 +240,37 @@ impl Recorder {
     }
 }
 
-/// For times in nanoseconds, of any length that a run can have.
-pub(crate) fn histogram() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS) {
-        Ok(histogram) => histogram,
-        Err(error) => unreachable!("the bounds are constants and valid: {error}"),
+/// How often times occurred, in nanoseconds, of any length that a run can have.
+#[derive(Clone, Debug)]
+pub(crate) struct Durations(Histogram<u64>);
+
+impl Default for Durations {
+    fn default() -> Durations {
+        match Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS) {
+            Ok(histogram) => Durations(histogram),
+            Err(error) => unreachable!("the bounds are constants and valid: {error}"),
+        }
+    }
+}
+
+impl Durations {
+    pub(crate) fn merge(&mut self, other: &Durations) {
+        // All have the same bounds, so every value fits.
+        let _same_bounds = self.0.add(&other.0);
+    }
+}
+
+impl Deref for Durations {
+    type Target = Histogram<u64>;
+
+    fn deref(&self) -> &Histogram<u64> {
+        &self.0
+    }
+}
+
+impl DerefMut for Durations {
+    fn deref_mut(&mut self) -> &mut Histogram<u64> {
+        &mut self.0
     }
 }
 

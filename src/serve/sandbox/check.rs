@@ -3,6 +3,7 @@
 use super::filter::Needs;
 use super::parts::{Part, Report};
 use crate::output::print_line;
+use crate::serve::report::print_json;
 use caps::CapSet;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -130,10 +131,7 @@ fn gain_privileges() -> Outcome {
 
 fn print(line: &Attempt, json: bool) {
     if json {
-        return match serde_json::to_string(line) {
-            Ok(text) => print_line(&text),
-            Err(error) => print_line(&error.to_string()),
-        };
+        return print_json(line);
     }
     let parts: Vec<&str> = line.refused_by.iter().map(|part| part.name()).collect();
     let verdict = match (&line.error, parts.is_empty()) {

@@ -3,10 +3,9 @@
 use super::connection::Protocol;
 use super::{Connections as Open, Worker};
 use crate::cpu::CpuUse;
-use crate::recorder::{Recorder, histogram};
+use crate::recorder::{Durations, Recorder};
 use crate::run::{LoadError, Ran};
 use crate::schedule::Schedule;
-use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use twinring::measure::monotonic_ns;
@@ -30,7 +29,7 @@ pub(crate) struct Share {
     /// Of an open loop.
     pub(crate) unsent: Unsent,
     /// The waiting times of requests without an answer at the end of the run.
-    unanswered_ns: Histogram<u64>,
+    unanswered_ns: Durations,
     /// Age of the oldest of them since it was sent.
     pub(crate) oldest_ns: u64,
     pub(crate) cpu: Vec<CpuUse>,
@@ -47,7 +46,7 @@ impl Share {
         let (now_ns, window) = (monotonic_ns(), worker.control.window());
         let each = || connections.iter().map(|connection| connection.borrow());
         let answered = || each().map(|connection| connection.tally.answered_in_window);
-        let (mut due, mut unsent) = (None, Unsent::none());
+        let (mut due, mut unsent) = (None, Unsent::default());
         // With a quota fewer requests are wanted, and the schedule does not know that.
         if let Some(schedule) = worker.schedule.get().filter(|_| !worker.control.is_drawn()) {
             // A connection that could not be opened still has its part of the schedule.
@@ -58,7 +57,7 @@ impl Share {
                 .for_each(|(number, sent)| unsent.add(&schedule, *number, *sent, window.end));
             due = Some(sent.keys().map(|number| schedule.due_within(*number, &window)).sum());
         }
-        let mut unanswered_ns = histogram();
+        let mut unanswered_ns = Durations::default();
         for connection in each() {
             for (request, count) in connection.protocol.unanswered() {
                 let waited_ns = now_ns.saturating_sub(request.since_ns).max(1);
@@ -94,9 +93,9 @@ impl Share {
     /// The waiting times of requests without hope: unanswered at the end of the run, for longer
     /// than [`OVERDUE`] and than any answer took. A server that stops leaves such requests; one
     /// that is slow, but answers, does not.
-    pub(crate) fn hopeless_ns(&self) -> Histogram<u64> {
+    pub(crate) fn hopeless_ns(&self) -> Durations {
         let slowest_ns = self.recorder.latency_ns.max().max(OVERDUE.as_nanos() as u64);
-        let mut hopeless_ns = histogram();
+        let mut hopeless_ns = Durations::default();
         for waited in self.unanswered_ns.iter_recorded() {
             if waited.value_iterated_to() > slowest_ns {
                 let (value_ns, count) = (waited.value_iterated_to(), waited.count_at_value());
@@ -111,8 +110,7 @@ impl Share {
         self.connections.add(&other.connections);
         self.due = [self.due, other.due].into_iter().flatten().reduce(|a, b| a + b);
         self.unsent.merge(&other.unsent);
-        // Both have the same bounds, so every value fits.
-        let _same_bounds = self.unanswered_ns.add(&other.unanswered_ns);
+        self.unanswered_ns.merge(&other.unanswered_ns);
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.cpu.extend(other.cpu);
     }
@@ -139,6 +137,7 @@ impl Share {
 
 /// Due requests that an open loop could not send. Without them a server that stops would look good: its answers until
 /// then were quick, and no request failed. They were due before the end of the window and not sent by then.
+#[derive(Default)]
 pub(crate) struct Unsent {
     pub(crate) count: u64,
     /// Requests that had waited for longer than [`OVERDUE`].
@@ -146,14 +145,10 @@ pub(crate) struct Unsent {
     /// Requests that had waited for longer than [`LATE`].
     pub(crate) late: u64,
     /// How long each had waited when the window ended; a lower bound.
-    pub(crate) waited_ns: Histogram<u64>,
+    pub(crate) waited_ns: Durations,
 }
 
 impl Unsent {
-    pub(crate) fn none() -> Unsent {
-        Unsent { count: 0, overdue: 0, late: 0, waited_ns: histogram() }
-    }
-
     /// Adds those of a connection that has sent `sent` requests of the schedule.
     pub(crate) fn add(&mut self, schedule: &Schedule, connection: u64, sent: u64, end_ns: u64) {
         // The last moment inside the window is one before its end.
@@ -183,8 +178,7 @@ impl Unsent {
         self.count += other.count;
         self.overdue += other.overdue;
         self.late += other.late;
-        // Both have the same bounds, so every value fits.
-        let _same_bounds = self.waited_ns.add(&other.waited_ns);
+        self.waited_ns.merge(&other.waited_ns);
     }
 }
 
@@ -200,7 +194,7 @@ mod tests {
     fn only_requests_that_waited_too_long_are_overdue() {
         // Two connections in turn, 1,000 requests per second: each has one every 2 ms.
         let unsent = |sent: u64| {
-            let mut unsent = Unsent::none();
+            let mut unsent = Unsent::default();
             unsent.add(&Schedule::new(0, 1_000_000_000, 2, Arrivals::Periodic), 0, sent, 3000 * MS);
             unsent
         };

@@ -9,9 +9,8 @@ use super::packet::Format;
 use super::settings::Settings;
 use super::stream::{Reply, Stream};
 use crate::cpu::CpuUse;
-use crate::recorder::histogram;
+use crate::recorder::Durations;
 use crate::schedule::Schedule;
-use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -40,6 +39,7 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Receives in a row that may fail before a socket is abandoned.
 const RECEIVE_ERRORS_MAX: u32 = 16;
 
+#[derive(Default)]
 pub(super) struct Counts {
     pub(super) streams: Vec<Stream>,
     /// Counted while the load runs: `received`, `mismatched`, `foreign` and `late`; at the end `due`.
@@ -52,9 +52,9 @@ pub(super) struct Counts {
     /// `None` if the kernel does not report them.
     pub(super) kernel_drops: Option<u64>,
     pub(super) round_trip_sum_ns: u64,
-    pub(super) round_trip_ns: Histogram<u64>,
-    pub(super) lateness_ns: Histogram<u64>,
-    pub(super) overrun_ns: Histogram<u64>,
+    pub(super) round_trip_ns: Durations,
+    pub(super) lateness_ns: Durations,
+    pub(super) overrun_ns: Durations,
     /// The time and text.
     pub(super) first_error: Option<(u64, String)>,
     /// The smallest buffers that a socket got.
@@ -65,22 +65,7 @@ pub(super) struct Counts {
 
 impl Counts {
     pub(super) fn new() -> Counts {
-        Counts {
-            streams: Vec::new(),
-            packets: Packets::default(),
-            handed_over: 0,
-            errors: Errors::default(),
-            gso_fallbacks: 0,
-            kernel_drops: Some(0),
-            round_trip_sum_ns: 0,
-            round_trip_ns: histogram(),
-            lateness_ns: histogram(),
-            overrun_ns: histogram(),
-            first_error: None,
-            granted: None,
-            cpu: Vec::new(),
-            calls: Vec::new(),
-        }
+        Counts { kernel_drops: Some(0), ..Counts::default() }
     }
 
     pub(super) fn failed(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
@@ -104,14 +89,9 @@ impl Counts {
         self.errors.add(&other.errors);
         self.gso_fallbacks += other.gso_fallbacks;
         self.kernel_drops = self.kernel_drops.zip(other.kernel_drops).map(|(a, b)| a + b);
-        for (mine, theirs) in [
-            (&mut self.round_trip_ns, other.round_trip_ns),
-            (&mut self.lateness_ns, other.lateness_ns),
-            (&mut self.overrun_ns, other.overrun_ns),
-        ] {
-            // All have the same bounds, so every value fits.
-            let _same_bounds = mine.add(theirs);
-        }
+        self.round_trip_ns.merge(&other.round_trip_ns);
+        self.lateness_ns.merge(&other.lateness_ns);
+        self.overrun_ns.merge(&other.overrun_ns);
         self.first_error = [self.first_error.take(), other.first_error].into_iter().flatten().min();
         other.granted.into_iter().for_each(|granted| self.note_granted(granted));
         self.cpu.extend(other.cpu);
