@@ -188,7 +188,9 @@ impl<'a> Request<'a> {
         if request.path != "*" {
             request.authority = Target::authority(target);
         }
-        if request.has_valid_host() { Ok(request) } else { Err(Status::BAD_REQUEST) }
+        let hosts = lines.iter().filter(|field| field.name.eq_ignore_ascii_case("host"));
+        let is_valid = is_valid_host(hosts.map(|field| field.value), is_1_0);
+        if is_valid { Ok(request) } else { Err(Status::BAD_REQUEST) }
     }
 
     /// Reads the head of a request of HTTP/2; `has_body` if more than the head follows. The h2 crate has checked
@@ -214,7 +216,7 @@ impl<'a> Request<'a> {
                 let is_same = |host: &[u8]| host.eq_ignore_ascii_case(authority);
                 is_host(authority) && request.lines("host").all(is_same)
             }
-            None => request.has_valid_host(),
+            None => is_valid_host(request.lines("host"), false),
         };
         if !has_valid_host {
             return Err(Status::BAD_REQUEST);
@@ -338,17 +340,6 @@ impl<'a> Request<'a> {
         self.tokens(field).any(|found| found.eq_ignore_ascii_case(token))
     }
 
-    /// The field `Host` is there, once; HTTP/1.0 may have none.
-    #[inline]
-    fn has_valid_host(&self) -> bool {
-        let mut hosts = self.lines("host");
-        match (hosts.next(), hosts.next()) {
-            (Some(host), None) => is_host(host),
-            (None, _) => self.is_1_0,
-            _ => false,
-        }
-    }
-
     fn read_framing(&self) -> Result<Framing, Status> {
         let has = |name| self.field(name).is_some();
         match (has("content-length"), has("transfer-encoding")) {
@@ -376,6 +367,16 @@ impl<'a> Request<'a> {
             // Without codings, chunked twice, or of an unknown length: the last coding is another.
             _ => Err(Status::BAD_REQUEST),
         }
+    }
+}
+
+/// The field `Host` is there, once; HTTP/1.0 may have none.
+#[inline]
+fn is_valid_host<'h>(mut values: impl Iterator<Item = &'h [u8]>, is_1_0: bool) -> bool {
+    match (values.next(), values.next()) {
+        (Some(host), None) => is_host(host),
+        (None, _) => is_1_0,
+        _ => false,
     }
 }
 

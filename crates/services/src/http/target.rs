@@ -118,8 +118,8 @@ pub fn is_host(value: &[u8]) -> bool {
 
 /// Unreserved characters, sub-delimiters, and the percent sign, of RFC 3986.
 fn is_name_byte(byte: u8) -> bool {
-    let others = b"!;=_~";
-    matches!(byte, b'$'..=b'.' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z') || others.contains(&byte)
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~')
+        || b"!$&'()*+,;=%".contains(&byte)
 }
 
 /// Why a path names no served file.
