@@ -11,9 +11,6 @@ use twinring::{
 use twinring_input::quantity::Count;
 use twinring_lab::CpuList;
 
-/// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
-pub(crate) const CPU_MAX: usize = 8192;
-
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {

@@ -25,6 +25,13 @@ pub(crate) fn complain(text: &str) {
     let _reader_is_gone = write_whole(io::stderr().lock().as_fd(), format!("{text}\n").as_bytes());
 }
 
+/// Raises the limit of open descriptors as far as this process may.
+pub(crate) fn raise_descriptor_limit() {
+    if let Err(error) = twinring_services::raise_descriptor_limit() {
+        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
+    }
+}
+
 /// Prints a line to standard output at once. A reader that went away does not end the service.
 pub(crate) fn print_line(text: &str) {
     let _reader_is_gone = write_whole(io::stdout().lock().as_fd(), format!("{text}\n").as_bytes());

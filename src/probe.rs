@@ -1,6 +1,5 @@
 //! `twinring probe`: what this system allows, what it refuses, and the fix.
 
-use crate::engine_args::CPU_MAX;
 use crate::output::{self, complain};
 use clap::Args;
 use console::{Style, Term, style};
@@ -35,6 +34,8 @@ pub(crate) struct Probe {
 }
 
 fn two_cpus(text: &str) -> Result<[usize; 2], String> {
+    /// The kernel's own limit (CONFIG_NR_CPUS).
+    const CPU_MAX: usize = 8192;
     let number = |text: &str| text.trim().parse().ok().filter(|cpu| *cpu < CPU_MAX);
     match text.split_once(',').map(|(one, other)| (number(one), number(other))) {
         Some((Some(one), Some(other))) => Ok([one, other]),

@@ -2,7 +2,7 @@
 
 mod targets;
 
-use super::options::{Output, RequestArgs, addresses, answering};
+use super::options::{Output, RequestArgs, addresses, keep_answering};
 use super::outcome::{drive, refuse};
 use crate::values;
 use clap::Args;
@@ -124,10 +124,8 @@ pub(super) fn run(mut args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
         ..refuse(Settings::new(targets, args.requests.common(of_server)))
     };
     refuse(settings.check());
-    let common = &mut settings.common;
-    common.addresses =
-        answering(std::mem::take(&mut common.addresses), Probe::Tcp, common.connect_timeout)?;
-    let expected = common.duration;
+    keep_answering(&mut settings.common, Probe::Tcp)?;
+    let expected = settings.common.duration;
     drive(http::Load::new(settings)?, args.output, (expected, "requests"), |load, observer| {
         load.run(observer).map(Box::new).map(LoadResult::Http)
     })

@@ -166,13 +166,11 @@ pub(super) fn addresses(server: &str) -> Vec<SocketAddr> {
     refuse(resolve(server))
 }
 
-/// Those addresses that a server answers at; the others are named on standard error.
-pub(super) fn answering(
-    addresses: Vec<SocketAddr>,
-    probe: Probe,
-    limit: Duration,
-) -> Result<Vec<SocketAddr>, String> {
-    let (good, notes) = reachable(addresses, probe, limit)?;
+/// Keeps the addresses that the server answers at; the others are named on standard error.
+pub(super) fn keep_answering(common: &mut Common, probe: Probe) -> Result<(), String> {
+    let addresses = std::mem::take(&mut common.addresses);
+    let (good, notes) = reachable(addresses, probe, common.connect_timeout)?;
     notes.iter().for_each(|note| complain(&format!("twinring: left out {note}")));
-    Ok(good)
+    common.addresses = good;
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::observe::Live;
 use super::options::Output;
-use crate::output::{self, complain};
+use crate::output::{self, complain, raise_descriptor_limit};
 use clap::error::ErrorKind;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use twinring_load::{Load, LoadError, Stopper, Table, gates, hgrm};
-use twinring_services::raise_descriptor_limit;
 use twinring_wire::LoadResult;
 
 /// The exit code of a run that breached a gate.
@@ -37,9 +36,7 @@ pub(super) fn drive<S>(
     (expected, noun): (Duration, &'static str),
     run: impl FnOnce(Load<S>, &mut Live) -> Result<LoadResult, LoadError>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
-    }
+    raise_descriptor_limit();
     if let Some(fallback_reason) = load.fallback_reason() {
         let why = format!("because io_uring cannot be used: {fallback_reason}");
         complain(&format!("twinring: loading with epoll, {why}"));

@@ -1,6 +1,6 @@
 //! `twinring load tcp`.
 
-use super::options::{Output, RequestArgs, addresses, answering};
+use super::options::{Output, RequestArgs, addresses, keep_answering};
 use super::outcome::{drive, refuse};
 use crate::values;
 use clap::Args;
@@ -53,10 +53,8 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
         ..tcp::Settings::new(args.requests.common(addresses(&args.target)))
     };
     refuse(settings.check());
-    let common = &mut settings.common;
-    common.addresses =
-        answering(std::mem::take(&mut common.addresses), Probe::Tcp, common.connect_timeout)?;
-    let expected = common.duration;
+    keep_answering(&mut settings.common, Probe::Tcp)?;
+    let expected = settings.common.duration;
     drive(tcp::Load::new(settings)?, args.output, (expected, "requests"), |load, observer| {
         load.run(observer).map(Box::new).map(LoadResult::Tcp)
     })

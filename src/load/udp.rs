@@ -1,6 +1,6 @@
 //! `twinring load udp`.
 
-use super::options::{Engine, GateArgs, Output, addresses, answering};
+use super::options::{Engine, GateArgs, Output, addresses, keep_answering};
 use super::outcome::{drive, refuse};
 use crate::values::{self, duration};
 use clap::Args;
@@ -12,9 +12,6 @@ use twinring_input::quantity;
 use twinring_load::address::Probe;
 use twinring_load::{Common, udp};
 use twinring_wire::LoadResult;
-
-/// How long it may take to learn that a datagram is refused.
-const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct UdpArgs {
@@ -115,10 +112,9 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         per_stream: args.per_stream,
     };
     refuse(settings.check());
-    let common = &mut settings.common;
     // Streams are to one address: the first that does not refuse datagrams.
-    common.addresses = answering(std::mem::take(&mut common.addresses), Probe::Udp, PROBE_LIMIT)?;
-    let expected = common.duration;
+    keep_answering(&mut settings.common, Probe::Udp)?;
+    let expected = settings.common.duration;
     drive(udp::Load::new(settings)?, args.output, (expected, "replies"), |load, observer| {
         load.run(observer).map(Box::new).map(LoadResult::Udp)
     })

@@ -23,7 +23,7 @@ use super::sandbox::paths::Paths;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
 use super::{admin, families};
-use crate::output::{complain, print_line};
+use crate::output::{complain, print_line, raise_descriptor_limit};
 use config::{Configuration, SiteConfig};
 use reload::{Reloader, Running};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
@@ -37,15 +37,12 @@ use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Runtime, net::ListenOptions};
 use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsSettings, expired};
-use twinring_services::raise_descriptor_limit;
 
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     // SIGHUP reloads the configuration and reopens the log. It is handled even without both, because
     // its default effect would end the process.
     let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
-    if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
-    }
+    raise_descriptor_limit();
     let configuration = match config::read(&args) {
         Ok(configuration) => configuration,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),

@@ -4,7 +4,7 @@ use super::families;
 use super::problems::{USAGE, refuse, with_remedy};
 use super::reflector::ReflectorArgs;
 use super::report::Subject;
-use crate::output::complain;
+use crate::output::raise_descriptor_limit;
 use crate::values::{self, MOST, timeout};
 use clap::Args;
 use std::error::Error;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::net::ListenOptions;
 use twinring_input::quantity::Count;
-use twinring_services::{Limits, echo, raise_descriptor_limit};
+use twinring_services::{Limits, echo};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -42,9 +42,7 @@ pub(super) fn serve(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
         Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
-    if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
-    }
+    raise_descriptor_limit();
     let prepared = args.common.prepare(Uses { accept: true, ..Uses::default() })?;
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let options = ListenOptions { backlog: args.backlog.get() as u32, ..ListenOptions::default() };

@@ -25,17 +25,6 @@ pub enum Begin {
     Never,
 }
 
-impl Begin {
-    /// The moment, if there will be traffic; `soonest_ns` is the first that is possible.
-    pub(crate) fn moment(self, soonest_ns: u64) -> Option<u64> {
-        match self {
-            Begin::Now => Some(soonest_ns),
-            Begin::At(ns) => Some(ns.max(soonest_ns)),
-            Begin::Never => None,
-        }
-    }
-}
-
 /// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {

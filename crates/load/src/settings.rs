@@ -6,6 +6,8 @@ use crate::workers::Workers;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+use twinring::EngineChoice;
+use twinring::config::{EpollOptions, UringOptions};
 
 /// Most connections, idle ones included: all ports of 64 addresses.
 pub(crate) const CONNECTIONS_MAX: u64 = 1 << 22;
@@ -48,7 +50,13 @@ impl Common {
         Common {
             addresses,
             connections: 1,
-            workers: Workers::default(),
+            workers: Workers {
+                threads: 1,
+                pin: Vec::new(),
+                engine: EngineChoice::default(),
+                uring: UringOptions::default(),
+                epoll: EpollOptions::default(),
+            },
             rate_per_s: None,
             arrivals: Arrivals::default(),
             warmup: Duration::from_secs(1),

@@ -6,7 +6,7 @@ use twinring::{
     config::{EpollOptions, UringOptions},
 };
 
-/// Worker threads, each with an engine of its own. By default one, on any CPU, with any engine.
+/// Worker threads, each with an engine of its own.
 #[derive(Clone, Debug)]
 pub struct Workers {
     /// How many.
@@ -19,18 +19,6 @@ pub struct Workers {
     pub uring: UringOptions,
     /// Features of epoll.
     pub epoll: EpollOptions,
-}
-
-impl Default for Workers {
-    fn default() -> Workers {
-        Workers {
-            threads: 1,
-            pin: Vec::new(),
-            engine: EngineChoice::default(),
-            uring: UringOptions::default(),
-            epoll: EpollOptions::default(),
-        }
-    }
 }
 
 impl Workers {

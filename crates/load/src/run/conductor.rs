@@ -4,7 +4,7 @@
 use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
 use crate::cpu::Throttling;
-use crate::observer::{Observer, Phase, Progress};
+use crate::observer::{Begin, Observer, Phase, Progress};
 use crate::settings::Common;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -69,7 +69,11 @@ impl<'a> Conductor<'a> {
             return;
         }
         let soonest_ns = monotonic_ns() + MARGIN_NS;
-        let Some(first_ns) = self.observer.connected().moment(soonest_ns) else { return };
+        let first_ns = match self.observer.connected() {
+            Begin::Now => soonest_ns,
+            Begin::At(ns) => ns.max(soonest_ns),
+            Begin::Never => return,
+        };
         let start_ns = first_ns + self.common.warmup.as_nanos() as u64;
         let end_ns = start_ns + self.common.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
