@@ -300,6 +300,9 @@ mod tests {
             (30, 10, 20)
         );
         assert_eq!((recorder.urls[0].sent, recorder.urls[0].answered), (12, 6));
+        let mut all = Requests { sent: 9, answered: 4, failed: 2 };
+        all.merge(Requests { sent: 5, answered: 1, failed: 1 });
+        assert_eq!((all.sent, all.answered, all.failed, all.in_flight()), (14, 5, 3, 6));
     }
 
     /// More than a minute was a minute.
