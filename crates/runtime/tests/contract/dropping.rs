@@ -102,7 +102,8 @@ fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration
             let [mut first, mut second] = [stream.recv(), stream.recv()];
             assert!(Pin::new(&mut first).poll(cx).is_pending());
             assert!(Pin::new(&mut second).poll(cx).is_pending());
-            let mut kept = if keeps_first { first } else { second };
+            let (mut kept, dropped) = if keeps_first { (first, second) } else { (second, first) };
+            drop(dropped);
             // One byte, which seeded faults cannot cut short.
             peer.write_all(b"n").expect("an open socket");
             let chunk = loop {
