@@ -58,7 +58,10 @@ impl std::fmt::Display for Verification {
         }
         let outcome = if self.holds() { "holds" } else { "does NOT hold" };
         let Verification { runs, figures, .. } = self;
-        write!(f, "the bundle {outcome}: {figures} figures recomputed from {runs} runs")
+        write!(
+            f,
+            "the bundle {outcome}: {figures} figures recomputed from the raw data of {runs} runs"
+        )
     }
 }
 

@@ -72,7 +72,8 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
     }
     let mut reasons = BTreeMap::<String, Vec<&Row<'_>>>::new();
     for row in undecided {
-        reason(row).map(|reason| reasons.entry(reason).or_default().push(row));
+        let reason = reason(row).unwrap_or_default();
+        reasons.entry(reason).or_default().push(row);
     }
     parts.extend(reasons.iter().map(|(reason, rows)| format!("{reason}{}", which(rows))));
     // The rest would not be read.
