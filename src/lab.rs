@@ -214,9 +214,10 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Run(options) => measure(&options),
         Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name } => show(&name),
-        Lab::Report { bundle, full } => {
-            twinring_lab::rerender(&bundle).map(|found| report(&found, &bundle, full))
-        }
+        Lab::Report { bundle, full } => twinring_lab::rerender(&bundle).map(|found| {
+            complain(&format!("wrote report.md and report.html in {}", bundle.display()));
+            report(&found, &bundle, full)
+        }),
         Lab::Merge { out, bundles } => {
             twinring_lab::merge(&out, &bundles).map(|bundle| report(&bundle, &out, false))
         }

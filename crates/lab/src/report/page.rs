@@ -31,7 +31,6 @@ pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
     }
     if directory != "." {
         lines.push(shortened(&format!("MORE   twinring lab report --full {directory}")));
-        lines.push(shortened(&format!("PAGE   {directory}/report.html")));
     }
     let room = LINES.saturating_sub(lines.len());
     let mut first = "ANSWER ";
@@ -182,7 +181,7 @@ fn clipped(text: &str, width: usize) -> String {
 
 /// A line that is too long only if it has a path to copy.
 fn shortened(line: &str) -> String {
-    if ["NEXT", "MORE", "PAGE"].iter().any(|start| line.starts_with(start)) {
+    if line.starts_with("NEXT") || line.starts_with("MORE") {
         line.to_owned()
     } else {
         clipped(line, WIDTH)
