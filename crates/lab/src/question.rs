@@ -84,34 +84,45 @@ impl Question {
             pairs: Some(pairs),
             spare_pairs: Some(pairs),
             warmup_s: Some(0.25),
-            axes: self.axes(),
+            axes: self.axes()?,
             net: Some(self.net.clone()),
             subjects: self.subjects.clone(),
             ..Overrides::default()
         })
     }
 
-    fn axes(&self) -> Vec<(String, Vec<u32>)> {
-        let rate = |load: &Load| if let Load::Rate(rate) = load { Some(*rate) } else { None };
-        let rate = self.loads.iter().find_map(rate);
-        let share = |load: &Load| match load {
-            Load::Percent(percent) => Some(*percent),
-            Load::Max => Some(0),
-            Load::Rate(_) => None,
+    fn axes(&self) -> Result<Vec<(String, Vec<u32>)>, LabError> {
+        let of = |pick: fn(&Load) -> Option<u32>| -> Vec<u32> {
+            self.loads.iter().filter_map(pick).collect()
         };
+        let shares = of(|load| if let Load::Percent(share) = load { Some(*share) } else { None });
+        let rates = of(|load| if let Load::Rate(rate) = load { Some(*rate) } else { None });
+        let closed = of(|load| (*load == Load::Max).then_some(0));
         let mut axes = vec![("bytes", vec![self.bytes])];
         if self.protocol == Protocol::Udp {
-            let each = rate.map_or(PACKETS_PER_S, |rate| (rate / self.clients.max(1)).max(1));
-            axes.extend([("streams", vec![self.clients]), ("packets_per_s", vec![each])]);
+            let each = |rate: &u32| (rate / self.clients.max(1)).max(1);
+            let rates = if rates.is_empty() {
+                vec![PACKETS_PER_S]
+            } else {
+                rates.iter().map(each).collect()
+            };
+            axes.extend([("streams", vec![self.clients]), ("packets_per_s", rates)]);
         } else {
-            let shares = || ("load_percent", self.loads.iter().filter_map(share).collect());
-            axes.push(rate.map_or_else(shares, |rate| ("rate_per_s", vec![rate])));
+            if !shares.is_empty() && !rates.is_empty() {
+                return Err(LabError::BadExperiment {
+                    place: "--load".to_owned(),
+                    problem: "shares and rates together".to_owned(),
+                    expected: "either of them, and max".to_owned(),
+                });
+            }
+            let axis = if rates.is_empty() { "load_percent" } else { "rate_per_s" };
+            axes.push((axis, [shares, rates, closed].concat()));
             axes.push(("connections", vec![self.clients]));
         }
         if self.protocol == Protocol::Http {
             axes.push(("tls", vec![u32::from(self.tls)]));
         }
-        axes.into_iter().map(|(key, values)| (key.to_owned(), values)).collect()
+        Ok(axes.into_iter().map(|(key, values)| (key.to_owned(), values)).collect())
     }
 }
 
@@ -153,6 +164,14 @@ mod tests {
             .experiment()
             .unwrap();
         assert_eq!(http.cells(&[NetKind::Lo])[0].point.on(Axis::RatePerS), Some(5000));
+        // Only the first rate was measured, and `max` beside it was not.
+        let loads = [Load::Rate(5000), Load::Max, Load::Rate(20_000)];
+        let rates = question(Protocol::Tcp, &["epoll", "io_uring"], &loads).experiment().unwrap();
+        let cells = rates.cells(&[NetKind::Lo]);
+        let rates: Vec<_> = cells.iter().map(|cell| cell.point.on(Axis::RatePerS)).collect();
+        assert_eq!(rates, [Some(5000), Some(20_000), Some(0)]);
+        let mixed = [Load::Percent(25), Load::Rate(5000)];
+        assert!(question(Protocol::Tcp, &["epoll", "io_uring"], &mixed).experiment().is_err());
         let none = Question { clients: 0, ..question(Protocol::Tcp, &["epoll"], &both) };
         assert!(none.experiment().is_err());
     }
