@@ -1,7 +1,8 @@
 //! Static files over HTTP/1.1, 1.0 and 2, according to RFC 9110, RFC 9112 and RFC 9113.
 //!
 //! The path of a request: `connection` receives it, `http1` or `http2` has it read into a `request`, `answer` finds
-//! the answer (a `response`) with the `cache` and its `variant`s, and the transport sends it (`sending`).
+//! the answer (a `response`) with the `cache` and its `variant`s, and the transport sends it: at once what is in memory, by
+//! `sending` files and listings.
 //! The `exchange` records how it ended, in the access log and in the metrics.
 //!
 //! Beside this path: `hosts` selects the site, `rules` say what holds for a path; `redirect` and `auth` come before all

@@ -1,7 +1,7 @@
-//! The state of a stream, the same on all engines: its unsent data, whether and how each half has
-//! ended, and its waiters.
+//! The state of a stream that both engines share: its unsent data, whether and how each half has
+//! ended, and its waiters; and what an engine remembers of it.
 //!
-//! There is no kernel here. An engine reports events (`sent`, `fail`, `connected`, ...), and asks
+//! [`Receiving`] and [`Sending`] make no system calls. An engine reports events (`sent`, `fail`, `connected`, ...), and asks
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
 use super::common::{closed, reset_on_close};

@@ -1,6 +1,5 @@
-//! Tasks: what the current worker runs beside the main future.
-
-// The local executor: tasks, the ready queue, and waking from this thread and from others.
+//! The local executor: tasks, of which the main future is one, the ready queue, and waking from this
+//! thread and from others.
 
 #[cfg(all(test, loom))]
 mod eventfd_model;

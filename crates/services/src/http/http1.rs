@@ -124,8 +124,8 @@ pub(super) async fn serve_connection(
             let persistence = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
                 Next::Ready(message, mut exchange, persistence) => {
-                    let is_last = input.bytes.is_empty() || !persistence.stays();
-                    if is_last && collected.bytes.is_empty() {
+                    let nothing_follows = input.bytes.is_empty() || !persistence.stays();
+                    if nothing_follows && collected.bytes.is_empty() {
                         connection.send(message).await?;
                         exchange.sent_whole();
                     } else {
@@ -182,9 +182,9 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
             return next(worker, connection, input, answered);
         }
     };
-    let is_last = answered + 1 >= generation.settings.max_requests || worker.draining.get();
+    let must_close = answered + 1 >= generation.settings.max_requests || worker.draining.get();
     let is_plain = matches!(request.method, Method::Get | Method::Head);
-    let persistence = match (request.keep_alive && !is_last, request.is_1_0) {
+    let persistence = match (request.keep_alive && !must_close, request.is_1_0) {
         // Behind a body some clients send a line too many.
         (false, _) if !request.keep_alive && is_plain && request.framing == Framing::Empty => {
             Persistence::ClosesAsAsked

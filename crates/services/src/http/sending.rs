@@ -1,4 +1,4 @@
-//! Sending answers.
+//! Sending answers that are not sent at once (`http1`): files, listings, and what had to wait.
 //!
 //! An answer in memory is one send, except for listings, which may be large: these are sent in
 //! parts, and a connection has one of them at a time. A file follows its head in segments, by the
@@ -90,27 +90,27 @@ async fn send_listing(connection: &Connection, listing: &Listing) -> io::Result<
     connection.flush().await
 }
 
-async fn send_parts(connection: &Connection, rest: FileParts) -> io::Result<()> {
-    for (head, range) in &rest.parts {
+async fn send_parts(connection: &Connection, body: FileParts) -> io::Result<()> {
+    for (head, range) in &body.parts {
         if !head.is_empty() {
             connection.send_corked(head.clone()).await?;
         }
-        send_part(connection, &rest, range.clone()).await?;
+        send_part(connection, &body, range.clone()).await?;
     }
-    if rest.end.is_empty() { Ok(()) } else { connection.send(rest.end).await }
+    if body.end.is_empty() { Ok(()) } else { connection.send(body.end).await }
 }
 
-async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+async fn send_part(connection: &Connection, body: &FileParts, range: Range<u64>) -> io::Result<()> {
     if connection.file_strategy == SendStrategy::Read {
-        return send_checked(connection, rest, range).await;
+        return send_checked(connection, body, range).await;
     }
-    let OpenFile { file, .. } = &*rest.file;
+    let OpenFile { file, .. } = &*body.file;
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
     while from < to {
         let length = SEGMENT_BYTES.min(to - from);
         let sent = connection.send_file(file, from, length).await?;
-        if sent < length || !rest.file.is_sound().await? {
+        if sent < length || !body.file.is_sound().await? {
             return Err(connection.break_off());
         }
         from += sent;
@@ -119,7 +119,7 @@ async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>)
         return Ok(());
     }
     let bytes = file.read_at(to, tail as usize).await?;
-    if bytes.len() as u64 != tail || !rest.file.is_sound().await? {
+    if bytes.len() as u64 != tail || !body.file.is_sound().await? {
         return Err(connection.break_off());
     }
     connection.send(bytes).await
@@ -128,15 +128,15 @@ async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>)
 /// Sends no data that was not checked after reading it.
 async fn send_checked(
     connection: &Connection,
-    rest: &FileParts,
+    body: &FileParts,
     range: Range<u64>,
 ) -> io::Result<()> {
-    let OpenFile { file, .. } = &*rest.file;
+    let OpenFile { file, .. } = &*body.file;
     let mut from = range.start;
     while from < range.end {
         let length = CHUNK_BYTES.min(range.end - from);
         let bytes = file.read_at(from, length as usize).await?;
-        if bytes.len() as u64 != length || !rest.file.is_sound().await? {
+        if bytes.len() as u64 != length || !body.file.is_sound().await? {
             return Err(connection.break_off());
         }
         connection.send(bytes).await?;

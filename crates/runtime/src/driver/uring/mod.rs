@@ -1,13 +1,13 @@
 //! The io_uring engine: operations are submitted to the kernel, and completions taken from it.
 //!
-//! One turn of the loop: give released buffers back, submit what the tasks queued and wait in
-//! the same enter, take the completions, settle the sends. Receives and accepts are multishot,
+//! One turn of the loop: submit what the tasks queued and wait in the same enter, take the
+//! completions, settle the sends, handle what arrived. Released buffers go back when many are out. Receives and accepts are multishot,
 //! so a connection costs one submission in its life and one completion for each piece of data.
 //!
 //! Sends are submitted with MSG_DONTWAIT and, where the kernel can, without a completion for
 //! success. Such a send is over when the enter that submitted it has returned: either it posted a
 //! completion because it was short or failed, or it was sent whole and its buffer is free. The
-//! order in `Uring::turn` follows from it: completions first, then `settle` frees the buffer of every
+//! order in `enter_and_settle` follows from it: completions first, then `settle` frees the buffer of every
 //! quick send that posted no error; its stream notices by its number. Since a silent success wakes
 //! no task, the enter must not wait while anything waits for one.
 
