@@ -1,5 +1,5 @@
 //! Threads for blocking work: a few for files on an engine, or a filesystem, that cannot be used
-//! otherwise, and more for what the program asks for ([`spawn_blocking`](crate::spawn_blocking)).
+//! otherwise, and more for what the program asks for ([`spawn_blocking`]).
 //!
 //! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
 //! starts them. Work arrives through a bounded queue; callers wait while it is full. A job owns all

@@ -122,7 +122,7 @@ impl UringUdp {
 }
 
 impl Udp {
-    /// As [`Stream::is_held_up`](super::stream::Stream::is_held_up).
+    /// True if somebody waits for a send whose success wakes nobody: then the enter must not wait.
     pub(in crate::driver) fn is_held_up(&self) -> bool {
         let somebody_waits =
             self.outbox.closing || !self.outbox.is_empty() || !self.outbox.waiters.is_empty();
