@@ -89,7 +89,7 @@ pub(crate) struct Request {
 
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// The measured window; set anew before each poll of a connection, because its end may come earlier than planned.
+    /// The measured window; set again before each poll of a connection, because its end may come earlier than planned.
     pub(crate) range_ns: Range<u64>,
     /// An open loop: the latency from the actual start differs.
     open: bool,

@@ -77,7 +77,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Reads the window anew, before something is counted. Returns its end.
+    /// Reads the window again, before something is counted. Returns its end.
     pub(crate) fn look(&self) -> u64 {
         let window = self.control.window();
         let end_ns = window.end;

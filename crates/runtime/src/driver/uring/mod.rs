@@ -231,6 +231,8 @@ impl Uring {
         self.enter_now(sockets, Enter::Submit, None, wakes)
     }
 
+    /// [`enter_and_settle`](Uring::enter_and_settle) for those who seldom need it: one copy, apart from the one
+    /// that is laid out in the turn.
     #[inline(never)]
     fn enter_now(
         &mut self,
