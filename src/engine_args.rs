@@ -3,6 +3,7 @@
 use clap::Args;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use serde::Deserialize;
 use std::str::FromStr;
 use twinring::{
     Builder, EngineChoice, Runtime,
@@ -10,26 +11,33 @@ use twinring::{
 };
 use twinring_input::quantity::Count;
 use twinring_lab::CpuList;
+use twinring_services::http::text::optional;
 
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Engine")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct EngineArgs {
     /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why. `both` runs workers of either
     /// engine beside each other, and the final report has the counters of each. [default: auto]
     #[arg(long, value_name = "auto|io_uring|epoll|both")]
+    #[serde(deserialize_with = "optional")]
     pub(crate) engine: Option<Mode>,
     /// Worker threads, each with its own ring or epoll set. With `--engine both` their engines alternate.
     /// [default: 1; 2 with --engine both]
     #[arg(long, value_name = "N")]
+    #[serde(deserialize_with = "optional")]
     pub(crate) workers: Option<Count<1, 1024>>,
     /// CPUs for the workers, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS")]
+    #[serde(deserialize_with = "optional")]
     pub(crate) pin: Option<UsableCpus>,
     /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
     #[arg(long, value_name = "KEY=VALUE,...")]
+    #[serde(deserialize_with = "optional")]
     pub(crate) uring: Option<UringOptions>,
     /// Features of epoll, such as `buffer_count=64`.
     #[arg(long, value_name = "KEY=VALUE,...")]
+    #[serde(deserialize_with = "optional")]
     pub(crate) epoll: Option<EpollOptions>,
 }
 

@@ -1,10 +1,8 @@
 //! Values of the command line: addresses to listen on, and quantities within the bounds of their options.
 
-pub(crate) use twinring_input::quantity::duration;
+pub(crate) use twinring_input::quantity::{PerSecond, duration, timeout};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
-use std::time::Duration;
 use twinring_input::quantity;
 
 /// A number of bytes, such as `512`, `4K`, `4KB`, `4KiB` or `1M`.
@@ -58,64 +56,8 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A rate from 1 to `MOST` per second.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PerSecond<const MOST: u32>(pub(crate) u32);
-
-impl<const MOST: u32> FromStr for PerSecond<MOST> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PerSecond<MOST>, String> {
-        let rate = u32::try_from(quantity::rate(text)?).ok();
-        let rate = rate.filter(|rate| (1..=MOST).contains(rate));
-        rate.map(PerSecond).ok_or_else(|| format!("`{text}` is not from 1 to {MOST} per second"))
-    }
-}
-
 /// The largest count where nothing else bounds it.
 pub(crate) const MOST: u64 = u32::MAX as u64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait(pub(crate) Duration);
-
-impl FromStr for Wait {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Wait, String> {
-        duration(text).map(Wait)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListenAddress(pub(crate) SocketAddr);
-
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ListenAddress, String> {
-        listen(text).map(ListenAddress)
-    }
-}
-
-/// A duration other than zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timeout(pub(crate) Duration);
-
-impl FromStr for Timeout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Timeout, String> {
-        timeout(text).map(Timeout)
-    }
-}
-
-/// A duration other than zero.
-pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("a timeout of 0 would close every connection at once".to_owned()),
-        timeout => Ok(timeout),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -12,11 +12,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
-use twinring::fs::Dir;
 use twinring::{Builder, EngineChoice, Runtime, net::ListenOptions};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{HttpService, HttpSettings, Rule, Rules, Site, Sites};
-use twinring_services::{Connection, Limits, TcpService, echo};
+use twinring_services::http::{HttpService, HttpSettings, Rule, Site};
+use twinring_services::AllowList;
+use twinring_services::echo::{EchoService, Limits};
 
 /// The longest stream, in bytes. The sockets can hold all that the service has not read yet, so a
 /// client may write all of it before it reads.
@@ -77,16 +77,19 @@ fn any_port() -> [SocketAddr; 1] {
 }
 
 fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
-    let mut site = Site { root: Some(Dir::open(FILES.as_ref())?), ..Site::default() };
-    let listing = Rule { listing: Some(true), ..Rule::default() };
-    site.rules = Rules::new(vec![listing])?;
+    let (mut site, mut rule) = (Site::default(), Rule::default());
+    rule.listing = Some(true);
+    site.rules.all.push(rule);
+    site.root = Some(FILES.into());
     site.precompressed = vec![Coding::Gzip];
-    let mut settings = HttpSettings::new(Sites::new(Some(site)));
+    let mut settings = HttpSettings::default();
+    settings.sites.add(site).map_err(|wrong| format!("{wrong:?}"))?;
     settings.sendfile_above = 4096;
     settings.max_requests = 40;
     settings.max_body_bytes = 4096;
     let options = ListenOptions::default();
-    let service = HttpService::bind(&any_port(), &options, settings, 1, runtime.handle())?;
+    let mut service = HttpService::new(settings, 1, runtime.handle());
+    service.listen(&any_port(), &options, &None)?;
     let service = Arc::new(service);
     let address = service.addresses()[0];
     thread::spawn(move || runtime.run(move |worker| Arc::clone(&service).run(worker)));
@@ -94,9 +97,15 @@ fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
 }
 
 fn serve_echo(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
-    let serve = async |connection: &Connection| echo::echo(connection).await;
-    let (options, limits) = (ListenOptions::default(), Limits::default());
-    let service = TcpService::bind(serve, &any_port(), &options, limits, 1, runtime.handle())?;
+    let options = ListenOptions::default();
+    let limits = Limits {
+        max_connections: usize::MAX,
+        max_connections_per_address: usize::MAX,
+        allow: AllowList::any(),
+        idle_timeout: None,
+        drain_timeout: Duration::from_secs(10),
+    };
+    let service = EchoService::bind(&any_port(), &options, limits, 1, runtime.handle())?;
     let service = Arc::new(service);
     let address = service.addresses()[0];
     thread::spawn(move || runtime.run(move |worker| Arc::clone(&service).run(worker)));

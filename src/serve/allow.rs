@@ -3,11 +3,10 @@
 
 use super::families;
 use clap::Args;
-use ipnet::IpNet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
-use twinring_services::AllowList;
+use twinring_services::{AllowList, Network};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
@@ -21,7 +20,7 @@ pub(super) struct AllowArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
     Any,
-    Network(IpNet),
+    Network(Network),
 }
 
 impl FromStr for Allowed {
@@ -31,38 +30,7 @@ impl FromStr for Allowed {
         if text == "any" {
             return Ok(Allowed::Any);
         }
-        network(text).map(Allowed::Network).map_err(|expected| format!("{expected}, or any"))
-    }
-}
-
-/// A network, or an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network(pub(super) IpNet);
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Network, String> {
-        network(text).map(Network)
-    }
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
-    // others read as 8.0.0.0/8.
-    let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
-    let network = address.ok().and_then(|address| match text.contains('/') {
-        true => text.parse::<IpNet>().ok(),
-        false => Some(IpNet::from(address)),
-    });
-    let network = network.ok_or_else(|| {
-        "expected a network such as 192.0.2.0/24 or 2001:db8::/32, or an address".to_owned()
-    })?;
-    match network.trunc() {
-        whole if whole == network => Ok(network),
-        whole => Err(format!(
-            "`{text}` is an address inside of {whole}: expected a network; did you mean {whole}?"
-        )),
+        text.parse().map(Allowed::Network).map_err(|expected| format!("{expected}, or any"))
     }
 }
 
@@ -95,7 +63,7 @@ impl AllowArgs {
         }
     }
 
-    fn networks(&self) -> impl Iterator<Item = IpNet> {
+    fn networks(&self) -> impl Iterator<Item = Network> {
         self.allowed.iter().filter_map(|allowed| match allowed {
             Allowed::Network(network) => Some(*network),
             Allowed::Any => None,

@@ -61,8 +61,8 @@ impl Both {
             sum.units += reading.units;
             sum.bytes += reading.bytes;
             sum.connections += reading.connections;
-            sum.cpu_user_s += reading.cpu_user.as_secs_f64();
-            sum.cpu_system_s += reading.cpu_system.as_secs_f64();
+            sum.cpu_user_s += reading.cpu_user_ns as f64 / 1e9;
+            sum.cpu_system_s += reading.cpu_system_ns as f64 / 1e9;
             sum.syscalls += syscalls;
         }
         all

@@ -2,14 +2,12 @@
 
 mod arguments;
 pub(super) mod config;
-mod keys;
 mod listen;
 mod log;
 mod moved;
 mod reload;
 mod server;
 mod site;
-mod values;
 
 pub(super) use arguments::HttpArgs;
 
@@ -27,8 +25,9 @@ use crate::output::{complain, print_line, raise_descriptor_limit};
 use config::{Configuration, SiteConfig};
 use reload::{Reloader, Running};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
-use site::{certificates, sites};
+use site::sites;
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::{Runtime, net::ListenOptions};
-use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls, TlsSettings, expired};
+use twinring_services::http::{HttpService, HttpSettings, Tls, TlsSettings, expired};
 
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     // SIGHUP reloads the configuration and reopens the log. It is handled even without both, because
@@ -51,7 +50,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut problems = Vec::new();
     let prepared = Prepared::new(&configuration, &mut problems);
     if args.check {
-        problems.extend(configuration.server.log.check());
+        problems.extend(log::check(&configuration.server.log));
         problems.extend(configuration.expired());
     }
     let code = if usage.is_empty() { 1 } else { USAGE };
@@ -74,20 +73,26 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 impl Configuration {
     fn tls_settings(&self) -> TlsSettings {
-        let keys = &self.server.keys;
+        let of_site =
+            |config: &SiteConfig| Some((config.site.names.clone(), config.certificate()?));
         TlsSettings {
-            http2: keys.http2.unwrap_or(true),
-            min_version: keys.min_version(),
-            ..certificates(&self.sites)
+            certificates: self.sites.iter().filter_map(of_site).collect(),
+            min_version: self.server.listening.tls_min_version,
+            http2: self.server.http.http2,
         }
     }
 
-    fn tls(&self) -> Result<Option<Tls>, String> {
+    fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
         let settings = self.tls_settings();
-        match settings.default.is_some() || !settings.hosts.is_empty() {
-            true => Tls::new(&settings).map(Some),
-            false => Ok(None),
+        match settings.certificates.is_empty() {
+            true => Ok(None),
+            false => Tls::new(&settings).map(Some),
         }
+    }
+
+    /// The settings with the sites; what is wrong with them is added to `problems`.
+    fn settings(&self, problems: &mut Vec<String>) -> HttpSettings {
+        HttpSettings { sites: sites(&self.sites, problems), ..self.server.http.clone() }
     }
 
     /// Certificates that clients refuse because of their dates.
@@ -97,7 +102,7 @@ impl Configuration {
     }
 
     fn paths(&self, config: Option<&PathBuf>) -> Paths {
-        let roots = self.sites.iter().filter_map(|site| site.keys.root.clone());
+        let roots = self.sites.iter().filter_map(|config| config.site.root.clone());
         // A link to the present release will lead to one beside it.
         let releases = roots.clone().filter(|root| root.is_symlink()).filter_map(|root| {
             let target = root.canonicalize().ok()?;
@@ -109,12 +114,12 @@ impl Configuration {
         Paths {
             read: roots
                 .chain(releases)
-                .chain(self.server.keys.sandbox_read.0.iter().cloned())
+                .chain(self.server.listening.sandbox_read.iter().cloned())
                 .collect(),
             // On SIGHUP the configuration file is read again.
             read_files: certificates.chain(config.cloned()).chain(users).collect(),
-            written: self.server.log.file().into_iter().collect(),
-            own_process: self.server.admin.is_wanted(),
+            written: log::file(&self.server.log).into_iter().cloned().collect(),
+            own_process: self.server.admin.admin.is_some(),
         }
     }
 }
@@ -122,7 +127,7 @@ impl Configuration {
 /// The result of checking the configuration without binding an address or creating a file.
 struct Prepared {
     settings: HttpSettings,
-    tls: Option<Tls>,
+    tls: Option<Arc<Tls>>,
     runtime: Runtime,
     identity: Option<Identity>,
     sandbox: Sandbox,
@@ -132,7 +137,7 @@ impl Prepared {
     /// `None` if a problem makes it incomplete.
     fn new(configuration: &Configuration, problems: &mut Vec<String>) -> Option<Prepared> {
         let server = &configuration.server;
-        let settings = server.keys.settings(sites(&configuration.sites, problems));
+        let settings = configuration.settings(problems);
         let tls = configuration.tls().map_err(|error| problems.push(error)).ok();
         let identity = server.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
@@ -164,7 +169,7 @@ impl Prepared {
         }
         // With the same rights as before, it has been opened already.
         let Some(who) = changed else { return Ok(log) };
-        if let Some(problem) = configuration.server.log.check_rotation() {
+        if let Some(problem) = log::check_rotation(&configuration.server.log) {
             complain(&format!("twinring: as {who}: {problem}"));
         }
         let certificates = self.tls.as_ref().map(|tls| tls.load(&configuration.tls_settings()));
@@ -189,30 +194,28 @@ fn run(
     let server = started.server.clone();
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
-    let options = ListenOptions { backlog: server.backlog, ..ListenOptions::default() };
-    let lists = [&server.listen[..], &server.listen_tls];
+    let options = ListenOptions { backlog: server.listening.backlog, ..ListenOptions::default() };
+    let lists = [&server.listening.listen[..], &server.listening.listen_tls];
     let [listen, listen_tls] = lists.map(listen::addresses);
     let [listen, listen_tls] = families::available([&listen, &listen_tls]);
     let [passed, passed_tls] = listen::passed(lists)?;
-    let service = HttpService::bind(&listen, &options, settings, workers, handle)
-        .map_err(|error| with_remedy(&error, "ss -ltnp"))?
-        .adopt(passed, &options, None)?;
+    let mut service = HttpService::new(settings, workers, handle);
+    let refused = |error: io::Error| with_remedy(&error, "ss -ltnp");
+    service.listen(&listen, &options, &None).map_err(refused)?;
+    service.adopt(passed, &options, &None)?;
     let plain = service.addresses().len();
-    let service = match &tls {
-        Some(tls) => service
-            .bind_tls(&listen_tls, &options, tls)
-            .map_err(|error| with_remedy(&error, "ss -ltnp"))?
-            .adopt(passed_tls, &options, Some(tls))?,
-        None => service,
-    };
+    if tls.is_some() {
+        service.listen(&listen_tls, &options, &tls).map_err(refused)?;
+        service.adopt(passed_tls, &options, &tls)?;
+    }
     let both = Both::of(&server.engine, &prepared.runtime, &service)?;
     let admin = server.admin.bind()?;
     if prepared.identity.is_none() && user::is_root() {
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
     let owner = prepared.identity.clone();
-    let log =
-        prepared.change_rights(&args, &started, || server.log.open(workers, owner.as_ref()))?;
+    let log = prepared
+        .change_rights(&args, &started, || log::open(&server.log, workers, owner.as_ref()))?;
     let Prepared { runtime, sandbox, .. } = prepared;
     let tell = |line| notices::tell(format!("twinring: {line}"));
     let service = service.observed(log.clone(), admin.is_some(), tell);
@@ -229,7 +232,7 @@ fn run(
     let mut hooks = Hooks { drain_timeout, signals, both, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
-        hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
+        hooks.signals.on(signal, move || log.iter().for_each(|log| log.reopen()));
     }
     let (is_confined, settings) = (sandbox.limits_files(), service.settings());
     let reloader = Reloader::start(Running { args, started, settings, tls, is_confined })?;
@@ -241,10 +244,7 @@ fn run(
             end(signals);
         }
     }));
-    operate(runtime, subject, &server.output, hooks, sandbox, |ready| {
-        let service = Arc::new(service.on_ready(ready));
-        move |worker| Arc::clone(&service).run(worker)
-    })
+    operate(runtime, service, subject, &server.output, hooks, sandbox)
 }
 
 /// Drops the rights of root. Returns the identity if it has fewer rights than when files were opened.

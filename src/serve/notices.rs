@@ -39,7 +39,6 @@ fn print_all(messages: &Receiver<Message>) {
     }
 }
 
-/// Sends a notice, without waiting until it is printed.
 pub(super) fn tell(text: String) {
     match PRINTER.get_or_init(start) {
         Some(printer) => drop(printer.try_send(Message::Text(text))),

@@ -4,17 +4,15 @@ use super::both::Both;
 use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
 use super::sandbox::Sandbox;
 use super::{manager, notices, signals};
-use serde::Serialize;
 use std::error::Error;
-use std::io;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use twinring::Runtime;
+use twinring_services::{Server, Service};
 
 pub(super) type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 
-/// The needs of a service besides being run.
 #[derive(Default)]
 pub(super) struct Hooks {
     pub(super) drain_timeout: Duration,
@@ -25,20 +23,17 @@ pub(super) struct Hooks {
     pub(super) at_end: Option<AtEnd>,
 }
 
-/// Runs a bound service until a signal ends it, and reports on the way. `prepare` gets the function
-/// to call once the service is ready, and returns the function that each worker runs.
-pub(super) fn operate<C, Run, Fut>(
+/// Runs a bound service until a signal ends it, and reports on the way.
+pub(super) fn operate<S: Service + 'static>(
     runtime: Runtime,
-    subject: Subject<C>,
+    service: Server<S>,
+    subject: Subject,
     output: &OutputArgs,
     hooks: Hooks,
     sandbox: Sandbox,
-    prepare: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Run,
 ) -> Result<ExitCode, Box<dyn Error>>
 where
-    C: Serialize + 'static,
-    Run: Fn(usize) -> Fut + Sync,
-    Fut: Future<Output = io::Result<()>> + 'static,
+    Server<S>: Send + Sync,
 {
     let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
     let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.both));
@@ -46,7 +41,7 @@ where
     let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
     let unsealed = Arc::new(OnceLock::new());
     let problem = Arc::clone(&unsealed);
-    let run = prepare(Box::new(move || match sealing.seal(json) {
+    let service = Arc::new(service.on_ready(move || match sealing.seal(json) {
         Ok(report) => {
             ready.ready(&report);
             manager::tell("READY=1");
@@ -62,7 +57,7 @@ where
     if let Some(seconds) = output.stats {
         reporter.print_every(Duration::from_secs(seconds.get()))?;
     }
-    let failure = match runtime.run(run) {
+    let failure = match runtime.run(move |worker| Arc::clone(&service).run(worker)) {
         Err(error) => Some(error.to_string()),
         // A worker without a result was stopped by the second signal.
         Ok(workers) => {

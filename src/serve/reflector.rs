@@ -12,7 +12,6 @@ use super::user::{Identity, UserArgs};
 use crate::engine_args::EngineArgs;
 use crate::values::duration;
 use clap::Args;
-use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,7 +40,6 @@ pub(crate) struct ReflectorArgs {
     output: OutputArgs,
 }
 
-/// A runtime, and the rights that it will keep.
 pub(super) struct Prepared {
     pub(super) runtime: Runtime,
     sandbox: Sandbox,
@@ -58,17 +56,14 @@ impl ReflectorArgs {
         Ok(Prepared { runtime, sandbox, identity })
     }
 
-    pub(super) fn serve<S, C>(
+    pub(super) fn serve<S: Service + 'static>(
         &self,
         prepared: Prepared,
         service: Server<S>,
-        subject: Subject<C>,
-        counters: impl Fn() -> C + Send + Sync + 'static,
+        subject: Subject,
     ) -> Result<ExitCode, Box<dyn Error>>
     where
-        S: Service + 'static,
         Server<S>: Send + Sync,
-        C: Serialize + 'static,
     {
         let Prepared { runtime, mut sandbox, identity } = prepared;
         let both = Both::of(&self.engine, &runtime, &service)?;
@@ -82,12 +77,10 @@ impl ReflectorArgs {
         sandbox.enter(&runtime, &paths, identity.as_ref())?;
         identity.as_ref().map_or(Ok(()), Identity::assume)?;
         let engine = engine_name(runtime.features(), both.is_some());
-        let observer = service.observer(engine, plain_metrics(subject.name, counters));
+        let counters = Arc::clone(&subject.counters);
+        let observer = service.observer(engine, plain_metrics(subject.name, move || counters()));
         let at_end = admin::start(admin, observer)?;
         let hooks = Hooks { drain_timeout: self.drain_timeout, both, at_end, ..Hooks::default() };
-        operate(runtime, subject, &self.output, hooks, sandbox, |ready| {
-            let service = Arc::new(service.on_ready(ready));
-            move |worker| Arc::clone(&service).run(worker)
-        })
+        operate(runtime, service, subject, &self.output, hooks, sandbox)
     }
 }

@@ -4,8 +4,8 @@ use super::both::Both;
 use super::sandbox::parts::Report;
 use crate::output::{complain, print_line};
 use clap::Args;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +14,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{Handle, Runtime, config::Features};
 use twinring_input::quantity::Count;
+use twinring_services::http::text::optional;
 use twinring_wire::Fields;
 use twinring_wire::serve::{Ready, SCHEMA, Statistics};
 
-#[derive(Clone, Copy, Debug, Default, Args)]
+#[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Output")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct OutputArgs {
     /// Print one line of counters every SECS seconds.
     #[arg(long, value_name = "SECS")]
+    #[serde(deserialize_with = "optional")]
     pub(super) stats: Option<Count<1, 86_400>>,
     /// Print JSON lines on standard output.
     #[arg(long)]
@@ -30,28 +33,30 @@ pub(super) struct OutputArgs {
 
 pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
-/// A service as reports see it. `C` are its counters.
-pub(super) struct Subject<C> {
+/// A service as reports see it.
+pub(super) struct Subject {
     pub(super) name: &'static str,
-    addresses: Vec<SocketAddr>,
-    counters: Box<dyn Fn() -> C + Send + Sync>,
-    details: Map<String, Value>,
+    ready: Ready,
+    pub(super) counters: Arc<dyn Fn() -> Fields + Send + Sync>,
     details_text: String,
 }
 
-impl<C> Subject<C> {
-    pub(super) fn new(
+impl Subject {
+    pub(super) fn new<C: Serialize>(
         name: &'static str,
         addresses: &[SocketAddr],
         counters: impl Fn() -> C + Send + Sync + 'static,
-    ) -> Subject<C> {
-        Subject {
-            name,
-            addresses: addresses.to_vec(),
-            counters: Box::new(counters),
-            details: Map::new(),
-            details_text: String::new(),
-        }
+    ) -> Subject {
+        let ready = Ready {
+            event: "ready".to_owned(),
+            schema: SCHEMA.to_owned(),
+            service: name.to_owned(),
+            listen: addresses.to_vec(),
+            pid: std::process::id(),
+            ..Ready::default()
+        };
+        let counters = Arc::new(move || Fields::of(&counters()));
+        Subject { name, ready, counters, details_text: String::new() }
     }
 
     /// Adds details to the ready line: as JSON in the field `key`, and as text.
@@ -60,9 +65,9 @@ impl<C> Subject<C> {
         key: &str,
         details: &impl Serialize,
         text: String,
-    ) -> Subject<C> {
+    ) -> Subject {
         match serde_json::to_value(details) {
-            Ok(details) => drop(self.details.insert(key.to_owned(), details)),
+            Ok(details) => drop(self.ready.details.insert(key.to_owned(), details)),
             Err(error) => complain(&format!("twinring: cannot print the {key} details: {error}")),
         }
         if !self.details_text.is_empty() {
@@ -81,76 +86,52 @@ enum Stage {
     Ended,
 }
 
-pub(super) struct Reporter<C> {
-    subject: Subject<C>,
+pub(super) struct Reporter {
+    subject: Subject,
     json: bool,
-    features: Features,
-    fallback_reason: Option<String>,
-    workers: usize,
     started: Instant,
     handle: Handle,
     stage: Mutex<Stage>,
     both: Option<Both>,
 }
 
-impl<C: Serialize + 'static> Reporter<C> {
+impl Reporter {
     pub(super) fn new(
-        subject: Subject<C>,
+        mut subject: Subject,
         json: bool,
         runtime: &Runtime,
         both: Option<Both>,
-    ) -> Reporter<C> {
-        Reporter {
-            both,
-            subject,
-            json,
-            features: runtime.features().clone(),
-            fallback_reason: runtime.fallback_reason().map(str::to_owned),
-            workers: runtime.workers(),
-            started: Instant::now(),
-            handle: runtime.handle(),
-            stage: Mutex::new(Stage::Starting),
-        }
-    }
-
-    fn engine(&self) -> String {
-        engine_name(&self.features, self.both.is_some())
+    ) -> Reporter {
+        subject.ready.engine = engine_name(runtime.features(), both.is_some());
+        subject.ready.workers = runtime.workers();
+        subject.ready.features = Fields::of(runtime.features());
+        subject.ready.fallback_reason = runtime.fallback_reason().map(str::to_owned);
+        let (started, handle) = (Instant::now(), runtime.handle());
+        let stage = Mutex::new(Stage::Starting);
+        Reporter { subject, json, started, handle, stage, both }
     }
 
     pub(super) fn ready(&self, sandbox: &Report) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage::Ready;
-        let ready = Ready {
-            event: "ready".to_owned(),
-            schema: SCHEMA.to_owned(),
-            service: self.subject.name.to_owned(),
-            listen: self.subject.addresses.clone(),
-            engine: self.engine(),
-            workers: self.workers,
-            pid: std::process::id(),
-            features: Fields::of(&self.features),
-            fallback_reason: self.fallback_reason.clone(),
-            sandbox: Fields::of(sandbox),
-            details: self.subject.details.clone(),
-        };
+        let ready = Ready { sandbox: Fields::of(sandbox), ..self.subject.ready.clone() };
         if self.json {
             return print_json(&ready);
         }
-        let addresses: Vec<String> =
-            self.subject.addresses.iter().map(SocketAddr::to_string).collect();
-        let plural = if self.workers == 1 { "" } else { "s" };
+        let addresses: Vec<String> = ready.listen.iter().map(SocketAddr::to_string).collect();
+        let plural = if ready.workers == 1 { "" } else { "s" };
         let fallback_reason =
-            self.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
+            ready.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
         let details = match self.subject.details_text.as_str() {
             "" => String::new(),
             text => format!("; {text}"),
         };
         print_line(&format!(
             "ready: {} on {}, {}, {} worker{plural}{details}; {sandbox}{}",
-            self.subject.name,
+            ready.service,
             addresses.join(", "),
             ready.engine,
-            self.workers,
+            ready.workers,
             fallback_reason.unwrap_or_default(),
         ));
     }
@@ -194,7 +175,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             event: event.to_owned(),
             schema: SCHEMA.to_owned(),
             service: self.subject.name.to_owned(),
-            engine: self.engine(),
+            engine: self.subject.ready.engine.clone(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
             engines: self.both.as_ref().filter(|_| reason.is_some()).map_or_else(
                 BTreeMap::new,
@@ -204,7 +185,7 @@ impl<C: Serialize + 'static> Reporter<C> {
                 },
             ),
             reason: reason.map(str::to_owned),
-            service_counters: Fields::of(&(self.subject.counters)()),
+            service_counters: (self.subject.counters)(),
             runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {

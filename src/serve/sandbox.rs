@@ -21,24 +21,29 @@ use caps::CapSet;
 use clap::Args;
 use filter::Needs;
 pub(super) use parts::Selection;
-use parts::{NO_RING, NOT_ASKED, Outcome, PARTS, Part, Report};
+use parts::{NO_RING, Outcome, Part, Report};
 use paths::{Paths, Restricted};
+use serde::Deserialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
 use twinring::probe::{Environment, Rights};
 use twinring::{Builder, Engine, Runtime};
+use twinring_services::http::text::optional;
 
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Sandbox")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct SandboxArgs {
     /// Parts of the sandbox: `off`, or a list of ring, seccomp, landlock, no_new_privs and
     /// capabilities. A named part that is not supported is an error. By default all supported parts
     /// are on; the ready line shows them.
     #[arg(long, value_name = "off|PART,...")]
+    #[serde(deserialize_with = "optional")]
     pub(super) sandbox: Option<Selection>,
     /// Once ready, attempt everything that the sandbox must refuse, print the results, and exit:
     /// with 0 if all of it was refused.
     #[arg(long)]
+    #[serde(skip)]
     pub(super) sandbox_check: bool,
 }
 
@@ -48,7 +53,7 @@ pub(super) struct Sandbox {
     selection: Option<Selection>,
     check: bool,
     uses: Uses,
-    report: Vec<(Part, Outcome)>,
+    report: Report,
     /// Why capabilities are kept for rings, which workers create later. Determined once, before any
     /// right is dropped: behind Landlock the setting is no longer readable.
     rings_need_capabilities: Option<&'static str>,
@@ -65,7 +70,7 @@ impl Sandbox {
             selection: args.sandbox.clone(),
             check: args.sandbox_check,
             uses,
-            report: Vec::new(),
+            report: Report::default(),
             rings_need_capabilities: None,
             needs: Needs::default(),
             restricted: None,
@@ -126,7 +131,10 @@ impl Sandbox {
                 Engine::IoUring => {
                     self.settle(Part::Ring, Ok("operations of the service".to_owned()))?
                 }
-                Engine::Epoll => self.note(Part::Ring, false, NO_RING.to_owned()),
+                Engine::Epoll => {
+                    let outcome = Outcome { on: false, details: NO_RING.to_owned() };
+                    self.report.0.insert(Part::Ring, outcome);
+                }
             }
         }
         // Without it the kernel accepts Landlock and filters only from root.
@@ -161,7 +169,7 @@ impl Sandbox {
 
     /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.
     pub(super) fn gave_up_capabilities(&self) -> bool {
-        self.report.iter().any(|(part, outcome)| *part == Part::Capabilities && outcome.on)
+        self.report.has(Part::Capabilities)
     }
 
     /// Filters the system calls of all threads. Call it on a worker when everything has started. Then
@@ -169,20 +177,13 @@ impl Sandbox {
     pub(super) fn seal(&self, json: bool) -> Result<Report, String> {
         // Behind the filter these calls are refused.
         let rights = self.check.then(check::rights);
-        let mut report = Report(self.report.clone());
+        let mut report = self.report.clone();
         if self.wants(Part::Seccomp) {
             let installed = filter::install(self.needs, self.check);
             let installed =
                 installed.map(|()| format!("{} system calls", self.needs.names().len()));
-            report.0.push((Part::Seccomp, self.outcome(Part::Seccomp, installed)?));
+            report.0.insert(Part::Seccomp, self.outcome(Part::Seccomp, installed)?);
         }
-        for part in PARTS {
-            if !report.0.iter().any(|(other, _)| *other == part) {
-                let outcome = Outcome { on: false, details: NOT_ASKED.to_owned() };
-                report.0.push((part, outcome));
-            }
-        }
-        report.0.sort_by_key(|(part, _)| PARTS.iter().position(|other| other == part));
         if let Some(rights) = rights {
             let abi = self.restricted.as_ref().map_or(0, |restricted| restricted.abi);
             let leaky = check::run(&report, self.needs, abi, rights, json);
@@ -201,7 +202,7 @@ impl Sandbox {
 
     fn settle(&mut self, part: Part, taken: Result<String, String>) -> Result<(), String> {
         let outcome = self.outcome(part, taken)?;
-        self.note(part, outcome.on, outcome.details);
+        self.report.0.insert(part, outcome);
         Ok(())
     }
 
@@ -216,10 +217,6 @@ impl Sandbox {
             )),
             Err(details) => Ok(Outcome { on: false, details }),
         }
-    }
-
-    fn note(&mut self, part: Part, on: bool, details: String) {
-        self.report.push((part, Outcome { on, details }));
     }
 }
 
@@ -256,7 +253,7 @@ mod tests {
         let mut by_name = Sandbox::new(&args("landlock".parse().ok()), Uses::default());
         let error = by_name.settle(Part::Landlock, refused()).expect_err("an error");
         assert!(error.contains("landlock is not supported: no"), "{error}");
-        let text = Report(by_default.report).to_string();
+        let text = by_default.report.to_string();
         assert_eq!(text, "sandbox off; without landlock (no)");
     }
 }

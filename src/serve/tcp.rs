@@ -14,7 +14,7 @@ use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::net::ListenOptions;
 use twinring_input::quantity::Count;
-use twinring_services::{Limits, echo};
+use twinring_services::echo::{EchoService, Limits};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -56,9 +56,8 @@ pub(super) fn serve(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
         drain_timeout: args.common.drain_timeout,
     };
     let [listen] = families::available([&args.listen]);
-    let service = echo::bind(&listen, &options, limits, workers, handle)
+    let service = EchoService::bind(&listen, &options, limits, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let subject = Subject::new("echo", service.addresses(), service.counters());
-    let counters = service.counters();
-    args.common.serve(prepared, service, subject, counters)
+    args.common.serve(prepared, service, subject)
 }

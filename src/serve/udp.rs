@@ -7,7 +7,7 @@ use super::report::Subject;
 use crate::output::complain;
 use crate::values::{self, PerSecond};
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -81,10 +81,6 @@ impl UdpArgs {
         }
     }
 
-    fn max_datagram_with(&self, granted: Granted) -> u32 {
-        if granted.gro { COALESCED_BYTES } else { self.max_datagram.get() as u32 }
-    }
-
     /// Where the kernel has granted less than requested: the shortfall, and the fix.
     fn compare(&self, granted: Granted) -> Vec<String> {
         let mut shortfalls = Vec::new();
@@ -110,11 +106,6 @@ impl UdpArgs {
         }
         shortfalls
     }
-
-    fn details_text(&self, granted: Granted) -> String {
-        let gro = if granted.gro { ", coalescing" } else { "" };
-        format!("datagrams up to {} bytes{gro}", self.max_datagram_with(granted))
-    }
 }
 
 fn buffers(text: &str) -> Result<u32, String> {
@@ -122,13 +113,6 @@ fn buffers(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|count: &u32| count.is_power_of_two() && (4..=1 << 15).contains(count))
         .ok_or_else(|| "expected a power of two from 4 to 32768".to_owned())
-}
-
-/// Additional content of the ready line.
-#[derive(Serialize)]
-struct Details {
-    max_datagram_bytes: u32,
-    granted: Granted,
 }
 
 pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
@@ -149,12 +133,14 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         .map_err(|error| with_remedy(&error, "ss -lunp"))?;
     let granted = service.granted();
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
-    let details = Details { max_datagram_bytes: args.max_datagram_with(granted), granted };
+    let (bytes, gro) = match granted.gro {
+        true => (COALESCED_BYTES, ", coalescing"),
+        false => (args.max_datagram.get() as u32, ""),
+    };
     let subject = Subject::new("udp", service.addresses(), service.counters()).with_details(
         "udp",
-        &details,
-        args.details_text(granted),
+        &json!({"max_datagram_bytes": bytes, "granted": granted}),
+        format!("datagrams up to {bytes} bytes{gro}"),
     );
-    let counters = service.counters();
-    args.common.serve(prepared, service, subject, counters)
+    args.common.serve(prepared, service, subject)
 }

@@ -6,6 +6,7 @@ use nix::unistd::{
     AccessFlags, Gid, Group, Uid, User, access, faccessat, getgrouplist, getgroups, getresgid,
     getresuid, setgroups, setresgid, setresuid, setuid,
 };
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
@@ -13,8 +14,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Operation")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct UserArgs {
     /// Name or number of the user to switch to, once all addresses are bound and all files open.
     /// Also sets the user's groups.
@@ -27,7 +29,6 @@ pub(super) struct UserArgs {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// The operator's name for it.
     name: String,
     /// `None` keeps the current user.
     user: Option<Uid>,

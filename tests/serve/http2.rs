@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_flood_of_resets_ends_the_connection,
     header_fields_are_bounded,
     quiet_connections_are_ended_with_goaway,
+    requests_extend_the_idle_timeout_and_pings_do_not,
     the_last_request_is_followed_by_goaway,
     a_client_that_has_said_all_gets_its_answers,
     bytes_cut_anywhere_are_put_together,
@@ -247,6 +248,34 @@ fn quiet_connections_are_ended_with_goaway() {
     let ended = server.end();
     assert_eq!(ended.count("idle_closed"), 3);
     assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (1, 0));
+}
+
+/// Reading the answers to PINGs counted as progress, for ever; requests with small answers did not.
+fn requests_extend_the_idle_timeout_and_pings_do_not() {
+    const PINGS: usize = 100;
+    let (_site, server) = served(&["server.idle-timeout = '1500ms'"]);
+    run_client(async {
+        let client = open(server.address(), None, &Builder::new()).await;
+        for _ in 0..8 {
+            let known = get("/hello.txt", "If-None-Match: *\r\n");
+            assert_eq!(http2::ask(&client, &known).await.status, 304);
+            twinring::sleep(std::time::Duration::from_millis(400)).await;
+        }
+    });
+    let mut client = raw(server.address());
+    let pings = Frame::new(PING, 0, 0, &[0; 8]).bytes().repeat(PINGS);
+    let mut told = None;
+    wait_until("it is ended", || {
+        let mut left = if client.write_all(&pings).is_ok() { PINGS } else { usize::MAX };
+        while left > 0 && told.is_none() {
+            let Some(frame) = next_frame(&mut client) else { return true };
+            left -= usize::from(frame.kind == PING);
+            told = frame.goaway();
+        }
+        told.is_some()
+    });
+    drop(client);
+    assert_eq!((told, server.end().count("idle_closed")), (Some(NO_ERROR), 1));
 }
 
 fn the_last_request_is_followed_by_goaway() {

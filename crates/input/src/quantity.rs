@@ -205,6 +205,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A length of time other than zero.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a timeout of 0 would close every connection at once".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
 /// A share from 0 to 1.
 ///
 /// # Errors
@@ -249,6 +257,20 @@ impl<const BYTES: bool, const MIN: u64, const MAX: u64> FromStr for Within<BYTES
             value if value > MAX => Err(format!("`{text}` is too large: at most {MAX}")),
             value => Ok(Within(value)),
         }
+    }
+}
+
+/// A rate from 1 to `MOST` per second.
+#[derive(Clone, Copy, Debug)]
+pub struct PerSecond<const MOST: u32>(pub u32);
+
+impl<const MOST: u32> FromStr for PerSecond<MOST> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PerSecond<MOST>, String> {
+        let rate = u32::try_from(rate(text)?).ok();
+        let rate = rate.filter(|rate| (1..=MOST).contains(rate));
+        rate.map(PerSecond).ok_or_else(|| format!("`{text}` is not from 1 to {MOST} per second"))
     }
 }
 

@@ -30,6 +30,7 @@ mod index;
 mod metrics;
 mod mime;
 mod options;
+mod pattern;
 mod proxies;
 mod redirect;
 pub mod request;
@@ -39,6 +40,7 @@ mod rules;
 mod sending;
 mod service;
 pub mod target;
+pub mod text;
 mod tls;
 mod variant;
 mod worker;
@@ -47,18 +49,15 @@ pub use ::http::StatusCode as Status;
 #[doc(hidden)]
 pub use access_log::log_line;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
-pub use admin::{Admin, RunningAdmin};
+pub use admin::Admin;
 pub use auth::{Auth, Credentials, Users};
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
-pub use mime::MediaTypes;
-pub use options::{HttpSettings, SENDFILE_ABOVE_MAX, SendStrategy};
-pub use proxies::{Forwarders, NoProxyHeader, ProxyHeader};
+pub use options::{HttpSettings, SendStrategy};
+pub use pattern::PathGlob;
+pub use proxies::{NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, Redirect};
-pub use rules::{
-    Addresses, PathGlob, Protection, RULES_MAX, RequestRate, Rule, Rules, cache_control,
-    header_field,
-};
+pub use rules::{Protection, Rule, Rules, listing};
 pub use service::HttpService;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsSettings, TlsUpdate, expired};
 pub use worker::Http;

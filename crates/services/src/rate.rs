@@ -26,7 +26,6 @@ const BURST_MIN: u32 = 64;
 /// Otherwise a burst is the allowance of this part of a second.
 const BURSTS_PER_SECOND: u32 = 10;
 
-/// A limit, and its sources.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     interval_ns: u64,

@@ -6,14 +6,14 @@ mod connections;
 mod meters;
 mod tasks;
 
-pub use admission::{AllowList, Networks};
+pub use admission::{AllowList, Network, Networks};
 pub use meters::{Meters, Reading, ServiceCounters};
 
 pub(crate) use admission::{
     AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
 };
 use connections::SWEEPS_PER_LIMIT;
-pub(crate) use connections::{Activity, Connections, Ending, Limit, Open, Tracked, Tracking};
+pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracked, Tracking};
 pub(crate) use meters::{Count, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
@@ -47,7 +47,6 @@ pub enum Stage {
     Draining,
 }
 
-/// The stage, for all threads.
 #[derive(Debug, Default)]
 pub(crate) struct SharedStage(AtomicU8);
 
@@ -70,7 +69,6 @@ pub struct Server<S: Service> {
     pub(crate) service: S,
     handle: Handle,
     addresses: Vec<SocketAddr>,
-    /// Of each worker, until it starts.
     sockets: Mutex<Vec<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
@@ -101,7 +99,7 @@ impl<S: Service> fmt::Debug for Server<S> {
 }
 
 impl<S: Service> Server<S> {
-    pub(crate) fn new(service: S, workers: usize, handle: Handle) -> Server<S> {
+    pub(crate) fn with(service: S, workers: usize, handle: Handle) -> Server<S> {
         Server {
             service,
             handle,
@@ -118,7 +116,6 @@ impl<S: Service> Server<S> {
         self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Adds an address and its sockets, one for each worker.
     pub(crate) fn add(
         &mut self,
         address: Option<SocketAddr>,
@@ -178,7 +175,6 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// A listening socket, and the service's data about it.
 pub(crate) type Listener<T> = (BoundListener, T);
 
 /// One worker's part of a service over TCP.
@@ -193,15 +189,17 @@ pub(crate) trait WorkerService: 'static {
     fn start(self: &Rc<Self>, stream: TcpStream, listener: &Self::Listener);
 
     /// How long a connection may stay in a phase, and how it ends if it stays longer.
-    fn limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
+    fn limit(&self, phase: Phase) -> Option<Limit>;
 
     /// The same during the drain.
-    fn drain_limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
+    fn drain_limit(&self, phase: Phase) -> Option<Limit>;
 
-    /// The shortest limit before the drain, if there is one.
-    fn shortest_limit(&self) -> Option<Duration>;
+    /// The shortest limit before the drain that peers can exceed, if there is one.
+    fn shortest_limit(&self) -> Option<Duration> {
+        let phases = [Phase::Handshake, Phase::Idle, Phase::Head, Phase::Body, Phase::Sending];
+        phases.into_iter().filter_map(|phase| Some(self.limit(phase)?.time)).min()
+    }
 
-    /// How long a shutdown waits for connections.
     fn drain_timeout(&self) -> Duration;
 
     /// Periodic work of the service. Returns the latest time of the next call.
@@ -209,15 +207,15 @@ pub(crate) trait WorkerService: 'static {
         None
     }
 
-    /// The service shuts down.
     fn begin_drain(&self) {}
 }
 
-type PhaseOf<S> = <<S as WorkerService>::Connection as Tracked>::Phase;
-
 impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
-    /// Binds further addresses.
-    pub(crate) fn listen(
+    /// Binds further addresses, which come behind the others.
+    ///
+    /// # Errors
+    /// When an address cannot be bound; the message names it.
+    pub fn listen(
         &mut self,
         addresses: &[SocketAddr],
         options: &ListenOptions,
@@ -231,7 +229,6 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
         Ok(())
     }
 
-    /// Runs a worker's part of a service over TCP.
     pub(crate) async fn serve<W: WorkerService<Listener = T>>(
         &self,
         listeners: Vec<Listener<T>>,

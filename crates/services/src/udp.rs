@@ -61,7 +61,6 @@ pub type UdpService = Server<Udp>;
 pub struct Udp {
     settings: UdpSettings,
     granted: Granted,
-    /// Of each worker, as it published them.
     counters: Vec<Arc<Mutex<UdpCounters>>>,
 }
 
@@ -92,7 +91,7 @@ impl UdpService {
         let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
         let granted = granted.ok_or_else(no_address)?;
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        let mut server = Server::new(Udp { settings, granted, counters }, workers, handle);
+        let mut server = Server::with(Udp { settings, granted, counters }, workers, handle);
         for bound in all {
             server.add(bound.first().map(BoundUdp::local_addr), bound);
         }
@@ -126,7 +125,6 @@ impl Service for Udp {
         Box::pin(reflect_all(server, worker, sockets))
     }
 
-    /// The datagrams that a worker answered.
     fn reading(&self, worker: usize) -> Reading {
         let counters = *published(&self.counters[worker]);
         let bytes = counters.received_bytes + counters.sent_bytes;
@@ -199,7 +197,6 @@ impl Drop for Publisher {
     }
 }
 
-/// Capacity for the datagrams of one `recv_batch`.
 const BATCH: usize = 64;
 /// A drain regards the socket as empty when no datagram arrived for this long, twice: on a worker
 /// with long ticks the first period may pass before the socket was read.
@@ -213,7 +210,6 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 struct Port {
     socket: UdpSocket,
-    /// The addresses of the whole service.
     own: Rc<[SocketAddr]>,
     allow: AllowList,
     rate: Option<RefCell<RateLimit>>,

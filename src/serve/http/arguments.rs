@@ -1,6 +1,5 @@
 //! The arguments of `twinring serve http`: what people type. Everything else is a key of the configuration file.
 
-use super::keys::{Listing, Streams};
 use super::listen::ListenOn;
 use crate::engine_args::EngineArgs;
 use crate::serve::admin::AdminArgs;
@@ -9,6 +8,8 @@ use crate::serve::sandbox::SandboxArgs;
 use crate::serve::user::UserArgs;
 use clap::Args;
 use std::path::PathBuf;
+use twinring_input::quantity::Count;
+use twinring_services::http::{LogTarget, listing};
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct HttpArgs {
@@ -25,8 +26,8 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) root: Option<PathBuf>,
     /// List directories without an index file.
-    #[arg(long, value_name = "html|off")]
-    pub(super) listing: Option<Listing>,
+    #[arg(long, value_name = "html|off", value_parser = listing)]
+    pub(super) listing: Option<bool>,
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`). `fd:NAME` is
     /// a socket that systemd passes, by its FileDescriptorName, and `systemd` are all passed ones
     /// that no option names. [default: 127.0.0.1:8080, without --listen-tls]
@@ -44,7 +45,7 @@ pub(crate) struct HttpArgs {
     pub(super) tls_key: Option<PathBuf>,
     /// Concurrent requests of a connection of HTTP/2. [default: 100]
     #[arg(long, value_name = "N", help_heading = "Listening")]
-    pub(super) http2_streams: Option<Streams>,
+    pub(super) http2_streams: Option<Count<1, 10_000>>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub(crate) struct HttpArgs {
     /// Append a line for each request to this file, or to standard output (`-`). SIGHUP and SIGUSR1
     /// reopen the file, after it was renamed.
     #[arg(long, value_name = "FILE|-", help_heading = "Operation")]
-    pub(super) access_log: Option<PathBuf>,
+    pub(super) access_log: Option<LogTarget>,
     #[command(flatten)]
     pub(super) sandbox: SandboxArgs,
     #[command(flatten)]

@@ -1,17 +1,19 @@
-//! The configuration file: TOML with `[server]`, `[default]`, `[[site]]` and `[[site.rule]]`, read by serde, and what the
-//! command line says instead. The first error of a file is reported, with its line.
+//! The configuration file: TOML with `[server]`, `[default]`, `[[site]]` and `[[site.rule]]`. serde reads each table into
+//! the settings that are used; here is what the command line says instead, and how errors are told: the first of a file,
+//! with its line.
 
 use super::super::families;
 use super::arguments::HttpArgs;
-use super::keys::{RuleKeys, ServerKeys, SiteKeys};
 use super::listen;
-use super::moved::unknown;
-use super::server::Server;
-use serde::Deserialize;
+use super::moved::{names, names_of, unknown};
+use super::server::{self, Server};
+use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
-use twinring_services::http::Rule;
+use toml::de::{DeTable, DeValue};
+use twinring_services::http::{CertificateFiles, Rule, Site};
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -28,37 +30,24 @@ pub(crate) struct Configuration {
 pub(super) struct SiteConfig {
     /// `FILE:LINE: `, where it begins.
     pub(super) place: String,
-    pub(super) keys: SiteKeys,
-    /// Those of `[default]` come first.
-    pub(super) rules: Vec<RuleConfig>,
+    /// Those of its rules.
+    pub(super) rule_places: Vec<String>,
+    /// Its rules behind those of `[default]`.
+    pub(super) site: Site,
     /// The keys that hold, as text.
     pub(super) shown: Vec<String>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct RuleConfig {
-    pub(super) place: String,
-    pub(super) keys: RuleKeys,
-    /// Without what is in files.
-    pub(super) rule: Rule,
-}
-
 impl SiteConfig {
-    pub(super) fn is_for_others(&self) -> bool {
-        self.keys.names.0.is_empty()
-    }
-
     fn has_content(&self) -> bool {
-        let is_redirected = self.rules.iter().any(|rule| rule.rule.redirect.is_some());
-        self.keys.root.is_some() || self.keys.redirect_to_https.is_some() || is_redirected
+        let Site { root, redirect_to_https, rules, .. } = &self.site;
+        let is_redirected = rules.all.iter().any(|rule| rule.redirect.is_some());
+        root.is_some() || redirect_to_https.is_some() || is_redirected
     }
 
-    fn missing_half(&self) -> Option<&'static str> {
-        match (&self.keys.tls_cert, &self.keys.tls_key) {
-            (Some(_), None) => Some("tls-key"),
-            (None, Some(_)) => Some("tls-cert"),
-            _ => None,
-        }
+    pub(super) fn certificate(&self) -> Option<CertificateFiles> {
+        let (certificate, key) = (self.site.tls_cert.clone()?, self.site.tls_key.clone()?);
+        Some(CertificateFiles { certificate, key })
     }
 }
 
@@ -69,17 +58,21 @@ impl Configuration {
         if self.sites.is_empty() {
             usage.push("no directory to serve: give --root DIR, or a [[site]]".to_owned());
         }
-        let half =
-            |site: &SiteConfig| Some(format!("{}{} is missing", site.place, site.missing_half()?));
-        usage.extend(self.sites.iter().filter_map(half));
-        let has_certificate = self.sites.iter().any(|site| site.keys.tls_cert.is_some());
-        match (self.server.listen_tls.is_empty(), has_certificate) {
+        for SiteConfig { place, site, .. } in &self.sites {
+            match (&site.tls_cert, &site.tls_key) {
+                (Some(_), None) => usage.push(format!("{place}tls-key is missing")),
+                (None, Some(_)) => usage.push(format!("{place}tls-cert is missing")),
+                _ => {}
+            }
+        }
+        let server::Listening { listen, listen_tls, .. } = &self.server.listening;
+        let has_certificate = self.sites.iter().any(|config| config.site.tls_cert.is_some());
+        match (listen_tls.is_empty(), has_certificate) {
             (true, true) => usage.push("for TLS, --listen-tls ADDR is missing".to_owned()),
             (false, false) => usage.push("for TLS, --tls-cert FILE is missing".to_owned()),
             _ => {}
         }
-        let server = &self.server;
-        let addresses = [&server.listen[..], &server.listen_tls].map(listen::addresses);
+        let addresses = [listen, listen_tls].map(|list| listen::addresses(list));
         usage.extend(families::once(addresses.concat()).err());
         usage
     }
@@ -103,44 +96,44 @@ pub(super) fn read(args: &HttpArgs) -> Result<Configuration, String> {
 
 /// Adds the keys of a file to the arguments of the command.
 pub(crate) fn merge(file: &File<'_>, args: &HttpArgs) -> Result<Configuration, String> {
-    let keys: FileKeys = toml::from_str(file.text).map_err(|error| file.explain(&error))?;
-    let values: toml::Table = toml::from_str(file.text).map_err(|error| file.explain(&error))?;
-    let table = |name| values.get(name).and_then(toml::Value::as_table).cloned();
-    let default_values = table("default").unwrap_or_default();
-    let default = keys.default.get_ref();
+    let parsed = DeTable::parse(file.text).map_err(|error| file.explain(&error))?;
+    let mut all = parsed.into_inner();
+    let of_server = file.table("server", all.remove("server"))?;
+    let of_default = file.table("default", all.remove("default"))?;
+    let of_sites = file.sites(all.remove("site"))?;
+    if let Some(key) = all.keys().next() {
+        return Err(file.unknown(key, &["server", "default", "site"].map(str::to_owned)));
+    }
+    let fixed = file.read(of_server.clone())?;
+    let server = Server::new(args, Keys { file, left: of_server })?;
+    let default = file.site(of_default.clone(), &DeTable::new(), &SiteConfig::default())?;
+    let Site { names, tls_cert, tls_key, .. } = &default.site;
     for (name, is_there) in [
-        ("names", !default.names.0.is_empty()),
-        ("tls-cert", default.tls_cert.is_some()),
-        ("tls-key", default.tls_key.is_some()),
+        ("names", !names.is_empty()),
+        ("tls-cert", tls_cert.is_some()),
+        ("tls-key", tls_key.is_some()),
     ] {
         if is_there {
-            let place = file.place(Some(keys.default.span()));
-            return Err(format!("{place}{name}: this belongs in a [[site]]"));
+            return Err(format!("{}{name}: this belongs in a [[site]]", default.place));
         }
     }
-    let default_rules = file.rules(default)?;
     let mut sites = Vec::new();
-    let all_values = values.get("site").and_then(toml::Value::as_array).into_iter().flatten();
-    for (site, values) in keys.site.iter().zip(all_values.filter_map(toml::Value::as_table)) {
-        let mut rules = default_rules.clone();
-        rules.extend(file.rules(site.get_ref())?);
-        let site = file.site(site.span(), &[&default_values, values], rules);
+    for of_site in of_sites {
+        let site = file.site(of_site, of_default.get_ref(), &default)?;
         if !site.has_content() {
             return Err(format!("{}site: root is missing, here and in [default]", site.place));
         }
         sites.push(site);
     }
-    let default = file.site(keys.default.span(), &[&default_values], default_rules);
     add_site_of_arguments(args, &mut sites, default);
-    let fixed = table("server").unwrap_or_default();
-    Ok(Configuration { server: Server::new(args, keys.server), sites, fixed })
+    Ok(Configuration { server, sites, fixed })
 }
 
 /// What the command line says of the site of hosts without one of their own, which is like `default` unless the file
 /// has it.
 fn add_site_of_arguments(args: &HttpArgs, sites: &mut Vec<SiteConfig>, default: SiteConfig) {
     let HttpArgs { root, listing, tls_cert, tls_key, .. } = args;
-    let found = sites.iter().position(SiteConfig::is_for_others);
+    let found = sites.iter().position(|config| config.site.names.is_empty());
     let says = root.is_some() || listing.is_some() || tls_cert.is_some() || tls_key.is_some();
     if !says && (found.is_some() || !sites.is_empty() || !default.has_content()) {
         return;
@@ -149,42 +142,55 @@ fn add_site_of_arguments(args: &HttpArgs, sites: &mut Vec<SiteConfig>, default: 
         sites.push(default);
         sites.len() - 1
     });
-    let SiteConfig { keys, rules, shown, .. } = &mut sites[number];
+    let SiteConfig { site, rule_places, shown, .. } = &mut sites[number];
     for (name, given, key) in [
-        ("root", root, &mut keys.root),
-        ("tls-cert", tls_cert, &mut keys.tls_cert),
-        ("tls-key", tls_key, &mut keys.tls_key),
+        ("root", root, &mut site.root),
+        ("tls-cert", tls_cert, &mut site.tls_cert),
+        ("tls-key", tls_key, &mut site.tls_key),
     ] {
         if let Some(path) = given {
             *key = Some(path.clone());
             shown.push(format!("{name} = {:?}", path.display().to_string()));
         }
     }
-    if let Some(listing) = listing {
-        shown.push(format!("rule = {{ listing = \"{listing}\" }}"));
-        let rule = Rule { listing: Some(listing.0), ..Rule::default() };
-        rules.push(RuleConfig { place: String::new(), keys: RuleKeys::default(), rule });
+    if let Some(is_listed) = *listing {
+        let text = if is_listed { "html" } else { "off" };
+        shown.push(format!("rule = {{ listing = \"{text}\" }}"));
+        let mut rule = Rule::default();
+        rule.listing = Some(is_listed);
+        site.rules.all.push(rule);
+        rule_places.push(String::new());
     }
 }
 
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct FileKeys {
-    server: ServerKeys,
-    default: Spanned<SiteKeys>,
-    site: Vec<Spanned<SiteKeys>>,
-}
-
-impl Default for FileKeys {
-    fn default() -> FileKeys {
-        let default = Spanned::new(0..0, SiteKeys::default());
-        FileKeys { server: ServerKeys::default(), default, site: Vec::new() }
-    }
-}
+/// A table of the file, and where it is.
+type Table<'f> = Spanned<DeTable<'f>>;
 
 pub(crate) struct File<'a> {
     pub(crate) path: &'a Path,
     pub(crate) text: &'a str,
+}
+
+/// The keys of `[server]`, which several parts of the command have.
+pub(super) struct Keys<'k, 'f> {
+    file: &'k File<'k>,
+    left: Table<'f>,
+}
+
+impl Keys<'_, '_> {
+    /// Takes those of one part.
+    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        let (span, left) = (self.left.span(), self.left.get_mut());
+        let own = names_of::<T>();
+        let own = own.iter().filter_map(|name| left.remove_entry(name.as_str()));
+        self.file.read(Spanned::new(span, own.collect()))
+    }
+
+    /// An error if there are others.
+    pub(super) fn end(self) -> Result<(), String> {
+        let key = self.left.get_ref().keys().next();
+        key.map_or(Ok(()), |key| Err(self.file.unknown(key, &server::keys())))
+    }
 }
 
 impl File<'_> {
@@ -196,57 +202,86 @@ impl File<'_> {
         format!("{path}:{line}: ")
     }
 
+    fn unknown(&self, key: &Spanned<Cow<'_, str>>, known: &[String]) -> String {
+        self.place(Some(key.span())) + &unknown(key.get_ref(), known)
+    }
+
     /// An error behind its place and its key. The first line of a message says what; a further one, what was expected.
     fn explain(&self, error: &toml::de::Error) -> String {
-        let what = error.message().replace('\n', "; ");
-        let before = error.span().and_then(|span| self.text.get(..span.start)).unwrap_or_default();
-        let key = before.trim_end().strip_suffix('=').and_then(|it| it.split_whitespace().last());
-        let what = match (what.strip_prefix("unknown field `"), key) {
-            (Some(rest), _) => unknown(rest.split('`').next().unwrap_or_default(), &what),
-            (None, Some(key)) => format!("{}: {what}", key.trim_start_matches(['{', ',', '['])),
+        let (what, whole) = (error.message().replace('\n', "; "), error.to_string());
+        let keys = whole.rsplit_once("\nin `").and_then(|(_, it)| it.trim_end().strip_suffix('`'));
+        let what = match (what.strip_prefix("unknown field `"), keys) {
+            (Some(rest), _) => {
+                let known: Vec<String> = names(&what).map(str::to_owned).collect();
+                unknown(rest.split('`').next().unwrap_or_default(), &known)
+            }
+            (None, Some(keys)) => format!("{}: {what}", keys.rsplit('.').next().unwrap_or(keys)),
             (None, None) => what,
         };
         self.place(error.span()) + &what
     }
 
-    fn rules(&self, keys: &SiteKeys) -> Result<Vec<RuleConfig>, String> {
-        let rule = |keys: &Spanned<RuleKeys>| {
-            let (place, keys) = (self.place(Some(keys.span())), keys.get_ref().clone());
-            match keys.rule() {
-                Ok(rule) => Ok(RuleConfig { place, keys, rule }),
-                Err(why) => Err(place + &why),
-            }
-        };
-        keys.rule.iter().map(rule).collect()
+    fn read<T: DeserializeOwned>(&self, table: Table<'_>) -> Result<T, String> {
+        T::deserialize(toml::Deserializer::from(table)).map_err(|error| self.explain(&error))
     }
 
-    /// A site with the keys of the last of these tables that has them.
+    /// A table; an empty one if it is missing.
+    fn table<'f>(
+        &self,
+        key: &str,
+        value: Option<Spanned<DeValue<'f>>>,
+    ) -> Result<Table<'f>, String> {
+        let Some(value) = value else { return Ok(Spanned::new(0..0, DeTable::new())) };
+        match (value.span(), value.into_inner()) {
+            (span, DeValue::Table(table)) => Ok(Spanned::new(span, table)),
+            (span, _) => Err(format!("{}{key}: expected a table", self.place(Some(span)))),
+        }
+    }
+
+    /// The tables `[[site]]`.
+    fn sites<'f>(&self, list: Option<Spanned<DeValue<'f>>>) -> Result<Vec<Table<'f>>, String> {
+        let Some(list) = list else { return Ok(Vec::new()) };
+        match (list.span(), list.into_inner()) {
+            (_, DeValue::Array(sites)) => {
+                sites.into_iter().map(|site| self.table("site", Some(site))).collect()
+            }
+            (span, _) => Err(format!("{}site: write it as [[site]]", self.place(Some(span)))),
+        }
+    }
+
+    /// A site with these keys, those of `[default]` for what it does not say, and its rules behind those of that.
     fn site(
         &self,
-        at: Range<usize>,
-        tables: &[&toml::Table],
-        rules: Vec<RuleConfig>,
-    ) -> SiteConfig {
-        let keys = tables.iter().copied().flatten().filter(|(name, _)| *name != "rule");
-        let mut table: toml::Table =
-            keys.map(|(name, value)| (name.clone(), value.clone())).collect();
-        // They were read before, so this does not fail.
-        let keys = SiteKeys::deserialize(table.clone()).unwrap_or_default();
-        table.remove("names");
+        own: Table<'_>,
+        of_default: &DeTable<'_>,
+        default: &SiteConfig,
+    ) -> Result<SiteConfig, String> {
+        let at = own.span();
+        let place = if at.is_empty() { String::new() } else { self.place(Some(at.clone())) };
+        let own_rules = own.get_ref().get("rule").and_then(|rules| rules.get_ref().as_array());
+        let own_rules = own_rules.into_iter().flat_map(|rules| rules.iter());
+        let own_places = own_rules.map(|rule| self.place(Some(rule.span())));
+        let rule_places = default.rule_places.iter().cloned().chain(own_places).collect();
+        let mut keys = of_default.clone();
+        keys.remove("rule");
+        keys.extend(own.into_inner());
+        let keys = Spanned::new(at, keys);
+        let mut values: toml::Table = self.read(keys.clone())?;
+        let mut site: Site = self.read(keys)?;
+        site.rules.all.splice(0..0, default.site.rules.all.iter().cloned());
+        values.remove("names");
+        let rules = values.remove("rule");
         let mut shown: Vec<String> =
-            table.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        let of_table =
-            |table: &&toml::Table| table.get("rule").and_then(toml::Value::as_array).cloned();
-        let all = tables.iter().filter_map(of_table).flatten();
-        shown.extend(all.map(|rule| format!("rule = {rule}")));
-        let place = if at.is_empty() { String::new() } else { self.place(Some(at)) };
-        SiteConfig { place, keys, rules, shown }
+            values.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        shown.extend(default.shown.iter().filter(|line| line.starts_with("rule = ")).cloned());
+        let rules = rules.as_ref().and_then(toml::Value::as_array);
+        shown.extend(rules.into_iter().flatten().map(|rule| format!("rule = {rule}")));
+        Ok(SiteConfig { place, rule_places, site, shown })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::moved::{error_of, names};
     use super::*;
 
     const EXAMPLE: &str = include_str!("../../../deploy/twinring-http.toml");
@@ -281,9 +316,9 @@ mod tests {
     /// Every key has an example, with a comment that explains it.
     #[test]
     fn the_example_has_every_key() {
-        for keys in [error_of::<ServerKeys>(), error_of::<SiteKeys>(), error_of::<RuleKeys>()] {
-            assert!(names(&keys).count() > 10, "{keys}");
-            for key in names(&keys).filter(|key| *key != "rule") {
+        for keys in [server::keys(), names_of::<Site>(), names_of::<Rule>()] {
+            assert!(keys.len() > 10, "{keys:?}");
+            for key in keys.iter().filter(|key| *key != "rule") {
                 let is_key = |line: &str| {
                     let line = line.trim_start_matches('#');
                     line.starts_with(&format!("{key} = ")) || line.starts_with(&format!("{key}."))

@@ -169,17 +169,4 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
     }
-
-    #[test]
-    fn names_and_addresses_are_told_apart() {
-        let on = list(&["8080", "systemd", "fd:http"]);
-        let address = "127.0.0.1:8080".parse().unwrap();
-        let expected =
-            [ListenOn::Address(address), ListenOn::Passed, ListenOn::Named("http".into())];
-        assert_eq!(on, expected);
-        assert_eq!(addresses(&on), [address]);
-        for wrong in ["fd:", "fd:a:b", "fd", "systemd:80"] {
-            assert!(wrong.parse::<ListenOn>().is_err(), "{wrong}");
-        }
-    }
 }

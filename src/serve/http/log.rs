@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring_services::http::{AccessLog, LogFormat, LogSettings, LogTarget};
+use twinring_services::http::{AccessLog, LogSettings, LogTarget};
 
 /// How long the end of the command waits for the access log to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -16,82 +17,62 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it checks meanwhile for a second signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-#[derive(Clone, Debug, Default)]
-pub(super) struct LogArgs {
-    /// A file, or `-` for standard output.
-    pub(super) file: Option<PathBuf>,
-    pub(super) format: LogFormat,
-    /// Memory of each worker for lines that are not written yet.
-    pub(super) buffer_bytes: usize,
+/// The file of a log, if it goes to one.
+pub(super) fn file(settings: &LogSettings) -> Option<&PathBuf> {
+    match settings.access_log.as_ref()? {
+        LogTarget::File(path) => Some(path),
+        LogTarget::Stdout => None,
+    }
 }
 
-impl LogArgs {
-    fn settings(&self) -> Option<LogSettings> {
-        let path = self.file.as_ref()?;
-        let target = match path.as_os_str() == "-" {
-            true => LogTarget::Stdout,
-            false => LogTarget::File(path.clone()),
-        };
-        Some(LogSettings { target, format: self.format, buffer_bytes: self.buffer_bytes })
-    }
-
-    /// The file of the log, if it goes to one.
-    pub(super) fn file(&self) -> Option<PathBuf> {
-        self.file.clone().filter(|path| path.as_os_str() != "-")
-    }
-
-    /// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
-    pub(super) fn open(
-        &self,
-        workers: usize,
-        owner: Option<&Identity>,
-    ) -> Result<Option<AccessLog>, String> {
-        let Some(settings) = self.settings() else { return Ok(None) };
-        let target = settings.target.clone();
-        if let (LogTarget::File(path), Some(owner)) = (&target, owner) {
-            let mut options = File::options();
-            // If it is there already, or cannot be made, what comes next shows.
-            if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
-                let (user, group) = owner.owner();
-                fchown(made, user, Some(group)).map_err(|error| {
-                    format!("cannot give access-log {target} to {}: {error}", owner.name())
-                })?;
-            }
-        }
-        let tell = |notice: &str| notices::tell(format!("twinring: {notice}"));
-        match AccessLog::open(settings, workers, tell) {
-            Ok(log) => Ok(Some(log)),
-            Err(error) => Err(format!("cannot open access-log {target}: {error}")),
+/// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
+pub(super) fn open(
+    settings: &LogSettings,
+    workers: usize,
+    owner: Option<&Identity>,
+) -> Result<Option<Arc<AccessLog>>, String> {
+    let Some(target) = settings.access_log.clone() else { return Ok(None) };
+    if let (LogTarget::File(path), Some(owner)) = (&target, owner) {
+        let mut options = File::options();
+        // If it is there already, or cannot be made, what comes next shows.
+        if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
+            let (user, group) = owner.owner();
+            fchown(made, user, Some(group)).map_err(|error| {
+                format!("cannot give access-log {target} to {}: {error}", owner.name())
+            })?;
         }
     }
+    let tell = |notice: &str| notices::tell(format!("twinring: {notice}"));
+    let log = AccessLog::open(target.clone(), settings, workers, tell);
+    log.map(Some).map_err(|error| format!("cannot open access-log {target}: {error}"))
+}
 
-    /// Why this process, with its current rights, cannot reopen the log after a rotation.
-    pub(super) fn check_rotation(&self) -> Option<String> {
-        let path = self.file()?;
-        let remedy = match LogTarget::open_existing(&path).map(drop) {
-            // Only before the start: the server creates it.
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
-            }
-            _ if may_replace(&path) => return None,
-            _ => "no file can be created in its directory: the program that rotates it must create it (`create` \
-                  of logrotate)"
-                .to_owned(),
-        };
-        Some(format!("access log {}: {remedy}", path.display()))
-    }
+/// Why this process, with its current rights, cannot reopen the log after a rotation.
+pub(super) fn check_rotation(settings: &LogSettings) -> Option<String> {
+    let path = file(settings)?;
+    let remedy = match LogTarget::open_existing(path).map(drop) {
+        // Only before the start: the server creates it.
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
+        }
+        _ if may_replace(path) => return None,
+        _ => "no file can be created in its directory: the program that rotates it must create it (`create` \
+              of logrotate)"
+            .to_owned(),
+    };
+    Some(format!("access log {}: {remedy}", path.display()))
+}
 
-    /// Why the log could not be opened, found without creating the file.
-    pub(super) fn check(&self) -> Option<String> {
-        let path = self.file()?;
-        let missing = match LogTarget::open_existing(&path).map(drop) {
-            Ok(()) => return None,
-            Err(error) if error.kind() != ErrorKind::NotFound => error.to_string(),
-            Err(_) if may_replace(&path) => return None,
-            Err(_) => "it does not exist, and no file can be created in its directory".to_owned(),
-        };
-        Some(format!("cannot open access-log {}: {missing}", path.display()))
-    }
+/// Why the log could not be opened, found without creating the file.
+pub(super) fn check(settings: &LogSettings) -> Option<String> {
+    let path = file(settings)?;
+    let missing = match LogTarget::open_existing(path).map(drop) {
+        Ok(()) => return None,
+        Err(error) if error.kind() != ErrorKind::NotFound => error.to_string(),
+        Err(_) if may_replace(path) => return None,
+        Err(_) => "it does not exist, and no file can be created in its directory".to_owned(),
+    };
+    Some(format!("cannot open access-log {}: {missing}", path.display()))
 }
 
 /// Waits until all lines are written, for a bounded time, and not after a second signal.

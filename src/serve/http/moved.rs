@@ -1,7 +1,8 @@
 //! What to write instead of a key that is unknown: keys of 0.2, directives of nginx, and slips of the pen.
 
-use super::keys::{RuleKeys, ServerKeys, SiteKeys};
+use super::server;
 use serde::de::DeserializeOwned;
+use twinring_services::http::{Rule, Site};
 
 /// How alike two names are that may be meant for each other.
 const ALIKE: f64 = 0.8;
@@ -56,15 +57,14 @@ pub(super) fn names(error: &str) -> impl Iterator<Item = &str> {
     error.split('`').skip(3).step_by(2)
 }
 
-/// The error about a key that no table has.
-pub(super) fn error_of<T: DeserializeOwned>() -> String {
-    let read = toml::from_str::<T>("\"?\" = 1");
-    read.err().map(|error| error.message().to_owned()).unwrap_or_default()
+/// The keys of a table: serde lists them in its error about one that the table does not have.
+pub(super) fn names_of<T: DeserializeOwned>() -> Vec<String> {
+    let error = toml::from_str::<T>("\"?\" = 1").err();
+    error.iter().flat_map(|error| names(error.message())).map(str::to_owned).collect()
 }
 
-/// What to write instead of a key that its table does not have. `error` is that of serde, which lists the keys that the
-/// table has.
-pub(super) fn unknown(key: &str, error: &str) -> String {
+/// What to write instead of a key that its table does not have; `known` are those that it has.
+pub(super) fn unknown(key: &str, known: &[String]) -> String {
     let of = |list: &[(&str, &'static str)], key: &str| {
         list.iter().find(|(name, _)| *name == key).map(|(_, new)| *new)
     };
@@ -74,20 +74,20 @@ pub(super) fn unknown(key: &str, error: &str) -> String {
     if let Some(new) = of(OF_0_2, key) {
         return format!("{key}: since 0.3.0 write {new}");
     }
-    for (table, others) in [
-        ("[server]", error_of::<ServerKeys>()),
-        ("[[site]] or [default]", error_of::<SiteKeys>()),
-        ("[[site.rule]]", error_of::<RuleKeys>()),
+    for (table, keys) in [
+        ("[server]", server::keys()),
+        ("[[site]] or [default]", names_of::<Site>()),
+        ("[[site.rule]]", names_of::<Rule>()),
     ] {
-        if names(&others).any(|name| name == key) {
+        if keys.iter().any(|name| name == key) {
             return format!("{key}: this belongs in {table}");
         }
     }
     if let Some(new) = of(ELSEWHERE, &key.replace('-', "_")) {
         return format!("{key}: unknown key; here it is {new}");
     }
-    let likeness = |name: &&str| (strsim::jaro_winkler(key, name) * 1e6) as u64;
-    match names(error).max_by_key(likeness) {
+    let likeness = |name: &&String| (strsim::jaro_winkler(key, name) * 1e6) as u64;
+    match known.iter().max_by_key(likeness) {
         Some(name) if strsim::jaro_winkler(key, name) > ALIKE => {
             format!("{key}: unknown key; did you mean `{name}`?")
         }

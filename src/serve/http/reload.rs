@@ -2,10 +2,10 @@
 
 use super::arguments::HttpArgs;
 use super::config::{self, Configuration, SiteConfig};
-use super::site::sites;
 use crate::serve::user::Served;
 use crate::serve::{manager, notices};
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
 use twinring_services::take_no_signals;
@@ -17,8 +17,8 @@ const PROBLEMS_TOLD_MAX: usize = 10;
 pub(super) struct Running {
     pub(super) args: HttpArgs,
     pub(super) started: Configuration,
-    pub(super) settings: LiveSettings,
-    pub(super) tls: Option<Tls>,
+    pub(super) settings: Arc<LiveSettings>,
+    pub(super) tls: Option<Arc<Tls>>,
     /// Landlock limits the directories that can be read.
     pub(super) is_confined: bool,
 }
@@ -81,7 +81,7 @@ impl Running {
             problems
                 .push(format!("[server] {fixed}: cannot change while the server runs; restart it"));
         }
-        let sites = sites(&configuration.sites, &mut problems);
+        let settings = configuration.settings(&mut problems);
         problems.extend(unreadable(&configuration.sites, self.is_confined));
         let certificates = match &self.tls {
             Some(tls) => tls.load(&configuration.tls_settings()).map(Some),
@@ -89,9 +89,7 @@ impl Running {
         };
         let certificates = certificates.map_err(|error| problems.push(error));
         match certificates {
-            Ok(certificates) if problems.is_empty() => {
-                Ok((configuration.server.keys.settings(sites), certificates))
-            }
+            Ok(certificates) if problems.is_empty() => Ok((settings, certificates)),
             _ => Err(problems),
         }
     }
@@ -102,7 +100,7 @@ fn unreadable(sites: &[SiteConfig], is_confined: bool) -> Vec<String> {
     let mut problems = Vec::new();
     for site in sites {
         // A root that does not exist is an error of the settings already.
-        let Some(root) = site.keys.root.as_ref().filter(|root| root.exists()) else { continue };
+        let Some(root) = site.site.root.as_ref().filter(|root| root.exists()) else { continue };
         // Landlock refuses to open the directories that it hides.
         let is_hidden = || {
             let opened = std::fs::File::open(root);

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::getppid;
-use serde::Serialize;
+use serde_json::json;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -22,18 +22,6 @@ const ELSEWHERE: &str = "/";
 const ABI_OF_TCP: i32 = 4;
 const ABI_OF_SIGNALS: i32 = 6;
 
-/// The result of one attempt.
-#[derive(Serialize)]
-struct Attempt {
-    event: &'static str,
-    attempt: &'static str,
-    refused: bool,
-    /// The error of the system.
-    error: Option<String>,
-    /// The active parts that must refuse it.
-    refused_by: Vec<Part>,
-}
-
 /// Makes all attempts and prints a line for each; true if one succeeded that an active part must
 /// refuse. `abi` is that of Landlock, if it is active.
 pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, json: bool) -> bool {
@@ -41,20 +29,31 @@ pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, j
     for (attempt, outcome, parts) in attempts(needs, abi).into_iter().chain(rights) {
         let refused_by: Vec<Part> = parts.into_iter().filter(|part| report.has(*part)).collect();
         leaky |= outcome.is_ok() && !refused_by.is_empty();
-        let refused = outcome.is_err();
         let error = outcome.err().map(|error| error.to_string());
-        let line = Attempt { event: "sandbox_check", attempt, refused, error, refused_by };
-        print(&line, json);
+        if json {
+            print_json(&json!({
+                "event": "sandbox_check",
+                "attempt": attempt,
+                "refused": error.is_some(),
+                "error": error,
+                "refused_by": refused_by,
+            }));
+            continue;
+        }
+        let parts: Vec<&str> = refused_by.iter().map(|part| part.name()).collect();
+        let verdict = match (error, parts.is_empty()) {
+            (Some(error), _) => format!("refused: {error}"),
+            (None, true) => "possible: no active part covers it".to_owned(),
+            (None, false) => format!("POSSIBLE, in spite of {}", parts.join(", ")),
+        };
+        print_line(&format!("sandbox check: {attempt}: {verdict}"));
     }
     leaky
 }
 
-type Outcome = io::Result<()>;
-
 /// The attempt, its result, and the parts that must refuse it.
-pub(super) type Tried = (&'static str, Outcome, Vec<Part>);
+pub(super) type Tried = (&'static str, io::Result<()>, Vec<Part>);
 
-/// The capabilities of this thread.
 pub(super) fn rights() -> Vec<Tried> {
     vec![
         ("keep_capabilities", keep_capabilities(), vec![Part::Capabilities]),
@@ -91,14 +90,14 @@ fn attempts(needs: Needs, abi: i32) -> Vec<Tried> {
 
 /// Would turn a listener into a socket that can be connected. Tried on an invalid descriptor: "bad
 /// descriptor" shows that the call is allowed.
-fn disconnect() -> Outcome {
+fn disconnect() -> io::Result<()> {
     match shutdown(-1, Shutdown::Both) {
         Ok(()) | Err(Errno::EBADF) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-fn make_file() -> Outcome {
+fn make_file() -> io::Result<()> {
     let path = std::env::temp_dir().join(format!("twinring-check-{}", std::process::id()));
     File::create_new(&path)?;
     // Removing it may be refused although creating it is not. The remaining directory is empty.
@@ -106,14 +105,14 @@ fn make_file() -> Outcome {
     Ok(())
 }
 
-fn execute() -> Outcome {
+fn execute() -> io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--version");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().map(drop)
 }
 
-fn keep_capabilities() -> Outcome {
+fn keep_capabilities() -> io::Result<()> {
     match caps::read(None, CapSet::Permitted) {
         Ok(held) if held.is_empty() => Err(io::Error::other("the process has none")),
         Ok(_) => Ok(()),
@@ -121,23 +120,10 @@ fn keep_capabilities() -> Outcome {
     }
 }
 
-fn gain_privileges() -> Outcome {
+fn gain_privileges() -> io::Result<()> {
     match nix::sys::prctl::get_no_new_privs() {
         Ok(true) => Err(io::Error::other("no_new_privs is set")),
         Ok(false) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn print(line: &Attempt, json: bool) {
-    if json {
-        return print_json(line);
-    }
-    let parts: Vec<&str> = line.refused_by.iter().map(|part| part.name()).collect();
-    let verdict = match (&line.error, parts.is_empty()) {
-        (Some(error), _) => format!("refused: {error}"),
-        (None, true) => "possible: no active part covers it".to_owned(),
-        (None, false) => format!("POSSIBLE, in spite of {}", parts.join(", ")),
-    };
-    print_line(&format!("sandbox check: {}: {verdict}", line.attempt));
 }

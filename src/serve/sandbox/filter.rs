@@ -74,7 +74,6 @@ impl Needs {
     /// Those of all services on both engines together.
     pub(super) const ALL: Needs = Needs { uring: true, files: true, paths: true };
 
-    /// The calls that are allowed with any arguments.
     fn calls(self) -> Vec<&'static str> {
         let groups = [
             (true, ALWAYS),
@@ -88,7 +87,6 @@ impl Needs {
         needed.flat_map(|(_, calls)| calls.split_whitespace()).collect()
     }
 
-    /// The calls that are allowed with certain arguments.
     fn conditional(self) -> Result<Vec<Conditional>, BackendError> {
         let own_process = u64::from(std::process::id());
         let mut calls = vec![

@@ -1,10 +1,11 @@
 //! The parts of the sandbox, their choice by an option, and what became of each.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
     Ring,
@@ -57,19 +58,20 @@ pub(super) struct Outcome {
     pub(super) details: String,
 }
 
-/// The outcomes for all parts, for the ready line.
-#[derive(Clone, Debug)]
-pub(crate) struct Report(pub(super) Vec<(Part, Outcome)>);
+/// For the ready line. Each part is there.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report(pub(super) BTreeMap<Part, Outcome>);
 
-impl Report {
-    pub(super) fn has(&self, part: Part) -> bool {
-        self.0.iter().any(|(other, outcome)| *other == part && outcome.on)
+impl Default for Report {
+    fn default() -> Report {
+        let off = Outcome { on: false, details: NOT_ASKED.to_owned() };
+        Report(PARTS.map(|part| (part, off.clone())).into())
     }
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(part, outcome)| (part.name(), outcome)))
+impl Report {
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.0.get(&part).is_some_and(|outcome| outcome.on)
     }
 }
 

@@ -6,21 +6,25 @@
 
 mod line;
 
-pub(super) use line::{Client, Ended, LogLine, Outcome, error_line};
+pub(super) use line::{Ended, LogLine, error_line};
 pub use line::{LogFormat, log_line};
 
+use super::text::{optional, size};
 use crate::process::take_no_signals;
 use crate::server::Count;
 use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::Deserialize;
+use std::convert::Infallible;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,7 +72,6 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// Opens a file, a character device or a pipe to be appended to.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // A FIFO without a reader is refused (ENXIO) instead of blocking.
     let file = options.append(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
@@ -79,16 +82,33 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// How a log is kept.
-#[derive(Clone, Debug)]
+impl FromStr for LogTarget {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<LogTarget, Infallible> {
+        Ok(if text == "-" { LogTarget::Stdout } else { LogTarget::File(text.into()) })
+    }
+}
+
+/// How a log is kept: keys of `[server]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LogSettings {
     /// The destination.
-    pub target: LogTarget,
+    #[serde(deserialize_with = "optional")]
+    pub access_log: Option<LogTarget>,
     /// The format.
-    pub format: LogFormat,
-    /// Memory, in bytes for each worker, for lines that are not written yet; at least 64 KiB. Lines beyond it are
-    /// dropped.
-    pub buffer_bytes: usize,
+    pub access_log_format: LogFormat,
+    /// Memory, in bytes for each worker, for lines that are not written yet. Lines beyond it are dropped.
+    #[serde(deserialize_with = "size::<65_536, { 1 << 30 }, _, _>")]
+    pub access_log_buffer: usize,
+}
+
+impl Default for LogSettings {
+    fn default() -> LogSettings {
+        let access_log_format = LogFormat::default();
+        LogSettings { access_log: None, access_log_format, access_log_buffer: 4 << 20 }
+    }
 }
 
 /// Lines that are not written yet, and what else the thread has to do.
@@ -96,18 +116,18 @@ pub struct LogSettings {
 struct Queue {
     bytes: Vec<u8>,
     lines: u64,
-    /// Bytes that the thread is writing.
     taken: usize,
-    /// Lines that found no room.
     no_room: u64,
     reopen: bool,
     end: bool,
     has_ended: bool,
 }
 
+/// An open log, which a thread writes.
 #[derive(Debug)]
-struct Shared {
-    settings: LogSettings,
+pub struct AccessLog {
+    target: LogTarget,
+    pub(super) format: LogFormat,
     bytes_max: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -115,16 +135,6 @@ struct Shared {
     /// Lines that were lost because writing failed.
     failed: Count,
 }
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An open log and the thread that writes it. Clones are of the same log.
-#[derive(Clone, Debug)]
-pub struct AccessLog(Arc<Shared>);
 
 impl AccessLog {
     /// Opens the log for `workers` workers and starts its thread. `notice` is called, on that
@@ -134,14 +144,16 @@ impl AccessLog {
     /// # Errors
     /// When the file cannot be opened or the thread not be started.
     pub fn open(
-        settings: LogSettings,
+        target: LogTarget,
+        settings: &LogSettings,
         workers: usize,
         notice: impl Fn(&str) + Send + 'static,
-    ) -> io::Result<AccessLog> {
-        let file = settings.target.open()?;
-        let shared = Arc::new(Shared {
-            bytes_max: settings.buffer_bytes.max(BATCH_BYTES).saturating_mul(workers),
-            settings,
+    ) -> io::Result<Arc<AccessLog>> {
+        let file = target.open()?;
+        let log = Arc::new(AccessLog {
+            target,
+            format: settings.access_log_format,
+            bytes_max: settings.access_log_buffer.saturating_mul(workers),
             queue: Mutex::default(),
             changed: Condvar::new(),
             written: Count::default(),
@@ -149,7 +161,7 @@ impl AccessLog {
         });
         let mut writer = Writer {
             file,
-            shared: Arc::clone(&shared),
+            log: Arc::clone(&log),
             notice,
             torn: false,
             failing: None,
@@ -160,44 +172,44 @@ impl AccessLog {
             take_no_signals();
             writer.run();
         })?;
-        Ok(AccessLog(shared))
+        Ok(log)
     }
 
     /// Reopens the file, after it was renamed, before the next line is written. If that fails, the
     /// old file stays open. Standard output is not affected.
     pub fn reopen(&self) {
-        self.0.queue().reopen = true;
-        self.0.changed.notify_all();
+        self.queue().reopen = true;
+        self.changed.notify_all();
     }
 
     /// The destination.
     pub fn target(&self) -> &LogTarget {
-        &self.0.settings.target
+        &self.target
     }
 
     /// Waits, after all workers have ended, until all lines are written; false if that takes longer
     /// than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
-        let mut queue = self.0.queue();
+        let mut queue = self.queue();
         queue.end = true;
-        self.0.changed.notify_all();
-        let waited = self.0.changed.wait_timeout_while(queue, limit, |queue| !queue.has_ended);
+        self.changed.notify_all();
+        let waited = self.changed.wait_timeout_while(queue, limit, |queue| !queue.has_ended);
         waited.unwrap_or_else(PoisonError::into_inner).0.has_ended
     }
 
     /// Lines that were written, and lines that were not: the queue was full, or the file could not be written.
     pub(super) fn counts(&self) -> (u64, u64) {
-        (self.0.written.get(), self.0.failed.get() + self.0.queue().no_room)
+        (self.written.get(), self.failed.get() + self.queue().no_room)
     }
 
-    pub(super) fn format(&self) -> LogFormat {
-        self.0.settings.format
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a line, its LF included.
     fn add(&self, line: &[u8]) {
-        let mut queue = self.0.queue();
-        if queue.bytes.len() + queue.taken >= self.0.bytes_max {
+        let mut queue = self.queue();
+        if queue.bytes.len() + queue.taken >= self.bytes_max {
             queue.no_room += 1;
             return;
         }
@@ -207,33 +219,29 @@ impl AccessLog {
         let is_batch = before < BATCH_BYTES && queue.bytes.len() >= BATCH_BYTES;
         drop(queue);
         if before == 0 || is_batch {
-            self.0.changed.notify_all();
+            self.changed.notify_all();
         }
     }
 }
 
-/// The thread that writes the log.
 struct Writer<N> {
     file: File,
-    shared: Arc<Shared>,
+    log: Arc<AccessLog>,
     notice: N,
     /// The last write ended within a line.
     torn: bool,
     /// Lines lost since writing began to fail; `None` while it works.
     failing: Option<u64>,
-    /// When a failure was last reported.
     complained: Option<Instant>,
-    /// Dropped lines that were reported.
     no_room_told: u64,
 }
 
 impl<N: Fn(&str)> Writer<N> {
-    /// Writes lines until the log ends.
     fn run(&mut self) {
-        let shared = Arc::clone(&self.shared);
+        let log = Arc::clone(&self.log);
         let mut spare = Vec::new();
         loop {
-            let mut queue = wait(&shared);
+            let mut queue = wait(&log);
             let bytes = std::mem::replace(&mut queue.bytes, std::mem::take(&mut spare));
             let lines = std::mem::take(&mut queue.lines);
             queue.taken = bytes.len();
@@ -256,21 +264,21 @@ impl<N: Fn(&str)> Writer<N> {
             }
             spare = bytes;
             spare.clear();
-            let mut queue = shared.queue();
+            let mut queue = log.queue();
             queue.taken = 0;
             if end {
                 queue.has_ended = true;
-                return shared.changed.notify_all();
+                return log.changed.notify_all();
             }
         }
     }
 
     fn tell(&self, what: &str) {
-        (self.notice)(&format!("access log {}: {what}", self.shared.settings.target));
+        (self.notice)(&format!("access log {}: {what}", self.log.target));
     }
 
     fn reopen(&mut self) {
-        match self.shared.settings.target.open() {
+        match self.log.target.open() {
             Ok(file) => (self.file, self.torn) = (file, false),
             Err(error) => {
                 self.tell(&format!("cannot be reopened: {error}; the old file stays open"))
@@ -288,7 +296,7 @@ impl<N: Fn(&str)> Writer<N> {
         let (length, outcome) = self.write(bytes);
         match outcome {
             Ok(()) => {
-                self.shared.written.add(lines);
+                self.log.written.add(lines);
                 if let Some(lost) = self.failing.take() {
                     self.tell(&format!("written again; {lost} lines were lost"));
                 }
@@ -296,7 +304,7 @@ impl<N: Fn(&str)> Writer<N> {
             Err(error) => {
                 let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
                 self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
-                self.shared.written.add(whole);
+                self.log.written.add(whole);
                 self.fail(&error, lines - whole);
             }
         }
@@ -305,7 +313,7 @@ impl<N: Fn(&str)> Writer<N> {
     /// Writes until all is written or an error occurs; returns how much was written before.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
         // The command's own output must not come between two halves of a line.
-        let is_stdout = self.shared.settings.target == LogTarget::Stdout;
+        let is_stdout = self.log.target == LogTarget::Stdout;
         let _stdout = is_stdout.then(|| io::stdout().lock());
         let mut written = 0;
         while written < bytes.len() {
@@ -328,7 +336,7 @@ impl<N: Fn(&str)> Writer<N> {
     }
 
     fn fail(&mut self, error: &io::Error, lost: u64) {
-        self.shared.failed.add(lost);
+        self.log.failed.add(lost);
         *self.failing.get_or_insert(0) += lost;
         if self.may_complain() {
             self.tell(&format!(
@@ -347,12 +355,12 @@ impl<N: Fn(&str)> Writer<N> {
 }
 
 /// Waits until there is something to do; a moment longer for few lines, which others may join.
-fn wait(shared: &Shared) -> MutexGuard<'_, Queue> {
+fn wait(log: &AccessLog) -> MutexGuard<'_, Queue> {
     let is_idle = |queue: &mut Queue| queue.bytes.is_empty() && !queue.reopen && !queue.end;
-    let waited = shared.changed.wait_while(shared.queue(), is_idle);
+    let waited = log.changed.wait_while(log.queue(), is_idle);
     let queue = waited.unwrap_or_else(PoisonError::into_inner);
     let may_wait =
         |queue: &mut Queue| queue.bytes.len() < BATCH_BYTES && !queue.reopen && !queue.end;
-    let waited = shared.changed.wait_timeout_while(queue, BATCH_AGE, may_wait);
+    let waited = log.changed.wait_timeout_while(queue, BATCH_AGE, may_wait);
     waited.unwrap_or_else(PoisonError::into_inner).0
 }

@@ -12,14 +12,12 @@ use super::response::{Body, Response};
 use super::response::{Persistence, render};
 use crate::server::Stage;
 use http::HeaderValue;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use twinring::{
-    EngineChoice, Handle, Runtime, TcpListener, TcpStream,
+    EngineChoice, Runtime, TcpListener, TcpStream,
     net::{BoundListener, ListenOptions},
     spawn, timeout,
 };
@@ -30,7 +28,6 @@ const CONNECTIONS_MAX: usize = 64;
 /// From the beginning of a connection to its end.
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
 
-/// Bounds of a request.
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024 };
 
 /// The bound address of the admin service, which does not answer yet.
@@ -57,11 +54,11 @@ impl Admin {
         self.listener.local_addr()
     }
 
-    /// Answers, on its own thread, until the returned value is dropped.
+    /// Answers, on its own thread, until the returned function is called.
     ///
     /// # Errors
     /// When the thread or its engine cannot be started.
-    pub fn start(self, observer: Observer) -> io::Result<RunningAdmin> {
+    pub fn start(self, observer: Observer) -> io::Result<impl FnOnce()> {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
         let handle = runtime.handle();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
@@ -69,27 +66,11 @@ impl Admin {
             // closed, which monitoring notices.
             let _stopped = runtime.block_on(serve(self.listener, observer));
         })?;
-        Ok(RunningAdmin { handle, thread: Some(thread) })
-    }
-}
-
-/// Ends the admin service when dropped.
-pub struct RunningAdmin {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl fmt::Debug for RunningAdmin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunningAdmin").finish_non_exhaustive()
-    }
-}
-
-impl Drop for RunningAdmin {
-    fn drop(&mut self) {
-        self.handle.stop();
-        // A panic has been reported where it happened.
-        let _panic = self.thread.take().map(JoinHandle::join);
+        Ok(move || {
+            handle.stop();
+            // A panic has been reported where it happened.
+            let _panic = thread.join();
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use super::auth::{Auth, Busy, Credentials, Users};
 use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
-use super::proxies::Transport;
+use super::proxies::{Transport, client};
 use super::request::{Method, Request};
 use super::resource::{Change, Missing, Resource};
 use super::response::{Body, Reason, Response, value};
@@ -118,7 +118,9 @@ impl<'w, 'r> Call<'w, 'r> {
             return refuse(Response::message(Status::TOO_MANY_REQUESTS));
         }
         let is_acme = path.is_ok_and(|path| path.starts_with(ACME));
-        if let Some(address) = site.to_https.as_ref().filter(|_| !is_acme && !self.is_secure()) {
+        if let Some(address) =
+            site.redirect_to_https.as_ref().filter(|_| !is_acme && !self.is_secure())
+        {
             return refuse(match address.location(self.request) {
                 Some(found) => {
                     Response::message(Status::MOVED_PERMANENTLY).with("Location", value(&found))
@@ -304,7 +306,7 @@ impl<'w, 'r> Call<'w, 'r> {
             b"/" => Path::new("."),
             path => as_path(&path[1..]),
         };
-        let root = site.root.as_ref().ok_or(Missing::Nothing)?;
+        let root = site.directory.as_ref().ok_or(Missing::Nothing)?;
         let listed = {
             // It is never closed.
             let _turn = listings.scans.acquire().await.ok();
@@ -337,7 +339,7 @@ impl<'w, 'r> Call<'w, 'r> {
                 response.fields.extend(policy.headers().into_iter().cloned());
             }
             if let Some(hsts) = site.hsts.as_ref().filter(|_| self.is_secure()) {
-                response.add("Strict-Transport-Security", value(hsts));
+                response.add("Strict-Transport-Security", hsts.clone());
             }
         }
         if self.request.method == Method::Head {
@@ -350,13 +352,14 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     fn is_secure(&self) -> bool {
-        self.transport.is_secure(&self.generation.settings.forwarders, self.request)
+        self.transport.is_secure(&self.generation.settings.forwarded_from, self.request)
     }
 
     /// The address that the request comes from, by the word of a trusted proxy if there is one.
     pub(super) fn client(&self) -> Option<IpAddr> {
         let peer = self.transport.peer?.ip();
-        Some(self.generation.settings.forwarders.client(peer, self.request).unwrap_or(peer))
+        let trusted = &self.generation.settings.forwarded_from;
+        Some(client(trusted, peer, self.request).unwrap_or(peer))
     }
 
     /// The requested path, as rules see it; that of the whole if it is invalid.

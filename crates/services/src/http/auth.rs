@@ -28,7 +28,6 @@ const REALM_BYTES_MAX: usize = 200;
 /// Who is asked for a password, and by what name.
 #[derive(Debug)]
 pub struct Auth {
-    /// The value of `WWW-Authenticate`.
     pub(super) challenge: String,
     pub(super) users: Users,
 }
@@ -286,33 +285,6 @@ mod tests {
         for wrong in ["a\"b", "a\\", "a\r\nX: y", "\u{fc}", &"x".repeat(201)] {
             assert!(Auth::new(wrong, Users::parse("").unwrap()).is_err(), "{wrong:?}");
         }
-    }
-
-    fn credentials(user: &str, password: &str) -> Credentials {
-        Credentials { user: user.into(), password: password.into() }
-    }
-
-    #[test]
-    fn passwords_are_verified_and_remembered_per_file() {
-        let hash = bcrypt::hash("secret", 4).unwrap();
-        let other = bcrypt::hash("other", 4).unwrap().replacen("$2b$", "$2y$", 1);
-        let text = format!("# users\n\na:{hash}\nb:{other}\r\n");
-        let users = Users::parse(&text).unwrap();
-        for (user, password, expected) in [
-            ("a", "secret", true),
-            ("a", "secret", true),
-            ("b", "other", true),
-            ("b", "secret", false),
-            ("a", "", false),
-            ("c", "secret", false),
-            ("", "", false),
-        ] {
-            let credentials = credentials(user, password);
-            assert_eq!(users.verify_now(&credentials), expected, "{user}");
-            assert_eq!(users.are_verified(&credentials), expected, "{user}");
-        }
-        let again = Users::parse(&text).unwrap();
-        assert!(!again.are_verified(&credentials("a", "secret")));
     }
 
     /// An invalid hash would be refused at once, and tell that the user does not exist.

@@ -7,7 +7,6 @@ use twinring_input::chunked::{Chunked, Event, Invalid};
 /// Chunk extensions and trailer fields of one body, together, in bytes.
 const EXTRAS_MAX: usize = 4096;
 
-/// The remaining body.
 #[derive(Clone, Debug)]
 enum Rest {
     /// So many bytes.
@@ -65,27 +64,27 @@ impl Skip {
                     match event {
                         Event::Chunk(size) => {
                             let left = allowance.checked_sub(size);
-                            *allowance = left.ok_or(Refused(Status::PAYLOAD_TOO_LARGE))?;
+                            *allowance = left.ok_or(InvalidBody(Status::PAYLOAD_TOO_LARGE))?;
                         }
                         Event::Overhead if *extras == EXTRAS_MAX => {
-                            return Err(Refused(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
+                            return Err(InvalidBody(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
                         }
                         Event::Overhead => *extras += 1,
                         Event::Content(_) => {}
                     }
                     Ok(())
                 });
-                taken.map_err(|Refused(status)| status)
+                taken.map_err(|InvalidBody(status)| status)
             }
         }
     }
 }
 
-struct Refused(Status);
+struct InvalidBody(Status);
 
-impl From<Invalid> for Refused {
-    fn from(_: Invalid) -> Refused {
-        Refused(Status::BAD_REQUEST)
+impl From<Invalid> for InvalidBody {
+    fn from(_: Invalid) -> InvalidBody {
+        InvalidBody(Status::BAD_REQUEST)
     }
 }
 

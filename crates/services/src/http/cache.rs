@@ -34,7 +34,6 @@ pub(super) struct Cache {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// Of each site, by path.
     by_site: Vec<HashMap<Rc<[u8]>, Entry>>,
     /// Sites and paths; the hand points at the first.
     circle: VecDeque<(usize, Rc<[u8]>)>,
@@ -101,7 +100,6 @@ impl Cache {
         self.entries.borrow_mut().remove(site, path);
     }
 
-    /// Memory and open files in use.
     pub(super) fn load(&self) -> (usize, usize) {
         let entries = self.entries.borrow();
         (entries.bytes, entries.files)
@@ -144,20 +142,19 @@ impl Entries {
     }
 }
 
-pub(super) type Outcome = Result<Rc<Resource>, Missing>;
+pub(super) type Loaded = Result<Rc<Resource>, Missing>;
 
 /// The files that one worker is reading: at most one for each request. One that nobody waits for any more is forgotten
 /// before the map would grow.
 #[derive(Debug, Default)]
 pub(super) struct Loads(RefCell<HashMap<Key, Weak<Load>>>);
 
-/// Number of a site, and a path there.
 type Key = (usize, Rc<[u8]>);
 
 #[derive(Debug)]
 struct Load {
     began: Instant,
-    outcome: OnceCell<Outcome>,
+    outcome: OnceCell<Loaded>,
 }
 
 impl Loads {
@@ -168,8 +165,8 @@ impl Loads {
         site: usize,
         path: &[u8],
         valid: Duration,
-        read: impl AsyncFnOnce() -> Outcome,
-    ) -> Outcome {
+        read: impl AsyncFnOnce() -> Loaded,
+    ) -> Loaded {
         let key: Key = (site, Rc::from(path));
         let is_current =
             |load: &Rc<Load>| !load.outcome.initialized() && load.began.elapsed() < valid;

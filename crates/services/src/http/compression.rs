@@ -25,16 +25,15 @@ use twinring::{spawn, spawn_blocking};
 /// a compressor takes a second or more, and its input and output are in memory.
 const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
 
-/// A file in a coding.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) coding: Coding,
-    pub(super) stage: Cell<Stage>,
+    pub(super) progress: Cell<Progress>,
     pub(super) variant: OnceCell<Rc<Variant>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum Progress {
     /// It is a file.
     Stored,
     /// It can be compressed on the fly.
@@ -46,12 +45,12 @@ pub(super) enum Stage {
 }
 
 impl Form {
-    fn new(coding: Coding, stage: Stage) -> Form {
-        Form { coding, stage: Cell::new(stage), variant: OnceCell::new() }
+    fn new(coding: Coding, progress: Progress) -> Form {
+        Form { coding, progress: Cell::new(progress), variant: OnceCell::new() }
     }
 
     pub(super) fn stored(variant: Variant) -> Form {
-        let form = Form::new(variant.coding, Stage::Stored);
+        let form = Form::new(variant.coding, Progress::Stored);
         Form { variant: Rc::new(variant).into(), ..form }
     }
 }
@@ -69,7 +68,7 @@ pub(super) fn compressible(
     }
     for coding in codings.iter().copied() {
         if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
-            all.push(Form::new(coding, Stage::Untried));
+            all.push(Form::new(coding, Progress::Untried));
         }
     }
     all
@@ -108,7 +107,7 @@ fn best(
 ) -> Option<usize> {
     let has_range = request.field("range").is_some();
     let is_usable = |(_, form): &(usize, &Form)| {
-        counts(form) && (!has_range || form.stage.get() == Stage::Stored)
+        counts(form) && (!has_range || form.progress.get() == Progress::Stored)
     };
     let forms = || resource.forms.iter().enumerate().filter(is_usable);
     let codings = forms().map(|(_, form)| form.coding);
@@ -126,12 +125,12 @@ impl Worker {
         path: &[u8],
         resource: &Rc<Resource>,
     ) {
-        let is_untried = |form: &Form| form.stage.get() == Stage::Untried;
+        let is_untried = |form: &Form| form.progress.get() == Progress::Untried;
         if !resource.forms.iter().any(is_untried) {
             return;
         }
         let may_come =
-            |form: &Form| form.stage.get() != Stage::Done || form.variant.get().is_some();
+            |form: &Form| form.progress.get() != Progress::Done || form.variant.get().is_some();
         let Some(index) = best(request, resource, may_come) else { return };
         if !is_untried(&resource.forms[index]) {
             return;
@@ -143,7 +142,7 @@ impl Worker {
         let Ok(permit) = RUNNING.try_acquire() else { return };
         let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
         let (path, resource) = (path.to_vec(), Rc::clone(resource));
-        resource.forms[index].stage.set(Stage::Running);
+        resource.forms[index].progress.set(Progress::Running);
         spawn(async move {
             let target = &resource.forms[index];
             let made = worker.compress(&generation, site, &resource, target.coding, permit).await;
@@ -156,7 +155,7 @@ impl Worker {
                 generation.cache.insert(site, &path, &resource);
                 worker.count_cache();
             }
-            target.stage.set(Stage::Done);
+            target.progress.set(Progress::Done);
         });
     }
 
@@ -175,7 +174,7 @@ impl Worker {
         let bytes = attempt(&self.counters, permit, work).await?;
         let site = generation.settings.sites.site(site);
         let is_less = bytes.len() < length;
-        is_less.then(|| resource.compressed_variant(site, coding, bytes, &self.clock))?
+        is_less.then(|| resource.compressed_variant(site, coding, &bytes, &self.clock))?
     }
 }
 

@@ -10,7 +10,7 @@ use super::proxies::ProxyHeader;
 use super::proxies::Transport;
 use super::tls::Encryption;
 use super::worker::Worker;
-use crate::server::{AddressPermit, Ending, Tracked, Tracking};
+use crate::server::{AddressPermit, Ending, Phase, Tracked, Tracking};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
@@ -31,34 +31,12 @@ const DISCARD_MAX: Duration = Duration::from_secs(30);
 /// What it must send, in bytes, to get more time.
 const DISCARD_BYTES_MIN: usize = 1024;
 
-/// The activity of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waiting for the first byte of a handshake.
-    Silent,
-    /// Agreeing on keys.
-    Handshake,
-    /// Waiting for a request.
-    Idle,
-    /// Waiting for the rest of a head.
-    Head,
-    /// Waiting for the rest of a body.
-    Body,
-    /// Making an answer.
-    Working,
-    /// Sending; waits if the peer does not read.
-    Sending,
-    /// The last answer was sent; waiting for the peer's FIN.
-    Closing,
-}
-
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) tracking: Tracking<Phase>,
+    pub(super) tracking: Tracking,
     pub(super) tls: Option<Box<Encryption>>,
     /// Who sends the requests, if that matters: there may be trusted proxies, passwords, or a log.
     peer: Cell<Option<SocketAddr>>,
-    /// When the first part of an incomplete head arrived.
     pub(super) head_began: Cell<Option<Instant>>,
     pub(super) file_strategy: SendStrategy,
     pub(super) counters: Arc<WorkerCounters>,
@@ -73,19 +51,18 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     behind: RefCell<Option<RecvBuf>>,
-    /// The connection is counted for its client.
     permit: RefCell<Option<AddressPermit>>,
 }
 
 impl Connection {
     pub(super) fn new(
-        tracking: Tracking<Phase>,
+        tracking: Tracking,
         tls: Option<Box<Encryption>>,
         worker: &Worker,
     ) -> Connection {
         let settings = &worker.generation().settings;
         let names_clients = worker.http.log.is_some()
-            || !settings.forwarders.trusted.is_empty()
+            || !settings.forwarded_from.is_empty()
             || settings.sites.know_clients();
         let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();
         let has_tls = tls.is_some();
@@ -252,7 +229,7 @@ impl Connection {
 
     /// True if it must end for a reason of which the peer can be told before. The reason is then counted, and the
     /// connection continues until the peer was told.
-    pub(super) fn takes_leave(&self, is_polite: fn(Ending<Phase>) -> bool) -> bool {
+    pub(super) fn takes_leave(&self, is_polite: fn(Ending) -> bool) -> bool {
         let is_polite = self.tracking.ending().is_some_and(is_polite);
         if is_polite {
             self.count(self.tracking.take_ending());
@@ -343,7 +320,7 @@ impl Connection {
         }
     }
 
-    fn count(&self, ending: Option<Ending<Phase>>) {
+    fn count(&self, ending: Option<Ending>) {
         let counters = &self.counters;
         let count = match ending {
             None => &counters.reset,
@@ -372,10 +349,12 @@ impl Connection {
 }
 
 impl Tracked for Connection {
-    type Phase = Phase;
-
-    fn tracking(&self) -> &Tracking<Phase> {
+    fn tracking(&self) -> &Tracking {
         &self.tracking
+    }
+
+    fn sent_bytes(&self) -> u64 {
+        self.tls.as_ref().map_or(self.sent.get(), |tls| tls.sent_bytes.get())
     }
 
     fn closed(&self) {

@@ -125,7 +125,6 @@ pub(super) const BOUNDS_US: [u64; 14] = [
     1_000_000, 10_000_000,
 ];
 
-/// Classes of status that answers have.
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
 /// Hosts that are told apart, since the start. Requests for further ones count for the default site.
@@ -210,9 +209,9 @@ mod tests {
     fn durations_are_in_their_buckets_and_hosts_have_a_bound() {
         let worker = Arc::new(WorkerDurations::default());
         for number in 0..2 * HOSTS_MAX {
-            let mut sites = Sites::new(None);
-            let name = format!("h{number}.org").parse().unwrap();
-            sites.add(&[name], Site::default()).unwrap();
+            let mut sites = Sites::default();
+            let names = vec![format!("h{number}.org").parse().unwrap()];
+            sites.add(Site { names, ..Site::default() }).unwrap();
             for us in [0, 100, 101, 10_000_001] {
                 worker.of_sites(&sites)[0].observe(Status::OK, Duration::from_micros(us));
             }

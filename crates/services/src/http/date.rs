@@ -30,7 +30,6 @@ pub struct Clock {
     now: Cell<Instant>,
     /// The second, since 1970.
     second: Cell<i64>,
-    /// When the next second begins.
     second_ends: Cell<Instant>,
     date: Cell<[u8; DATE_BYTES]>,
 }
@@ -94,19 +93,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_formats_name_the_same_second() {
-        let seconds = 784_111_777;
-        assert_eq!(format_date(seconds).as_ref(), Some(b"Sun, 06 Nov 1994 08:49:37 GMT"));
-        for text in [
-            "Sun, 06 Nov 1994 08:49:37 GMT",
-            "Sunday, 06-Nov-94 08:49:37 GMT",
-            "Sun Nov  6 08:49:37 1994",
-        ] {
-            assert_eq!(parse_date(text.as_bytes()), Some(seconds), "{text}");
-        }
-        for wrong in ["", "yesterday", "Sun, 06 Nov 1994 08:49:37", "0", "\u{e4}"] {
-            assert_eq!(parse_date(wrong.as_bytes()), None, "{wrong}");
-        }
+    fn years_have_four_digits() {
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!((format_date(784_111_777), parse_date(date)), (Some(*date), Some(784_111_777)));
         assert_eq!((format_date(-1), format_date(SECONDS_END)), (None, None));
+        assert_eq!((parse_date(b"yesterday"), parse_date(b"\xe4")), (None, None));
     }
 }

@@ -76,7 +76,6 @@ const ACCEPTED: [(&[u8], usize); 6] = [
     (b"*", OTHERS),
 ];
 
-/// `q=0.5` in thousandths.
 fn weight_of(parameter: &[u8]) -> Option<u16> {
     let text = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
     let is_short = text.len() <= 5 && text.iter().all(|byte| b"0123456789.".contains(byte));

@@ -2,7 +2,7 @@
 //! record is dropped, whatever the reason.
 
 use super::Status;
-use super::access_log::{AccessLog, Client, Ended, LogLine, Outcome};
+use super::access_log::{AccessLog, Ended, LogLine};
 use super::answer::Call;
 use super::counters::HostDurations;
 use super::proxies::Transport;
@@ -51,11 +51,11 @@ impl Exchange {
         let address = call.map_or(peer.map(|peer| peer.ip()), Call::client);
         // A request through a trusted proxy has no port.
         let port = peer.filter(|peer| address == Some(peer.ip())).map_or(0, |peer| peer.port());
-        let client = Client { address, port };
         let request = call.map(|call| call.request);
-        let begin =
-            |log: &AccessLog| LogLine::begin(log.format(), &worker.clock, client, &line(), request);
-        let line = worker.http.log.as_ref().map(begin);
+        let begin = |log: &AccessLog| {
+            LogLine::begin(log.format, &worker.clock, (address, port), &line(), request)
+        };
+        let line = worker.http.log.as_deref().map(begin);
         let durations = match call {
             Some(call) => call.generation.durations(call.site).cloned(),
             None => worker.generation().durations(None).cloned(),
@@ -112,11 +112,6 @@ impl Drop for Record {
             durations.observe(status, duration);
         }
         let (Some(log), Some(line)) = (&worker.http.log, self.line.take()) else { return };
-        let outcome = match (self.status, self.sent < self.bytes, self.stays) {
-            (None, ..) | (_, true, _) => Outcome::Broken,
-            (_, _, true) => Outcome::Stays,
-            (_, _, false) => Outcome::Ends,
-        };
         let bytes = self.sent.min(self.bytes);
         let ended = Ended {
             status: self.status.map_or(CLIENT_CLOSED_REQUEST, |status| status.as_u16()),
@@ -124,7 +119,8 @@ impl Drop for Record {
             body_bytes: bytes.saturating_sub(self.head_bytes),
             worker: worker.number,
             duration,
-            outcome,
+            is_complete: self.status.is_some() && self.sent >= self.bytes,
+            stays: self.stays,
         };
         line.end(log, &ended);
     }

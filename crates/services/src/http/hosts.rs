@@ -1,67 +1,146 @@
 //! Virtual hosts: selects the files and rules for the host name of a request.
 
 use super::encoding::Coding;
-use super::mime::MediaTypes;
+use super::mime;
 use super::redirect::HttpsAddress;
 use super::request::Request;
 use super::rules::Rules;
 use super::target::is_host;
+use super::text::{read, several};
+use http::HeaderValue;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use twinring::fs::{Dir, Symlinks};
 
 /// The longest name in the Domain Name System, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// The files of a host, and their rules.
-#[derive(Clone, Debug)]
+/// The files of some hosts, and their rules: a `[[site]]` of a configuration, each field one of its keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Site {
+    /// Its hosts; without names, it is for all that have no site of their own.
+    #[serde(deserialize_with = "several")]
+    pub names: Vec<HostName>,
     /// Where the files are; none for a site that only redirects.
-    pub root: Option<Dir>,
+    pub root: Option<PathBuf>,
     /// Whether symbolic links beneath it are followed.
     pub symlinks: Symlinks,
     /// Index file names; the first that exists is used.
+    #[serde(deserialize_with = "file_names")]
     pub index: Vec<String>,
     /// `/about` is also the file `about.html`.
     pub clean_urls: bool,
     /// Codings of precompressed files, the preferred one first.
+    #[serde(deserialize_with = "several")]
     pub precompressed: Vec<Coding>,
-    /// Codings in which text is compressed on the fly, the preferred one first. None by default.
+    /// Codings in which text is compressed on the fly, the preferred one first.
+    #[serde(deserialize_with = "several")]
     pub compress: Vec<Coding>,
-    /// Media types of files.
-    pub types: MediaTypes,
+    /// Media types by extension, before those that everybody knows.
+    #[serde(deserialize_with = "mime::types")]
+    pub types: HashMap<String, String>,
+    /// The media type of unknown extensions.
+    #[serde(deserialize_with = "mime::one")]
+    pub default_type: String,
+    /// The charset of text; none is declared if it is empty.
+    #[serde(deserialize_with = "mime::charset")]
+    pub charset: String,
     /// Where requests without TLS are sent, before any rule is applied.
-    pub to_https: Option<HttpsAddress>,
+    #[serde(deserialize_with = "to_https")]
+    pub redirect_to_https: Option<HttpsAddress>,
     /// The value of `Strict-Transport-Security`, which is sent over TLS only.
-    pub hsts: Option<String>,
+    #[serde(deserialize_with = "hsts")]
+    pub hsts: Option<HeaderValue>,
+    /// PEM file with the certificate, followed by its chain to one that clients trust.
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with its private key.
+    pub tls_key: Option<PathBuf>,
     /// What holds for the paths that clients ask for.
+    #[serde(rename = "rule")]
     pub rules: Rules,
+    #[serde(skip)]
+    pub(super) directory: Option<Dir>,
 }
 
 impl Default for Site {
-    /// A site that only redirects.
     fn default() -> Site {
         Site {
+            names: Vec::new(),
             root: None,
             symlinks: Symlinks::Beneath,
             index: vec!["index.html".to_owned()],
             clean_urls: false,
             precompressed: Vec::new(),
             compress: Vec::new(),
-            types: MediaTypes::default(),
-            to_https: None,
+            types: HashMap::new(),
+            default_type: "application/octet-stream".to_owned(),
+            // It nearly always is that, and a client that guesses can be misled.
+            charset: "utf-8".to_owned(),
+            redirect_to_https: None,
             hsts: None,
+            tls_cert: None,
+            tls_key: None,
             rules: Rules::default(),
+            directory: None,
         }
     }
 }
 
+fn file_names<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let names: Vec<String> = several(from)?;
+    let is_name =
+        |name: &&String| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    match names.iter().find(|name| !is_name(name)) {
+        Some(wrong) => Err(Error::custom(format!("`{wrong}` is not a file name"))),
+        None => Ok(names),
+    }
+}
+
+/// `true` stands for port 443 of the requested host.
+fn to_https<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HttpsAddress>, D::Error> {
+    read(from, |text| match text {
+        "false" => Ok(None),
+        "true" => "443".parse().map(Some),
+        text => text.parse().map(Some),
+    })
+}
+
+fn hsts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HeaderValue>, D::Error> {
+    read(from, |text| {
+        let value = HeaderValue::from_str(text).ok();
+        let value = value.filter(|_| text.to_ascii_lowercase().starts_with("max-age="));
+        let expected = || format!("`{text}`: expected such as max-age=31536000; includeSubDomains");
+        value.map(Some).ok_or_else(expected)
+    })
+}
+
 impl Site {
-    /// True if a request may get an answer before any file is looked for.
     pub(super) fn comes_before_files(&self) -> bool {
-        self.to_https.is_some() || self.rules.come_before_files()
+        self.redirect_to_https.is_some() || self.rules.come_before_files()
+    }
+
+    /// Opens its root, reads the files that its rules name, and compiles the rules. Returns what is wrong, if it is about
+    /// a rule with its number.
+    fn prepare(&mut self) -> Vec<(Option<usize>, String)> {
+        let mut problems = Vec::new();
+        match self.root.as_ref().map(|root| (root, Dir::open(root))) {
+            Some((root, Err(error))) => {
+                problems.push((None, format!("cannot serve root {}: {error}", root.display())));
+            }
+            opened => self.directory = opened.and_then(|(_, root)| root.ok()),
+        }
+        let root = self.root.as_deref().filter(|_| self.directory.is_some());
+        for (number, rule) in self.rules.all.iter_mut().enumerate() {
+            problems.extend(rule.prepare(root).err().map(|why| (Some(number), why)));
+        }
+        problems.extend(self.rules.compile().err().map(|why| (None, why)));
+        problems
     }
 }
 
@@ -114,7 +193,6 @@ impl<T> Default for HostMap<T> {
 }
 
 impl<T> HostMap<T> {
-    /// Adds a value; false if the name has one already.
     pub(super) fn add(&mut self, name: &HostName, value: T) -> bool {
         let name = name.name.clone().into_bytes();
         let is_free = !self.0.contains_key(&name);
@@ -124,7 +202,6 @@ impl<T> HostMap<T> {
         is_free
     }
 
-    /// The value for `host:port`.
     pub(super) fn find(&self, host: &[u8]) -> Option<&T> {
         let name = name_in(host);
         // Only wildcards begin with a dot.
@@ -139,50 +216,49 @@ impl<T> HostMap<T> {
 /// The sites of a service, and the hosts that they belong to.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
-    /// Each with its first name.
-    all: Vec<(Option<HostName>, Site)>,
-    /// For hosts without a site; without a default they get 421.
+    all: Vec<Site>,
+    /// For hosts without a site; without a default they get 421 (Misdirected Request).
     default: Option<usize>,
     by_host: HostMap<usize>,
 }
 
 impl Sites {
-    /// With a default site for hosts without one of their own; without it, those get 421
-    /// (Misdirected Request).
-    pub fn new(default: Option<Site>) -> Sites {
-        let number = default.as_ref().map(|_| 0);
-        let all = default.map(|site| (None, site)).into_iter().collect();
-        Sites { all, default: number, ..Sites::default() }
-    }
-
-    /// Adds a site for the hosts of these names. An exact name counts before a wildcard.
+    /// Adds a site: opens its root, reads the files that its rules name, and compiles the rules. An exact name counts
+    /// before a wildcard.
     ///
     /// # Errors
-    /// The name that another site has already.
-    pub fn add(&mut self, names: &[HostName], site: Site) -> Result<(), HostName> {
+    /// What is wrong with the site, each with the number of the rule if it is about one.
+    pub fn add(&mut self, mut site: Site) -> Result<(), Vec<(Option<usize>, String)>> {
+        let mut problems = site.prepare();
         let number = self.all.len();
-        self.all.push((names.first().cloned(), site));
-        match names.iter().find(|name| !self.by_host.add(name, number)) {
-            Some(taken) => Err(taken.clone()),
-            None => Ok(()),
+        if site.names.is_empty() && self.default.replace(number).is_some() {
+            let why = "two sites have no names: only one is for all other hosts";
+            problems.push((None, why.to_owned()));
         }
+        for name in &site.names {
+            if !self.by_host.add(name, number) {
+                problems.push((None, format!("{name} is the name of two sites")));
+            }
+        }
+        // A site that is wrong serves nothing.
+        self.all.push(if problems.is_empty() { site } else { Site::default() });
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     /// True if it may matter to a site which client asks.
     pub(super) fn know_clients(&self) -> bool {
-        self.all.iter().any(|(_, site)| site.rules.come_before_files())
+        self.all.iter().any(|site| site.rules.come_before_files())
     }
 
     /// The first name of each site; none for the default.
     pub(super) fn names(&self) -> impl Iterator<Item = Option<String>> {
-        self.all.iter().map(|(name, _)| name.as_ref().map(HostName::to_string))
+        self.all.iter().map(|site| site.names.first().map(HostName::to_string))
     }
 
     pub(super) fn site(&self, number: usize) -> &Site {
-        &self.all[number].1
+        &self.all[number]
     }
 
-    /// The number of the site for a request, if there is one.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
         if self.by_host.0.is_empty() {
             return self.default;
@@ -210,15 +286,18 @@ mod tests {
     use super::*;
 
     fn sites() -> Sites {
-        let site = Site::default;
-        let mut sites = Sites::new(Some(site()));
-        for names in [&["example.org", "[::1]"][..], &["*.example.org"], &["*.a.example.org", "x"]]
+        let mut sites = Sites::default();
+        let mut add = |names: &[&str]| {
+            let names = names.iter().map(|name| name.parse().unwrap()).collect();
+            sites.add(Site { names, ..Site::default() })
+        };
+        for names in
+            [&[][..], &["example.org", "[::1]"], &["*.example.org"], &["*.a.example.org", "x"]]
         {
-            let names: Vec<HostName> = names.iter().map(|name| name.parse().unwrap()).collect();
-            sites.add(&names, site()).unwrap();
+            add(names).unwrap();
         }
-        let taken: HostName = "EXAMPLE.org".parse().unwrap();
-        assert_eq!(sites.add(std::slice::from_ref(&taken), site()), Err(taken));
+        let taken = vec![(None, "example.org is the name of two sites".to_owned())];
+        assert_eq!(add(&["EXAMPLE.org"]), Err(taken));
         sites
     }
 

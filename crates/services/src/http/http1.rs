@@ -8,14 +8,14 @@
 use super::Status;
 use super::answer::{Call, Wait};
 use super::body::Skip;
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::exchange::{Exchange, first_line};
 use super::http2::PREFACE;
 use super::request::{Framing, Method, Request, Scan, as_1_1, storage};
 use super::response::{Body, Persistence, Response, render};
 use super::sending::send_response;
 use super::worker::{Generation, Worker};
-use crate::server::Ending;
+use crate::server::{Ending, Phase};
 use std::io;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
@@ -26,7 +26,6 @@ use twinring::{RecvBuf, SendBuf};
 /// of the stream and one received buffer are all that a client can make pile up.
 const COLLECTED_BYTES_MAX: usize = 32 * 1024;
 
-/// Received bytes that are not dealt with yet.
 #[derive(Debug)]
 pub(super) struct Input {
     bytes: RecvBuf,
@@ -55,7 +54,6 @@ impl Input {
     }
 }
 
-/// The next step for the input.
 enum Next {
     /// Wait for more of it.
     More,
@@ -101,8 +99,7 @@ pub(super) async fn serve_connection(
     let mut input = Input { bytes: RecvBuf::from(Vec::new()), scan: Scan::default() };
     let mut collected = Collected::default();
     let mut answered = 0;
-    let mut may_be_http2 =
-        connection.tls.is_none() && worker.generation().settings.http2_streams.is_some();
+    let mut may_be_http2 = connection.tls.is_none() && worker.generation().settings.http2;
     loop {
         let phase = if input.bytes.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
@@ -164,7 +161,7 @@ pub(super) async fn serve_connection(
 /// nor allocates as long as the cache has a complete answer.
 fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
     let generation = worker.generation();
-    let limits = generation.settings.head;
+    let limits = generation.settings.head();
     let bytes = &*input.bytes;
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
@@ -253,7 +250,7 @@ async fn take_time(
     let Slow { generation, head, mut exchange, mut persistence, begun } = slow;
     // It was parsed before, from memory that others need meanwhile.
     let mut storage = vec![MaybeUninit::uninit(); memchr::memchr_iter(b'\n', &head).count()];
-    let request = Request::parse(&head, &mut storage, generation.settings.head);
+    let request = Request::parse(&head, &mut storage, generation.settings.head());
     let request = request.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let call = Call::new(worker, generation, connection.transport(), &request);
     connection.tracking.enter(Phase::Working);

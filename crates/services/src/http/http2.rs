@@ -17,12 +17,12 @@
 mod exchange;
 mod wire;
 
-use self::exchange::{CHUNK_BYTES, Chunk, Shared, Stream, exchange};
+use self::exchange::{CHUNK_BYTES, Chunk, Stream, Streams, exchange};
 use self::wire::Wire;
-use super::connection::{Connection, Phase};
-use super::options::{HTTP2_STREAMS, HttpSettings};
+use super::connection::Connection;
+use super::options::HttpSettings;
 use super::worker::Worker;
-use crate::server::Ending;
+use crate::server::{Ending, Phase};
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
 use h2::{RecvStream, server};
@@ -36,7 +36,6 @@ use std::task::{Context, Poll};
 use twinring::{RecvBuf, spawn};
 use twinring_compat::Compat;
 
-/// The client's connection preface, before its first frame.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes of requests that were not read yet, on a connection and on each of its streams. The default
@@ -84,7 +83,7 @@ pub(super) async fn serve(
         begun => begun?,
     };
     if let Some(h2) = begun {
-        let (shared, leaves) = (Shared::new(worker), Leaves::No);
+        let (shared, leaves) = (Streams::new(worker), GoAway::No);
         let mut serving = Serving { h2, connection, wire: &wire, shared, accepted: 0, leaves };
         poll_fn(|cx| serving.poll(cx)).await?;
     }
@@ -92,10 +91,10 @@ pub(super) async fn serve(
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
-    let head_bytes = u32::try_from(settings.head.head_bytes).unwrap_or(u32::MAX);
+    let head_bytes = u32::try_from(settings.max_header_bytes).unwrap_or(u32::MAX);
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(settings.http2_streams.unwrap_or(HTTP2_STREAMS))
+        .max_concurrent_streams(settings.http2_streams)
         .max_header_list_size(head_bytes)
         .max_frame_size(FRAME_BYTES_MAX)
         .initial_window_size(RECEIVE_WINDOW_BYTES)
@@ -108,7 +107,7 @@ fn builder(settings: &HttpSettings) -> Builder {
 }
 
 /// The client of an ending connection is told.
-fn is_polite(ending: Ending<Phase>) -> bool {
+fn is_polite(ending: Ending) -> bool {
     matches!(ending, Ending::Drain | Ending::TimedOut(Phase::Idle | Phase::Head))
 }
 
@@ -118,9 +117,8 @@ fn in_order(error: h2::Error) -> io::Result<()> {
     error.into_io().map_or(Ok(()), Err)
 }
 
-/// Whether the connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaves {
+enum GoAway {
     No,
     /// When its streams have ended; the client begins no others.
     WhenDone,
@@ -132,9 +130,9 @@ struct Serving<'c> {
     h2: server::Connection<Compat<&'c Wire<'c>>, Chunk>,
     connection: &'c Connection,
     wire: &'c Wire<'c>,
-    shared: Rc<Shared>,
+    shared: Rc<Streams>,
     accepted: u64,
-    leaves: Leaves,
+    leaves: GoAway,
 }
 
 impl Serving<'_> {
@@ -162,7 +160,9 @@ impl Serving<'_> {
             return Poll::Ready(Err(error));
         }
         self.connection.tracking.enter(match self.leaves {
-            Leaves::Now => Phase::Closing,
+            GoAway::Now => Phase::Closing,
+            // Even if it reads slowly: only what is owed to it gives it more time, not answers to its PINGs.
+            GoAway::No if self.shared.open.get() == 0 => Phase::Idle,
             _ if self.wire.is_blocked() || self.shared.sending.get() > 0 => Phase::Sending,
             // Streams have time limits of their own.
             _ if self.shared.open.get() > 0 => Phase::Working,
@@ -177,24 +177,24 @@ impl Serving<'_> {
     fn take_leave(&mut self) -> io::Result<()> {
         let worker = &self.shared.worker;
         if self.connection.must_end() {
-            if self.leaves == Leaves::Now || !self.connection.takes_leave(is_polite) {
+            if self.leaves == GoAway::Now || !self.connection.takes_leave(is_polite) {
                 return Err(io::Error::from(Errno::ECANCELED));
             }
             self.leave_now(Reason::NO_ERROR);
-        } else if self.shared.is_flooded() && self.leaves != Leaves::Now {
+        } else if self.shared.is_flooded() && self.leaves != GoAway::Now {
             worker.counters.http2_floods.add(1);
             self.leave_now(Reason::ENHANCE_YOUR_CALM);
-        } else if self.leaves == Leaves::No
+        } else if self.leaves == GoAway::No
             && (worker.draining.get() || self.accepted >= worker.generation().settings.max_requests)
         {
-            self.leaves = Leaves::WhenDone;
+            self.leaves = GoAway::WhenDone;
             self.h2.graceful_shutdown();
         }
         Ok(())
     }
 
     fn leave_now(&mut self, reason: Reason) {
-        self.leaves = Leaves::Now;
+        self.leaves = GoAway::Now;
         self.h2.abrupt_shutdown(reason);
         self.connection.tracking.enter(Phase::Closing);
     }
@@ -213,8 +213,10 @@ impl Serving<'_> {
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         self.accepted += 1;
+        // Answered at once, it leaves the connection in the phase in which it was.
+        self.connection.tracking.step();
         let stream =
-            Stream::new(&self.shared, self.leaves == Leaves::No, self.connection.transport());
+            Stream::new(&self.shared, self.leaves == GoAway::No, self.connection.transport());
         let mut exchange = Box::pin(exchange(stream, request, respond));
         if exchange.as_mut().poll(cx).is_pending() {
             spawn(exchange);

@@ -20,7 +20,6 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bounds of the listings on one worker.
 #[derive(Debug)]
 pub(super) struct Listings {
-    /// Bytes that can be held.
     free: Arc<Semaphore>,
     /// One directory is read at a time: files that are not in memory share its threads.
     pub(super) scans: Semaphore,

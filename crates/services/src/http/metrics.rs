@@ -22,7 +22,6 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub struct Exposition(String);
 
 impl Exposition {
-    /// Begins a family of series.
     fn family(&mut self, name: &str, help: &str, kind: &str) {
         // Writing into memory does not fail; the same holds below.
         let _written = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -38,7 +37,6 @@ impl Exposition {
         };
     }
 
-    /// A family of one series without labels.
     fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
         self.family(name, help, kind);
         self.sample(name, &[], value);
@@ -83,7 +81,6 @@ impl Observer {
         self.stage.get()
     }
 
-    /// The text format of Prometheus.
     pub(super) fn metrics(&self) -> String {
         let mut text = Exposition::default();
         text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");

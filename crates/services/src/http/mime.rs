@@ -1,41 +1,64 @@
 //! Media types, from the extension of a file's name.
 
+use super::hosts::Site;
+use super::text::read;
+use http::HeaderValue;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The charset that text is declared to be in: it nearly always is, and a client that guesses can be misled.
-const CHARSET: &str = "utf-8";
-
-/// How files get their media types.
-#[derive(Clone, Debug, Default)]
-pub struct MediaTypes {
-    /// By extension, in lower case and without the dot, before those that everybody knows.
-    pub own: HashMap<String, String>,
-    /// That of unknown extensions. `application/octet-stream` if there is none.
-    pub default: Option<String>,
-    /// The charset of text. UTF-8 if there is none; no charset is declared if it is empty.
-    pub charset: Option<String>,
+/// The media type of a file of a site, for `Content-Type`.
+pub(super) fn media_type(site: &Site, path: &Path) -> Cow<'static, str> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    let owned = |media_type: &String| Cow::Owned(media_type.clone());
+    let own = site.types.get(&extension.to_ascii_lowercase()).map(owned);
+    let known = || new_mime_guess::from_ext(extension).first_raw().map(Cow::Borrowed);
+    let media_type: Cow<'static, str> =
+        own.or_else(known).unwrap_or_else(|| owned(&site.default_type));
+    let is_text = media_type.starts_with("text/") || is_text_by_another_name(&media_type);
+    match is_text && !site.charset.is_empty() && !media_type.contains(';') {
+        true => Cow::Owned(format!("{media_type}; charset={}", site.charset)),
+        false => media_type,
+    }
 }
 
-impl MediaTypes {
-    /// The media type of a file, for `Content-Type`.
-    pub(super) fn of(&self, path: &Path) -> Cow<'static, str> {
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
-        let owned = |media_type: &String| Cow::Owned(media_type.clone());
-        let own = self.own.get(&extension.to_ascii_lowercase()).map(owned);
-        let known = || new_mime_guess::from_ext(extension).first_raw().map(Cow::Borrowed);
-        let media_type: Cow<'static, str> = own
-            .or_else(known)
-            .or_else(|| self.default.as_ref().map(owned))
-            .unwrap_or(Cow::Borrowed("application/octet-stream"));
-        let charset = self.charset.as_deref().unwrap_or(CHARSET);
-        let is_text = media_type.starts_with("text/") || is_text_by_another_name(&media_type);
-        match is_text && !charset.is_empty() && !media_type.contains(';') {
-            true => Cow::Owned(format!("{media_type}; charset={charset}")),
-            false => media_type,
+pub(super) fn one<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    read(from, checked)
+}
+
+fn checked(text: &str) -> Result<String, String> {
+    let is_type = text
+        .split_once('/')
+        .is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty() && !rest.contains('/'))
+        && HeaderValue::from_str(text).is_ok();
+    let wrong = || format!("`{text}` is not a media type: expected one such as text/plain");
+    is_type.then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+/// Media types by extension, with or without a dot.
+pub(super) fn types<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<HashMap<String, String>, D::Error> {
+    let all: HashMap<String, String> = HashMap::deserialize(from)?;
+    let one = |(name, media_type): (String, String)| {
+        let name = name.trim_start_matches('.').to_ascii_lowercase();
+        Ok((name, checked(&media_type).map_err(Error::custom)?))
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// A charset of a configuration; empty for `off`.
+pub(super) fn charset<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    read(from, |text| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        match !text.is_empty() && text.bytes().all(is_part) {
+            true if text == "off" => Ok(String::new()),
+            true => Ok(text.to_owned()),
+            false => Err(format!("`{text}` is not a charset: expected one such as utf-8, or off")),
         }
-    }
+    })
 }
 
 /// True for the types whose content is text, or as repetitive as text.
@@ -72,7 +95,7 @@ mod tests {
 
     #[test]
     fn common_files_have_their_media_type_and_text_is_compressible() {
-        for (names, media_type, compressible) in [
+        for (names, expected, compressible) in [
             ("a.html", "text/html; charset=utf-8", true),
             ("a.js", "text/javascript; charset=utf-8", true),
             ("a.mjs", "application/javascript; charset=utf-8", true),
@@ -85,18 +108,19 @@ mod tests {
             ("a.gz", "application/gzip", false),
             ("README", "application/octet-stream", false),
         ] {
-            let found = MediaTypes::default().of(Path::new(names));
-            assert_eq!((&*found, is_compressible(&found)), (media_type, compressible), "{names}");
+            let found = media_type(&Site::default(), Path::new(names));
+            assert_eq!((&*found, is_compressible(&found)), (expected, compressible), "{names}");
         }
     }
 
     #[test]
     fn own_types_come_first_and_the_charset_is_that_of_the_site() {
         let own = [("md", "text/markdown"), ("txt", "text/plain; charset=koi8-r")];
-        let types = MediaTypes {
-            own: own.map(|(name, media_type)| (name.to_owned(), media_type.to_owned())).into(),
-            default: Some("text/plain".to_owned()),
-            charset: Some("iso-8859-1".to_owned()),
+        let site = Site {
+            types: own.map(|(name, media_type)| (name.to_owned(), media_type.to_owned())).into(),
+            default_type: "text/plain".to_owned(),
+            charset: "iso-8859-1".to_owned(),
+            ..Site::default()
         };
         for (name, expected) in [
             ("a.MD", "text/markdown; charset=iso-8859-1"),
@@ -104,9 +128,9 @@ mod tests {
             ("README", "text/plain; charset=iso-8859-1"),
             ("a.png", "image/png"),
         ] {
-            assert_eq!(types.of(Path::new(name)), expected, "{name}");
+            assert_eq!(media_type(&site, Path::new(name)), expected, "{name}");
         }
-        let bare = MediaTypes { charset: Some(String::new()), ..types };
-        assert_eq!(bare.of(Path::new("a.html")), "text/html");
+        let bare = Site { charset: String::new(), ..site };
+        assert_eq!(media_type(&bare, Path::new("a.html")), "text/html");
     }
 }

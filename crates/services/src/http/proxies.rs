@@ -7,47 +7,26 @@ use super::request::Request;
 use crate::Networks;
 use std::net::{IpAddr, SocketAddr};
 
-/// The proxies in front of the service.
-#[derive(Clone, Debug, Default)]
-pub struct Forwarders {
-    /// Connections from here must begin with a header of the PROXY protocol.
-    pub proxy_protocol: Networks,
-    /// `X-Forwarded-For` and `X-Forwarded-Proto` of these are believed.
-    pub trusted: Networks,
+/// The client of a request from `peer`, if a trusted proxy names it. Each proxy appends the address that it got the
+/// request from, so the list is read from its end, up to the first address that is no trusted proxy: what is before it
+/// comes from there, and may be invented.
+pub(super) fn client(trusted: &Networks, peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
+    if !trusted.contains(peer) {
+        return None;
+    }
+    let mut client = None;
+    let lines = request.lines("x-forwarded-for").rev();
+    for element in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
+        // A wrong element ends what can be believed.
+        let Some(found) = address_in(element) else { break };
+        client = Some(found);
+        if !trusted.contains(found) {
+            break;
+        }
+    }
+    client
 }
 
-impl Forwarders {
-    /// The client of a request from `peer`, if a trusted proxy names it. Each proxy appends the
-    /// address that it got the request from, so the list is read from its end, up to the first
-    /// address that is no trusted proxy: what is before it comes from there, and may be invented.
-    pub(super) fn client(&self, peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
-        if !self.trusted.contains(peer) {
-            return None;
-        }
-        let mut client = None;
-        let lines = request.lines("x-forwarded-for").rev();
-        for element in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
-            // A wrong element ends what can be believed.
-            let Some(found) = address_in(element) else { break };
-            client = Some(found);
-            if !self.trusted.contains(found) {
-                break;
-            }
-        }
-        client
-    }
-
-    /// True if a trusted proxy that sent the request says that its client used TLS. The first value counts, which is
-    /// about the client. A client that invents it only keeps itself from being redirected to https.
-    fn says_https(&self, peer: IpAddr, request: &Request<'_>) -> bool {
-        let mut lines = request.lines("x-forwarded-proto");
-        let protocol = lines.next().and_then(|line| line.split(|byte| *byte == b',').next());
-        self.trusted.contains(peer)
-            && protocol.is_some_and(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"https"))
-    }
-}
-
-/// An address, with a port or without.
 fn address_in(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text.trim_ascii()).ok()?;
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
@@ -59,15 +38,19 @@ fn address_in(text: &[u8]) -> Option<IpAddr> {
 /// How requests of a connection arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transport {
-    /// The connection uses TLS.
     pub(super) has_tls: bool,
-    /// Who sends them, if that matters.
     pub(super) peer: Option<SocketAddr>,
 }
 
 impl Transport {
-    pub(super) fn is_secure(self, forwarders: &Forwarders, request: &Request<'_>) -> bool {
-        self.has_tls || self.peer.is_some_and(|peer| forwarders.says_https(peer.ip(), request))
+    /// It came over TLS, or a trusted proxy says so of its client. The first value counts, which is about the client. A
+    /// client that invents it only keeps itself from being redirected to https.
+    pub(super) fn is_secure(self, trusted: &Networks, request: &Request<'_>) -> bool {
+        let mut lines = request.lines("x-forwarded-proto");
+        let protocol = lines.next().and_then(|line| line.split(|byte| *byte == b',').next());
+        self.has_tls
+            || self.peer.is_some_and(|peer| trusted.contains(peer.ip()))
+                && protocol.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"))
     }
 }
 
@@ -187,12 +170,13 @@ where
 mod tests {
     use super::super::request::{HeadLimits, storage};
     use super::*;
+    use crate::server::Network;
 
     #[test]
     fn the_client_is_the_last_address_that_is_no_trusted_proxy() {
-        let trusted = ["10.0.0.0/8", "2001:db8:1::/48"].map(|network| network.parse().unwrap());
+        let trusted =
+            ["10.0.0.0/8", "2001:db8:1::/48"].map(|text| text.parse::<Network>().unwrap());
         let trusted = trusted.into_iter().collect();
-        let forwarders = Forwarders { trusted, ..Forwarders::default() };
         for (lines, expected) in [
             (&["192.0.2.7"][..], Some("192.0.2.7")),
             (&["192.0.2.7, 10.1.1.1"], Some("192.0.2.7")),
@@ -218,9 +202,9 @@ mod tests {
             let mut storage = storage();
             let limits = HeadLimits::default();
             let request = Request::parse(text.as_bytes(), &mut storage, limits).unwrap();
-            let found = forwarders.client("10.0.0.1".parse().unwrap(), &request);
+            let found = client(&trusted, "10.0.0.1".parse().unwrap(), &request);
             assert_eq!(found, expected.map(|address: &str| address.parse().unwrap()), "{lines}");
-            assert_eq!(forwarders.client("192.0.2.1".parse().unwrap(), &request), None);
+            assert_eq!(client(&trusted, "192.0.2.1".parse().unwrap(), &request), None);
         }
     }
 
@@ -230,7 +214,7 @@ mod tests {
     }
 
     /// Parses a header with data behind it, and all its beginnings, which are incomplete.
-    fn client(header: &[u8]) -> Option<SocketAddr> {
+    fn named(header: &[u8]) -> Option<SocketAddr> {
         for end in 0..header.len() {
             assert_eq!(ProxyHeader::parse(&header[..end]), Ok(None), "{end}");
         }
@@ -243,22 +227,22 @@ mod tests {
     fn both_versions_name_the_client() {
         let v4 = Some("192.0.2.7:4711".parse().unwrap());
         let v6 = Some("[2001:db8::7]:4711".parse().unwrap());
-        assert_eq!(client(b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n"), v4);
-        assert_eq!(client(b"PROXY TCP6 2001:db8::7 ::1 4711 80\r\n"), v6);
-        assert_eq!(client(b"PROXY UNKNOWN\r\n"), None);
-        assert_eq!(client(b"PROXY UNKNOWN ffff::1 x 1 2\r\n"), None);
+        assert_eq!(named(b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n"), v4);
+        assert_eq!(named(b"PROXY TCP6 2001:db8::7 ::1 4711 80\r\n"), v6);
+        assert_eq!(named(b"PROXY UNKNOWN\r\n"), None);
+        assert_eq!(named(b"PROXY UNKNOWN ffff::1 x 1 2\r\n"), None);
         let in_v4 = [192, 0, 2, 7, 192, 0, 2, 1, 0x12, 0x67, 0, 80];
-        assert_eq!(client(&v2(0x21, 0x11, &in_v4)), v4);
+        assert_eq!(named(&v2(0x21, 0x11, &in_v4)), v4);
         // With an extension.
-        assert_eq!(client(&v2(0x21, 0x11, &[&in_v4[..], &[4, 0, 1, 0]].concat())), v4);
+        assert_eq!(named(&v2(0x21, 0x11, &[&in_v4[..], &[4, 0, 1, 0]].concat())), v4);
         let mut in_v6 = [0; 36];
         in_v6[..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);
         (in_v6[15], in_v6[32], in_v6[33]) = (7, 0x12, 0x67);
-        assert_eq!(client(&v2(0x21, 0x21, &in_v6)), v6);
-        assert_eq!(client(&v2(0x20, 0x00, &[])), None);
-        assert_eq!(client(&v2(0x20, 0x11, &in_v4)), None);
-        assert_eq!(client(&v2(0x21, 0x00, b"x")), None);
-        assert_eq!(client(&v2(0x21, 0x31, &[0; 216])), None);
+        assert_eq!(named(&v2(0x21, 0x21, &in_v6)), v6);
+        assert_eq!(named(&v2(0x20, 0x00, &[])), None);
+        assert_eq!(named(&v2(0x20, 0x11, &in_v4)), None);
+        assert_eq!(named(&v2(0x21, 0x00, b"x")), None);
+        assert_eq!(named(&v2(0x21, 0x31, &[0; 216])), None);
     }
 
     #[test]

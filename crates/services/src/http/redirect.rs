@@ -7,13 +7,12 @@
 //! which is the one that it addressed.
 
 use super::Status;
+use super::pattern::{PathGlob, REST};
 use super::request::Request;
-use super::rules::{PathGlob, REST};
 use super::target::encode;
 use super::target::{Target, is_host};
 use std::str::FromStr;
 
-/// The longest target, in bytes.
 const TO_BYTES_MAX: usize = 4096;
 
 /// Where requests are sent instead.

@@ -40,7 +40,6 @@ impl Default for HeadLimits {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
     line: usize,
-    /// Where the search continues.
     next: usize,
     /// Where the request line begins: behind an empty line that some clients put before it.
     begin: usize,

@@ -2,12 +2,13 @@
 //! open, whose content is sent while other programs may write to it.
 
 use super::Status;
-use super::compression::{Form, Stage, compressible};
+use super::compression::{Form, Progress, compressible};
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;
+use super::mime::media_type;
 use super::response::Reason;
-use super::variant::{Content, Inputs, Variant, is_recent};
+use super::variant::{Inputs, Variant, is_recent};
 use nix::errno::Errno;
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -23,7 +24,6 @@ use twinring::sleep;
 /// How often a small file is read again while it is being written to.
 const READ_ATTEMPTS: u32 = 3;
 
-/// Why a path has no resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     /// There is no file, or it is not served.
@@ -125,17 +125,15 @@ fn is_variant_of(file: &Metadata, precompressed: &Metadata) -> bool {
 }
 
 async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
-    let root = site.root.as_ref().ok_or(nix::errno::Errno::ENOENT)?;
+    let root = site.directory.as_ref().ok_or(Errno::ENOENT)?;
     let file = root.open_file(path, site.symlinks).await?;
     let metadata = file.metadata().await?;
     Ok((file, metadata))
 }
 
-/// A resource, ready to be sent.
 #[derive(Debug)]
 pub(super) struct Resource {
     path: PathBuf,
-    /// What was asked for, as rules see it.
     asked: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) forms: Vec<Form>,
@@ -159,7 +157,7 @@ impl Resource {
         let mut varies = found.files.len() > 1;
         if let Some(((_, _, file), precompressed)) = found.files.split_last() {
             let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
-            let content_type = site.types.of(&found.path);
+            let content_type = media_type(site, &found.path);
             compressed = compressible(&site.compress, file, &content_type, is_there);
             varies |= !compressed.is_empty();
             // A file that may be modified again is about to be compressed again.
@@ -169,18 +167,19 @@ impl Resource {
         }
         let mut forms = Vec::with_capacity(found.files.len() + compressed.len());
         for (coding, file, metadata) in found.files {
-            let (content, metadata) = if metadata.len <= sendfile_above {
+            let (bytes, file, metadata) = if metadata.len <= sendfile_above {
                 let (bytes, metadata) = read_whole(&file, metadata, sendfile_above).await?;
-                (Content::Bytes(bytes), metadata)
+                (bytes, None, metadata)
             } else {
                 let file = OpenFile::new(file, metadata).await?;
-                (Content::File(Rc::new(file)), metadata)
+                (Vec::new(), Some(Rc::new(file)), metadata)
             };
-            let inputs = Inputs { site, path: &found.path, asked: &asked, coding, varies, clock };
+            let (path, asked) = (&*found.path, &*asked);
+            let inputs = Inputs { site, path, asked, coding, varies, clock, of: None };
             if coding == Coding::Identity {
                 forms.append(&mut compressed);
             }
-            forms.push(Form::stored(Variant::new(&inputs, content, metadata)));
+            forms.push(Form::stored(Variant::new(&inputs, &bytes, file, metadata)));
         }
         Ok(Resource { path: found.path, asked, forms, ..Resource::unchecked(checked) })
     }
@@ -202,7 +201,7 @@ impl Resource {
 
     /// True if `found` is the same version, so that it need not be read again.
     pub(super) fn is_of(&self, found: &Found, clock: &Clock) -> bool {
-        let stored = self.forms.iter().filter(|form| form.stage.get() == Stage::Stored);
+        let stored = self.forms.iter().filter(|form| form.progress.get() == Progress::Stored);
         let stored = stored.filter_map(|form| form.variant.get());
         // A tag that need not be weak any more is rebuilt.
         let known = stored.map(|variant| (variant.coding, variant.version, variant.weak));
@@ -215,13 +214,13 @@ impl Resource {
         &self,
         site: &Site,
         coding: Coding,
-        bytes: Vec<u8>,
+        bytes: &[u8],
         clock: &Clock,
     ) -> Option<Variant> {
-        let identity = self.identity()?;
-        let (path, asked) = (&self.path, &self.asked);
-        let inputs = Inputs { site, path, asked, coding, varies: true, clock };
-        Some(Variant::new(&inputs, Content::Compressed(bytes, identity), identity.version))
+        let of = self.identity()?;
+        let (path, asked) = (&*self.path, &*self.asked);
+        let inputs = Inputs { site, path, asked, coding, varies: true, clock, of: Some(of) };
+        Some(Variant::new(&inputs, bytes, None, of.version))
     }
 
     pub(super) fn identity(&self) -> Option<&Rc<Variant>> {

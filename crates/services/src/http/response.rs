@@ -43,7 +43,6 @@ pub(super) enum Body {
     Listing(Listing),
 }
 
-/// Parts of an open file, each with the bytes before it.
 #[derive(Debug)]
 pub(super) struct FileParts {
     pub(super) file: Rc<OpenFile>,
@@ -246,7 +245,6 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// With the part of its content that is in memory.
     pub(super) fn new<'a>(
         fields: impl Iterator<Item = &'a Field>,
         length: u64,
@@ -259,7 +257,6 @@ impl Ready {
         Ready { bytes: RefCell::new(bytes.into()), dated, head_end }
     }
 
-    /// All of it, dated today.
     fn bytes(&self, clock: &Clock) -> Rc<[u8]> {
         let mut bytes = self.bytes.borrow_mut();
         if self.dated.get() != clock.second() {

@@ -5,93 +5,32 @@
 //! else, the last rule that says something counts.
 
 use super::Status;
-use super::auth::Auth;
+use super::auth::{Auth, Users};
+use super::pattern::PathGlob;
 use super::redirect::Redirect;
 use super::response::Field;
+use super::text::{Value, optional, read, several};
 use crate::Networks;
 use crate::rate::RateLimit;
-use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{GlobSet, GlobSetBuilder};
 use http::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
+use twinring_input::quantity::{Count, PerSecond};
 
-/// Rules of one site.
-pub const RULES_MAX: usize = 2000;
-
-/// The longest pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 4096;
-
-/// The end of a pattern for all beneath a directory.
-pub(super) const REST: &str = "/**";
+const RULES_MAX: usize = 2000;
 
 /// Header fields that the service sets itself; another value would be wrong.
 const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
                         content-type date etag last-modified transfer-encoding";
-
-/// A pattern of paths. `*` stands for any characters but a slash, `**` for any, `?` for one, `[ab]` for a choice,
-/// `{a,b}` for alternatives. A pattern without a slash is one of file names, in any directory.
-#[derive(Clone, Debug)]
-pub struct PathGlob(Glob);
-
-impl PathGlob {
-    fn all() -> Result<PathGlob, String> {
-        REST.parse()
-    }
-
-    /// True for all beneath directories.
-    pub fn is_directory(&self) -> bool {
-        self.0.glob().ends_with(REST)
-    }
-
-    /// The directory, with its slash, if the pattern is for all beneath one.
-    pub(super) fn directory(&self) -> Option<&str> {
-        let directory = self.0.glob().strip_suffix("**")?;
-        let is_literal = !directory.contains(['*', '?', '[', '{', '\\']);
-        (directory.ends_with('/') && is_literal).then_some(directory)
-    }
-}
-
-impl FromStr for PathGlob {
-    type Err = String;
-
-    /// Patterns are compared with clean paths that begin with a slash.
-    fn from_str(text: &str) -> Result<PathGlob, String> {
-        let wrong = |why: &dyn fmt::Display| format!("the pattern `{text}`: {why}");
-        let nothing = |why: &str| Err(format!("the pattern `{text}` matches no path: {why}"));
-        if text.len() > PATTERN_BYTES_MAX {
-            return Err(wrong(&"it has more than 4096 bytes"));
-        }
-        let whole = match text {
-            "" => return nothing("it is empty"),
-            "*" | "**" => Cow::Borrowed(REST),
-            // globset takes it for all paths.
-            "**/" => Cow::Borrowed("/**/"),
-            name if !name.contains('/') => Cow::Owned(format!("**/{name}")),
-            path if path.starts_with('/') || path.starts_with("**/") => Cow::Borrowed(path),
-            _ => return nothing("all paths begin with a slash, so begin it with `/` or `**/`"),
-        };
-        let inner = whole.split('/').skip(1);
-        if inner.clone().any(|segment| matches!(segment, "." | "..")) || whole.contains("//") {
-            return nothing(
-                "paths are compared when they have no `.`, no `..` and no double slash any more",
-            );
-        }
-        let glob = GlobBuilder::new(&whole).literal_separator(true).backslash_escape(true).build();
-        glob.map(PathGlob).map_err(|error| wrong(error.kind()))
-    }
-}
-
-impl fmt::Display for PathGlob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// What a later rule can drop of the rules above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,23 +59,26 @@ impl FromStr for Protection {
     }
 }
 
-/// A header field that the operator chooses.
-///
-/// # Errors
-/// When it is none, or one that the service sets itself.
-pub fn header_field(name: &str, value: &str) -> Result<Field, String> {
+/// Header fields that the operator chooses.
+fn header_fields<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Field>, D::Error> {
+    let mut fields = Vec::new();
+    for (name, values) in BTreeMap::<String, Value>::deserialize(from)? {
+        for value in values.texts().map_err(Error::custom)? {
+            fields.push(header_field(&name, &value).map_err(Error::custom)?);
+        }
+    }
+    Ok(fields)
+}
+
+fn header_field(name: &str, value: &str) -> Result<Field, String> {
     match RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
         true => Err(format!("the service itself decides on `{name}`")),
         false => any_field(name, value),
     }
 }
 
-/// A field `Cache-Control`.
-///
-/// # Errors
-/// When this cannot be its value.
-pub fn cache_control(value: &str) -> Result<Field, String> {
-    any_field("Cache-Control", value)
+fn cache_control<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Field>, D::Error> {
+    read(from, |value| any_field("Cache-Control", value)).map(Some)
 }
 
 fn any_field(name: &str, value: &str) -> Result<Field, String> {
@@ -148,118 +90,206 @@ fn any_field(name: &str, value: &str) -> Result<Field, String> {
     }
 }
 
-/// The addresses of clients that may, and that may not.
-#[derive(Clone, Debug, Default)]
-pub struct Addresses {
-    /// Only these, unless it is empty.
-    pub allow: Networks,
-    /// Not these.
-    pub deny: Networks,
-}
-
-impl Addresses {
-    /// A client without an address has left.
-    fn admit(&self, client: Option<IpAddr>) -> bool {
-        client.is_some_and(|client| {
-            (self.allow.is_empty() || self.allow.contains(client)) && !self.deny.contains(client)
-        })
+/// Whether directories are listed.
+///
+/// # Errors
+/// When the text is neither `html` nor `off`.
+pub fn listing(text: &str) -> Result<bool, String> {
+    match text {
+        "html" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}`: expected html or off")),
     }
 }
 
-/// Requests per second of one IPv4 address, or of one IPv6 network of 64 bits; over all workers.
-#[derive(Debug)]
-pub struct RequestRate(Mutex<RateLimit>);
-
-impl RequestRate {
-    /// So many per second, and up to `burst` at once.
-    pub fn new(per_second: u32, burst: u32) -> RequestRate {
-        RequestRate(Mutex::new(RateLimit::with_burst(per_second, burst, Instant::now())))
-    }
-
-    fn admits(&self, client: Option<IpAddr>) -> bool {
-        let Some(client) = client else { return true };
-        let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        limit.admits(client, 1, Instant::now())
-    }
+fn error_pages<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u16, PathBuf>, D::Error> {
+    const WITH_PAGES: [u16; 6] = [401, 403, 404, 429, 500, 503];
+    let pages = BTreeMap::<String, PathBuf>::deserialize(from)?.into_iter().map(|(key, file)| {
+        let status = key.parse().ok().filter(|status| WITH_PAGES.contains(status));
+        let wrong = || Error::custom(format!("`{key}`: expected one of {WITH_PAGES:?}"));
+        Ok((status.ok_or_else(wrong)?, file))
+    });
+    pages.collect()
 }
 
-/// What holds for paths.
-#[derive(Clone, Debug, Default)]
+const MOVED: u16 = 301;
+
+/// What holds for paths: a `[[site.rule]]` of a configuration, each field one of its keys.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rule {
     /// Without any, it holds for all.
+    #[serde(rename = "match", deserialize_with = "several")]
     pub paths: Vec<PathGlob>,
     /// Header fields of all answers. One of the same name in a later rule takes its place.
-    pub headers: Vec<Field>,
+    #[serde(deserialize_with = "header_fields")]
+    headers: Vec<Field>,
     /// `Cache-Control` of files.
-    pub cache_control: Option<Field>,
-    /// Where requests are sent instead.
-    pub redirect: Option<Redirect>,
-    /// Who is asked for a password.
-    pub auth: Option<Arc<Auth>>,
-    /// Which clients are served; others get 403.
-    pub addresses: Option<Addresses>,
-    /// How many requests of a client are answered; others get 429.
-    pub rate: Option<Arc<RequestRate>>,
-    /// The file (a clean path such as `/index.html`) for paths that do not exist and whose last segment has no dot:
-    /// for applications that route in the browser.
-    pub fallback: Option<Vec<u8>>,
+    #[serde(deserialize_with = "cache_control")]
+    cache_control: Option<Field>,
+    /// Where requests are sent instead: see [`Redirect`].
+    pub redirect: Option<String>,
+    /// The status of the redirect.
+    #[serde(deserialize_with = "optional")]
+    pub status: Option<u16>,
+    /// The file of the users that are asked for a password.
+    pub auth: Option<PathBuf>,
+    /// What clients show when they ask for it.
+    pub realm: Option<String>,
+    /// Only these clients are served, unless it is empty; others get 403.
+    #[serde(deserialize_with = "several")]
+    pub allow: Networks,
+    /// These clients are not served.
+    #[serde(deserialize_with = "several")]
+    pub deny: Networks,
+    /// How many requests of a client are answered each second, over all workers; others get 429.
+    #[serde(deserialize_with = "optional")]
+    pub rate: Option<PerSecond<1_000_000>>,
+    /// How many of them at once.
+    #[serde(deserialize_with = "optional")]
+    pub burst: Option<Count<1, 1_000_000>>,
+    /// The file for paths that do not exist and whose last segment has no dot: for applications that route in the
+    /// browser.
+    pub fallback: Option<PathBuf>,
     /// Whether a directory without an index file is listed.
+    #[serde(deserialize_with = "is_listed")]
     pub listing: Option<bool>,
-    /// Files (clean paths) with the content of errors, by status.
-    pub error_pages: BTreeMap<u16, Vec<u8>>,
+    /// Files with the content of errors, by status.
+    #[serde(deserialize_with = "error_pages")]
+    pub error_pages: BTreeMap<u16, PathBuf>,
     /// What of the rules above does not hold.
+    #[serde(deserialize_with = "several")]
     pub replace: Vec<Protection>,
+    #[serde(skip)]
+    target: Option<Redirect>,
+    #[serde(skip)]
+    users: Option<Arc<Auth>>,
+    /// Copies of a rule count together.
+    #[serde(skip)]
+    counted: Arc<OnceLock<Mutex<RateLimit>>>,
+}
+
+fn is_listed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    read(from, listing).map(Some)
 }
 
 impl Rule {
+    /// Checks what its keys say together, and reads the files that they name; those of content are beneath `root`.
+    pub(super) fn prepare(&mut self, root: Option<&Path>) -> Result<(), String> {
+        for (is_there, key, needed, needs) in [
+            (self.status.is_some(), "status", self.redirect.is_some(), "redirect"),
+            (self.burst.is_some(), "burst", self.rate.is_some(), "rate"),
+            (self.realm.is_some(), "realm", self.auth.is_some(), "auth"),
+        ] {
+            if is_there && !needed {
+                return Err(format!("{key} needs {needs} in the same rule"));
+            }
+        }
+        if let Some(to) = &self.redirect {
+            let target = Redirect::new(to, self.status.unwrap_or(MOVED), &self.paths);
+            self.target = Some(target.map_err(|why| format!("redirect: {why}"))?);
+        }
+        if let Some(file) = &self.auth {
+            let realm = self.realm.as_deref().unwrap_or("Restricted");
+            self.users = Some(Arc::new(Auth::new(realm, Users::read(file)?)?));
+        }
+        let Some(root) = root else { return Ok(()) };
+        let pages = self.error_pages.iter_mut();
+        let pages = pages.map(|(status, file)| (format!("error-pages.{status}"), file));
+        let fallback = self.fallback.iter_mut().map(|file| ("fallback".to_owned(), file));
+        for (key, file) in fallback.chain(pages) {
+            *file = beneath_root(root, &key, file)?;
+        }
+        Ok(())
+    }
+
+    fn limits_addresses(&self) -> bool {
+        !self.allow.is_empty() || !self.deny.is_empty()
+    }
+
+    /// A client without an address has left.
+    fn admits(&self, client: Option<IpAddr>) -> bool {
+        !self.limits_addresses()
+            || client.is_some_and(|client| {
+                (self.allow.is_empty() || self.allow.contains(client))
+                    && !self.deny.contains(client)
+            })
+    }
+
+    /// Counts a request of a client.
+    fn is_within_rate(&self, client: Option<IpAddr>) -> bool {
+        let (Some(PerSecond(rate)), Some(client)) = (self.rate, client) else { return true };
+        let burst = self.burst.map_or(rate, |burst| burst.get() as u32);
+        let begin = || Mutex::new(RateLimit::with_burst(rate, burst, Instant::now()));
+        let limit = self.counted.get_or_init(begin);
+        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.admits(client, 1, Instant::now())
+    }
+
     /// It can answer before a file is looked for.
     fn comes_before_files(&self) -> bool {
-        let Rule { redirect, auth, addresses, rate, .. } = self;
-        redirect.is_some() || auth.is_some() || addresses.is_some() || rate.is_some()
+        let Rule { redirect, auth, rate, .. } = self;
+        redirect.is_some() || auth.is_some() || rate.is_some() || self.limits_addresses()
     }
+}
+
+/// The path of a file in requests. The file must exist.
+fn beneath_root(root: &Path, key: &str, file: &Path) -> Result<PathBuf, String> {
+    let wrong = |why: &str| format!("cannot use {key} {}: {why}", file.display());
+    let relative = file.strip_prefix("/").unwrap_or(file);
+    let metadata = std::fs::metadata(root.join(relative))
+        .map_err(|error| wrong(&format!("{error}; it must be beneath the root")))?;
+    if !metadata.is_file() {
+        return Err(wrong("it is not a regular file"));
+    }
+    Ok(Path::new("/").join(relative))
 }
 
 /// The rules of a site, compiled together: a path is compared with all of them at once, in time that does not grow with
 /// rules times bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Vec<Rule>")]
 pub struct Rules {
-    rules: Vec<Rule>,
+    /// In their order. A change has no effect once the site was added.
+    pub all: Vec<Rule>,
     patterns: GlobSet,
     rule_of: Vec<usize>,
     comes_before_files: bool,
 }
 
+impl From<Vec<Rule>> for Rules {
+    fn from(all: Vec<Rule>) -> Rules {
+        Rules { all, ..Rules::default() }
+    }
+}
+
 impl Rules {
-    /// Compiles rules, which keep their order.
-    ///
-    /// # Errors
-    /// When they are too many, or protect something that can be reached around them.
-    pub fn new(rules: Vec<Rule>) -> Result<Rules, String> {
-        if rules.len() > RULES_MAX {
-            return Err(format!("{} rules are more than {RULES_MAX}", rules.len()));
+    /// An error when the rules are too many, or protect something that can be reached around them.
+    pub(super) fn compile(&mut self) -> Result<(), String> {
+        if self.all.len() > RULES_MAX {
+            return Err(format!("{} rules are more than {RULES_MAX}", self.all.len()));
         }
-        let (mut patterns, mut rule_of) = (GlobSetBuilder::new(), Vec::new());
+        let mut patterns = GlobSetBuilder::new();
         let all = [PathGlob::all()?];
-        for (number, rule) in rules.iter().enumerate() {
+        for (number, rule) in self.all.iter().enumerate() {
             let paths = if rule.paths.is_empty() { &all[..] } else { &rule.paths };
             for path in paths {
                 patterns.add(path.0.clone());
-                rule_of.push(number);
+                self.rule_of.push(number);
             }
             // A file may be reachable by several paths, such as that of its directory.
-            let protects = rule.auth.is_some() || rule.addresses.is_some();
+            let protects = rule.auth.is_some() || rule.limits_addresses();
             if let Some(path) = paths.iter().find(|path| protects && !path.is_directory()) {
                 return Err(format!(
                     "`{path}`: only directories can be protected; end the pattern with `/**`"
                 ));
             }
         }
-        let patterns = patterns.build().map_err(|error| format!("too many rules: {error}"))?;
-        let comes_before_files = rules.iter().any(Rule::comes_before_files);
-        Ok(Rules { rules, patterns, rule_of, comes_before_files })
+        self.patterns = patterns.build().map_err(|error| format!("too many rules: {error}"))?;
+        self.comes_before_files = self.all.iter().any(Rule::comes_before_files);
+        Ok(())
     }
 
-    /// True if a request may get an answer before any file is looked for.
     pub(super) fn come_before_files(&self) -> bool {
         self.comes_before_files
     }
@@ -267,7 +297,7 @@ impl Rules {
     /// The numbers of the rules for a clean path, as a client asked for it.
     pub(super) fn matching(&self, path: &Path) -> Vec<usize> {
         let mut numbers = Vec::new();
-        if !self.rules.is_empty() {
+        if !self.all.is_empty() {
             let patterns = self.patterns.matches(path);
             numbers.extend(patterns.into_iter().map(|pattern| self.rule_of[pattern]));
             numbers.dedup();
@@ -275,9 +305,8 @@ impl Rules {
         numbers
     }
 
-    /// What these rules say together.
     pub(super) fn of(&self, numbers: &[usize]) -> Policy<'_> {
-        Policy(numbers.iter().map(|number| &self.rules[*number]).collect())
+        Policy(numbers.iter().map(|number| &self.all[*number]).collect())
     }
 
     /// What the rules for a clean path say together.
@@ -286,7 +315,6 @@ impl Rules {
     }
 }
 
-/// The rules that hold for one path, in their order.
 #[derive(Clone, Debug)]
 pub(super) struct Policy<'a>(Vec<&'a Rule>);
 
@@ -319,7 +347,7 @@ impl<'a> Policy<'a> {
 
     /// Status and location, if the path is redirected.
     pub(super) fn redirect(&self, path: &[u8], query: Option<&str>) -> Option<(Status, String)> {
-        let (rule, redirect) = self.last(|rule| Some((rule, rule.redirect.as_ref()?)))?;
+        let (rule, redirect) = self.last(|rule| Some((rule, rule.target.as_ref()?)))?;
         let directories = rule.paths.iter().filter_map(PathGlob::directory);
         let directory = directories.filter(|directory| path.starts_with(directory.as_bytes()));
         let start = directory.map(str::len).max().unwrap_or(1);
@@ -327,12 +355,11 @@ impl<'a> Policy<'a> {
     }
 
     pub(super) fn auth(&self) -> Vec<&'a Arc<Auth>> {
-        self.adding(Protection::Auth).filter_map(|rule| rule.auth.as_ref()).collect()
+        self.adding(Protection::Auth).filter_map(|rule| rule.users.as_ref()).collect()
     }
 
     pub(super) fn admits(&self, client: Option<IpAddr>) -> bool {
-        let mut rules = self.adding(Protection::Addresses);
-        rules.all(|rule| rule.addresses.as_ref().is_none_or(|addresses| addresses.admit(client)))
+        self.adding(Protection::Addresses).all(|rule| rule.admits(client))
     }
 
     pub(super) fn has_rate(&self) -> bool {
@@ -341,27 +368,27 @@ impl<'a> Policy<'a> {
 
     /// Counts a request of a client; false if it has had enough.
     pub(super) fn is_within_rate(&self, client: Option<IpAddr>) -> bool {
-        let mut rules = self.adding(Protection::Rate);
-        rules.all(|rule| rule.rate.as_ref().is_none_or(|rate| rate.admits(client)))
+        self.adding(Protection::Rate).all(|rule| rule.is_within_rate(client))
     }
 
     pub(super) fn fallback(&self) -> Option<&'a [u8]> {
-        self.last(|rule| rule.fallback.as_deref())
+        self.last(|rule| Some(rule.fallback.as_ref()?.as_os_str().as_bytes()))
     }
 
     pub(super) fn listing(&self) -> bool {
         self.last(|rule| rule.listing).unwrap_or(false)
     }
 
-    /// The file with the content of an error.
     pub(super) fn error_page(&self, status: Status) -> Option<&'a [u8]> {
-        self.last(|rule| rule.error_pages.get(&status.as_u16()).map(Vec::as_slice))
+        let page = self.last(|rule| rule.error_pages.get(&status.as_u16()));
+        page.map(|page| page.as_os_str().as_bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Network;
 
     fn rule(paths: &[&str]) -> Rule {
         let paths = paths.iter().map(|path| path.parse().unwrap()).collect();
@@ -372,58 +399,26 @@ mod tests {
         Rule { headers: vec![header_field(name, value).unwrap()], ..rule(paths) }
     }
 
-    fn matches(pattern: &str, path: &str) -> bool {
-        let rules = Rules::new(vec![rule(&[pattern])]).unwrap();
-        !rules.policy(Path::new(path)).0.is_empty()
-    }
-
-    #[test]
-    fn patterns_are_those_of_globset_and_paths_begin_with_a_slash() {
-        for (pattern, path, expected) in [
-            ("**", "/", true),
-            ("*", "/a/b", true),
-            ("/a", "/a", true),
-            ("/a", "/a/", false),
-            ("/a/**", "/a/", true),
-            ("/a/**", "/a/b/c", true),
-            ("/a/**", "/a", false),
-            ("/a/*", "/a/b", true),
-            ("/a/*", "/a/b/c", false),
-            ("*.css", "/a.css", true),
-            ("*.{css,js}", "/a/b.js", true),
-            ("*.css", "/a.css/b", false),
-            ("**/", "/", true),
-            ("**/", "/a/b/", true),
-            ("**/", "/a", false),
-            ("robots.txt", "/robots.txt", true),
-            ("/a b/\u{fc}", "/a b/\u{fc}", true),
-            ("\\*", "/*", true),
-            ("\\*", "/a", false),
-        ] {
-            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
-        }
-        let long = format!("/{}", "x".repeat(PATTERN_BYTES_MAX));
-        // They were accepted, without effect.
-        for wrong in ["", "css/*", "../x", "./*", "/../x", "/a/./b", "/a//b", "[", "{a,/b}", &long]
-        {
-            assert!(wrong.parse::<PathGlob>().is_err(), "{wrong:?}");
-        }
+    fn compiled(rules: Vec<Rule>) -> Result<Rules, String> {
+        let mut rules = Rules::from(rules);
+        rules.compile().map(|()| rules)
     }
 
     #[test]
     fn protection_adds_up_and_of_the_rest_the_last_rule_counts() {
-        let rate = || Some(Arc::new(RequestRate::new(1, 2)));
-        let rules = Rules::new(vec![
+        let cache_control = |value| any_field("Cache-Control", value).ok();
+        let rules = compiled(vec![
             header(&[], "X-Frame-Options", "DENY"),
             header(&["*.css"], "X-Css", "1"),
             Rule {
-                cache_control: cache_control("no-cache").ok(),
-                rate: rate(),
+                cache_control: cache_control("no-cache"),
+                rate: "1".parse().ok(),
+                burst: "2".parse().ok(),
                 ..header(&["/a/**"], "x-frame-options", "SAMEORIGIN")
             },
             Rule {
                 replace: vec![Protection::Headers],
-                cache_control: cache_control("max-age=1").ok(),
+                cache_control: cache_control("max-age=1"),
                 ..header(&["/a/b/**"], "X-Own", "2")
             },
             Rule { listing: Some(true), ..rule(&["/l/**"]) },
@@ -457,10 +452,13 @@ mod tests {
 
     #[test]
     fn addresses_of_all_rules_must_admit_a_client() {
-        let networks = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        let addresses = |paths: &[&str], allow: &[&str], deny: &[&str]| {
-            let addresses = Addresses { allow: networks(allow), deny: networks(deny) };
-            Rule { addresses: Some(addresses), ..rule(paths) }
+        let networks = |texts: &[&str]| -> Networks {
+            texts.iter().map(|text| text.parse::<Network>().unwrap()).collect()
+        };
+        let addresses = |paths: &[&str], allow: &[&str], deny: &[&str]| Rule {
+            allow: networks(allow),
+            deny: networks(deny),
+            ..rule(paths)
         };
         let replaced =
             Rule { replace: vec![Protection::Addresses], ..addresses(&["/o/**"], &[], &["::/0"]) };
@@ -469,7 +467,7 @@ mod tests {
             addresses(&["/a/**"], &["10.2.0.0/16", "192.0.2.0/24"], &[]),
             replaced,
         ];
-        let rules = Rules::new(rules).unwrap();
+        let rules = compiled(rules).unwrap();
         for (path, client, expected) in [
             ("/", "10.2.0.1", true),
             ("/", "10.1.0.1", false),
@@ -486,9 +484,9 @@ mod tests {
         }
         assert!(!rules.policy(Path::new("/")).admits(None));
         // A file can be asked for by several paths.
-        let error = Rules::new(vec![addresses(&["/secret.html"], &["::1/128"], &[])]).unwrap_err();
+        let error = compiled(vec![addresses(&["/secret.html"], &["::1/128"], &[])]).unwrap_err();
         assert!(error.contains("only directories can be protected"), "{error}");
-        assert!(Rules::new(vec![Rule::default(); RULES_MAX + 1]).is_err());
+        assert!(compiled(vec![Rule::default(); RULES_MAX + 1]).is_err());
     }
 
     #[test]

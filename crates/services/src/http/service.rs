@@ -2,7 +2,7 @@
 
 use super::Status;
 use super::access_log::AccessLog;
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::exchange::Exchange;
 use super::http1::{refusal, serve_connection};
 use super::http2;
@@ -11,8 +11,8 @@ use super::response::Response;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
-    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Reading,
-    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, sum,
+    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
+    Reading, Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, sum,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -34,17 +34,8 @@ const CLOSING_MAX: Duration = Duration::from_secs(2);
 pub type HttpService = Server<Http>;
 
 impl HttpService {
-    /// Binds `addresses` for `workers` workers of the runtime that `handle` controls.
-    ///
-    /// # Errors
-    /// When an address cannot be bound; the message names it.
-    pub fn bind(
-        addresses: &[SocketAddr],
-        options: &ListenOptions,
-        settings: HttpSettings,
-        workers: usize,
-        handle: Handle,
-    ) -> io::Result<HttpService> {
+    /// For `workers` workers of the runtime that `handle` controls; [`listen`](Server::listen) with TLS or without.
+    pub fn new(settings: HttpSettings, workers: usize, handle: Handle) -> HttpService {
         let limiter = ConnectionLimiter::new(
             // Files are served to every client that can reach them: an answer goes to a peer that
             // completed the TCP handshake.
@@ -53,30 +44,14 @@ impl HttpService {
             settings.max_connections_per_address,
         );
         let http = Http {
-            settings: LiveSettings::new(settings),
+            settings: Arc::new(LiveSettings::new(settings)),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
             errors: None,
             durations: Vec::new(),
         };
-        let mut server = Server::new(http, workers, handle);
-        server.listen(addresses, options, &None)?;
-        Ok(server)
-    }
-
-    /// Binds further addresses, for TLS. They come behind the others.
-    ///
-    /// # Errors
-    /// As [`bind`](HttpService::bind).
-    pub fn bind_tls(
-        mut self,
-        addresses: &[SocketAddr],
-        options: &ListenOptions,
-        tls: &Tls,
-    ) -> io::Result<HttpService> {
-        self.listen(addresses, options, &Some(tls.clone()))?;
-        Ok(self)
+        Server::with(http, workers, handle)
     }
 
     /// Takes over listening sockets, for TLS if it is given. They come behind the others.
@@ -84,17 +59,17 @@ impl HttpService {
     /// # Errors
     /// When one does not listen, or descriptors have run out.
     pub fn adopt(
-        mut self,
+        &mut self,
         listeners: Vec<TcpListener>,
         options: &ListenOptions,
-        tls: Option<&Tls>,
-    ) -> io::Result<HttpService> {
+        tls: &Option<Arc<Tls>>,
+    ) -> io::Result<()> {
         for listener in listeners {
             let bound = options.adopt(listener, self.workers())?;
             let address = bound.first().map(BoundListener::local_addr);
-            self.add(address, bound.into_iter().map(|one| (one, tls.cloned())));
+            self.add(address, bound.into_iter().map(|one| (one, tls.clone())));
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Logs every request in `log`, which must be opened for as many workers as the service has; measures the durations
@@ -103,7 +78,7 @@ impl HttpService {
     /// block.
     pub fn observed(
         mut self,
-        log: Option<AccessLog>,
+        log: Option<Arc<AccessLog>>,
         durations: bool,
         tell: impl Fn(String) + Send + Sync + 'static,
     ) -> HttpService {
@@ -115,8 +90,8 @@ impl HttpService {
     }
 
     /// The settings, to replace them while the service runs.
-    pub fn settings(&self) -> LiveSettings {
-        self.service.settings.clone()
+    pub fn settings(&self) -> Arc<LiveSettings> {
+        Arc::clone(&self.service.settings)
     }
 
     /// A reader of the counters that outlives the service and works on any thread.
@@ -124,7 +99,7 @@ impl HttpService {
         let (workers, log) = (self.service.counters.clone(), self.service.log.clone());
         move || {
             let mut sum = sum(workers.iter().map(|worker| &**worker));
-            let (lines, dropped) = log.as_ref().map_or((0, 0), AccessLog::counts);
+            let (lines, dropped) = log.as_ref().map_or((0, 0), |log| log.counts());
             sum.extend([("log_lines".to_owned(), lines), ("log_dropped".to_owned(), dropped)]);
             sum
         }
@@ -132,12 +107,12 @@ impl HttpService {
 }
 
 impl Service for Http {
-    type Socket = Listener<Option<Tls>>;
+    type Socket = Listener<Option<Arc<Tls>>>;
 
     fn run(
         server: &HttpService,
         worker: usize,
-        listeners: Vec<Listener<Option<Tls>>>,
+        listeners: Vec<Listener<Option<Arc<Tls>>>>,
     ) -> Running<'_> {
         Box::pin(async move {
             let part = Rc::new(Worker::new(&server.service, worker));
@@ -155,16 +130,16 @@ impl Service for Http {
 
 impl WorkerService for Worker {
     type Connection = Connection;
-    type Listener = Option<Tls>;
+    type Listener = Option<Arc<Tls>>;
 
     fn connections(&self) -> &Rc<Connections<Connection>> {
         &self.connections
     }
 
-    fn start(self: &Rc<Worker>, stream: TcpStream, tls: &Option<Tls>) {
+    fn start(self: &Rc<Worker>, stream: TcpStream, tls: &Option<Arc<Tls>>) {
         let counters = &self.counters;
         let generation = self.generation();
-        let proxies = &generation.settings.forwarders.proxy_protocol;
+        let proxies = &generation.settings.proxy_protocol_from;
         let is_proxied =
             !proxies.is_empty() && stream.peer_addr().is_ok_and(|peer| proxies.contains(peer.ip()));
         // The connections of a proxy are those of its clients.
@@ -177,13 +152,13 @@ impl WorkerService for Worker {
             Err(Refused::Full | Refused::NotAllowed) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
         };
-        let tls = match tls.as_ref().map(Tls::accept).transpose() {
+        let tls = match tls.as_ref().map(|tls| tls.accept()).transpose() {
             Ok(tls) => tls.map(Box::new),
             // Not caused by the peer: for example, no randomness is available.
             Err(_) => return counters.tls_failures.add(1),
         };
         counters.accepted.add(1);
-        let tracking = Tracking::new(stream, Phase::Idle, self.connections.activity());
+        let tracking = Tracking::new(stream, self.connections.activity());
         let mut connection = Connection::new(tracking, tls, self);
         connection.proxied = is_proxied.then(Box::default);
         let connection = self.connections.insert(connection, permit);
@@ -197,11 +172,11 @@ impl WorkerService for Worker {
         });
     }
 
-    fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
+    fn limit(&self, phase: Phase) -> Option<Limit> {
         let generation = self.generation();
         let settings = &generation.settings;
         let time = match phase {
-            Phase::Silent | Phase::Handshake => settings.handshake_timeout,
+            Phase::Silent | Phase::Handshake => settings.tls_handshake_timeout,
             Phase::Idle => settings.idle_timeout,
             Phase::Head => settings.header_timeout,
             Phase::Body => settings.body_timeout,
@@ -217,7 +192,7 @@ impl WorkerService for Worker {
 
     /// Connections without a request are closed at once; the others finish theirs within their
     /// usual timeouts.
-    fn drain_limit(&self, phase: Phase) -> Option<Limit<Phase>> {
+    fn drain_limit(&self, phase: Phase) -> Option<Limit> {
         let limit = self.limit(phase)?;
         match phase {
             Phase::Silent | Phase::Idle | Phase::Closing => {
@@ -225,19 +200,6 @@ impl WorkerService for Worker {
             }
             _ => Some(limit),
         }
-    }
-
-    fn shortest_limit(&self) -> Option<Duration> {
-        let generation = self.generation();
-        let settings = &generation.settings;
-        let all = [
-            settings.handshake_timeout,
-            settings.header_timeout,
-            settings.body_timeout,
-            settings.idle_timeout,
-            settings.send_timeout,
-        ];
-        all.into_iter().min()
     }
 
     fn drain_timeout(&self) -> Duration {
@@ -273,7 +235,6 @@ async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
     }
 }
 
-/// The answer to an invalid or incomplete request.
 fn last_words(worker: &Rc<Worker>, connection: &Connection, status: Status) -> (SendBuf, Exchange) {
     worker.clock.tick();
     refusal(worker, connection, b"", &Response::message(status))

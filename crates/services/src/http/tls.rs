@@ -45,22 +45,17 @@ pub struct CertificateFiles {
 /// How TLS is set up.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSettings {
-    /// For clients that send no host name, or one that has no certificate of its own. Without it,
-    /// their handshakes fail.
-    pub default: Option<CertificateFiles>,
-    /// Certificates of hosts.
-    pub hosts: Vec<(Vec<HostName>, CertificateFiles)>,
+    /// Certificates of hosts. That of no host is for clients that send no host name, or one that has no certificate of
+    /// its own; without it, their handshakes fail.
+    pub certificates: Vec<(Vec<HostName>, CertificateFiles)>,
     /// See there.
     pub min_version: MinVersion,
     /// Offer HTTP/2 too, and prefer it.
     pub http2: bool,
 }
 
-/// TLS for the connections of a service, of all workers. Cheap to clone.
-#[derive(Clone)]
-pub struct Tls(Arc<Shared>);
-
-struct Shared {
+/// TLS for the connections of a service, of all workers.
+pub struct Tls {
     /// Tickets stay valid when certificates are replaced.
     ticketer: Arc<dyn ProducesTickets>,
     current: RwLock<Arc<ServerConfig>>,
@@ -83,10 +78,10 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read or has no usable content, or when the key does not match the
     /// certificate; the message names the file.
-    pub fn new(settings: &TlsSettings) -> Result<Tls, String> {
+    pub fn new(settings: &TlsSettings) -> Result<Arc<Tls>, String> {
         let ticketer = aws_lc_rs::Ticketer::new().map_err(not_set_up)?;
         let TlsUpdate(config) = configure(settings, &ticketer)?;
-        Ok(Tls(Arc::new(Shared { ticketer, current: RwLock::new(config) })))
+        Ok(Arc::new(Tls { ticketer, current: RwLock::new(config) }))
     }
 
     /// Reads certificates and keys again, without using them. Blocks on the filesystem: for ever,
@@ -95,16 +90,16 @@ impl Tls {
     /// # Errors
     /// As [`new`](Tls::new).
     pub fn load(&self, settings: &TlsSettings) -> Result<TlsUpdate, String> {
-        configure(settings, &self.0.ticketer)
+        configure(settings, &self.ticketer)
     }
 
     /// Uses an update for new connections.
     pub fn install(&self, TlsUpdate(config): TlsUpdate) {
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     pub(super) fn accept(&self) -> Result<Encryption, rustls::Error> {
-        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         Encryption::new(Arc::clone(&current))
     }
 }
@@ -148,11 +143,12 @@ struct Certificates {
 
 impl Certificates {
     fn read(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
-        let load = |files: &CertificateFiles| load(files, provider).map(Arc::new);
-        let default = settings.default.as_ref().map(load).transpose()?;
-        let mut certificates = Certificates { default, ..Certificates::default() };
-        for (names, files) in &settings.hosts {
-            let certificate = load(files)?;
+        let mut certificates = Certificates::default();
+        for (names, files) in &settings.certificates {
+            let certificate = Arc::new(load(files, provider)?);
+            if names.is_empty() {
+                certificates.default = Some(Arc::clone(&certificate));
+            }
             for name in names {
                 if !certificates.by_host.add(name, Arc::clone(&certificate)) {
                     return Err(format!("{name} has two certificates"));
@@ -239,10 +235,10 @@ fn read_pem<T>(
 pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
     pub(super) opened: RefCell<Vec<u8>>,
-    /// The peer will send no more data.
     pub(super) ended: Cell<bool>,
     /// The peer did not send TLS, and gets an alert.
     pub(super) failed: Cell<bool>,
+    pub(super) sent_bytes: Cell<u64>,
 }
 
 impl Encryption {
@@ -255,6 +251,7 @@ impl Encryption {
             opened: RefCell::default(),
             ended: Cell::new(false),
             failed: Cell::new(false),
+            sent_bytes: Cell::new(0),
         })
     }
 
@@ -309,13 +306,13 @@ impl Encryption {
         }
     }
 
-    /// Takes the data that must be sent over the network now.
     pub(super) fn take(&self) -> io::Result<Vec<u8>> {
         let mut connection = self.connection.borrow_mut();
         let mut bytes = Vec::new();
         while connection.wants_write() {
             connection.write_tls(&mut bytes)?;
         }
+        self.sent_bytes.set(self.sent_bytes.get() + bytes.len() as u64);
         Ok(bytes)
     }
 }

@@ -6,6 +6,7 @@ use super::conditional::{Outcome, Selection, Validators, evaluate, range_applies
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
+use super::mime::media_type;
 use super::request::{Method, Request};
 use super::resource::OpenFile;
 use super::response::{Body, Field, FileParts, Ready, Response, value};
@@ -26,22 +27,16 @@ pub(super) fn is_recent(file: &Metadata, clock: &Clock) -> bool {
     file.changed.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
 }
 
-pub(super) enum Content<'a> {
-    Bytes(Vec<u8>),
-    /// Compressed on the fly, of this variant.
-    Compressed(Vec<u8>, &'a Variant),
-    File(Rc<OpenFile>),
-}
-
 /// The inputs of a variant's header fields.
 pub(super) struct Inputs<'a> {
     pub(super) site: &'a Site,
-    /// Of the file.
     pub(super) path: &'a Path,
     pub(super) asked: &'a Path,
     pub(super) coding: Coding,
     pub(super) varies: bool,
     pub(super) clock: &'a Clock,
+    /// It is compressed on the fly, of this one.
+    pub(super) of: Option<&'a Variant>,
 }
 
 #[derive(Debug)]
@@ -65,11 +60,16 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    pub(super) fn new(inputs: &Inputs<'_>, content: Content<'_>, mut version: Metadata) -> Variant {
+    /// With these bytes, unless its content stays in a file.
+    pub(super) fn new(
+        inputs: &Inputs<'_>,
+        bytes: &[u8],
+        file: Option<Rc<OpenFile>>,
+        mut version: Metadata,
+    ) -> Variant {
         let clock = inputs.clock;
         // Another version of the compressor may make other bytes of the same file.
-        let is_compressed = matches!(content, Content::Compressed(..));
-        let weak = is_compressed || is_recent(&version, clock);
+        let weak = inputs.of.is_some() || is_recent(&version, clock);
         let tag = tag(&version, inputs.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
@@ -85,34 +85,24 @@ impl Variant {
         fields.extend(policy.cache_control().cloned());
         fields.extend(policy.headers().into_iter().cloned());
         let of_rules = begin..fields.len();
-        let (mut file, mut source, mut saved) = (None, None, 0);
-        let bytes = match content {
-            Content::Bytes(bytes) => bytes,
-            Content::Compressed(bytes, of) => {
-                source = of.file.clone();
+        let mut saved = 0;
+        match inputs.of {
+            Some(of) => {
                 saved = of.version.len.saturating_sub(bytes.len() as u64);
                 version.len = bytes.len() as u64;
-                bytes
             }
-            Content::File(open) => {
-                file = Some(open);
-                Vec::new()
-            }
-        };
-        if !is_compressed {
-            fields.push(field("Accept-Ranges", "bytes"));
+            None => fields.push(field("Accept-Ranges", "bytes")),
         }
         if inputs.coding != Coding::Identity {
             fields.push(field("Content-Encoding", inputs.coding.name()));
         }
-        fields.push(field("Content-Type", &inputs.site.types.of(inputs.path)));
-        let ready = Ready::new(fields.iter(), version.len, &bytes, clock);
-        let coding = inputs.coding;
+        fields.push(field("Content-Type", &media_type(inputs.site, inputs.path)));
+        let ready = Ready::new(fields.iter(), version.len, bytes, clock);
         Variant {
-            coding,
+            coding: inputs.coding,
             version,
             file,
-            source,
+            source: inputs.of.and_then(|of| of.file.clone()),
             saved,
             tag,
             weak,

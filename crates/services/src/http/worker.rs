@@ -5,7 +5,7 @@
 //! request. Requests under way keep the previous one until their answer is built, so none is answered by a mix of both.
 
 use super::access_log::AccessLog;
-use super::cache::{Cache, Loads, Outcome};
+use super::cache::{Cache, Loaded, Loads};
 use super::connection::Connection;
 use super::counters::{HostDurations, WorkerCounters, WorkerDurations};
 use super::date::Clock;
@@ -30,10 +30,10 @@ type TellError = Arc<dyn Fn(String) + Send + Sync>;
 /// What all workers of a service share, with a copy for each; see [`HttpService`](crate::http::HttpService).
 #[derive(Clone)]
 pub struct Http {
-    pub(super) settings: LiveSettings,
+    pub(super) settings: Arc<LiveSettings>,
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
-    pub(super) log: Option<AccessLog>,
+    pub(super) log: Option<Arc<AccessLog>>,
     pub(super) errors: Option<TellError>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
@@ -74,14 +74,13 @@ impl Worker {
         }
     }
 
-    /// Somebody reads how exchanges end.
     pub(super) fn is_observed(&self) -> bool {
         self.http.log.is_some() || self.durations.is_some()
     }
 
     pub(super) fn generation(&self) -> Rc<Generation> {
         let mut current = self.current.borrow_mut();
-        if current.number != self.http.settings.replaced() {
+        if current.number != self.http.settings.number() {
             let durations = self.durations.as_deref();
             *current = Rc::new(self.http.settings.generation(self.http.counters.len(), durations));
         }
@@ -122,7 +121,7 @@ impl Worker {
         site: usize,
         path: &[u8],
         valid: Duration,
-    ) -> Outcome {
+    ) -> Loaded {
         self.counters.cache_misses.add(1);
         let load = async || self.load(generation, site, path).await;
         let outcome = generation.loads.share(site, path, valid, load).await;
@@ -130,8 +129,7 @@ impl Worker {
         outcome
     }
 
-    /// Checks the file system, and reads the file if it has changed.
-    async fn load(&self, generation: &Generation, site: usize, path: &[u8]) -> Outcome {
+    async fn load(&self, generation: &Generation, site: usize, path: &[u8]) -> Loaded {
         let asked = Instant::now();
         let mut loaded = self.load_asked_at(generation, site, path, asked).await;
         if loaded.as_ref().is_err_and(|missing| missing.is_exhausted())
@@ -172,7 +170,7 @@ impl Worker {
         site: usize,
         path: &[u8],
         asked: Instant,
-    ) -> Outcome {
+    ) -> Loaded {
         let Generation { settings, cache, .. } = generation;
         let files = settings.sites.site(site);
         let found = find(files, path).await?;
@@ -198,48 +196,40 @@ impl Worker {
     }
 }
 
-/// The settings of a running service, for all workers. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct LiveSettings(Arc<Shared>);
-
+/// The settings of a running service, for all workers.
 #[derive(Debug)]
-struct Shared {
+pub struct LiveSettings {
     current: RwLock<Arc<HttpSettings>>,
     replaced: AtomicU64,
-    /// Reloads that replaced nothing.
     refused: AtomicU64,
 }
 
 impl LiveSettings {
     pub(super) fn new(settings: HttpSettings) -> LiveSettings {
         let current = RwLock::new(Arc::new(bounded(settings)));
-        LiveSettings(Arc::new(Shared {
-            current,
-            replaced: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }))
+        LiveSettings { current, replaced: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
     /// Replaces the settings, for later requests on all connections. The limits of connections, and
     /// how files are sent on existing connections, stay as they are.
     pub fn replace(&self, settings: HttpSettings) {
         let settings = Arc::new(bounded(settings));
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = settings;
-        self.0.replaced.fetch_add(1, Ordering::Release);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        self.replaced.fetch_add(1, Ordering::Release);
     }
 
     /// Counts a reload that replaced nothing.
     pub fn refuse(&self) {
-        self.0.refused.fetch_add(1, Ordering::Relaxed);
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reloads so far: those that replaced the settings, and the others.
     pub(super) fn reloads(&self) -> [u64; 2] {
-        [self.replaced(), self.0.refused.load(Ordering::Relaxed)]
+        [self.number(), self.refused.load(Ordering::Relaxed)]
     }
 
-    pub(super) fn replaced(&self) -> u64 {
-        self.0.replaced.load(Ordering::Acquire)
+    fn number(&self) -> u64 {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// The current generation, for one of `workers` workers, which measures these durations.
@@ -249,8 +239,8 @@ impl LiveSettings {
         durations: Option<&WorkerDurations>,
     ) -> Generation {
         // In this order: a replacement in between is noticed by the next comparison.
-        let number = self.replaced();
-        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        let number = self.number();
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let settings = Arc::clone(&current);
         drop(current);
         let (bytes, files) =

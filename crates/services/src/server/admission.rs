@@ -2,20 +2,55 @@
 
 use ipnet::IpNet;
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use twinring::TcpStream;
 
+/// A network, such as `192.0.2.0/24`, or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network(IpNet);
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
+        // others read as 8.0.0.0/8.
+        let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
+        let network = address.ok().and_then(|address| match text.contains('/') {
+            true => text.parse::<IpNet>().ok(),
+            false => Some(IpNet::from(address)),
+        });
+        let network = network.ok_or_else(|| {
+            "expected a network such as 192.0.2.0/24 or 2001:db8::/32, or an address".to_owned()
+        })?;
+        match network.trunc() {
+            whole if whole == network => Ok(Network(network)),
+            whole => Err(format!(
+                "`{text}` is an address inside of {whole}: expected a network; did you mean {whole}?"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
 #[derive(Clone, Debug, Default)]
-pub struct Networks(Box<[IpNet]>);
+pub struct Networks(Box<[Network]>);
 
 impl Networks {
     /// True if the address is in one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
+        self.0.iter().any(|network| network.0.contains(&address))
     }
 
     /// True without any.
@@ -24,8 +59,8 @@ impl Networks {
     }
 }
 
-impl FromIterator<IpNet> for Networks {
-    fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Networks {
+impl FromIterator<Network> for Networks {
+    fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Networks {
         Networks(networks.into_iter().collect())
     }
 }
@@ -42,7 +77,7 @@ impl AllowList {
     }
 
     /// Allows these networks, and this machine.
-    pub fn of(networks: impl IntoIterator<Item = IpNet>) -> AllowList {
+    pub fn of(networks: impl IntoIterator<Item = Network>) -> AllowList {
         AllowList(Some(networks.into_iter().collect()))
     }
 
@@ -79,7 +114,6 @@ pub(crate) struct ConnectionLimiter {
     of_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     NotAllowed,
@@ -168,7 +202,6 @@ pub(crate) struct Permit {
 #[derive(Debug)]
 pub(crate) struct AddressPermit {
     limiter: Arc<ConnectionLimiter>,
-    /// None without a maximum.
     address: Option<IpAddr>,
 }
 

@@ -34,34 +34,52 @@ const ACKED_BYTES_MIN: u64 = 1024;
 /// time between two of them.
 pub(super) const SWEEPS_PER_LIMIT: u32 = 4;
 
-/// The reason for which a connection is ended.
+/// The activity of a connection. The echo is `Idle` or `Sending`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending<P> {
+pub(crate) enum Phase {
+    /// Waiting for the first byte of a handshake.
+    Silent,
+    /// Agreeing on keys.
+    Handshake,
+    /// Waiting for a request, with nothing queued for the peer.
+    Idle,
+    /// Waiting for the rest of a head.
+    Head,
+    /// Waiting for the rest of a body.
+    Body,
+    /// Making an answer.
+    Working,
+    /// Sending; waits if the peer does not read.
+    Sending,
+    /// The last answer was sent; waiting for the peer's FIN.
+    Closing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
     /// It stayed in this phase for too long.
-    TimedOut(P),
+    TimedOut(Phase),
     /// The service shuts down, and no request is in progress.
     Drain,
-    /// The drain timeout is over.
     Cut,
     /// The service cannot continue with it.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit<P> {
+pub(crate) struct Limit {
     pub(crate) time: Duration,
     /// How a connection that stays longer is ended.
-    pub(crate) ending: Ending<P>,
+    pub(crate) ending: Ending,
     /// The time begins again when the peer acknowledges bytes.
     pub(crate) restarts_on_ack: bool,
 }
 
-/// The stream of a connection, and its tracked state. `P` are the phases of its service.
 #[derive(Debug)]
-pub(crate) struct Tracking<P: Copy> {
+pub(crate) struct Tracking {
     stream: TcpStream,
     activity: Rc<Activity>,
-    phase: Cell<P>,
+    phase: Cell<Phase>,
     /// Moves with all progress.
     steps: Cell<u32>,
     /// `steps` at the last sweep. Before the first sweep, a value that never occurs, so that the
@@ -71,20 +89,23 @@ pub(crate) struct Tracking<P: Copy> {
     idle_sweeps: Cell<u32>,
     /// Bytes that the peer had acknowledged when it last made progress.
     acked_bytes: Cell<u64>,
-    ending: Cell<Option<Ending<P>>>,
+    /// Bytes that were handed over for it when its phase was first seen.
+    owed_bytes: Cell<u64>,
+    ending: Cell<Option<Ending>>,
 }
 
-impl<P: Copy + PartialEq> Tracking<P> {
-    /// A connection that begins in `phase`; `activity` is that of its [`Connections`].
-    pub(crate) fn new(stream: TcpStream, phase: P, activity: &Rc<Activity>) -> Tracking<P> {
+impl Tracking {
+    /// A connection that begins idle; `activity` is that of its [`Connections`].
+    pub(crate) fn new(stream: TcpStream, activity: &Rc<Activity>) -> Tracking {
         Tracking {
             stream,
             activity: Rc::clone(activity),
-            phase: Cell::new(phase),
+            phase: Cell::new(Phase::Idle),
             steps: Cell::new(0),
             seen: Cell::new(u32::MAX),
             idle_sweeps: Cell::new(0),
             acked_bytes: Cell::new(0),
+            owed_bytes: Cell::new(0),
             ending: Cell::new(None),
         }
     }
@@ -101,24 +122,23 @@ impl<P: Copy + PartialEq> Tracking<P> {
 
     /// Enters a phase. Staying in one is no progress: a head that arrives byte by byte gets no more
     /// time than one that does not arrive.
-    pub(crate) fn enter(&self, phase: P) {
+    pub(crate) fn enter(&self, phase: Phase) {
         if self.phase.replace(phase) != phase {
             self.step();
         }
     }
 
     /// Enters a phase whose time began with the previous phase.
-    pub(crate) fn continue_in(&self, phase: P) {
+    pub(crate) fn continue_in(&self, phase: Phase) {
         self.phase.set(phase);
     }
 
-    /// The reason for which it is being ended, if it is.
-    pub(crate) fn ending(&self) -> Option<Ending<P>> {
+    pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending.get()
     }
 
     /// Continues, and returns the reason for which it was being ended.
-    pub(crate) fn take_ending(&self) -> Option<Ending<P>> {
+    pub(crate) fn take_ending(&self) -> Option<Ending> {
         self.ending.take()
     }
 
@@ -165,10 +185,14 @@ impl<P: Copy + PartialEq> Tracking<P> {
         let _gone = self.stream.set_reset_on_close();
     }
 
-    /// True if the peer took something worth mentioning since this was found last.
+    /// True if the peer took something worth mentioning since this was found last. Of an idle one only what was owed to it
+    /// counts: answers to PINGs that it sends meanwhile, or new keys that it asks for, are no progress.
     fn has_taken(&self) -> bool {
         // A connection whose state cannot be read has ended.
-        let acked_bytes = self.stream.acked_bytes().unwrap_or(0);
+        let mut acked_bytes = self.stream.acked_bytes().unwrap_or(0);
+        if self.phase.get() == Phase::Idle {
+            acked_bytes = acked_bytes.min(self.owed_bytes.get());
+        }
         let has_taken = acked_bytes >= self.acked_bytes.get() + ACKED_BYTES_MIN;
         if has_taken {
             self.acked_bytes.set(acked_bytes);
@@ -181,10 +205,14 @@ impl<P: Copy + PartialEq> Tracking<P> {
         &self,
         passed: u32,
         period: Duration,
-        limit: impl Fn(P) -> Option<Limit<P>>,
+        sent_bytes: u64,
+        limit: impl Fn(Phase) -> Option<Limit>,
     ) -> Option<u32> {
         let steps = self.steps.get();
         let moved = self.seen.replace(steps) != steps;
+        if moved {
+            self.owed_bytes.set(sent_bytes);
+        }
         let idle = if moved { 0 } else { self.idle_sweeps.get().saturating_add(passed) };
         self.idle_sweeps.set(idle);
         let Limit { time, ending, restarts_on_ack } = limit(self.phase.get())?;
@@ -205,7 +233,7 @@ impl<P: Copy + PartialEq> Tracking<P> {
         })
     }
 
-    fn ask_to_end(&self, ending: Ending<P>) {
+    fn ask_to_end(&self, ending: Ending) {
         self.idle_sweeps.set(0);
         self.ending.set(Some(ending));
         self.stream.cancel();
@@ -214,9 +242,10 @@ impl<P: Copy + PartialEq> Tracking<P> {
 
 /// The service's state of a connection.
 pub(crate) trait Tracked: Debug + 'static {
-    type Phase: Copy + PartialEq + Debug;
+    fn tracking(&self) -> &Tracking;
 
-    fn tracking(&self) -> &Tracking<Self::Phase>;
+    /// Bytes that were handed over for the network so far.
+    fn sent_bytes(&self) -> u64;
 
     /// Called when it is no longer among the open ones.
     fn closed(&self);
@@ -238,12 +267,10 @@ impl<C: Tracked> Connections<C> {
         self.open.borrow().is_empty()
     }
 
-    /// Whether something has moved since the last sweep.
     pub(crate) fn activity(&self) -> &Rc<Activity> {
         &self.activity
     }
 
-    /// Adds an admitted connection.
     pub(crate) fn insert(self: &Rc<Connections<C>>, connection: C, permit: Permit) -> Open<C> {
         let connection = Rc::new(connection);
         self.activity.note();
@@ -259,16 +286,17 @@ impl<C: Tracked> Connections<C> {
         &self,
         passed: u32,
         period: Duration,
-        limit: impl Fn(C::Phase) -> Option<Limit<C::Phase>>,
+        limit: impl Fn(Phase) -> Option<Limit>,
     ) -> Option<u32> {
         self.activity.forget();
         let open = self.open.borrow();
-        let sweep = |connection: &Rc<C>| connection.tracking().sweep(passed, period, &limit);
+        let sweep = |connection: &Rc<C>| {
+            connection.tracking().sweep(passed, period, connection.sent_bytes(), &limit)
+        };
         open.iter().filter_map(|(_, connection)| sweep(connection)).min()
     }
 
-    /// Ends every connection now.
-    pub(super) fn end_all(&self, ending: Ending<C::Phase>) {
+    pub(super) fn end_all(&self, ending: Ending) {
         for (_, connection) in self.open.borrow().iter() {
             connection.tracking().ask_to_end(ending);
         }
@@ -315,7 +343,6 @@ impl Activity {
         }
     }
 
-    /// Discards the activity so far.
     pub(crate) fn forget(&self) {
         self.happened.set(false);
     }

@@ -3,14 +3,12 @@
 //! Each worker is the only writer of its own counters, so a count is a load and a store and no locked instruction. Any
 //! thread may read them at any time. CPU time is read by the worker itself when it ends.
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use twinring::measure::thread_cpu_time_ns;
 
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -20,7 +18,6 @@ impl Count {
         self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    /// For gauges.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
@@ -73,10 +70,10 @@ pub struct Reading {
     /// Connections that were accepted; 0 for UDP.
     pub connections: u64,
     /// CPU time of its thread in user mode.
-    pub cpu_user: Duration,
+    pub cpu_user_ns: u64,
     /// CPU time of its thread in the kernel. What the kernel did for its sockets on other threads and
     /// CPUs is not in there.
-    pub cpu_system: Duration,
+    pub cpu_system_ns: u64,
 }
 
 /// The readings of all workers.
@@ -96,13 +93,8 @@ impl Meters {
 
     /// Keeps the work of a worker, with the CPU time of the calling thread.
     pub(super) fn keep(&self, worker: usize, work: Reading) {
-        // Fails for no valid argument.
-        let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return };
-        let time = |time: nix::sys::time::TimeVal| {
-            Duration::from_micros(time.num_microseconds().try_into().unwrap_or(0))
-        };
-        let (cpu_user, cpu_system) = (time(usage.user_time()), time(usage.system_time()));
+        let (cpu_user_ns, cpu_system_ns) = thread_cpu_time_ns();
         *self.0[worker].lock().unwrap_or_else(PoisonError::into_inner) =
-            Reading { cpu_user, cpu_system, ..work };
+            Reading { cpu_user_ns, cpu_system_ns, ..work };
     }
 }

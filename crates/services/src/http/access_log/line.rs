@@ -17,7 +17,6 @@ use std::time::Duration;
 /// Longest part of a request line that is logged, in bytes; longer ones are cut.
 const REQUEST_BYTES_MAX: usize = 4096;
 
-/// The same for each of the header fields.
 const FIELD_BYTES_MAX: usize = 1024;
 
 /// The format of a line.
@@ -34,48 +33,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// The state of the connection after the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Outcome {
-    /// It stays.
-    Stays,
-    /// It ends behind this answer.
-    Ends,
-    /// It ended before all of the answer was handed over.
-    Broken,
-}
-
-/// Who sent a request; a port of 0 is unknown. A peer that has already left has no address.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Client {
-    pub(in super::super) address: Option<IpAddr>,
-    pub(in super::super) port: u16,
-}
-
-impl Outcome {
-    /// For the combined format, and for JSON.
-    fn shown(self) -> (char, &'static str) {
-        match self {
-            Outcome::Stays => ('+', "stays"),
-            Outcome::Ends => ('-', "ends"),
-            Outcome::Broken => ('X', "broken"),
-        }
-    }
-}
-
-impl Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            Some(address) => address.to_canonical().fmt(f),
-            None => f.write_str("-"),
-        }
-    }
-}
-
 /// All that a request says, until its answer is known.
 #[derive(Debug, Default)]
 pub(in super::super) struct LogLine {
-    client: Client,
+    address: Option<IpAddr>,
+    /// 0 if it is unknown.
+    port: u16,
     /// `06/Nov/1994:08:49:37 +0000`, or as RFC 3339 writes it, to the millisecond.
     time: String,
     /// The received request line, or its beginning; none if there was none.
@@ -96,7 +59,26 @@ pub(in super::super) struct Ended {
     pub(in super::super) body_bytes: u64,
     pub(in super::super) worker: usize,
     pub(in super::super) duration: Duration,
-    pub(in super::super) outcome: Outcome,
+    /// All of the answer was handed over.
+    pub(in super::super) is_complete: bool,
+    /// The connection stays.
+    pub(in super::super) stays: bool,
+}
+
+impl Ended {
+    /// The connection behind the answer, for the combined format and for JSON.
+    fn connection(&self) -> (char, &'static str) {
+        match (self.is_complete, self.stays) {
+            (false, _) => ('X', "broken"),
+            (true, true) => ('+', "stays"),
+            (true, false) => ('-', "ends"),
+        }
+    }
+}
+
+/// A peer that has already left has no address.
+fn client(address: Option<IpAddr>) -> String {
+    address.map_or("-".to_owned(), |address| address.to_canonical().to_string())
 }
 
 impl LogLine {
@@ -104,7 +86,7 @@ impl LogLine {
     pub(in super::super) fn begin(
         format: LogFormat,
         clock: &Clock,
-        client: Client,
+        (address, port): (Option<IpAddr>, u16),
         line: &[u8],
         request: Option<&Request<'_>>,
     ) -> LogLine {
@@ -120,7 +102,8 @@ impl LogLine {
         let credentials = request.and_then(|request| request.field("authorization"));
         let credentials = credentials.and_then(Credentials::parse);
         LogLine {
-            client,
+            address,
+            port,
             time,
             request: (!line.is_empty()).then(|| cut(line, REQUEST_BYTES_MAX)),
             is_valid: request.is_some(),
@@ -131,9 +114,8 @@ impl LogLine {
         }
     }
 
-    /// Adds the line to the log.
     pub(in super::super) fn end(&self, log: &AccessLog, ended: &Ended) {
-        log.add(self.text(log.format(), ended).as_bytes());
+        log.add(self.text(log.format, ended).as_bytes());
     }
 
     /// The line, its LF included.
@@ -154,11 +136,11 @@ impl LogLine {
 
     fn combined(&self, text: &mut String, ended: &Ended) {
         let (secs, us) = (ended.duration.as_secs(), ended.duration.subsec_micros());
-        let (outcome, _) = ended.outcome.shown();
+        let (connection, _) = ended.connection();
         let _written = write!(
             text,
-            "{} - {} [{}] \"{}\" {} {} \"{}\" \"{}\" {secs}.{us:06} {outcome}",
-            self.client,
+            "{} - {} [{}] \"{}\" {} {} \"{}\" \"{}\" {secs}.{us:06} {connection}",
+            client(self.address),
             word(&self.user),
             self.time,
             quoted(&self.request),
@@ -179,11 +161,11 @@ impl LogLine {
         let mut part = || parts.next().filter(|part| !part.is_empty()).map(value);
         let [method, target, protocol] = [(); 3].map(|()| part().unwrap_or_default());
         let malformed = request.filter(|_| !self.is_valid).map(value).unwrap_or_default();
-        let (_, connection) = ended.outcome.shown();
+        let (_, connection) = ended.connection();
         let fields = [
             ("time", Value::from(&*self.time)),
-            ("remote_address", self.client.to_string().into()),
-            ("remote_port", self.client.port.into()),
+            ("remote_address", client(self.address).into()),
+            ("remote_port", self.port.into()),
             ("method", method),
             ("target", target),
             ("protocol", protocol),
@@ -197,7 +179,7 @@ impl LogLine {
             ("body_bytes", ended.body_bytes.into()),
             ("worker", ended.worker.into()),
             ("duration_s", (ended.duration.as_micros() as f64 / 1e6).into()),
-            ("complete", (ended.outcome != Outcome::Broken).into()),
+            ("complete", ended.is_complete.into()),
             ("connection", connection.into()),
         ];
         for (number, (name, value)) in fields.into_iter().enumerate() {
@@ -222,7 +204,7 @@ pub(in super::super) fn error_line(
     reason: Reason,
     call: &Call<'_, '_>,
 ) -> String {
-    let client = Client { address: call.client(), port: 0 };
+    let client = client(call.client());
     let host = call.request.host().map(|host| cut(host, FIELD_BYTES_MAX));
     let path = Some(cut(call.request.path.as_bytes(), REQUEST_BYTES_MAX));
     let (time, status) = (timestamp(clock), status.as_u16());
@@ -288,11 +270,18 @@ pub fn log_line(
 ) -> Vec<u8> {
     let [host, referer, user_agent] =
         fields.map(|field| field.map(|value| cut(value, FIELD_BYTES_MAX)));
-    let client = Client { address: "192.0.2.7".parse().ok(), port: 4711 };
+    let client = ("192.0.2.7".parse().ok(), 4711);
     let line = LogLine::begin(format, &Clock::new(), client, request, None);
     let line = LogLine { is_valid, host, referer, user_agent, ..line };
-    let (duration, outcome) = (Duration::from_micros(1500), Outcome::Ends);
-    let ended = Ended { status: 404, bytes: 300, body_bytes: 36, worker: 0, duration, outcome };
+    let ended = Ended {
+        status: 404,
+        bytes: 300,
+        body_bytes: 36,
+        worker: 0,
+        duration: Duration::from_micros(1500),
+        is_complete: true,
+        stays: false,
+    };
     line.text(format, &ended).into_bytes()
 }
 

@@ -2,7 +2,8 @@
 
 use super::super::exchange::Exchange;
 use super::super::tls::Encryption;
-use super::{Connection, Phase};
+use super::Connection;
+use crate::server::Phase;
 use std::io;
 use twinring::{RecvBuf, SendBuf};
 

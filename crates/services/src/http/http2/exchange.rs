@@ -35,21 +35,20 @@ const PROGRESS_BYTES_MIN: usize = 1024;
 const RESETS_MAX: u64 = 200;
 
 /// What the streams of a connection share.
-pub(super) struct Shared {
+pub(super) struct Streams {
     pub(super) worker: Rc<Worker>,
     pub(super) open: Cell<usize>,
     /// Those whose client could take more.
     pub(super) sending: Cell<usize>,
     answered: Cell<u64>,
-    /// Requests that were reset before they were answered.
     resets: Cell<u64>,
     /// Of the task of the connection, while it waits.
     pub(super) waker: Cell<Option<Waker>>,
 }
 
-impl Shared {
-    pub(super) fn new(worker: &Rc<Worker>) -> Rc<Shared> {
-        Rc::new(Shared {
+impl Streams {
+    pub(super) fn new(worker: &Rc<Worker>) -> Rc<Streams> {
+        Rc::new(Streams {
             worker: Rc::clone(worker),
             open: Cell::default(),
             sending: Cell::default(),
@@ -66,14 +65,14 @@ impl Shared {
 }
 
 pub(super) struct Stream {
-    shared: Rc<Shared>,
+    shared: Rc<Streams>,
     stays: bool,
     transport: Transport,
     is_sending: bool,
 }
 
 impl Stream {
-    pub(super) fn new(shared: &Rc<Shared>, stays: bool, transport: Transport) -> Stream {
+    pub(super) fn new(shared: &Rc<Streams>, stays: bool, transport: Transport) -> Stream {
         shared.open.set(shared.open.get() + 1);
         Stream { stays, transport, is_sending: false, shared: Rc::clone(shared) }
     }
@@ -81,7 +80,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let Shared { open, sending, waker, .. } = &*self.shared;
+        let Streams { open, sending, waker, .. } = &*self.shared;
         open.set(open.get() - 1);
         sending.set(sending.get() - usize::from(self.is_sending));
         // What the connection waits for has changed.
@@ -104,7 +103,7 @@ pub(super) async fn exchange(
     let began = worker.clock.now();
     let generation = worker.generation();
     let line = line_of(&worker, &parts);
-    let limits = generation.settings.head;
+    let limits = generation.settings.head();
     let request = Request::from_http2(&parts, !body.is_end_stream(), limits);
     let (transport, new) =
         (stream.transport, |it| Call::new(&worker, generation, stream.transport, it));
@@ -142,7 +141,7 @@ pub(super) async fn exchange(
         stream.is_sending = true;
         stream.shared.sending.set(stream.shared.sending.get() + 1);
         let patience = worker.generation().settings.send_timeout;
-        let mut content = Content {
+        let mut content = ContentSender {
             worker: &worker,
             record: &mut record,
             send,
@@ -188,7 +187,6 @@ async fn respond_to(
     call.answer().await
 }
 
-/// Reads and drops the body.
 async fn skip_body(
     call: &Call<'_, '_>,
     body: &mut RecvStream,
@@ -222,7 +220,7 @@ async fn skip_body(
     timeout(settings.body_timeout, skip).await.unwrap_or(Err(Status::REQUEST_TIMEOUT))
 }
 
-struct Content<'s> {
+struct ContentSender<'s> {
     worker: &'s Worker,
     record: &'s mut Exchange,
     send: SendStream<Chunk>,
@@ -234,7 +232,7 @@ struct Content<'s> {
     progress: usize,
 }
 
-impl Content<'_> {
+impl ContentSender<'_> {
     async fn send(&mut self, mut response: Response) -> Result<(), Broken> {
         let Body::File(rest) = &mut response.body else {
             return self.send_bytes(response.content()).await;

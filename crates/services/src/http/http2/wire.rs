@@ -10,7 +10,6 @@ use std::{io, mem};
 use twinring::{RecvBuf, SendBuf};
 use twinring_compat::Socket;
 
-/// Bytes of frames that are gathered.
 const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A longer write is sent as it is, unless it must be encrypted, which copies it anyway.
@@ -25,7 +24,6 @@ pub(super) struct Wire<'c> {
     gathered: RefCell<Vec<u8>>,
     /// Output that the stream has not taken; nothing more is encrypted meanwhile.
     output: RefCell<Option<SendBuf>>,
-    /// The queue of the stream is full.
     is_full: Cell<bool>,
     is_busy: Cell<bool>,
     has_ended: Cell<bool>,
@@ -74,7 +72,6 @@ impl<'c> Wire<'c> {
         }
     }
 
-    /// True if the peer does not take what was written.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_full.get() || self.output.borrow().is_some()
     }
