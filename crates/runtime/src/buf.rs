@@ -10,50 +10,85 @@ mod pool;
 #[cfg(debug_assertions)]
 pub(crate) mod quarantine;
 
-pub(crate) use pool::Pool;
+pub(crate) use pool::BufPool;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, slice_from_raw_parts};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The bytes of a [`RecvBuf`], and what they return to when this is dropped: a few numbers, because
-/// each message moves it several times.
+/// Bytes, and the owner that keeps them in place and unchanged. Words and no enum, because each message
+/// moves it several times; an absent one is recognized by its null pointer.
 struct Lease {
-    home: NonNull<()>,
-    len: u32,
-    /// Of a buffer of the pool.
-    id: u16,
-    kind: Kind,
+    start: NonNull<u8>,
+    len: usize,
+    owner: NonNull<u8>,
+    /// The kind of owner in the lowest bits, and above them a number that its release needs.
+    tag: usize,
 }
 
-/// What the home of a [`Lease`] is. Not an enum: an absent buffer is then recognized by its null pointer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Kind(u8);
-
-impl Kind {
-    /// A counted reference to a [`Pool`], of which it is the reader of a buffer.
-    const POOL: Kind = Kind(0);
-    /// A `Box<Box<[u8]>>`. The bytes are in a box of their own, so that moving this moves no box of
-    /// bytes, which would end the validity of pointers to them.
-    const HEAP: Kind = Kind(1);
-    /// Dangling.
-    const NOWHERE: Kind = Kind(2);
-}
+const KIND_BITS: u32 = 3;
+/// A counted reference to a [`BufPool`]; the number is that of the buffer, of which this is the reader.
+const POOL: usize = 0;
+/// There is none: the bytes are static, or there are none.
+const NOBODY: usize = 1;
+/// The memory of a `Vec<u8>`; the number is its capacity.
+const VEC: usize = 2;
+/// That of an `Rc<[u8]>`; the number is its length.
+const RC: usize = 3;
+/// That of an `Arc<[u8]>`, likewise.
+const ARC: usize = 4;
 
 impl Lease {
+    /// All bytes of an owner's memory, whose counted reference or whose memory the lease releases from now on.
+    fn of(memory: *const [u8], kind: usize, number: usize) -> Lease {
+        // SAFETY: every caller passes the pointer of a vector, a reference or a counted reference.
+        let owner = unsafe { NonNull::new_unchecked(memory.cast_mut().cast()) };
+        Lease { start: owner, len: memory.len(), owner, tag: kind | number << KIND_BITS }
+    }
+
+    #[inline]
+    fn is_pooled(&self) -> bool {
+        self.tag & ((1 << KIND_BITS) - 1) == POOL
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.len);
+        // SAFETY: inside the bytes, or at their end.
+        self.start = unsafe { self.start.add(bytes) };
+        self.len -= bytes;
+    }
+
+    fn detach(self) -> Lease {
+        if self.is_pooled() { SendBuf::from(self.to_vec()).0 } else { self }
+    }
+
     #[inline(always)]
     fn give_back(&mut self) {
-        let home = self.home.as_ptr();
-        if self.kind == Kind::POOL {
+        if self.is_pooled() {
             // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
-            let pool = unsafe { Rc::from_raw(home.cast::<Pool>()) };
-            pool.release(self.id);
-        } else if self.kind == Kind::HEAP {
-            // SAFETY: it is the box of `From<Vec<u8>>`, and nobody else frees it.
-            drop(unsafe { Box::from_raw(home.cast::<Box<[u8]>>()) });
+            let pool = unsafe { Rc::from_raw(self.owner.as_ptr().cast::<BufPool>()) };
+            pool.release((self.tag >> KIND_BITS) as u16);
+        } else {
+            self.free_memory();
+        }
+    }
+
+    #[inline(never)]
+    fn free_memory(&mut self) {
+        let (memory, number) = (self.owner.as_ptr(), self.tag >> KIND_BITS);
+        let bytes = slice_from_raw_parts(memory, number);
+        // SAFETY: they are the parts of what the `From` of `SendBuf` for each kind has taken apart, and nobody
+        // else frees it. Bytes need no drop, so that the length of a vector does not matter.
+        unsafe {
+            match self.tag & ((1 << KIND_BITS) - 1) {
+                VEC => drop(Vec::from_raw_parts(memory, 0, number)),
+                RC => drop(Rc::from_raw(bytes)),
+                ARC => drop(Arc::from_raw(bytes)),
+                _ => {}
+            }
         }
     }
 }
@@ -64,66 +99,69 @@ impl Drop for Lease {
     }
 }
 
+impl Deref for Lease {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the owner keeps the bytes in place and unchanged as long as this exists: a buffer with a
+        // reader is not written (see `BufPool`), and memory on the heap is not borrowed mutably. The kernel or
+        // mmap initialised every byte of a pool.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
 /// Received bytes. From a stream, empty means the end of the stream; from a datagram socket, empty
 /// is an empty datagram.
 ///
 /// Dropping it returns the memory to the worker's pool. It can be passed to
 /// [`TcpStream::send`](crate::TcpStream::send) directly, without a copy.
-pub struct RecvBuf {
-    start: NonNull<u8>,
-    lease: Lease,
-}
+pub struct RecvBuf(Lease);
 
 impl RecvBuf {
-    /// A view of `start..end` of a pool buffer, whose reader it becomes.
+    /// A view of the first `bytes` of a pool buffer, whose reader it becomes.
     #[inline]
-    pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
-        assert!(start <= end && end <= pool.buffer_bytes(), "a range outside of its buffer");
+    pub(crate) fn from_pool(pool: &Rc<BufPool>, id: u16, bytes: usize) -> RecvBuf {
+        assert!(bytes <= pool.buffer_bytes(), "more than the buffer has");
         #[cfg(debug_assertions)]
-        pool.note_filled(id, end);
-        let buffer = pool.retain(id);
-        // SAFETY: a reference is not null.
-        let home =
-            unsafe { NonNull::new_unchecked(Rc::into_raw(Rc::clone(pool)).cast_mut().cast()) };
-        let lease = Lease { home, len: (end - start) as u32, id, kind: Kind::POOL };
-        // SAFETY: `start` is inside the buffer, or at its end.
-        RecvBuf { start: unsafe { NonNull::new_unchecked(buffer.add(start)) }, lease }
+        pool.retain(id, bytes);
+        let owner = Rc::into_raw(Rc::clone(pool)).cast_mut().cast();
+        // SAFETY: neither a reference nor the address of a buffer is null.
+        let (start, owner) =
+            unsafe { (NonNull::new_unchecked(pool.address(id)), NonNull::new_unchecked(owner)) };
+        RecvBuf(Lease { start, len: bytes, owner, tag: POOL | usize::from(id) << KIND_BITS })
     }
 
     /// No bytes: the end of a stream, or an empty datagram.
     pub(crate) fn empty() -> RecvBuf {
-        let lease = Lease { home: NonNull::dangling(), len: 0, id: 0, kind: Kind::NOWHERE };
-        RecvBuf { start: NonNull::dangling(), lease }
+        RecvBuf(SendBuf::from([].as_slice()).0)
     }
 
     /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.lease.len as usize
+        self.0.len
     }
 
     /// True without bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.lease.len == 0
+        self.0.len == 0
     }
 
     /// Moves the bytes out of the pool, so that they can be kept for long.
     pub fn detach(self) -> RecvBuf {
-        if self.lease.kind == Kind::POOL { RecvBuf::from(self.to_vec()) } else { self }
+        RecvBuf(self.0.detach())
     }
 
     /// Shortens the view from the front: the first `bytes` (at most all) are dropped.
     pub fn advance(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.len());
-        // SAFETY: inside the view, or at its end.
-        self.start = unsafe { self.start.add(bytes) };
-        self.lease.len -= bytes as u32;
+        self.0.advance(bytes);
     }
 
     /// Shortens the view from the back to `bytes`; has no effect if it is already shorter.
     pub fn truncate(&mut self, bytes: usize) {
-        self.lease.len = self.lease.len.min(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.0.len = self.0.len.min(bytes);
     }
 }
 
@@ -132,10 +170,7 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the lease keeps the bytes in place and unchanged as long as this exists: a buffer with a
-        // reader is not written (see `Pool`), and a box of bytes is not borrowed otherwise. The kernel or
-        // mmap initialised every byte of a pool.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
+        &self.0
     }
 }
 
@@ -148,18 +183,8 @@ impl AsRef<[u8]> for RecvBuf {
 impl From<Vec<u8>> for RecvBuf {
     /// Bytes that did not come directly from a socket, for code that handles both. Empty means the
     /// end of a stream, as for received ones.
-    ///
-    /// # Panics
-    /// With 4 GiB or more.
     fn from(bytes: Vec<u8>) -> RecvBuf {
-        if bytes.is_empty() {
-            return RecvBuf::empty();
-        }
-        let len = u32::try_from(bytes.len()).expect("less than 4 GiB");
-        let mut bytes: Box<Box<[u8]>> = Box::new(bytes.into());
-        let start = NonNull::from(&mut **bytes).cast();
-        let home = NonNull::from(Box::leak(bytes)).cast();
-        RecvBuf { start, lease: Lease { home, len, id: 0, kind: Kind::HEAP } }
+        RecvBuf(SendBuf::from(bytes).0)
     }
 }
 
@@ -177,33 +202,11 @@ impl fmt::Debug for RecvBuf {
 }
 
 /// Bytes to send; converted from any of the types below with `into()`.
-pub struct SendBuf {
-    start: NonNull<u8>,
-    len: usize,
-    owner: Owner,
-}
+pub struct SendBuf(Lease);
 
-/// What keeps the bytes of a [`SendBuf`] in place and unchanged.
-enum Owner {
-    Received(Lease),
-    Other { _other: Other },
-}
-
-/// The owner of bytes that were not received.
-enum Other {
-    Bytes { _vec: Vec<u8> },
-    Shared { _rc: Rc<[u8]> },
-    SharedByThreads { _arc: Arc<[u8]> },
-    Static,
-}
-
-const _: () = assert!(size_of::<Option<RecvBuf>>() == 24 && size_of::<Option<SendBuf>>() == 40);
+const _: () = assert!(size_of::<Option<RecvBuf>>() == 32 && size_of::<Option<SendBuf>>() == 32);
 
 impl SendBuf {
-    fn of(bytes: NonNull<[u8]>, owner: Other) -> SendBuf {
-        SendBuf { start: bytes.cast(), len: bytes.len(), owner: Owner::Other { _other: owner } }
-    }
-
     /// One buffer with the bytes of all, in order.
     pub(crate) fn joined(bufs: impl IntoIterator<Item = SendBuf>) -> SendBuf {
         let mut bufs = bufs.into_iter();
@@ -216,56 +219,49 @@ impl SendBuf {
 
     /// A part of bytes that several sends share. A range that reaches outside is cut.
     pub fn shared(bytes: Rc<[u8]>, range: std::ops::Range<usize>) -> SendBuf {
-        let end = range.end.min(bytes.len());
-        let part = NonNull::from(&bytes[range.start.min(end)..end]);
-        SendBuf::of(part, Other::Shared { _rc: bytes })
+        let mut part = SendBuf::from(bytes);
+        part.0.len = part.0.len.min(range.end);
+        part.advance(range.start);
+        part
     }
 
     /// The bytes still to be sent.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the owner keeps the bytes in place, and nothing writes to them: those of a vector, which is
-        // not used otherwise, are on the heap, and a lease is as in a `RecvBuf`.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        &self.0
     }
 
     /// Number of bytes still to be sent.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     /// True if no bytes are left to send.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.len == 0
     }
 
     /// True for received bytes in a buffer of the pool.
     #[inline]
     pub(crate) fn is_pooled(&self) -> bool {
-        matches!(&self.owner, Owner::Received(lease) if lease.kind == Kind::POOL)
+        self.0.is_pooled()
     }
 
     /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.len);
-        self.len -= bytes;
-        // SAFETY: inside the bytes, or at their end.
-        self.start = unsafe { self.start.add(bytes) };
+        self.0.advance(bytes);
     }
 
     /// Drops it, received bytes without a call: each message does that.
     #[inline(always)]
     pub(crate) fn free(self) {
-        match self.owner {
-            Owner::Received(lease) => ManuallyDrop::new(lease).give_back(),
-            other @ Owner::Other { .. } => drop(other),
-        }
+        ManuallyDrop::new(self.0).give_back();
     }
 
     /// Moves waiting bytes out of the pool.
     pub(crate) fn detach(self) -> SendBuf {
-        if self.is_pooled() { SendBuf::from(self.as_slice().to_vec()) } else { self }
+        SendBuf(self.0.detach())
     }
 }
 
@@ -277,32 +273,37 @@ impl fmt::Debug for SendBuf {
 
 impl From<RecvBuf> for SendBuf {
     #[inline]
-    fn from(RecvBuf { start, lease }: RecvBuf) -> SendBuf {
-        SendBuf { start, len: lease.len as usize, owner: Owner::Received(lease) }
+    fn from(received: RecvBuf) -> SendBuf {
+        SendBuf(received.0)
     }
 }
 
 impl From<Vec<u8>> for SendBuf {
     fn from(bytes: Vec<u8>) -> SendBuf {
-        SendBuf::of(NonNull::from(&bytes[..]), Other::Bytes { _vec: bytes })
+        let mut bytes = ManuallyDrop::new(bytes);
+        // Not the pointer of a slice, which would stand for its length alone.
+        let memory = slice_from_raw_parts(bytes.as_mut_ptr().cast_const(), bytes.len());
+        SendBuf(Lease::of(memory, VEC, bytes.capacity()))
     }
 }
 
 impl From<Rc<[u8]>> for SendBuf {
     fn from(bytes: Rc<[u8]>) -> SendBuf {
-        SendBuf::of(NonNull::from(&*bytes), Other::Shared { _rc: bytes })
+        let memory = Rc::into_raw(bytes);
+        SendBuf(Lease::of(memory, RC, memory.len()))
     }
 }
 
 impl From<Arc<[u8]>> for SendBuf {
     fn from(bytes: Arc<[u8]>) -> SendBuf {
-        SendBuf::of(NonNull::from(&*bytes), Other::SharedByThreads { _arc: bytes })
+        let memory = Arc::into_raw(bytes);
+        SendBuf(Lease::of(memory, ARC, memory.len()))
     }
 }
 
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> SendBuf {
-        SendBuf::of(NonNull::from(bytes), Other::Static)
+        SendBuf(Lease::of(bytes, NOBODY, 0))
     }
 }
 
@@ -330,17 +331,17 @@ mod tests {
     use proptest::prelude::*;
     use std::mem::MaybeUninit;
 
-    fn filled(pool: &Rc<Pool>, byte: u8) -> Option<RecvBuf> {
+    fn filled(pool: &Rc<BufPool>, byte: u8) -> Option<RecvBuf> {
         let id = pool.take()?;
         pool.with_writable(id, |memory| memory.fill(MaybeUninit::new(byte)));
-        Some(RecvBuf::from_pool(pool, id, 0, pool.buffer_bytes()))
+        Some(RecvBuf::from_pool(pool, id, pool.buffer_bytes()))
     }
 
     proptest! {
         /// No buffer is in use twice, none is lost, contents do not change.
         #[test]
         fn every_buffer_has_one_owner(steps in proptest::collection::vec((0u8..4, any::<u8>()), 0..300)) {
-            let pool = Rc::new(Pool::new(8, 32).unwrap());
+            let pool = Rc::new(BufPool::new(8, 32).unwrap());
             let mut held: Vec<(u8, RecvBuf)> = Vec::new();
             for (what, byte) in steps {
                 match what {

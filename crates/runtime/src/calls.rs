@@ -46,7 +46,7 @@ impl Call {
 
 /// The calls of one kind.
 #[derive(Debug, Default)]
-struct Entry {
+struct CallTotals {
     count: Count,
     time_ns: Count,
     max_ns: Count,
@@ -56,7 +56,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) on: bool,
-    entries: [Entry; Call::NAMES.len()],
+    entries: [CallTotals; Call::NAMES.len()],
 }
 
 impl Calls {
@@ -94,7 +94,7 @@ impl Calls {
 
     /// The kinds that occurred.
     pub(crate) fn table(&self) -> Vec<CallTime> {
-        let of = |(call, entry): (&'static str, &Entry)| {
+        let of = |(call, entry): (&'static str, &CallTotals)| {
             let (count, time_ns, max_ns) =
                 (entry.count.get(), entry.time_ns.get(), entry.max_ns.get());
             CallTime { call, count, time_ns, max_ns }

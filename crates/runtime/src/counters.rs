@@ -92,8 +92,6 @@ counters! {
     enobufs,
     /// Times that the completion ring overflowed into the kernel's backlog.
     cq_overflows,
-    /// Multishot operations armed again after they had ended.
-    rearms,
     /// Receives stopped because the socket held its maximum.
     pauses,
     /// Received buffers copied to the heap because the pool ran low.

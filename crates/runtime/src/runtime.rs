@@ -9,12 +9,12 @@ use crate::blocking;
 use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::event::Event;
-use crate::sync::{AtomicU8, Mutex};
-use crate::task::{Inbox, Registration, RemoteHandle, task_for};
+use crate::sync::AtomicU8;
+use crate::task::{Registration, RemoteHandle, task_for};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub use builder::Builder;
@@ -33,8 +33,7 @@ const STOPPING: u8 = 2;
 /// State that the threads of a runtime share with its handles.
 pub(crate) struct Shared {
     stage: AtomicU8,
-    /// By the numbers of the workers.
-    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    registrations: Vec<Arc<Registration>>,
     /// Threads for blocking work on files; none until they are needed.
     pub(crate) blocking: Arc<blocking::Pool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
@@ -61,8 +60,7 @@ impl Shared {
 
     fn advance_to(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::AcqRel);
-        let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        inboxes.iter().for_each(|inbox| inbox.signal());
+        self.registrations.iter().for_each(|worker| worker.inbox.signal());
     }
 }
 
@@ -111,17 +109,13 @@ impl Handle {
         Fut: Future + 'static,
         Fut::Output: Send + 'static,
     {
-        let inbox = {
-            let inboxes = self.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-            inboxes.get(worker).cloned()
-        };
-        let Some(inbox) = inbox else {
+        let Some(registration) = self.shared.registrations.get(worker) else {
             let last = self.shared.workers.len() - 1;
             let what = format!("there is no worker {worker}: the last is {last}");
             return Err(io::Error::new(io::ErrorKind::NotConnected, what));
         };
         let (starter, handle) = task_for(task);
-        inbox.start(starter)?;
+        registration.inbox.start(starter)?;
         Ok(handle)
     }
 
@@ -145,8 +139,6 @@ pub struct Runtime {
     /// Of the workers with odd numbers, if they use the other engine.
     second: Option<Features>,
     fallback_reason: Option<String>,
-    /// Of workers that have not started yet.
-    registrations: Mutex<Vec<Option<Registration>>>,
     shared: Arc<Shared>,
 }
 
@@ -235,7 +227,7 @@ impl Runtime {
     /// peer that takes nothing for half a second is not waited for.
     ///
     /// # Errors
-    /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
+    /// As [`run`](Runtime::run); also if the runtime was built for several workers, was stopped, or runs already.
     pub fn block_on<Fut>(&self, future: Fut) -> io::Result<Fut::Output>
     where
         Fut: Future,
@@ -256,8 +248,7 @@ impl Drop for Runtime {
     /// Ends the threads for blocking work, and the tasks for workers that were never started.
     fn drop(&mut self) {
         let shared = &self.shared;
-        let inboxes = shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        inboxes.iter().for_each(|inbox| inbox.close());
+        shared.registrations.iter().for_each(|worker| worker.inbox.close());
         for (pool, stuck) in [
             (&shared.blocking, Event::FilesystemStuck as fn(usize) -> Event),
             (&shared.spawned, Event::BlockingStuck),

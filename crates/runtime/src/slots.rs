@@ -25,12 +25,10 @@ impl Key {
         (self.0 & ((1 << Key::INDEX_BITS) - 1)) as usize
     }
 
-    /// Generation and mark.
     fn tag(self) -> u64 {
         self.0 >> Key::INDEX_BITS
     }
 
-    /// The mark of the table.
     pub(crate) fn mark(self) -> usize {
         (self.0 >> Key::BITS) as usize
     }
@@ -45,13 +43,13 @@ impl Key {
     }
 
     /// The inverse of [`to_bits`](Key::to_bits).
-    pub(crate) fn from_all_bits(bits: u64) -> Key {
+    pub(crate) const fn from_all_bits(bits: u64) -> Key {
         Key(bits)
     }
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct Slot<T> {
     tag: u64,
     value: Option<T>,
 }
@@ -60,7 +58,7 @@ struct Entry<T> {
 /// keeps the hot part of the table small.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<Slot<T>>,
     free: Vec<u32>,
     live: usize,
     mark: u16,
@@ -85,7 +83,6 @@ impl<T> Slots<T> {
         Slots { counters: Some(Arc::clone(counters)), ..Slots::default() }
     }
 
-    /// True without live entries.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.live == 0
@@ -105,7 +102,7 @@ impl<T> Slots<T> {
         let index = self.entries.len();
         assert!(index < 1 << Key::INDEX_BITS, "slot table is full");
         let tag = u64::from(self.mark) << Key::GENERATION_BITS;
-        self.entries.push(Entry { tag, value: Some(value) });
+        self.entries.push(Slot { tag, value: Some(value) });
         Key::new(index, tag)
     }
 
@@ -116,7 +113,6 @@ impl<T> Slots<T> {
         if entry.tag == key.tag() { entry.value.as_ref() } else { None }
     }
 
-    /// The entry, mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index())?;

@@ -8,21 +8,20 @@ use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 #[cfg(debug_assertions)]
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Equal buffers in one mapping, and the list of released ones.
 ///
 /// Ownership: a buffer with a reader belongs to that and is never written; a buffer on the released
 /// list has no owner; a buffer taken from that list belongs to the engine, which may let the kernel
 /// write until it creates the reader. Debug builds check both, see `quarantine`.
-pub(crate) struct Pool {
+pub(crate) struct BufPool {
     /// Taken out when the pool is dropped.
     memory: ManuallyDrop<Mapping>,
     buffer_bytes: usize,
     /// Released buffers, most recent last: the first so many of these.
     released: Box<[Cell<u16>]>,
     released_count: Cell<usize>,
-    /// Buffers without readers: those on the list and those that the kernel may fill.
-    available: Cell<usize>,
     #[cfg(debug_assertions)]
     written: Box<[Written]>,
 }
@@ -39,10 +38,10 @@ struct Written {
     filled: Cell<usize>,
 }
 
-impl Pool {
+impl BufPool {
     /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released. Fails when
     /// there is not enough memory; the message says for what.
-    pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
+    pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<BufPool> {
         let memory = Mapping::new(usize::from(count) * buffer_bytes).map_err(|error| {
             let why = format!(
                 "no memory for {count} receive buffers of {buffer_bytes} bytes ({error}): take \
@@ -50,12 +49,11 @@ impl Pool {
             );
             io::Error::new(error.kind(), why)
         })?;
-        Ok(Pool {
+        Ok(BufPool {
             memory: ManuallyDrop::new(memory),
             buffer_bytes,
             released: (0..count).rev().map(Cell::new).collect(),
             released_count: Cell::new(usize::from(count)),
-            available: Cell::new(usize::from(count)),
             #[cfg(debug_assertions)]
             written: (0..count).map(|_| Written::default()).collect(),
         })
@@ -69,14 +67,16 @@ impl Pool {
         self.buffer_bytes
     }
 
-    /// Buffers without readers.
-    pub(crate) fn available(&self) -> usize {
-        self.available.get()
+    /// Buffers without readers: released ones and those that the kernel may fill.
+    #[inline]
+    pub(crate) fn available(self: &Rc<BufPool>) -> usize {
+        self.count() - self.in_use()
     }
 
-    /// Buffers with readers.
-    pub(crate) fn in_use(&self) -> usize {
-        self.count() - self.available()
+    /// Buffers with readers. Each reader holds a reference to the pool, and so does one owner.
+    #[inline]
+    pub(crate) fn in_use(self: &Rc<BufPool>) -> usize {
+        Rc::strong_count(self) - 1
     }
 
     /// If no more buffers are free, data is copied out before a task can keep it, so that this many always
@@ -120,26 +120,22 @@ impl Pool {
     /// Takes a buffer for the kernel, unless only `reserve` are left: the one that was released
     /// last, which is still in the cache. Debug builds take the one that was released first, and
     /// keep a sixteenth of the pool back, so that a buffer is in quarantine for a while even when
-    /// buffers are short. That must be less than [`low`](Pool::low) keeps in circulation.
+    /// buffers are short. That must be less than [`low`](BufPool::low) keeps in circulation.
     pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
         if self.released() <= kept_back.max(reserve) { None } else { self.take() }
     }
 
-    /// Number of released buffers.
     #[inline]
     pub(crate) fn released(&self) -> usize {
         self.released_count.get()
     }
 
-    /// Adds the reader of a buffer that was filled; returns its address.
-    #[inline]
-    pub(super) fn retain(&self, id: u16) -> *mut u8 {
-        let address = self.address(id);
-        #[cfg(debug_assertions)]
+    /// A buffer that was filled up to `end` gets a reader.
+    #[cfg(debug_assertions)]
+    pub(super) fn retain(&self, id: u16, end: usize) {
+        self.note_filled(id, end);
         assert!(!self.written[usize::from(id)].in_use.replace(true), "a buffer has one reader");
-        self.available.set(self.available.get() - 1);
-        address
     }
 
     /// Its reader has gone.
@@ -147,7 +143,6 @@ impl Pool {
     pub(super) fn release(&self, id: u16) {
         #[cfg(debug_assertions)]
         assert!(self.written[usize::from(id)].in_use.replace(false), "a buffer is released twice");
-        self.available.set(self.available.get() + 1);
         self.put_back(id);
     }
 
@@ -188,7 +183,7 @@ impl Pool {
 
     /// The buffer is filled up to `end`.
     #[cfg(debug_assertions)]
-    pub(super) fn note_filled(&self, id: u16, end: usize) {
+    fn note_filled(&self, id: u16, end: usize) {
         let filled = &self.written[usize::from(id)].filled;
         filled.set(filled.get().max(end));
     }
@@ -229,7 +224,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for BufPool {
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
         let poisoned = self.poison_all();

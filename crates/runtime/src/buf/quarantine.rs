@@ -121,7 +121,7 @@ pub(crate) fn add(mut memory: Quarantined) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::{Pool, RecvBuf};
+    use crate::buf::{BufPool, RecvBuf};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
@@ -134,12 +134,12 @@ mod tests {
     fn a_late_write_is_found() {
         // Whether the buffer was filled, where it is written to, and how that is found: the buffer is taken
         // again, or its pool was freed.
-        type Reuse = Option<fn(&Pool) -> Option<u16>>;
+        type Reuse = Option<fn(&BufPool) -> Option<u16>>;
         let cases: [(bool, usize, Reuse, &str); 4] = [
             (
                 true,
                 5000,
-                Some(Pool::take),
+                Some(BufPool::take),
                 "buffer 0 of 1 was written to after its release: bytes 5000",
             ),
             (true, 0, Some(|pool| pool.take_for_kernel(0)), "release: bytes 0 to 0 of 8192"),
@@ -147,11 +147,11 @@ mod tests {
             (false, 0, None, "freed memory was written to after its release: bytes 0 to 0"),
         ];
         for (filled, at, reuse, expected) in cases {
-            let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
+            let pool = Rc::new(BufPool::new(1, 8192).expect("memory"));
             let id = pool.take().expect("the only buffer");
             let address = pool.address(id);
             if filled {
-                drop(RecvBuf::from_pool(&pool, id, 10, 8192));
+                drop(RecvBuf::from_pool(&pool, id, 8192));
             }
             let found = catch_unwind(AssertUnwindSafe(|| {
                 let kept = reuse.map(|reuse| (reuse, Rc::clone(&pool)));
@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn unwritten_memory_passes_and_the_quarantine_is_bounded() {
         for _ in 0..3 * BLOCKS_MAX {
-            let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
-            drop(RecvBuf::from_pool(&pool, pool.take().expect("the only buffer"), 10, 8192));
+            let pool = Rc::new(BufPool::new(1, 8192).expect("memory"));
+            drop(RecvBuf::from_pool(&pool, pool.take().expect("the only buffer"), 8192));
             pool.give_back(pool.take().expect("it was released"));
             drop(pool);
             add(Quarantined::Heap(vec![1; 100]));

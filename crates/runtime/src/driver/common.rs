@@ -30,14 +30,17 @@ pub(crate) enum Side {
 
 /// Different sizes and numbers of buffers that the datagram sockets of a worker may ask for in all: their
 /// memory lives as long as the worker.
-pub(super) const GEOMETRIES_MAX: usize = 63;
+const GEOMETRIES_MAX: usize = 63;
 
-/// Why a datagram socket with buffers of yet another size or number is refused.
-pub(super) fn too_many_geometries() -> io::Error {
-    io::Error::other(
+/// An error if there is no room for buffers of yet another size or number.
+pub(super) fn check_geometries(count: usize) -> io::Result<()> {
+    if count < GEOMETRIES_MAX {
+        return Ok(());
+    }
+    Err(io::Error::other(
         "the sockets of this worker use too many different buffer sizes and counts (63): choose \
          one of those in use",
-    )
+    ))
 }
 
 /// The error of an operation on a socket that the driver no longer has.
@@ -55,16 +58,4 @@ pub(crate) fn errno(error: &io::Error) -> i32 {
 pub(super) fn reset_on_close(socket: &OwnedFd) {
     // Fails only when the connection has ended, and then there is no peer to inform.
     let _connection_has_ended = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
-}
-
-pub(super) fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
-    SockRef::from(&socket.as_fd()).set_nonblocking(true)
-}
-
-/// The pending error of a socket (SO_ERROR) as a result.
-pub(super) fn socket_error(socket: &OwnedFd) -> io::Result<()> {
-    match SockRef::from(&socket.as_fd()).take_error()? {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
 }

@@ -3,11 +3,11 @@
 
 use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES};
 use super::common::errno;
-use super::udp::{BATCH_MAX, Outbox, UdpSetup};
-use crate::buf::{Pool, RecvBuf};
+use super::udp::{BATCH_MAX, Udp, UdpSetup};
+use crate::buf::{BufPool, RecvBuf};
 use crate::calls::{Call, Calls};
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Received, UdpStats};
+use crate::datagram::{Datagram, Received};
 use crate::sys::datagram::{empty_header, recvmmsg, sendmmsg};
 use crate::sys::socket::SockAddr;
 use std::io;
@@ -68,7 +68,6 @@ impl SendMemory {
         SendMemory { to: None, control: [0; SEND_CONTROL_BYTES], iovec: NO_BUFFER }
     }
 
-    /// Points a header to this memory and to the payload.
     pub(super) fn describe(
         &mut self,
         header: &mut libc::msghdr,
@@ -100,7 +99,7 @@ fn empty_headers() -> Vec<libc::mmsghdr> {
 
 /// A pool for datagram sockets of one geometry, and the receives into it.
 pub(super) struct RecvBatch {
-    pool: Rc<Pool>,
+    pool: Rc<BufPool>,
     /// Bytes of a buffer that are used.
     bytes: usize,
     headers: Vec<libc::mmsghdr>,
@@ -114,7 +113,7 @@ impl RecvBatch {
         let bytes = setup.buffer_bytes;
         Ok(RecvBatch {
             // Whole cache lines, so that no two buffers share one.
-            pool: Rc::new(Pool::new(setup.buffer_count, bytes.next_multiple_of(64))?),
+            pool: Rc::new(BufPool::new(setup.buffer_count, bytes.next_multiple_of(64))?),
             bytes,
             headers: empty_headers(),
             memory: (0..BATCH_MAX).map(|_| RecvMemory::new()).collect(),
@@ -122,7 +121,6 @@ impl RecvBatch {
         })
     }
 
-    /// True if it fits a socket with this setup.
     pub(super) fn fits(&self, setup: &UdpSetup) -> bool {
         let count = usize::from(setup.buffer_count);
         self.pool.count() == count && self.bytes == setup.buffer_bytes
@@ -148,7 +146,7 @@ impl RecvBatch {
         into.extend((0..count).filter_map(|at| {
             let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = &self.headers[at];
             let bytes = self.bytes.min(*bytes as usize);
-            let data = RecvBuf::from_pool(&self.pool, self.ready[at], 0, bytes);
+            let data = RecvBuf::from_pool(&self.pool, self.ready[at], bytes);
             let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
             self.memory[at].received(header, data, truncated, setup)
         }));
@@ -174,7 +172,6 @@ impl RecvBatch {
         count
     }
 
-    /// Buffers with readers.
     pub(super) fn buffers_in_use(&self) -> usize {
         self.pool.in_use()
     }
@@ -185,7 +182,6 @@ impl RecvBatch {
     }
 }
 
-/// Sends of datagrams.
 pub(super) struct SendBatch {
     headers: Vec<libc::mmsghdr>,
     memory: Vec<SendMemory>,
@@ -198,19 +194,14 @@ impl SendBatch {
     }
 
     /// Sends from the front of an outbox, of which nothing is with the kernel, with one system call, and
-    /// records the results. False if the send buffer is full.
+    /// records the results.
     ///
     /// An error is that of the first datagram. One of a later one ends the batch before it. If that was an
     /// ICMP error about an earlier datagram, it is lost (sendmmsg(2)), and the datagram that it ended the
     /// batch before is sent by the next call.
-    pub(super) fn send_from(
-        &mut self,
-        outbox: &mut Outbox,
-        fd: RawFd,
-        setup: &UdpSetup,
-        stats: &mut UdpStats,
-        counters: &Counters,
-    ) -> bool {
+    pub(super) fn send_from(&mut self, udp: &mut Udp, counters: &Counters) {
+        let fd = udp.any_fd();
+        let Udp { outbox, setup, stats, .. } = udp;
         counters.syscalls.add(1);
         let mut count = 0;
         for datagram in outbox.iter().take(if setup.batch { BATCH_MAX } else { 1 }) {
@@ -226,12 +217,13 @@ impl SendBatch {
                 counters.sent.add(count as u64);
                 let sent = std::iter::from_fn(|| outbox.pop()).take(count);
                 stats.sent += sent.map(|it| it.datagram.datagrams() as u64).sum::<u64>();
-                true
             }
             Err(error) => {
                 let errno = errno(&error);
                 counters.eagain.add(u64::from(errno == libc::EAGAIN));
-                !outbox.pop().is_some_and(|first| outbox.refuse(first, errno, stats))
+                if let Some(first) = outbox.pop() {
+                    outbox.refuse(first, errno, stats);
+                }
             }
         }
     }

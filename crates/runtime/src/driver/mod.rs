@@ -30,8 +30,8 @@
 //!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
 //!
 //! Operations are polled: they register the task's waker, and the driver's `turn` returns it when the
-//! operation should be polled again. Wakers are collected during a turn and called after it, cloned
-//! before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs
+//! operation should be polled again. Wakers are collected in [`Sockets::wakes`] and called after a turn,
+//! cloned before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs
 //! while it is borrowed. A future that is dropped removes its waker.
 
 mod ancillary;
@@ -48,16 +48,14 @@ mod uring;
 
 pub(crate) use self::common::{DriverSetup, Side, errno};
 
-use self::common::closed;
-use self::epoll::Epoll;
-use self::sockets::{Entry, Sockets};
+use self::common::{closed, reset_on_close};
+use self::epoll::EpollEngine;
+use self::sockets::{Sockets, Source};
 use self::stream::{Sending, Stream, StreamRef};
-use self::udp::{Udp, UdpSetup};
-use self::uring::Uring;
+use self::uring::UringEngine;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Received, UdpStats};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::SockAddr;
@@ -73,92 +71,56 @@ use std::time::{Duration, Instant};
 /// state and, where a kernel is needed, a call of the engine.
 pub(crate) struct Driver {
     // Dropped in this order: a ring before the memory that it uses.
-    engine: Engine,
+    engine: Backend,
     sockets: Sockets,
 }
 
-enum Engine {
-    Uring(Box<Uring>),
-    Epoll(Box<Epoll>),
+enum Backend {
+    Uring(Box<UringEngine>),
+    Epoll(Box<EpollEngine>),
 }
 
 impl Driver {
     pub(crate) fn new(features: &Features, setup: &DriverSetup) -> io::Result<Driver> {
-        let mut sockets = Sockets::new(setup);
         let engine = match features {
             Features::IoUring(features) => {
-                Engine::Uring(Box::new(Uring::new(features.clone(), setup, &mut sockets)?))
+                Backend::Uring(Box::new(UringEngine::new(features.clone(), setup)?))
             }
             Features::Epoll(features) => {
-                Engine::Epoll(Box::new(Epoll::new(features.clone(), setup, &mut sockets)?))
+                Backend::Epoll(Box::new(EpollEngine::new(features.clone(), setup)?))
             }
         };
-        Ok(Driver { engine, sockets })
+        Ok(Driver { engine, sockets: Sockets::new(setup) })
     }
 
     fn counters(&self) -> &Counters {
         match &self.engine {
-            Engine::Uring(uring) => &uring.counters,
-            Engine::Epoll(epoll) => &epoll.shared.counters,
+            Backend::Uring(uring) => &uring.counters,
+            Backend::Epoll(epoll) => &epoll.shared.counters,
         }
     }
 
-    fn stream(&self, key: Key) -> io::Result<StreamRef> {
-        self.sockets.stream(key).cloned().ok_or_else(closed)
+    fn stream(&mut self, key: Key) -> io::Result<StreamRef> {
+        self.sockets.stream(key).map(|(stream, _)| Rc::clone(stream)).ok_or_else(closed)
     }
 
-    fn udp(&mut self, key: Key) -> io::Result<(&mut Udp, &mut Engine)> {
-        Ok((self.sockets.udp(key).ok_or_else(closed)?, &mut self.engine))
-    }
-
-    /// Takes over a listening socket.
-    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
-        match &mut self.engine {
-            Engine::Uring(_) => Ok(self.sockets.add_listener(socket)),
-            Engine::Epoll(epoll) => epoll.add_listener(&mut self.sockets, socket),
-        }
-    }
-
-    /// The next connection of a listener.
-    pub(crate) fn poll_accept(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<OwnedFd>> {
-        let listener = self.sockets.listener(key).ok_or_else(closed)?;
-        let accepted = match &mut self.engine {
-            Engine::Uring(_) => listener.uring.accepted.pop_front(),
-            Engine::Epoll(epoll) => epoll.accept(listener),
-        };
-        if let Some(accepted) = accepted {
-            return Poll::Ready(accepted);
-        }
-        listener.waiters.add(waiter);
-        if let Engine::Uring(uring) = &mut self.engine {
-            uring.arm_accept(key, listener);
-        }
-        Poll::Pending
-    }
-
-    /// Takes over an accepted socket.
     pub(crate) fn add_stream(&mut self, socket: OwnedFd, unix: bool) -> StreamRef {
         let stream = self.insert(Stream::new(socket, stream::Sending::default()));
-        if let Engine::Epoll(epoll) = &mut self.engine {
+        if let Backend::Epoll(epoll) = &mut self.engine {
             epoll.add_stream(&mut stream.borrow_mut(), unix);
         }
         stream
     }
 
-    /// Takes over a fresh socket and starts to connect it.
     pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> io::Result<StreamRef> {
         let stream = self.insert(Stream::new(socket, stream::Sending::connecting()));
         let key = stream.borrow().key;
         let started = match &mut self.engine {
-            Engine::Uring(uring) => {
+            Backend::Uring(uring) => {
                 uring.connect(&mut stream.borrow_mut(), address);
                 Ok(())
             }
-            Engine::Epoll(epoll) => epoll.connect(&mut stream.borrow_mut(), address),
+            Backend::Epoll(epoll) => epoll.connect(&mut stream.borrow_mut(), address),
         };
         if started.is_err() {
             self.sockets.remove(key);
@@ -168,75 +130,84 @@ impl Driver {
 
     fn insert(&mut self, stream: Stream) -> StreamRef {
         let stream = Rc::new(RefCell::new(stream));
-        let key = self.sockets.entries.insert(Entry::Stream(Rc::clone(&stream)));
+        let key = self.sockets.sources.insert(Source::Stream(Rc::clone(&stream)));
         stream.borrow_mut().key = key;
         stream
     }
 
-    /// The next received piece; empty at the end of the stream. Waits if there is none.
-    pub(crate) fn poll_recv(
-        &mut self,
-        stream: &StreamRef,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<RecvBuf>> {
-        let stream = &mut *stream.borrow_mut();
-        stream.receiving.waiters.leave(waiter);
-        if let Some(piece) = stream.receiving.unread.pop() {
-            return Poll::Ready(Ok(piece));
+    /// A task waits for bytes, and no receive is with the kernel.
+    #[cold]
+    pub(crate) fn start_receive(&mut self, stream: &mut Stream) {
+        if let Backend::Uring(uring) = &mut self.engine {
+            uring.arm_receive(stream);
         }
-        if let Some(piece) = self.receive(stream) {
-            return Poll::Ready(Ok(piece));
-        }
-        let polled = stream.receiving.poll_end(waiter);
-        if let Engine::Uring(uring) = &mut self.engine
-            && polled.is_pending()
-        {
-            uring.await_bytes(stream);
-        }
-        polled
     }
 
     /// Bytes that are still with the kernel, and that a system call gets.
     #[inline]
     pub(crate) fn receive(&self, stream: &mut Stream) -> Option<RecvBuf> {
         match &self.engine {
-            Engine::Epoll(epoll) if stream.is_readable() => stream.receive(&epoll.shared),
+            Backend::Epoll(epoll) if stream.is_readable() => stream.receive(&epoll.shared),
             _ => None,
         }
     }
 
-    /// Takes `buf` if the stream's queue has room; `None` if it has none. `more`: further data follows
-    /// immediately.
+    /// Takes `buf` if the stream's queue has room; otherwise it is pending, and nothing will wake it. `more`:
+    /// further data follows immediately.
     #[inline]
     pub(crate) fn try_send(
         &mut self,
         stream: &StreamRef,
         buf: &mut Option<SendBuf>,
         more: bool,
-    ) -> Option<io::Result<()>> {
+    ) -> Poll<io::Result<()>> {
         match &mut self.engine {
-            Engine::Uring(uring) => uring.try_send(&mut stream.borrow_mut(), buf, more),
-            Engine::Epoll(epoll) => epoll.try_send(&mut self.sockets, stream, buf, more),
+            Backend::Uring(uring) => {
+                uring.try_send(&mut stream.borrow_mut(), buf, more, &mut self.sockets.wakes)
+            }
+            Backend::Epoll(epoll) => epoll.try_send(&mut self.sockets, stream, buf, more),
         }
     }
 
-    /// Polls the sending half for what has to wait until data is with the kernel.
-    pub(crate) fn poll_sending<T>(
+    /// [`Sending::poll`], for what has to wait until data is with the kernel.
+    pub(crate) fn poll_sending(
         &mut self,
         stream: &StreamRef,
-        ask: impl FnOnce(&mut Sending) -> T,
-    ) -> T {
+        waiter: &mut Waiter<'_>,
+        ready: impl FnOnce(&mut Sending) -> io::Result<bool>,
+    ) -> Poll<io::Result<()>> {
+        self.with_sending(stream, |sending| sending.poll(waiter, ready))
+    }
+
+    fn with_sending<T>(&mut self, stream: &StreamRef, ask: impl FnOnce(&mut Sending) -> T) -> T {
         let stream = &mut *stream.borrow_mut();
         self.engine.await_sent(stream);
-        let polled = ask(&mut stream.sending);
+        let told = ask(&mut stream.sending);
         self.engine.await_sent(stream);
-        polled
+        told
     }
 
     /// Queues FIN behind what is queued.
     pub(crate) fn finish(&mut self, stream: &StreamRef) {
-        self.poll_sending(stream, Sending::finish);
+        self.with_sending(stream, Sending::finish);
         stream.borrow_mut().shut_down_if_due(self.counters());
+    }
+
+    /// Returns a received piece to the stream: it is the next one.
+    pub(crate) fn put_back(&mut self, stream: &StreamRef, piece: RecvBuf) {
+        stream.borrow_mut().receiving.put_back(piece, &mut self.sockets.wakes);
+    }
+
+    /// Releases a sending half that a file had to itself. With an errno it is broken from now on, and a close
+    /// sends a reset.
+    pub(crate) fn end_file(&mut self, stream: &StreamRef, broken: Option<i32>) {
+        let stream = &mut *stream.borrow_mut();
+        if let Some(errno) = broken {
+            stream.sending.fail(errno, &mut self.sockets.wakes);
+            stream.socket.iter().for_each(reset_on_close);
+        }
+        stream.sending.end_file(&mut self.sockets.wakes);
+        stream.shut_down_if_due(self.counters());
     }
 
     /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
@@ -249,124 +220,54 @@ impl Driver {
     ) -> Poll<io::Result<()>> {
         let stream = &mut *stream.borrow_mut();
         let awaited = stream.sending.awaits_room;
-        let polled = stream.sending.poll_writable(waiter, asked);
-        if let Engine::Uring(uring) = &mut self.engine
-            && polled.is_pending()
+        if std::mem::replace(asked, true) && !awaited {
+            return Poll::Ready(Ok(()));
+        }
+        stream.sending.awaits_room = true;
+        stream.sending.waiters.add(waiter);
+        if let Backend::Uring(uring) = &mut self.engine
             && !awaited
         {
             uring.await_room(stream)?;
         }
-        polled.map(Ok)
-    }
-
-    /// The ring, which reads files; `None` on epoll.
-    pub(crate) fn uring(&mut self) -> Option<&mut Uring> {
-        match &mut self.engine {
-            Engine::Uring(uring) => Some(uring),
-            Engine::Epoll(_) => None,
-        }
-    }
-
-    /// Takes over a bound or connected datagram socket.
-    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
-        match &mut self.engine {
-            Engine::Uring(uring) => uring.add_udp(&mut self.sockets, socket, setup),
-            Engine::Epoll(epoll) => epoll.add_udp(&mut self.sockets, socket, setup),
-        }
-    }
-
-    /// Appends at least one and at most `most` received datagrams; returns how many.
-    pub(crate) fn poll_recv_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        into: &mut Vec<Received>,
-        most: usize,
-    ) -> Poll<io::Result<usize>> {
-        let (udp, engine) = self.udp(key)?;
-        udp.receive_waiters.leave(waiter);
-        let received = match engine {
-            Engine::Uring(uring) => uring.take_datagrams(key, udp, into, most),
-            Engine::Epoll(epoll) => udp.receive_batch(into, most, &mut epoll.shared),
-        };
-        if let Some(received) = received {
-            return Poll::Ready(received);
-        }
-        udp.receive_waiters.add(waiter);
-        if let Engine::Uring(uring) = engine {
-            uring.arm_datagrams(key, udp);
-        }
         Poll::Pending
     }
 
-    /// Takes as many datagrams from the front of `batch` as there is room for.
-    pub(crate) fn send_batch(&mut self, key: Key, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        let (udp, engine) = self.udp(key)?;
-        while udp.outbox.take(batch) {
-            engine.send_datagrams(key, udp);
-        }
-        engine.await_datagrams_sent(key, udp)
-    }
-
-    /// Ready when [`send_batch`](Driver::send_batch) has taken all.
-    pub(crate) fn poll_send_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        batch: &mut Vec<Datagram>,
-    ) -> Poll<io::Result<()>> {
-        self.send_batch(key, batch)?;
-        self.poll_outbox(key, waiter, |_| batch.is_empty())
-    }
-
-    /// Ready if `done`; otherwise waits until datagrams are with the kernel or were counted as not sent.
-    pub(crate) fn poll_outbox(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        done: impl FnOnce(&Udp) -> bool,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = self.udp(key)?;
-        let done = done(udp);
-        if !done {
-            udp.outbox.waiters.add(waiter);
-        }
-        engine.await_datagrams_sent(key, udp)?;
-        if done { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    /// The counters of a datagram socket.
-    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
-        match self.sockets.entries.get(key)? {
-            Entry::Udp(udp) => Some(udp.stats),
-            _ => None,
+    /// The ring, which reads files; `None` on epoll.
+    pub(crate) fn uring(&mut self) -> Option<&mut UringEngine> {
+        match &mut self.engine {
+            Backend::Uring(uring) => Some(uring),
+            Backend::Epoll(_) => None,
         }
     }
 
-    /// Does something to the waiters of this side of a socket.
+    /// Does something to the waiters of this side of a socket; it may collect their wakers.
     fn with_queue<R>(
         &mut self,
         key: Key,
         side: Side,
-        what: impl FnOnce(&mut WaitQueue) -> R,
+        what: impl FnOnce(&mut WaitQueue, &mut Vec<Waker>) -> R,
     ) -> Option<R> {
-        match (self.sockets.entries.get_mut(key)?, side) {
-            (Entry::Stream(stream), Side::Receive) => {
-                Some(what(&mut stream.borrow_mut().receiving.waiters))
+        let Sockets { sources, wakes, .. } = &mut self.sockets;
+        let mut stream;
+        let queue = match (sources.get_mut(key)?, side) {
+            (Source::Stream(shared), side) => {
+                stream = shared.borrow_mut();
+                match side {
+                    Side::Receive => &mut stream.receiving.waiters,
+                    Side::Send => &mut stream.sending.waiters,
+                }
             }
-            (Entry::Stream(stream), Side::Send) => {
-                Some(what(&mut stream.borrow_mut().sending.waiters))
-            }
-            (Entry::Udp(udp), Side::Receive) => Some(what(&mut udp.receive_waiters)),
-            (Entry::Udp(udp), Side::Send) => Some(what(&mut udp.outbox.waiters)),
-            (Entry::Listener(listener), _) => Some(what(&mut listener.waiters)),
-            (Entry::Wake(_), _) => None,
-        }
+            (Source::Udp(udp), Side::Receive) => &mut udp.receive_waiters,
+            (Source::Udp(udp), Side::Send) => &mut udp.outbox.waiters,
+            (Source::Listener(listener), _) => &mut listener.waiters,
+        };
+        Some(what(queue, wakes))
     }
 
     /// Lets `wake_waiters` wake a task that is waiting for something else.
     pub(crate) fn watch_sends(&mut self, key: Key, waiter: &mut Waiter<'_>) {
-        self.with_queue(key, Side::Send, |queue| queue.add(waiter));
+        self.with_queue(key, Side::Send, |queue, _| queue.add(waiter));
     }
 
     /// A future that may wait for this socket was dropped. Drop the waker when the driver is no longer
@@ -377,40 +278,40 @@ impl Driver {
         side: Side,
         token: &mut WaitToken,
     ) -> Option<Waker> {
-        self.with_queue(key, side, |queue| queue.remove(token)).flatten()
+        self.with_queue(key, side, |queue, _| queue.remove(token)).flatten()
     }
 
-    /// Collects the wakers of all waiters of this socket.
-    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+    /// Wakes all waiters of this socket, in the next turn.
+    pub(crate) fn wake_waiters(&mut self, key: Key) {
         for side in [Side::Receive, Side::Send] {
-            self.with_queue(key, side, |queue| queue.wake(wakes));
+            self.with_queue(key, side, WaitQueue::wake);
         }
     }
 
     /// The descriptor, for socket options and addresses; it stays the driver's.
     pub(crate) fn fd(&self, key: Key) -> Option<BorrowedFd<'_>> {
-        let fd = match self.sockets.entries.get(key)? {
-            Entry::Stream(stream) => stream.borrow().fd(),
-            Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
-            Entry::Udp(udp) => udp.fd(),
-            Entry::Wake(_) => None,
+        let fd = match self.sockets.sources.get(key)? {
+            Source::Stream(stream) => stream.borrow().fd(),
+            Source::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
+            Source::Udp(udp) => udp.fd(),
         };
         // SAFETY: the driver owns the descriptor, and closes none while it is borrowed.
         fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Closes a socket. Queued data is still sent, for at most the linger time, unless it is to be
-    /// discarded. Collects the wakers of futures that were leaked.
-    pub(crate) fn close(&mut self, key: Key, discards: bool, wakes: &mut Vec<Waker>) {
-        self.wake_waiters(key, wakes);
+    /// discarded.
+    pub(crate) fn close(&mut self, key: Key, discards: bool) {
+        // Futures that were leaked.
+        self.wake_waiters(key);
         if let Ok(stream) = self.stream(key) {
             if discards {
-                stream.borrow_mut().sending.fail(libc::ECANCELED, wakes);
+                stream.borrow_mut().sending.fail(libc::ECANCELED, &mut self.sockets.wakes);
             }
-            if let Engine::Epoll(epoll) = &mut self.engine {
+            if let Backend::Epoll(epoll) = &mut self.engine {
                 epoll.send_held_back(&mut self.sockets, &stream);
             }
-            let over = self.poll_sending(&stream, |sending| {
+            let over = self.with_sending(&stream, |sending| {
                 sending.closing = true;
                 sending.is_over()
             });
@@ -424,15 +325,20 @@ impl Driver {
                 return self.sockets.linger(key);
             }
         }
+        self.close_now(key);
+    }
+
+    fn close_now(&mut self, key: Key) {
         match &mut self.engine {
-            Engine::Uring(uring) => uring.abandon(&mut self.sockets, key),
-            Engine::Epoll(epoll) => epoll.close(&mut self.sockets, key),
+            Backend::Uring(uring) => uring.abandon(&mut self.sockets, key),
+            Backend::Epoll(epoll) => epoll.close(&mut self.sockets, key),
         }
     }
 
     /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
-    /// handles a portion of the events, and collects the wakers to call. The next call handles the next
-    /// portion, without waiting. This and the next fail only if the engine as a whole is unusable.
+    /// handles a portion of the events, and returns the wakers to call in the empty `wakes`. The next call
+    /// handles the next portion, without waiting. This and the next fail only if the engine as a whole is
+    /// unusable.
     #[inline]
     pub(crate) fn turn(
         &mut self,
@@ -440,17 +346,22 @@ impl Driver {
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         match &mut self.engine {
-            Engine::Uring(uring) => uring.turn(&mut self.sockets, timeout, wakes),
-            Engine::Epoll(epoll) => epoll.turn(&mut self.sockets, timeout, wakes),
-        }
+            Backend::Uring(uring) => uring.turn(&mut self.sockets, timeout),
+            Backend::Epoll(epoll) => epoll.turn(&mut self.sockets, timeout),
+        }?;
+        std::mem::swap(wakes, &mut self.sockets.wakes);
+        Ok(())
     }
 
     /// Submits new operations to the kernel now. Events stay for the next `turn`, unless the
     /// kernel reports them by itself.
-    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
         match &mut self.engine {
-            Engine::Uring(uring) => uring.submit(&mut self.sockets, wakes),
-            Engine::Epoll(epoll) => epoll.submit(&mut self.sockets, wakes),
+            Backend::Uring(uring) => uring.submit(&mut self.sockets),
+            Backend::Epoll(epoll) => {
+                epoll.submit(&mut self.sockets);
+                Ok(())
+            }
         }
     }
 
@@ -459,7 +370,6 @@ impl Driver {
         self.sockets.round
     }
 
-    /// Closes the sockets that have lingered long enough.
     pub(crate) fn expire_lingering(&mut self) {
         let now = sys::now();
         while let Some((deadline, key)) = self.sockets.lingering.front().copied()
@@ -469,14 +379,11 @@ impl Driver {
             if !self.sockets.is_open(key) {
                 continue;
             }
-            if let Some(stream) = self.sockets.stream(key) {
+            if let Some((stream, _)) = self.sockets.stream(key) {
                 stream.borrow().cut_off();
             }
             self.counters().lingers_expired.add(1);
-            match &mut self.engine {
-                Engine::Uring(uring) => uring.abandon(&mut self.sockets, key),
-                Engine::Epoll(epoll) => epoll.close(&mut self.sockets, key),
-            }
+            self.close_now(key);
         }
     }
 
@@ -498,62 +405,43 @@ impl Driver {
         None
     }
 
-    /// True while closed streams still send.
     pub(crate) fn is_lingering(&mut self) -> bool {
         self.next_deadline().is_some()
     }
 
     /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
-    /// files), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
-    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
-        for key in self.sockets.entries.keys() {
-            self.wake_waiters(key, wakes);
+    /// files), closes all descriptors. Returns the wakers of sockets and futures that were leaked.
+    pub(crate) fn teardown(&mut self, patience: Duration) -> Vec<Waker> {
+        for key in self.sockets.sources.keys() {
+            self.wake_waiters(key);
             if let Ok(stream) = self.stream(key) {
-                self.poll_sending(&stream, |_| ());
+                self.with_sending(&stream, |_| ());
                 stream.borrow().cut_off();
             }
         }
         match &mut self.engine {
-            Engine::Uring(uring) => uring.tear_down(&mut self.sockets, patience, wakes),
-            Engine::Epoll(_) => {
-                for key in self.sockets.entries.keys() {
+            Backend::Uring(uring) => uring.tear_down(&mut self.sockets, patience),
+            Backend::Epoll(_) => {
+                for key in self.sockets.sources.keys() {
                     self.sockets.remove(key);
                 }
             }
         }
+        std::mem::take(&mut self.sockets.wakes)
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.teardown(Duration::ZERO, &mut Vec::new());
+        self.teardown(Duration::ZERO);
     }
 }
 
-impl Engine {
+impl Backend {
     /// A task, FIN or a close may wait until the data that is being sent is with the kernel.
     fn await_sent(&mut self, stream: &mut Stream) {
-        if let Engine::Uring(uring) = self {
+        if let Backend::Uring(uring) = self {
             uring.await_sent(stream);
-        }
-    }
-
-    /// Sends as much of the outbox as the kernel accepts now.
-    fn send_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        match self {
-            Engine::Uring(uring) => uring.submit_datagrams(key, udp),
-            Engine::Epoll(epoll) => udp.flush(&mut epoll.shared),
-        }
-    }
-
-    /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
-    fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp) -> io::Result<()> {
-        match self {
-            Engine::Uring(uring) => {
-                uring.held_up |= udp.is_held_up();
-                Ok(())
-            }
-            Engine::Epoll(epoll) => udp.update_interest(&epoll.epoll, key, &epoll.shared),
         }
     }
 }

@@ -51,38 +51,40 @@ impl<T> Seldom<T> {
     }
 }
 
-/// Data that was received and not yet read.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     /// The oldest piece, in the socket's own memory because there is rarely a second one.
     first: Option<RecvBuf>,
     /// Those behind it; empty without a first.
     more: Seldom<RecvBuf>,
-    bytes: usize,
     /// The driver's turn in which the oldest piece arrived.
     oldest_turn: u32,
 }
 
 impl Unread {
+    /// Appends a piece. True if the socket now holds as much as it may, although its reader had a turn to take
+    /// it: a large batch that has just arrived does not mean that the reader is slow.
     #[inline]
-    pub(crate) fn push(&mut self, piece: RecvBuf, turn: u32) {
-        self.bytes += piece.len();
-        if self.first.is_none() {
-            self.oldest_turn = turn;
-            self.first = Some(piece);
-        } else {
-            self.push_behind(piece);
+    pub(crate) fn push(&mut self, piece: RecvBuf, turn: u32) -> bool {
+        if self.first.is_some() {
+            return self.push_behind(piece, turn);
         }
+        self.oldest_turn = turn;
+        self.first = Some(piece);
+        false
     }
 
     #[cold]
-    fn push_behind(&mut self, piece: RecvBuf) {
-        self.more.items().push_back(piece);
+    fn push_behind(&mut self, piece: RecvBuf, turn: u32) -> bool {
+        let more = self.more.items();
+        more.push_back(piece);
+        let pieces = self.first.iter().chain(&*more);
+        self.oldest_turn != turn
+            && (more.len() >= RECEIVED_PIECES_MAX
+                || pieces.map(|piece| piece.len()).sum::<usize>() >= RECEIVED_BYTES_MAX)
     }
 
-    /// Puts a piece before all others.
     pub(crate) fn push_front(&mut self, piece: RecvBuf) {
-        self.bytes += piece.len();
         if let Some(second) = self.first.replace(piece) {
             self.more.items().push_front(second);
         }
@@ -93,18 +95,9 @@ impl Unread {
         self.first.is_none()
     }
 
-    /// True when the socket holds as much as it may, although its reader had a turn to take it: a large
-    /// batch that has just arrived does not mean that the reader is slow.
-    #[inline]
-    pub(crate) fn is_full(&self, turn: u32) -> bool {
-        self.oldest_turn != turn
-            && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
-    }
-
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<RecvBuf> {
         let piece = self.first.take()?;
-        self.bytes -= piece.len();
         if !self.more.is_empty() {
             self.first = self.more.pop_front();
         }

@@ -1,17 +1,19 @@
 //! The sockets of one worker, by key.
 
-use super::common::DriverSetup;
+use super::common::{DriverSetup, closed};
 use super::stream::StreamRef;
 use super::udp::Udp;
-use super::uring::{UringListener, WakeWatch};
+use super::uring::UringListener;
+use super::{Backend, Driver};
 use crate::slots::{Key, Slots};
 use crate::sys;
-use crate::task::WaitQueue;
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A listening socket.
 pub(crate) struct Listener {
     /// Empty once it was closed.
     pub(crate) socket: Option<OwnedFd>,
@@ -30,18 +32,17 @@ impl Listener {
     }
 }
 
-/// The entry that a key refers to.
-pub(crate) enum Entry {
-    /// The worker's eventfd.
-    Wake(WakeWatch),
+/// What a key refers to.
+pub(crate) enum Source {
     Listener(Box<Listener>),
     Stream(StreamRef),
     Udp(Box<Udp>),
 }
 
-/// The sockets registered with a driver.
 pub(crate) struct Sockets {
-    pub(crate) entries: Slots<Entry>,
+    pub(crate) sources: Slots<Source>,
+    /// Wakers to call when nothing is borrowed: after the turn.
+    pub(crate) wakes: Vec<Waker>,
     /// Those that the program has closed while bytes for the peer were queued, each with its deadline: all
     /// may linger equally long, so the queue is in order.
     pub(crate) lingering: VecDeque<(Instant, Key)>,
@@ -52,8 +53,13 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     pub(crate) fn new(setup: &DriverSetup) -> Sockets {
-        let entries = Slots::counted(&setup.counters);
-        Sockets { entries, lingering: VecDeque::new(), linger: setup.linger, round: 0 }
+        Sockets {
+            sources: Slots::counted(&setup.counters),
+            wakes: Vec::new(),
+            lingering: VecDeque::new(),
+            linger: setup.linger,
+            round: 0,
+        }
     }
 
     pub(crate) fn linger(&mut self, key: Key) {
@@ -61,37 +67,37 @@ impl Sockets {
     }
 
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> Key {
-        self.entries.insert(Entry::Listener(Listener::new(socket)))
+        self.sources.insert(Source::Listener(Listener::new(socket)))
     }
 
-    /// The stream of a key.
+    /// The stream of a key, and the list for the wakers of its waiters.
     #[inline]
-    pub(crate) fn stream(&self, key: Key) -> Option<&StreamRef> {
-        match self.entries.get(key) {
-            Some(Entry::Stream(stream)) => Some(stream),
+    pub(crate) fn stream(&mut self, key: Key) -> Option<(&StreamRef, &mut Vec<Waker>)> {
+        match self.sources.get(key) {
+            Some(Source::Stream(stream)) => Some((stream, &mut self.wakes)),
             _ => None,
         }
     }
 
-    pub(crate) fn udp(&mut self, key: Key) -> Option<&mut Udp> {
-        match self.entries.get_mut(key) {
-            Some(Entry::Udp(udp)) => Some(udp),
+    pub(crate) fn udp(&mut self, key: Key) -> Option<(&mut Udp, &mut Vec<Waker>)> {
+        match self.sources.get_mut(key) {
+            Some(Source::Udp(udp)) => Some((udp, &mut self.wakes)),
             _ => None,
         }
     }
 
-    pub(crate) fn listener(&mut self, key: Key) -> Option<&mut Listener> {
-        match self.entries.get_mut(key) {
-            Some(Entry::Listener(listener)) => Some(listener),
+    pub(crate) fn listener(&mut self, key: Key) -> Option<(&mut Listener, &mut Vec<Waker>)> {
+        match self.sources.get_mut(key) {
+            Some(Source::Listener(listener)) => Some((listener, &mut self.wakes)),
             _ => None,
         }
     }
 
     /// Frees the slot of a socket that the kernel has nothing of any more. The program may still have a
     /// handle of a stream: its operations fail from now on.
-    pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
-        let removed = self.entries.remove(key)?;
-        if let Entry::Stream(stream) = &removed {
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Source> {
+        let removed = self.sources.remove(key)?;
+        if let Source::Stream(stream) = &removed {
             stream.borrow_mut().end();
         }
         Some(removed)
@@ -99,10 +105,39 @@ impl Sockets {
 
     /// True while the program or a linger keeps the socket's descriptor open.
     pub(crate) fn is_open(&self, key: Key) -> bool {
-        match self.entries.get(key) {
-            Some(Entry::Stream(stream)) => stream.borrow().socket.is_some(),
-            Some(Entry::Udp(udp)) => udp.socket.is_some(),
+        match self.sources.get(key) {
+            Some(Source::Stream(stream)) => stream.borrow().socket.is_some(),
+            Some(Source::Udp(udp)) => udp.socket.is_some(),
             _ => false,
         }
+    }
+}
+
+impl Driver {
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        match &mut self.engine {
+            Backend::Uring(_) => Ok(self.sockets.add_listener(socket)),
+            Backend::Epoll(epoll) => epoll.add_listener(&mut self.sockets, socket),
+        }
+    }
+
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        let (listener, _) = self.sockets.listener(key).ok_or_else(closed)?;
+        let accepted = match &mut self.engine {
+            Backend::Uring(_) => listener.uring.accepted.pop_front(),
+            Backend::Epoll(epoll) => epoll.accept(listener),
+        };
+        if let Some(accepted) = accepted {
+            return Poll::Ready(accepted);
+        }
+        listener.waiters.add(waiter);
+        if let Backend::Uring(uring) = &mut self.engine {
+            uring.arm_accept(key, listener);
+        }
+        Poll::Pending
     }
 }

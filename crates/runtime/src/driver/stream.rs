@@ -70,7 +70,6 @@ impl Stream {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Sends FIN if it is due.
     pub(crate) fn shut_down_if_due(&mut self, counters: &Counters) {
         if self.sending.take_fin() {
             self.shut_down(counters);
@@ -139,24 +138,8 @@ impl Stream {
         }
         sent
     }
-
-    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
-    pub(crate) fn end_file(
-        &mut self,
-        counters: &Counters,
-        broken: Option<i32>,
-        wakes: &mut Vec<Waker>,
-    ) {
-        if let Some(errno) = broken {
-            self.sending.fail(errno, wakes);
-            self.socket.iter().for_each(reset_on_close);
-        }
-        self.sending.end_file(wakes);
-        self.shut_down_if_due(counters);
-    }
 }
 
-/// The next piece of a file to send.
 pub(crate) enum Piece<'a> {
     /// `len` bytes from `offset`, which are in the page cache.
     File { file: BorrowedFd<'a>, offset: u64, len: usize },
@@ -175,7 +158,6 @@ pub(crate) enum End {
     Gone,
 }
 
-/// The receiving half.
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     /// Bytes that were received and not read; on epoll they stay in the kernel, and here are only those that
@@ -233,7 +215,6 @@ enum Fin {
 #[derive(Debug)]
 pub(crate) enum Next {
     Send(SendBuf),
-    /// FIN.
     ShutDown,
     /// Closing the socket: the program has closed it, and there is nothing left to send.
     Close,
@@ -265,19 +246,27 @@ impl Sending {
         Sending { connecting: true, ..Sending::default() }
     }
 
-    /// Ready once the connection attempt has succeeded or failed.
-    pub(crate) fn poll_connected(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
-        if self.connecting {
-            self.waiters.add(waiter);
-            return Poll::Pending;
+    /// Ready when `ready` says so or the half has failed; otherwise waits until that may have changed.
+    pub(crate) fn poll(
+        &mut self,
+        waiter: &mut Waiter<'_>,
+        ready: impl FnOnce(&mut Sending) -> io::Result<bool>,
+    ) -> Poll<io::Result<()>> {
+        if ready(self)? {
+            return Poll::Ready(Ok(()));
         }
-        Poll::Ready(self.check())
+        self.waiters.add(waiter);
+        Poll::Pending
+    }
+
+    pub(crate) fn is_connected(&self) -> io::Result<bool> {
+        if self.connecting { Ok(false) } else { self.check().map(|()| true) }
     }
 
     /// The connection attempt has succeeded, or failed with this errno.
-    pub(crate) fn connected(&mut self, outcome: Result<(), i32>, wakes: &mut Vec<Waker>) {
+    pub(crate) fn connected(&mut self, failed: Option<i32>, wakes: &mut Vec<Waker>) {
         self.connecting = false;
-        if let Err(errno) = outcome {
+        if let Some(errno) = failed {
             self.fail(errno, wakes);
         }
         self.waiters.wake(wakes);
@@ -290,17 +279,6 @@ impl Sending {
         Ok(self.has_room())
     }
 
-    /// Ready when [`may_accept`](Sending::may_accept) is true.
-    #[inline]
-    pub(crate) fn poll_accept(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
-        if self.may_accept()? {
-            return Poll::Ready(Ok(()));
-        }
-        self.waiters.add(waiter);
-        Poll::Pending
-    }
-
-    /// Queues an accepted buffer behind others.
     pub(crate) fn queue(&mut self, buf: SendBuf) {
         self.queue.items().push_back(buf);
     }
@@ -328,7 +306,6 @@ impl Sending {
         self.must_linger() && self.queue.is_empty()
     }
 
-    /// The kernel has accepted this many bytes.
     #[inline]
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.unsent = self.unsent.saturating_sub(bytes);
@@ -347,7 +324,6 @@ impl Sending {
         }
     }
 
-    /// Wakes the waiters if there is room.
     #[inline]
     pub(crate) fn wake_if_room(&mut self, wakes: &mut Vec<Waker>) {
         if self.has_room() {
@@ -384,44 +360,26 @@ impl Sending {
         due
     }
 
-    /// Ready once everything is with the kernel, or failed.
-    pub(crate) fn poll_flushed(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
-        if let Some(error) = self.error() {
-            return Poll::Ready(Err(error));
+    /// True once everything is with the kernel.
+    pub(crate) fn is_flushed(&self) -> io::Result<bool> {
+        match self.error() {
+            Some(error) => Err(error),
+            None => Ok(self.unsent == 0 && !self.file && self.fin != Fin::Queued),
         }
-        if self.unsent == 0 && !self.file && self.fin != Fin::Queued {
-            return Poll::Ready(Ok(()));
-        }
-        self.waiters.add(waiter);
-        Poll::Pending
     }
 
-    /// Ready, with the half reserved for a file, once the kernel has all earlier data.
-    pub(crate) fn poll_file(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
+    /// Reserves the half for a file, once the kernel has all earlier data.
+    pub(crate) fn begin_file(&mut self) -> io::Result<bool> {
         self.check()?;
-        if self.unsent == 0 && !self.file {
-            self.file = true;
-            return Poll::Ready(Ok(()));
-        }
-        self.waiters.add(waiter);
-        Poll::Pending
+        let free = self.unsent == 0 && !self.file;
+        self.file |= free;
+        Ok(free)
     }
 
     /// The file was sent, or its task has stopped: the half is free again.
     pub(crate) fn end_file(&mut self, wakes: &mut Vec<Waker>) {
         self.file = false;
         self.waiters.wake(wakes);
-    }
-
-    /// Ready when the socket accepts more. `asked` belongs to the caller and is false at the first
-    /// call, which therefore always waits. The engine then waits for `writable`.
-    pub(crate) fn poll_writable(&mut self, waiter: &mut Waiter<'_>, asked: &mut bool) -> Poll<()> {
-        if std::mem::replace(asked, true) && !self.awaits_room {
-            return Poll::Ready(());
-        }
-        self.awaits_room = true;
-        self.waiters.add(waiter);
-        Poll::Pending
     }
 
     /// The socket accepts more, or is broken.
@@ -444,7 +402,6 @@ impl Sending {
         self.error.is_some()
     }
 
-    /// The error that ended the half.
     pub(crate) fn error(&self) -> Option<io::Error> {
         self.error.map(io::Error::from_raw_os_error)
     }

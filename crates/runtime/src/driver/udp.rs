@@ -1,15 +1,21 @@
 //! A datagram socket on either engine: its setup, and the datagrams to send.
 
 use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, decode_address, decode_control};
+use super::common::closed;
 use super::epoll::EpollUdp;
+use super::sockets::Source;
 use super::uring::{DatagramMemory, UringUdp};
+use super::{Backend, Driver};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::task::WaitQueue;
+use crate::slots::Key;
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Datagrams that one `recv_batch` delivers at most, and one recvmmsg(2) or sendmmsg(2) carries.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -24,7 +30,6 @@ const SEGMENTS_MAX: usize = 64;
 /// Bytes of one buffer the kernel cuts at most: the longest UDP payload on IPv4.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
-/// The setup of a UDP socket.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpSetup {
     /// The peer of a connected socket.
@@ -115,10 +120,100 @@ impl Udp {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// The descriptor, for a call that fails on a closed socket.
+    pub(crate) fn any_fd(&self) -> RawFd {
+        self.fd().unwrap_or(-1)
+    }
+
     /// True when every datagram is with the kernel, or counted as not sent. A closed socket lingers
     /// until then.
     pub(crate) fn is_settled(&self) -> bool {
         self.outbox.is_empty() && !self.uring.is_sending()
+    }
+}
+
+impl Driver {
+    pub(super) fn udp(&mut self, key: Key) -> io::Result<(&mut Udp, &mut Backend)> {
+        Ok((self.sockets.udp(key).ok_or_else(closed)?.0, &mut self.engine))
+    }
+
+    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
+        match &mut self.engine {
+            Backend::Uring(uring) => uring.add_udp(&mut self.sockets, socket, setup),
+            Backend::Epoll(epoll) => epoll.add_udp(&mut self.sockets, socket, setup),
+        }
+    }
+
+    /// Appends at least one and at most `most` received datagrams; returns how many.
+    pub(crate) fn poll_recv_batch(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let (udp, engine) = self.udp(key)?;
+        udp.receive_waiters.leave(waiter);
+        let received = match engine {
+            Backend::Uring(uring) => uring.take_datagrams(key, udp, into, most),
+            Backend::Epoll(epoll) => udp.receive_batch(into, most, &mut epoll.shared),
+        };
+        if let Some(received) = received {
+            return Poll::Ready(received);
+        }
+        udp.receive_waiters.add(waiter);
+        if let Backend::Uring(uring) = engine {
+            uring.arm_datagrams(key, udp);
+        }
+        Poll::Pending
+    }
+
+    /// Takes as many datagrams from the front of `batch` as there is room for.
+    pub(crate) fn send_batch(&mut self, key: Key, batch: &mut Vec<Datagram>) -> io::Result<()> {
+        let (udp, engine) = self.udp(key)?;
+        while udp.outbox.take(batch) {
+            match engine {
+                Backend::Uring(uring) => uring.submit_datagrams(key, udp),
+                Backend::Epoll(epoll) => udp.flush(&mut epoll.shared),
+            }
+        }
+        engine.await_datagrams_sent(key, udp)
+    }
+
+    /// Ready if `done`; otherwise waits until datagrams are with the kernel or were counted as not sent.
+    pub(crate) fn poll_outbox(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        done: impl FnOnce(&Udp) -> bool,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = self.udp(key)?;
+        let done = done(udp);
+        if !done {
+            udp.outbox.waiters.add(waiter);
+        }
+        engine.await_datagrams_sent(key, udp)?;
+        if done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
+        match self.sockets.sources.get(key)? {
+            Source::Udp(udp) => Some(udp.stats),
+            _ => None,
+        }
+    }
+}
+
+impl Backend {
+    /// As [`await_sent`](Backend::await_sent), and after datagrams were sent.
+    pub(super) fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp) -> io::Result<()> {
+        match self {
+            Backend::Uring(uring) => {
+                uring.held_up |= udp.is_held_up();
+                Ok(())
+            }
+            Backend::Epoll(epoll) => udp.update_interest(&epoll.epoll, key, &epoll.shared),
+        }
     }
 }
 
@@ -137,7 +232,6 @@ pub(crate) fn is_icmp_error(errno: i32) -> bool {
     .contains(&errno)
 }
 
-/// A datagram that waits to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) datagram: Datagram,
@@ -151,6 +245,8 @@ pub(crate) struct Outbox {
     queue: VecDeque<Outgoing>,
     bytes: usize,
     segmentation: bool,
+    /// The send buffer is full: the next send has to wait for room.
+    pub(crate) blocked: bool,
     /// The program has closed the socket, and its datagrams are still being sent.
     pub(crate) closing: bool,
     pub(crate) waiters: WaitQueue,
@@ -159,7 +255,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     fn new(segmentation: bool) -> Outbox {
         let (queue, waiters) = (VecDeque::new(), WaitQueue::default());
-        Outbox { queue, bytes: 0, segmentation, closing: false, waiters }
+        Outbox { queue, bytes: 0, segmentation, blocked: false, closing: false, waiters }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -230,14 +326,8 @@ impl Outbox {
         self.queue.push_front(outgoing);
     }
 
-    /// The kernel refused it: it is sent again before all newer ones, or counted as lost. True if the
-    /// next one has to wait for room in the send buffer.
-    pub(crate) fn refuse(
-        &mut self,
-        mut outgoing: Outgoing,
-        errno: i32,
-        stats: &mut UdpStats,
-    ) -> bool {
+    /// The kernel refused it: it is sent again before all newer ones, or counted as lost.
+    pub(crate) fn refuse(&mut self, mut outgoing: Outgoing, errno: i32, stats: &mut UdpStats) {
         // EIO: the device cannot checksum the segments. EINVAL and, since Linux 6.14, EMSGSIZE: the
         // kernel does not cut this one, as when a segment is larger than the path MTU.
         let not_cut = matches!(errno, libc::EIO | libc::EINVAL | libc::EMSGSIZE);
@@ -248,6 +338,7 @@ impl Outbox {
             pieces.rev().for_each(|piece| self.put_back(piece));
         } else if errno == libc::EAGAIN {
             stats.blocked += 1;
+            self.blocked = true;
             self.put_back(outgoing);
         } else if is_icmp_error(errno) && !outgoing.retried {
             stats.icmp_errors += 1;
@@ -257,7 +348,6 @@ impl Outbox {
         } else {
             stats.send_errors.count(errno, outgoing.datagram.datagrams() as u64);
         }
-        errno == libc::EAGAIN
     }
 }
 
@@ -328,7 +418,8 @@ mod tests {
         outbox.take(&mut vec![cut, Datagram::new(vec![2])]);
         for errno in [libc::EINVAL, libc::EAGAIN, libc::EAGAIN, libc::ECONNREFUSED] {
             let outgoing = outbox.pop().unwrap();
-            assert_eq!(outbox.refuse(outgoing, errno, &mut stats), errno == libc::EAGAIN);
+            outbox.refuse(outgoing, errno, &mut stats);
+            assert_eq!(std::mem::take(&mut outbox.blocked), errno == libc::EAGAIN);
         }
         let left: Vec<_> = outbox.iter().map(|datagram| datagram.data.as_slice()[0]).collect();
         assert_eq!(left, [0, 1, 2]);

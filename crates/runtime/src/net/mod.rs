@@ -115,8 +115,7 @@ fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
 
 /// The program closes a socket; `discards`: without sending what is queued.
 fn close(worker: &Worker, key: Key, discards: bool) {
-    let mut wakes = Vec::new();
-    worker.driver.borrow_mut().close(key, discards, &mut wakes);
+    worker.driver.borrow_mut().close(key, discards);
     worker.wake_descriptor_waiters();
 }
 

@@ -100,7 +100,11 @@ impl TcpStream {
         let mut token = WaitToken::default();
         poll_fn(|cx| {
             let mut waiter = Waiter::new(cx, &mut token);
-            connecting.stream.borrow_mut().sending.poll_connected(&mut waiter)
+            connecting
+                .stream
+                .borrow_mut()
+                .sending
+                .poll(&mut waiter, |sending| sending.is_connected())
         })
         .await?;
         Ok(connecting)
@@ -192,8 +196,10 @@ impl TcpStream {
     /// # Errors
     /// WouldBlock if there is no room; otherwise as [`send`](Self::send).
     pub fn try_send(&self, buf: &mut Option<SendBuf>) -> io::Result<()> {
-        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, false);
-        sent.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+        match self.worker.driver.borrow_mut().try_send(&self.stream, buf, false) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     /// Sends, or waits. A task whose budget is used up yields first: otherwise a peer that reads as fast
@@ -207,25 +213,23 @@ impl TcpStream {
         more: bool,
     ) -> Poll<io::Result<()>> {
         let executor = &self.worker.executor;
-        if executor.has_budget() {
-            let bytes = buf.as_ref().map_or(0, SendBuf::len);
-            let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
-            if let Some(sent) = sent {
-                executor.charge(bytes);
-                return Poll::Ready(sent);
-            }
+        if !executor.has_budget(cx) {
+            return Poll::Pending;
         }
-        self.wait_for_room(cx, token)
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
+        if sent.is_pending() {
+            return self.wait_for_room(cx, token);
+        }
+        executor.charge(bytes);
+        sent
     }
 
     #[cold]
-    fn wait_for_room(&self, cx: &mut Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
-        if !self.spend(cx) {
-            return Poll::Pending;
-        }
+    fn wait_for_room(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
         let mut waiter = Waiter::new(cx, token);
         let mut driver = self.worker.driver.borrow_mut();
-        let polled = driver.poll_sending(&self.stream, |sending| sending.poll_accept(&mut waiter));
+        let polled = driver.poll_sending(&self.stream, &mut waiter, |sending| sending.may_accept());
         drop(driver);
         if matches!(polled, Poll::Ready(Ok(()))) {
             // Cloning a foreign waker has made room.
@@ -243,44 +247,25 @@ impl TcpStream {
         token: &mut WaitToken,
     ) -> Poll<io::Result<RecvBuf>> {
         let executor = &self.worker.executor;
-        if executor.has_budget() {
-            let stream = &mut *self.stream.borrow_mut();
-            // If there are waiters, this future may be one of them.
-            if stream.receiving.waiters.is_empty() {
-                let ready = |chunk: RecvBuf, token: &mut WaitToken| {
-                    *token = WaitToken::default();
-                    executor.charge(chunk.len());
-                    Poll::Ready(Ok(chunk))
-                };
-                if !stream.receiving.unread.is_empty()
-                    && let Some(chunk) = stream.receiving.unread.pop()
-                {
-                    return ready(chunk, token);
-                }
-                if stream.is_readable()
-                    && let Some(chunk) = self.worker.driver.borrow().receive(stream)
-                {
-                    return ready(chunk, token);
-                }
-                if stream.awaits_event() && stream.receiving.waiters.add_task(cx, token) {
-                    return Poll::Pending;
-                }
-            }
-        }
-        self.recv_slowly(cx, token)
-    }
-
-    /// This waits behind others, or the end has come, or a receive has to be started.
-    #[cold]
-    fn recv_slowly(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
-        if !self.worker.executor.has_budget() {
-            cx.waker().wake_by_ref();
+        if !executor.has_budget(cx) {
             return Poll::Pending;
         }
         let mut waiter = Waiter::new(cx, token);
-        let polled = self.worker.driver.borrow_mut().poll_recv(&self.stream, &mut waiter);
-        if let Poll::Ready(Ok(chunk)) = &polled {
-            self.worker.executor.charge(chunk.len());
+        let stream = &mut *self.stream.borrow_mut();
+        stream.receiving.waiters.leave(&mut waiter);
+        let mut chunk = stream.receiving.unread.pop();
+        if chunk.is_none() && stream.is_readable() {
+            chunk = self.worker.driver.borrow().receive(stream);
+        }
+        if let Some(chunk) = chunk {
+            executor.charge(chunk.len());
+            return Poll::Ready(Ok(chunk));
+        }
+        let polled = stream.receiving.poll_end(&mut waiter);
+        if polled.is_ready() {
+            executor.charge(0);
+        } else if !stream.awaits_event() {
+            self.worker.driver.borrow_mut().start_receive(stream);
         }
         polled
     }
@@ -293,7 +278,7 @@ impl TcpStream {
     /// # Errors
     /// As [`poll_send`](Self::poll_send).
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sending(cx, Sending::poll_accept)
+        self.poll_sending(cx, |sending| sending.may_accept())
     }
 
     /// Like [`flush`](Self::flush), for hand-written futures.
@@ -301,7 +286,7 @@ impl TcpStream {
     /// # Errors
     /// The error that broke the connection.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sending(cx, Sending::poll_flushed)
+        self.poll_sending(cx, |sending| sending.is_flushed())
     }
 
     /// Like [`shutdown`](Self::shutdown), for hand-written futures.
@@ -313,15 +298,15 @@ impl TcpStream {
         self.poll_flush(cx)
     }
 
-    fn poll_sending<T>(
+    fn poll_sending(
         &self,
         cx: &Context<'_>,
-        ask: impl FnOnce(&mut Sending, &mut Waiter<'_>) -> Poll<T>,
-    ) -> Poll<T> {
+        ready: impl FnOnce(&mut Sending) -> io::Result<bool>,
+    ) -> Poll<io::Result<()>> {
         let mut token = self.send_token.take();
         let mut waiter = Waiter::new(cx, &mut token);
         let mut driver = self.worker.driver.borrow_mut();
-        let polled = driver.poll_sending(&self.stream, |sending| ask(sending, &mut waiter));
+        let polled = driver.poll_sending(&self.stream, &mut waiter, ready);
         drop(driver);
         drop(waiter);
         self.send_token.set(token);
@@ -368,7 +353,7 @@ impl TcpStream {
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
             flush.poll(cx, |driver, _, waiter| {
-                driver.poll_sending(&self.stream, |sending| sending.poll_flushed(waiter))
+                driver.poll_sending(&self.stream, waiter, |sending| sending.is_flushed())
             })
         })
         .await
@@ -396,9 +381,7 @@ impl TcpStream {
     /// received data is lost, and later operations work as before.
     pub fn cancel(&self) {
         self.cancels.set(self.cancels.get().wrapping_add(1));
-        let mut wakes = Vec::new();
-        self.worker.driver.borrow_mut().wake_waiters(self.key, &mut wakes);
-        wakes.into_iter().for_each(std::task::Waker::wake);
+        self.worker.driver.borrow_mut().wake_waiters(self.key);
     }
 
     /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1):
@@ -458,16 +441,6 @@ impl TcpStream {
 
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
         if self.cancels.get() == started_under { Ok(()) } else { cancelled() }
-    }
-
-    /// Takes one operation from the task's budget, or makes the task yield.
-    #[inline]
-    fn spend(&self, cx: &mut Context<'_>) -> bool {
-        let allowed = self.worker.executor.spend();
-        if !allowed {
-            cx.waker().wake_by_ref();
-        }
-        allowed
     }
 }
 

@@ -18,7 +18,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 /// A UDP socket of the current worker.
 ///
@@ -109,10 +109,10 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         into: &mut Vec<Received>,
     ) -> Poll<io::Result<usize>> {
-        if !self.worker.executor.spend() {
-            cx.waker().wake_by_ref();
+        if !self.worker.executor.has_budget(cx) {
             return Poll::Pending;
         }
+        self.worker.executor.charge(0);
         let mut token = self.recv_token.take();
         let mut waiter = Waiter::new(cx, &mut token);
         let mut driver = self.worker.driver.borrow_mut();
@@ -148,7 +148,8 @@ impl UdpSocket {
     /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         self.until_ready(Side::Send, |driver, key, waiter| {
-            driver.poll_send_batch(key, waiter, batch)
+            driver.send_batch(key, batch)?;
+            driver.poll_outbox(key, waiter, |_| batch.is_empty())
         })
         .await
     }
@@ -211,9 +212,7 @@ impl UdpSocket {
     /// received datagram is lost, and later operations work as before.
     pub fn cancel(&self) {
         self.cancels.set(self.cancels.get().wrapping_add(1));
-        let mut wakes = Vec::new();
-        self.worker.driver.borrow_mut().wake_waiters(self.key, &mut wakes);
-        wakes.into_iter().for_each(Waker::wake);
+        self.worker.driver.borrow_mut().wake_waiters(self.key);
     }
 
     /// From now on the kernel drops all arriving datagrams, and counts them among its drops. Queued

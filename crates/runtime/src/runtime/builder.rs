@@ -7,7 +7,7 @@ use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::probe::{self, Rights};
-use crate::sync::{AtomicU8, Mutex};
+use crate::sync::AtomicU8;
 use crate::task::Registration;
 use std::fmt;
 use std::io;
@@ -163,21 +163,19 @@ impl Builder {
         };
         let second = (self.side_by_side && features.engine() == Engine::IoUring)
             .then(|| Features::Epoll(self.epoll.resolve()));
-        let registrations = (0..self.workers).map(|_| Registration::new());
-        let registrations: Vec<Registration> = registrations
+        let registrations = (0..self.workers).map(|_| Registration::new().map(Arc::new));
+        let registrations = registrations
             .collect::<io::Result<_>>()
             .map_err(|error| failed("setting up the workers", &error))?;
-        let inboxes = registrations.iter().map(|it| Arc::clone(&it.inbox)).collect();
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
-            inboxes: Mutex::new(inboxes),
+            registrations,
             blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
             spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
             workers,
         });
-        let registrations = Mutex::new(registrations.into_iter().map(Some).collect());
-        Ok(Runtime { builder: self, features, second, fallback_reason, registrations, shared })
+        Ok(Runtime { builder: self, features, second, fallback_reason, shared })
     }
 }

@@ -11,8 +11,9 @@
 
 use super::{DRAINING, RUNNING, STOPPING, Shared};
 use crate::blocking;
-use crate::sync::{AtomicU8, Mutex};
-use crate::task::{Executor, Registration, Watch, waker};
+use crate::sync::AtomicU8;
+use crate::sys::waker::waker;
+use crate::task::{Executor, Registration, Watch};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use std::cell::Cell;
@@ -39,7 +40,7 @@ fn check(model: impl Fn(Machine) + Send + Sync + 'static) {
 
 /// A worker without engine and timers.
 struct Machine {
-    registration: Registration,
+    registration: Arc<Registration>,
     executor: Executor,
     watch: Watch,
     finished: Rc<Cell<usize>>,
@@ -50,7 +51,7 @@ type Flag = Arc<AtomicBool>;
 
 impl Machine {
     fn new(watch: Watch) -> Machine {
-        let registration = Registration::new().expect("a number");
+        let registration = Arc::new(Registration::new().expect("a number"));
         let executor = Executor::new(registration.worker, Arc::default(), false);
         Machine { registration, executor, watch, finished: Rc::default() }
     }
@@ -151,7 +152,7 @@ fn no_shutdown_is_missed() {
         machine.executor.spawn(Box::pin(pending()));
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
-            inboxes: Mutex::new(vec![Arc::clone(&machine.registration.inbox)]),
+            registrations: vec![Arc::clone(&machine.registration)],
             blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
             spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
             workers: Vec::new(),

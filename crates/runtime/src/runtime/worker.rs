@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -43,9 +43,8 @@ pub(crate) fn is_serving() -> bool {
     with_current(|worker| worker.round() > 0) == Some(true)
 }
 
-/// The state of one worker thread.
 pub(crate) struct Worker {
-    pub(crate) registration: Registration,
+    pub(crate) registration: Arc<Registration>,
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
     pub(crate) driver: RefCell<Driver>,
@@ -68,19 +67,7 @@ impl Worker {
                 failed(format_args!("pinning worker {index} to CPU {cpu}"), &error)
             })?;
         }
-        let lock = |error: PoisonError<_>| error.into_inner();
-        let unused = runtime.registrations.lock().unwrap_or_else(lock)[index].take();
-        let registration = match unused {
-            Some(registration) => registration,
-            None => {
-                let new = Registration::new();
-                let new =
-                    new.map_err(|error| failed(format_args!("setting up worker {index}"), &error))?;
-                let inboxes = runtime.shared.inboxes.lock();
-                inboxes.unwrap_or_else(PoisonError::into_inner)[index] = Arc::clone(&new.inbox);
-                new
-            }
-        };
+        let registration = Arc::clone(&runtime.shared.registrations[index]);
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
             wake_fd: registration.inbox.eventfd.fd(),
@@ -146,7 +133,7 @@ impl Worker {
         main: F,
         patience: Option<Duration>,
     ) -> io::Result<Option<F::Output>> {
-        let _leave = Enter::new(Rc::clone(&self))?;
+        let _leave = CurrentWorker::new(Rc::clone(&self))?;
         let output = RefCell::new(None);
         let mut main = Box::pin(async {
             // Also after a panic.
@@ -162,7 +149,6 @@ impl Worker {
         Ok(output.into_inner())
     }
 
-    /// Sends the queued data of closed sockets.
     fn linger(&self, patience: Option<Duration>) -> io::Result<()> {
         let mut wakes = Vec::new();
         let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
@@ -274,25 +260,28 @@ impl Drop for Over<'_> {
 }
 
 /// Makes a worker the current one of its thread; shuts it down when dropped.
-struct Enter(Rc<Worker>);
+struct CurrentWorker(Rc<Worker>);
 
-impl Enter {
-    fn new(worker: Rc<Worker>) -> io::Result<Enter> {
+impl CurrentWorker {
+    fn new(worker: Rc<Worker>) -> io::Result<CurrentWorker> {
         if CURRENT.with_borrow(Option::is_some) {
             return Err(io::Error::other("a runtime runs on this thread already"));
         }
+        if !worker.registration.inbox.open() {
+            return Err(io::Error::other("the runtime runs on another thread already"));
+        }
         CURRENT.set(Some(Rc::clone(&worker)));
-        Ok(Enter(worker))
+        Ok(CurrentWorker(worker))
     }
 }
 
-impl Drop for Enter {
+impl Drop for CurrentWorker {
     fn drop(&mut self) {
         let worker = &self.0;
         worker.abort_tasks();
-        let mut wakes = Vec::new();
-        worker.driver.borrow_mut().teardown(worker.shared.patience(), &mut wakes);
+        let wakes = worker.driver.borrow_mut().teardown(worker.shared.patience());
         drop(wakes);
+        worker.registration.inbox.end();
         worker.counters.slots_in_use.set(0);
         worker.counters.buffers_in_use.set(0);
         CURRENT.take();
@@ -303,10 +292,7 @@ impl Drop for Enter {
 /// next waits. For a sender that stamps its packets: stamp, send, submit. Fails when the engine has
 /// failed as a whole.
 pub fn submit() -> io::Result<()> {
-    let mut wakes = Vec::new();
-    current().driver.borrow_mut().submit(&mut wakes)?;
-    wakes.into_iter().for_each(Waker::wake);
-    Ok(())
+    current().driver.borrow_mut().submit()
 }
 
 /// The durations of this worker's system calls since it started, or since [`restart_call_times`];

@@ -1,4 +1,5 @@
-//! A future on the stack of `Runtime::block_on`, lent to the executor, whose tasks are `'static`.
+//! A future on the stack of `Runtime::block_on`, lent to the executor, whose tasks are `'static`; and one that
+//! is polled where it is.
 
 use std::cell::Cell;
 use std::mem::transmute;
@@ -51,6 +52,27 @@ impl Future for Lent {
             self.future.set(Some(lent));
         }
         polled
+    }
+}
+
+/// A future in a box, to be polled while the place of the box is not borrowed.
+pub(crate) struct InPlace(Erased);
+
+impl InPlace {
+    #[inline]
+    pub(crate) fn of(future: &mut Pin<Box<dyn Future<Output = ()>>>) -> InPlace {
+        // SAFETY: the future is not moved through the pointer, only polled as pinned.
+        InPlace(NonNull::from(unsafe { future.as_mut().get_unchecked_mut() }))
+    }
+
+    /// Polls it.
+    ///
+    /// # Safety
+    /// The box still exists, and is neither dropped nor polled during this call.
+    #[inline]
+    pub(crate) unsafe fn poll(mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the caller's obligation; the box pins what it owns, wherever it is moved itself.
+        unsafe { Pin::new_unchecked(self.0.as_mut()) }.poll(cx)
     }
 }
 

@@ -1,40 +1,30 @@
-//! Wakers that are plain numbers: cloning and dropping one does nothing, and no pointer is ever followed.
+//! Wakers that name a task.
+//!
+//! A task is named by its key, marked with the number of its worker, in the 64 bits of a waker's data
+//! pointer, which is never followed: cloning and dropping one does nothing. A waker that outlives its task
+//! names a generation that no longer exists, so it wakes no task.
 
+use crate::slots::Key;
+use crate::task::wake;
 use std::ptr::without_provenance;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("twinring packs task names into 64-bit waker pointers");
 
-/// What such a waker does when it is woken, on any thread.
-pub(crate) trait Wake {
-    /// The functions of these wakers; always the same object, by which they are recognized.
-    fn functions() -> &'static Functions;
+/// The functions of these wakers, by which they are recognized.
+static FUNCTIONS: RawWakerVTable = RawWakerVTable::new(clone, wake_named, wake_named, drop_nothing);
 
-    fn wake(number: u64);
+pub(crate) fn waker(task: Key) -> Waker {
+    // SAFETY: the functions of the table meet the RawWaker contract: they are thread-safe and never follow
+    // the data pointer.
+    unsafe { Waker::from_raw(clone(without_provenance(task.to_bits() as usize))) }
 }
 
-/// See [`Wake::functions`].
-pub(crate) struct Functions(RawWakerVTable);
-
-impl Functions {
-    pub(crate) const fn of<W: Wake>() -> Functions {
-        Functions(RawWakerVTable::new(clone::<W>, wake::<W>, wake::<W>, drop_nothing))
-    }
-}
-
-/// The waker with this number.
-pub(crate) fn waker<W: Wake>(number: u64) -> Waker {
-    // SAFETY: the functions of the table meet the RawWaker contract: they are thread-safe
-    // (`Wake::wake` may be called on any thread) and never follow the data pointer.
-    unsafe { Waker::from_raw(raw::<W>(number)) }
-}
-
-/// The number of a waker, if it is one of these.
+/// The task that a waker names, if it is one of these.
 #[inline]
-pub(crate) fn number_of<W: Wake>(waker: &Waker) -> Option<u64> {
-    let ours = std::ptr::eq(waker.vtable(), &W::functions().0);
-    ours.then(|| waker.data().addr() as u64)
+pub(crate) fn task_of(waker: &Waker) -> Option<Key> {
+    std::ptr::eq(waker.vtable(), &FUNCTIONS).then(|| named(waker.data()))
 }
 
 /// Empties a list of wakers of which nothing has to be dropped: the fastest way for these here.
@@ -44,16 +34,16 @@ pub(crate) fn forget_all(wakers: &mut Vec<Waker>) {
     unsafe { wakers.set_len(0) };
 }
 
-fn raw<W: Wake>(number: u64) -> RawWaker {
-    RawWaker::new(without_provenance(number as usize), &W::functions().0)
+fn named(data: *const ()) -> Key {
+    Key::from_all_bits(data.addr() as u64)
 }
 
-fn clone<W: Wake>(data: *const ()) -> RawWaker {
-    raw::<W>(data.addr() as u64)
+fn clone(data: *const ()) -> RawWaker {
+    RawWaker::new(data, &FUNCTIONS)
 }
 
-fn wake<W: Wake>(data: *const ()) {
-    W::wake(data.addr() as u64);
+fn wake_named(data: *const ()) {
+    wake(named(data));
 }
 
 fn drop_nothing(_: *const ()) {}

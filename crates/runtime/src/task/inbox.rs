@@ -9,6 +9,7 @@
 #[cfg(all(test, loom))]
 use super::eventfd_model::EventFd;
 use super::join::Starter;
+use crate::runtime::with_current;
 use crate::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
 #[cfg(not(all(test, loom)))]
@@ -35,29 +36,31 @@ loom::lazy_static! {
 const STARTERS_MAX: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct Requests {
     /// Tasks to wake; all of them if it overflowed.
     pub(super) tasks: Vec<Key>,
     pub(super) overflowed: bool,
     /// Tasks to start.
     pub(super) starters: Vec<Starter>,
-    /// The worker starts no further tasks of others.
+    /// A worker takes them.
+    running: bool,
+    /// The worker has ended: it starts no further tasks of others.
     closed: bool,
 }
 
 /// Requests of other threads to this worker.
 pub(crate) struct Inbox {
-    pending: Mutex<Pending>,
+    requests: Mutex<Requests>,
     signalled: AtomicBool,
     /// Becomes readable when something was pushed.
     pub(crate) eventfd: EventFd,
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
         // The critical sections below cannot leave the list inconsistent, so a panic elsewhere does
         // not make it unusable.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the worker return from its wait, without naming a task.
@@ -69,11 +72,11 @@ impl Inbox {
 
     fn push(&self, task: Key) {
         {
-            let mut pending = self.lock();
-            if pending.tasks.len() < WAKES_MAX {
-                pending.tasks.push(task);
+            let mut requests = self.lock();
+            if requests.tasks.len() < WAKES_MAX {
+                requests.tasks.push(task);
             } else {
-                pending.overflowed = true;
+                requests.overflowed = true;
             }
         }
         self.signal();
@@ -82,26 +85,38 @@ impl Inbox {
     /// Makes the worker start a task. Fails when it has ended, or has not started the last 1,024.
     pub(crate) fn start(&self, starter: Starter) -> io::Result<()> {
         {
-            let mut pending = self.lock();
-            if pending.closed {
+            let mut requests = self.lock();
+            if requests.closed {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, "the worker has ended"));
             }
-            if pending.starters.len() == STARTERS_MAX {
+            if requests.starters.len() == STARTERS_MAX {
                 let what = format!("the worker has not started the last {STARTERS_MAX} tasks yet");
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
             }
-            pending.starters.push(starter);
+            requests.starters.push(starter);
         }
         self.signal();
         Ok(())
     }
 
+    /// A worker takes what comes from now on, until [`end`](Inbox::end). False if another one does.
+    pub(crate) fn open(&self) -> bool {
+        let mut requests = self.lock();
+        let free = !std::mem::replace(&mut requests.running, true);
+        requests.closed &= !free;
+        free
+    }
+
+    pub(crate) fn end(&self) {
+        self.lock().running = false;
+    }
+
     /// Drops the tasks that were not started, and refuses further ones.
     pub(crate) fn close(&self) {
         let starters = {
-            let mut pending = self.lock();
-            pending.closed = true;
-            std::mem::take(&mut pending.starters)
+            let mut requests = self.lock();
+            requests.closed = true;
+            std::mem::take(&mut requests.starters)
         };
         // Foreign code: what the tasks own.
         drop(starters);
@@ -113,14 +128,14 @@ impl Inbox {
     }
 
     /// Takes what is pending.
-    pub(super) fn drain(&self) -> Pending {
+    pub(super) fn drain(&self) -> Requests {
         self.eventfd.clear();
         // A swap and not a store: it also acquires what a signaller did before, which may be
         // something other than a push (the stage of the runtime), and is not ordered by a lock.
         self.signalled.swap(false, Ordering::AcqRel);
-        let mut pending = self.lock();
-        let closed = pending.closed;
-        std::mem::replace(&mut *pending, Pending { closed, ..Pending::default() })
+        let mut requests = self.lock();
+        let Requests { running, closed, .. } = *requests;
+        std::mem::replace(&mut *requests, Requests { running, closed, ..Requests::default() })
     }
 }
 
@@ -135,7 +150,7 @@ impl Registration {
     /// already alive.
     pub(crate) fn new() -> io::Result<Registration> {
         let inbox = Arc::new(Inbox {
-            pending: Mutex::new(Pending::default()),
+            requests: Mutex::new(Requests::default()),
             signalled: AtomicBool::new(false),
             eventfd: EventFd::new()?,
         });
@@ -159,9 +174,19 @@ impl Drop for Registration {
     }
 }
 
-/// Wakes a task of another worker. An unused number wakes no task; one that was reassigned to a
+/// Wakes a task from any thread. An unused number of a worker wakes no task; one that was reassigned to a
 /// newer worker wakes at most one task there unnecessarily.
-pub(super) fn wake_remote(task: Key) {
+pub(crate) fn wake(task: Key) {
+    let local = with_current(|worker| {
+        let here = worker.registration.worker == task.mark();
+        if here {
+            worker.executor.wake(task);
+        }
+        here
+    });
+    if local == Some(true) {
+        return;
+    }
     let inboxes = INBOXES.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(Some(inbox)) = inboxes.get(task.mark()) {
         inbox.push(task);

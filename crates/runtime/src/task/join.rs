@@ -78,31 +78,29 @@ fn message(payload: &(dyn Any + Send)) -> Option<&str> {
 
 impl std::error::Error for JoinError {}
 
-enum State<T> {
+enum Progress<T> {
     Running(Option<Waker>),
     Ended(Result<T, JoinError>),
     Taken,
 }
 
-type Shared<T> = Arc<Mutex<State<T>>>;
-
 /// A panic inside a critical section leaves no inconsistent state here.
-fn lock<T>(state: &Shared<T>) -> MutexGuard<'_, State<T>> {
+fn lock<T>(state: &Arc<Mutex<Progress<T>>>) -> MutexGuard<'_, Progress<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a task, or blocking work, has ended: the side that waits.
-pub(crate) struct Outcome<T>(Shared<T>);
+pub(crate) struct Outcome<T>(Arc<Mutex<Progress<T>>>);
 
 impl<T> Outcome<T> {
     /// A task that runs, and its end of this, which is dropped with it, finished or not.
-    pub(crate) fn new() -> (Outcome<T>, Completion<T>) {
-        let state = Arc::new(Mutex::new(State::Running(None)));
-        (Outcome(Arc::clone(&state)), Completion(state))
+    pub(crate) fn new() -> (Outcome<T>, Promise<T>) {
+        let state = Arc::new(Mutex::new(Progress::Running(None)));
+        (Outcome(Arc::clone(&state)), Promise(state))
     }
 
     fn is_finished(&self) -> bool {
-        !matches!(*lock(&self.0), State::Running(_))
+        !matches!(*lock(&self.0), Progress::Running(_))
     }
 
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>> {
@@ -110,13 +108,13 @@ impl<T> Outcome<T> {
         let mut nowhere = WaitToken::default();
         let mut waiter = Waiter::new(cx, &mut nowhere);
         let mut state = lock(&self.0);
-        if let State::Running(waker) = &mut *state {
+        if let Progress::Running(waker) = &mut *state {
             waiter.store(waker);
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Ended(outcome) => Poll::Ready(outcome),
-            State::Running(_) | State::Taken => Poll::Ready(Err(JoinError(None))),
+        match std::mem::replace(&mut *state, Progress::Taken) {
+            Progress::Ended(outcome) => Poll::Ready(outcome),
+            Progress::Running(_) | Progress::Taken => Poll::Ready(Err(JoinError(None))),
         }
     }
 }
@@ -124,7 +122,7 @@ impl<T> Outcome<T> {
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
         let waker = match &mut *lock(&self.0) {
-            State::Running(waker) => waker.take(),
+            Progress::Running(waker) => waker.take(),
             _ => None,
         };
         drop(waker);
@@ -132,9 +130,9 @@ impl<T> Drop for Outcome<T> {
 }
 
 /// The side of the task, or of the work.
-pub(crate) struct Completion<T>(Shared<T>);
+pub(crate) struct Promise<T>(Arc<Mutex<Progress<T>>>);
 
-impl<T> Completion<T> {
+impl<T> Promise<T> {
     /// False if nobody waits any more.
     pub(crate) fn is_awaited(&self) -> bool {
         Arc::strong_count(&self.0) > 1
@@ -144,18 +142,18 @@ impl<T> Completion<T> {
     pub(crate) fn settle(&self, outcome: Result<T, JoinError>) {
         let before = {
             let mut state = lock(&self.0);
-            if !matches!(*state, State::Running(_)) {
+            if !matches!(*state, Progress::Running(_)) {
                 return;
             }
-            std::mem::replace(&mut *state, State::Ended(outcome))
+            std::mem::replace(&mut *state, Progress::Ended(outcome))
         };
-        if let State::Running(Some(waker)) = before {
+        if let Progress::Running(Some(waker)) = before {
             waker.wake();
         }
     }
 }
 
-impl<T> Drop for Completion<T> {
+impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         self.settle(Err(JoinError(None)));
     }
@@ -167,7 +165,7 @@ pin_project! {
     struct Tracked<F: Future> {
         #[pin]
         future: F,
-        completion: Completion<F::Output>,
+        promise: Promise<F::Output>,
     }
 }
 
@@ -180,13 +178,13 @@ impl<F: Future> Future for Tracked<F> {
         match catch_unwind(AssertUnwindSafe(|| this.future.poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => {
-                this.completion.settle(Ok(output));
+                this.promise.settle(Ok(output));
                 Poll::Ready(())
             }
             Err(panic) => {
                 let panic = with_current(|worker| worker.executor.task_panicked(panic)).flatten();
                 if let Some(panic) = panic {
-                    this.completion.settle(Err(JoinError::panicked(panic)));
+                    this.promise.settle(Err(JoinError::panicked(panic)));
                 }
                 Poll::Ready(())
             }
@@ -227,11 +225,11 @@ where
     JoinHandle::spawn(&current(), future)
 }
 
-fn start<F>(worker: &Worker, future: F, completion: Completion<F::Output>) -> Key
+fn start<F>(worker: &Worker, future: F, promise: Promise<F::Output>) -> Key
 where
     F: Future + 'static,
 {
-    worker.executor.spawn(Box::pin(Tracked { future, completion }))
+    worker.executor.spawn(Box::pin(Tracked { future, promise }))
 }
 
 impl<T: 'static> JoinHandle<T> {
@@ -239,8 +237,8 @@ impl<T: 'static> JoinHandle<T> {
         worker: &Rc<Worker>,
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
-        let (outcome, completion) = Outcome::new();
-        let key = start(worker, future, completion);
+        let (outcome, promise) = Outcome::new();
+        let key = start(worker, future, promise);
         JoinHandle { outcome, worker: Rc::downgrade(worker), key }
     }
 }
@@ -316,8 +314,8 @@ where
     Fut: Future + 'static,
     Fut::Output: Send + 'static,
 {
-    let (outcome, completion) = Outcome::new();
+    let (outcome, promise) = Outcome::new();
     // Called within the task, so that a panic ends only that.
-    let starter = move || _ = start(&current(), async move { task().await }, completion);
+    let starter = move || _ = start(&current(), async move { task().await }, promise);
     (Box::new(starter), RemoteHandle(outcome))
 }

@@ -7,21 +7,20 @@ mod inbox;
 mod join;
 mod join_set;
 mod wait_queue;
-mod waker;
 
 #[cfg(all(test, loom))]
 pub(crate) use eventfd_model::Watch;
-pub(crate) use inbox::{Inbox, Registration};
+pub(crate) use inbox::{Inbox, Registration, wake};
 pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
 pub(crate) use join::{OUTSIDE, Outcome, Panic, task_for};
 pub use join_set::JoinSet;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
-pub(crate) use waker::{task_of, waker};
 
-use self::inbox::Pending;
+use self::inbox::Requests;
 use crate::counters::Counters;
 use crate::slots::{Key, Slots};
-use crate::sys::waker::forget_all;
+use crate::sys::lend::InPlace;
+use crate::sys::waker::{forget_all, task_of, waker};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,8 +32,7 @@ use std::task::{Context, Poll, Waker};
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
-    /// Empty while the task is being polled.
-    future: Option<BoxedFuture>,
+    future: BoxedFuture,
     /// It is in `ready` or `yielded`.
     queued: bool,
 }
@@ -57,9 +55,14 @@ pub(crate) struct Executor {
     idle: Cell<bool>,
     /// Tasks that had yielded before this round.
     yielded: Cell<usize>,
-    /// What is left of [`BUDGET`] to the task that is being polled.
+    /// The task that is being polled, or [`NO_TASK`]; and whether it aborted itself.
+    running: Cell<Key>,
+    aborted: Cell<bool>,
+    /// What is left of [`BUDGET`] to it.
     budget: Cell<i64>,
 }
+
+const NO_TASK: Key = Key::from_all_bits(u64::MAX);
 
 /// Tasks that yielded and are polled in one round. Thousands of them may have work at any time, and
 /// up to [`OPERATIONS_PER_POLL`] x [`OPERATION_BYTES`] each; tasks that were just woken come first,
@@ -86,6 +89,8 @@ impl Executor {
             tasks: RefCell::new(Tasks { slots, ready: Vec::new(), yielded: VecDeque::new() }),
             idle: Cell::new(true),
             yielded: Cell::new(0),
+            running: Cell::new(NO_TASK),
+            aborted: Cell::new(false),
             budget: Cell::new(BUDGET),
         }
     }
@@ -93,7 +98,7 @@ impl Executor {
     /// Adds a task and queues its first poll.
     pub(crate) fn spawn(&self, future: BoxedFuture) -> Key {
         let mut tasks = self.tasks.borrow_mut();
-        let key = tasks.slots.insert(Task { future: Some(future), queued: true });
+        let key = tasks.slots.insert(Task { future, queued: true });
         tasks.ready.push(key);
         self.idle.set(false);
         key
@@ -105,10 +110,11 @@ impl Executor {
         let Some(task) = tasks.slots.get_mut(key) else { return };
         if !std::mem::replace(&mut task.queued, true) {
             self.idle.set(false);
-            match task.future {
-                Some(_) => tasks.ready.push(key),
-                // It runs, and wakes itself.
-                None => tasks.yielded.push_back(key),
+            if self.running.get() == key {
+                // It wakes itself.
+                tasks.yielded.push_back(key);
+            } else {
+                tasks.ready.push(key);
             }
         }
     }
@@ -121,7 +127,7 @@ impl Executor {
 
     /// Takes the wakes of other threads, and starts their tasks; returns how many wakes there were.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
-        let Pending { tasks, overflowed, starters, .. } = inbox.drain();
+        let Requests { tasks, overflowed, starters, .. } = inbox.drain();
         starters.into_iter().for_each(|start| start());
         if overflowed {
             self.wake_all();
@@ -183,34 +189,35 @@ impl Executor {
         if queued {
             task.queued = false;
         }
-        let Some(mut future) = task.future.take() else { return true };
+        let future = InPlace::of(&mut task.future);
         drop(tasks);
+        self.running.set(key);
         self.budget.set(BUDGET);
-        let polled = future.as_mut().poll(&mut Context::from_waker(waker));
-        if polled.is_pending()
-            && let Some(task) = self.tasks.borrow_mut().slots.get_mut(key)
-        {
-            debug_assert!(task.future.is_none(), "its future is here");
-            std::mem::forget(task.future.replace(future));
-            return true;
+        // SAFETY: the box stays in its slot while the task runs: `abort` leaves it there, and nothing here is
+        // polled within a poll.
+        let polled = unsafe { future.poll(&mut Context::from_waker(waker)) };
+        self.running.set(NO_TASK);
+        if polled.is_ready() || self.aborted.get() {
+            self.aborted.set(false);
+            self.end_task(key);
         }
-        self.end_task(key, future);
         true
     }
 
-    /// The task is over, or was aborted while it ran.
     #[inline(never)]
-    fn end_task(&self, key: Key, future: BoxedFuture) {
-        // Empty: its future is here.
-        let _finished = self.tasks.borrow_mut().slots.remove(key);
-        self.drop_task(future);
+    fn end_task(&self, key: Key) {
+        let task = self.tasks.borrow_mut().slots.remove(key);
+        task.into_iter().for_each(|task| self.drop_task(task.future));
     }
 
     /// Drops a task at its current await; its destructors run before this returns, unless the task
     /// aborts itself, in which case they run when its poll returns.
     pub(crate) fn abort(&self, key: Key) {
-        let task = self.tasks.borrow_mut().slots.remove(key);
-        task.and_then(|task| task.future).into_iter().for_each(|future| self.drop_task(future));
+        if self.running.get() == key {
+            self.aborted.set(true);
+        } else {
+            self.end_task(key);
+        }
     }
 
     /// Drops a task. A panic of its destructors affects no other task.
@@ -230,8 +237,9 @@ impl Executor {
         Some(panic)
     }
 
-    /// Drops all tasks, including those spawned by destructors.
     pub(crate) fn abort_all(&self) {
+        // It may be a task that panicked and ends the worker.
+        self.running.set(NO_TASK);
         loop {
             let keys = self.tasks.borrow().slots.keys();
             if keys.is_empty() {
@@ -241,10 +249,14 @@ impl Executor {
         }
     }
 
-    /// True unless the budget of the task being polled is used up. Without, it has to yield.
+    /// True unless the budget of the task being polled is used up: then it is woken, and has to yield.
     #[inline]
-    pub(crate) fn has_budget(&self) -> bool {
-        self.budget.get() > 0
+    pub(crate) fn has_budget(&self, cx: &Context<'_>) -> bool {
+        let allowed = self.budget.get() > 0;
+        if !allowed {
+            cx.waker().wake_by_ref();
+        }
+        allowed
     }
 
     /// Takes an operation that moved this many bytes from the budget of the task being polled.
@@ -253,32 +265,22 @@ impl Executor {
         self.budget.set(self.budget.get() - OPERATION_BYTES - bytes as i64);
     }
 
-    /// Takes one operation from the budget of the task being polled; `false` if it is used up.
-    #[inline]
-    pub(crate) fn spend(&self) -> bool {
-        let allowed = self.has_budget();
-        if allowed {
-            self.charge(0);
-        }
-        allowed
-    }
-
     /// Takes the cost of moving this many bytes from the budget of the task being polled.
     pub(crate) fn spend_bytes(&self, bytes: usize) {
         self.budget.set(self.budget.get() - bytes as i64);
     }
 
-    /// Like [`spend`](Executor::spend) for asynchronous code: yields first if the budget is used
-    /// up.
+    /// Takes one operation from the budget, and yields first if that is used up.
     pub(crate) async fn spend_or_yield(&self) {
-        if !self.spend() {
+        if self.budget.get() <= 0 {
             yield_now().await;
         }
+        self.charge(0);
     }
 }
 
-/// Calls a waker that is not of a task here, or of one that has ended, and leaves one that need not be dropped. A panic of such foreign
-/// code ends the worker.
+/// Calls a waker that is not of a task here, or of one that has ended, and leaves one that need not be
+/// dropped. A panic of such foreign code ends the worker.
 #[cold]
 fn wake_foreign(waker: &mut Waker) {
     std::mem::replace(waker, Waker::noop().clone()).wake();

@@ -4,7 +4,7 @@
 //! call this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones
 //! the waker before, and keeps the replaced one until afterwards.
 
-use super::waker::{copy, task_of, waker};
+use crate::sys::waker::{task_of, waker};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -45,7 +45,9 @@ impl<'a> Waiter<'a> {
     /// The waker, to be stored. Cloning one of our own runs no foreign code.
     #[inline]
     pub(crate) fn waker(&mut self) -> Waker {
-        self.clone.take().unwrap_or_else(|| copy(self.waker))
+        self.clone
+            .take()
+            .unwrap_or_else(|| task_of(self.waker).map_or_else(|| self.waker.clone(), waker))
     }
 
     /// Stores the waker in a separate place.
@@ -79,15 +81,6 @@ impl WaitQueue {
         } else if let Some(replaced) = self.add_to_others(waker, waiter.token) {
             waiter.replaced = Some(replaced);
         }
-    }
-
-    /// Adds a future to the empty queue, if its waker is one of ours: then no foreign code runs.
-    #[inline]
-    pub(crate) fn add_task(&mut self, cx: &Context<'_>, token: &mut WaitToken) -> bool {
-        let Some(task) = task_of(cx.waker()) else { return false };
-        debug_assert!(self.is_empty(), "there is no waiter");
-        self.add_first(waker(task), token);
-        true
     }
 
     #[inline]
@@ -146,7 +139,6 @@ impl WaitQueue {
         removed
     }
 
-    /// True without waiters.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
@@ -171,14 +163,14 @@ impl WaitQueue {
 
 /// Waits until a queue that belongs to no socket is woken, or a little less long.
 pub(crate) async fn wait(queue: &RefCell<WaitQueue>) {
-    struct Place<'a>(&'a RefCell<WaitQueue>, WaitToken);
-    impl Drop for Place<'_> {
+    struct QueuePlace<'a>(&'a RefCell<WaitQueue>, WaitToken);
+    impl Drop for QueuePlace<'_> {
         fn drop(&mut self) {
             let waker = self.0.borrow_mut().remove(&mut self.1);
             drop(waker);
         }
     }
-    let mut place = Place(queue, WaitToken::default());
+    let mut place = QueuePlace(queue, WaitToken::default());
     poll_fn(|cx| {
         if place.1.may_wait() {
             return Poll::Ready(());

@@ -7,7 +7,7 @@
 //! have run. With a single event there is nothing to wait for: its task's sends leave at once, so
 //! that a single connection loses no latency.
 
-use super::Epoll;
+use super::EpollEngine;
 use crate::buf::SendBuf;
 use crate::driver::sockets::Sockets;
 use crate::slots::Key;
@@ -47,19 +47,16 @@ impl Gather {
         self.several = events > 1;
     }
 
-    /// True if a send should wait.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.several && self.sends_max > 0
     }
 
-    /// True if no send waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.sends.is_empty()
     }
 
-    /// True if no further send fits.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
@@ -80,14 +77,13 @@ impl Gather {
     }
 }
 
-impl Epoll {
-    /// Sends all that waited. The wakers of that are kept in `woken`.
+impl EpollEngine {
     #[inline(never)]
-    pub(super) fn send_gathered(&mut self, sockets: &Sockets) {
-        let (gather, shared, wakes) = (&mut self.gather, &self.shared, &mut self.woken);
+    pub(super) fn send_gathered(&mut self, sockets: &mut Sockets) {
+        let (gather, shared) = (&mut self.gather, &self.shared);
         for (key, waiting) in &mut gather.sends {
             // Without a stream it was closed in between: it sent its data first, or was to be cut off.
-            let Some(stream) = sockets.stream(*key) else { continue };
+            let Some((stream, wakes)) = sockets.stream(*key) else { continue };
             let stream = &mut *stream.borrow_mut();
             if stream.sending.failed() {
                 continue;

@@ -17,26 +17,24 @@ pub(super) use self::udp::EpollUdp;
 
 use self::gather::Gather;
 use super::messages::{RecvBatch, SendBatch};
-use super::sockets::{Entry, Listener, Sockets};
+use super::sockets::{Listener, Sockets, Source};
 use super::stream::{Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
-use super::uring::{DatagramMemory, WakeWatch};
-use crate::buf::{Pool, SendBuf};
+use super::uring::DatagramMemory;
+use crate::buf::{BufPool, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
-use crate::driver::common::{
-    DriverSetup, GEOMETRIES_MAX, errno, set_nonblocking, too_many_geometries,
-};
+use crate::driver::common::{DriverSetup, check_geometries, errno};
 use crate::slots::Key;
 use crate::sys;
-use crate::sys::poll::{Epoll as EpollSet, Event};
+use crate::sys::poll::{Epoll, Event};
 use crate::sys::socket::{SockAddr, SockRef};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Events taken per wait; more stay in the kernel for the next turn.
@@ -45,9 +43,8 @@ const EVENTS_PER_TURN: usize = 512;
 /// first-level cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
 
-/// One worker's epoll set and its state.
-pub(crate) struct Epoll {
-    pub(super) epoll: EpollSet,
+pub(crate) struct EpollEngine {
+    pub(super) epoll: Epoll,
     events: Vec<Event>,
     /// The first of `events` that is still to be handled.
     next_event: usize,
@@ -56,41 +53,33 @@ pub(crate) struct Epoll {
     unregistered: Vec<Key>,
     /// The tasks that the last gathered sends woke have run, and no wait came since.
     waits_next: bool,
-    /// Wakers to call because of sends outside of a turn.
-    woken: Vec<Waker>,
-    pub(super) shared: Shared,
+    pub(super) shared: EpollShared,
 }
 
 /// The state that every operation needs beside its socket.
-pub(super) struct Shared {
+pub(super) struct EpollShared {
     /// The pool that streams receive into.
-    pool: Rc<Pool>,
+    pool: Rc<BufPool>,
     /// The pools that datagram sockets receive into, one for each geometry.
     datagrams: Vec<RecvBatch>,
     sends: SendBatch,
     pub(super) counters: Arc<Counters>,
 }
 
-impl Epoll {
-    pub(crate) fn new(
-        features: EpollFeatures,
-        setup: &DriverSetup,
-        sockets: &mut Sockets,
-    ) -> io::Result<Epoll> {
-        let epoll = EpollSet::new()?;
-        let pool = Rc::new(Pool::new(features.buffer_count, features.buffer_bytes)?);
-        let wake = Entry::Wake(WakeWatch { eventfd: setup.wake_fd, armed: false });
-        let wake = sockets.entries.insert(wake);
-        epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, wake.to_bits())?;
-        Ok(Epoll {
+impl EpollEngine {
+    pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollEngine> {
+        let epoll = Epoll::new()?;
+        let pool = Rc::new(BufPool::new(features.buffer_count, features.buffer_bytes)?);
+        // It has no slot: its events only end a wait.
+        epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, u64::MAX)?;
+        Ok(EpollEngine {
             epoll,
             events: Vec::with_capacity(EVENTS_PER_TURN),
             next_event: 0,
             gather: Gather::new(features.gather),
             unregistered: Vec::new(),
             waits_next: false,
-            woken: Vec::new(),
-            shared: Shared {
+            shared: EpollShared {
                 pool,
                 datagrams: Vec::new(),
                 sends: SendBatch::new(),
@@ -105,7 +94,7 @@ impl Epoll {
         socket: OwnedFd,
     ) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
-        set_nonblocking(&socket)?;
+        SockRef::from(&socket).set_nonblocking(true)?;
         let key = sockets.add_listener(socket);
         self.register_new(sockets, fd, libc::EPOLLIN | libc::EPOLLET, key)
     }
@@ -145,10 +134,10 @@ impl Epoll {
     /// Epoll reports the readiness of a socket when it is registered, so nothing is missed. A
     /// stream that cannot be registered, for lack of memory or watches, has failed.
     #[cold]
-    fn register_accepted(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
+    fn register_accepted(&mut self, sockets: &mut Sockets) {
         let mut accepted = std::mem::take(&mut self.unregistered);
         for key in accepted.drain(..) {
-            let Some(stream) = sockets.stream(key) else { continue };
+            let Some((stream, wakes)) = sockets.stream(key) else { continue };
             self.shared.counters.syscalls.add(1);
             let closes = {
                 let stream = &mut *stream.borrow_mut();
@@ -174,15 +163,15 @@ impl Epoll {
         let pools = &mut self.shared.datagrams;
         let group = match pools.iter().position(|pool| pool.fits(&setup)) {
             Some(group) => group,
-            None if pools.len() == GEOMETRIES_MAX => return Err(too_many_geometries()),
             None => {
+                check_geometries(pools.len())?;
                 pools.push(RecvBatch::new(&setup)?);
                 pools.len() - 1
             }
         };
         let fd = socket.as_raw_fd();
         let udp = Udp::new(socket, setup, DatagramMemory::Group(0), EpollUdp::new(group));
-        let key = sockets.entries.insert(Entry::Udp(udp));
+        let key = sockets.sources.insert(Source::Udp(udp));
         self.register_new(sockets, fd, udp::INTEREST, key)
     }
 
@@ -211,16 +200,14 @@ impl Epoll {
         shared: &StreamRef,
         buf: &mut Option<SendBuf>,
         more: bool,
-    ) -> Option<io::Result<()>> {
+    ) -> Poll<io::Result<()>> {
         let mut stream = shared.borrow_mut();
-        match stream.sending.may_accept() {
-            Ok(true) => {}
-            Ok(false) => return None,
-            Err(error) => return Some(Err(error)),
+        if !stream.sending.may_accept()? {
+            return Poll::Pending;
         }
         if buf.as_ref().is_none_or(SendBuf::is_empty) {
             *buf = None;
-            return Some(Ok(()));
+            return Poll::Ready(Ok(()));
         }
         // Data behind a queue waits for the peer, and data with `more` does not wait.
         let waits = self.gather.is_on() && !stream.sending.is_queued() && !more;
@@ -231,7 +218,7 @@ impl Epoll {
             return self.try_send(sockets, shared, buf, more);
         }
         if !waits {
-            return Some(stream.send(buf, more, &self.shared, &mut self.woken));
+            return Poll::Ready(stream.send(buf, more, &self.shared, &mut sockets.wakes));
         }
         stream.sending.unsent += buf.as_ref().map_or(0, SendBuf::len);
         self.gather.push(stream.key, buf);
@@ -239,7 +226,7 @@ impl Epoll {
         if self.gather.is_full() {
             self.send_gathered(sockets);
         }
-        Some(Ok(()))
+        Poll::Ready(Ok(()))
     }
 
     /// Sends the data of a stream that waits for the end of the round.
@@ -256,29 +243,28 @@ impl Epoll {
         &mut self,
         sockets: &mut Sockets,
         timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         if self.next_event == self.events.len() {
             sockets.round += 1;
-            self.submit(sockets, wakes)?;
+            self.submit(sockets);
             if !self.unregistered.is_empty() {
                 // The tasks woken by that may close streams that were never registered. Once between
                 // two waits: a task that sends repeatedly must not delay events.
-                if !wakes.is_empty() && !std::mem::replace(&mut self.waits_next, true) {
+                if !sockets.wakes.is_empty() && !std::mem::replace(&mut self.waits_next, true) {
                     return Ok(());
                 }
-                self.register_accepted(sockets, wakes);
+                self.register_accepted(sockets);
             }
             self.waits_next = false;
-            self.wait(if wakes.is_empty() { timeout } else { Some(Duration::ZERO) })?;
+            self.wait(if sockets.wakes.is_empty() { timeout } else { Some(Duration::ZERO) })?;
         }
         let end = self.events.len().min(self.next_event + PORTION);
         for at in self.next_event..end {
             let Event { events, u64: data } = self.events[at];
             let (key, bits) = (Key::from_bits(data), events as i32);
             let finished = match sockets.stream(key) {
-                Some(stream) => stream.borrow_mut().on_event(bits, &self.shared, wakes),
-                None => self.on_other_event(sockets, key, bits, wakes),
+                Some((stream, wakes)) => stream.borrow_mut().on_event(bits, &self.shared, wakes),
+                None => self.on_other_event(sockets, key, bits),
             };
             if finished {
                 self.close(sockets, key);
@@ -288,25 +274,16 @@ impl Epoll {
         Ok(())
     }
 
-    /// Sends what was gathered.
     #[inline]
-    pub(crate) fn submit(
-        &mut self,
-        sockets: &mut Sockets,
-        wakes: &mut Vec<Waker>,
-    ) -> io::Result<()> {
+    pub(crate) fn submit(&mut self, sockets: &mut Sockets) {
         if !self.gather.is_empty() {
             self.send_gathered(sockets);
         }
-        if !self.woken.is_empty() {
-            wakes.append(&mut self.woken);
-        }
-        Ok(())
     }
 
     #[inline]
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let Shared { pool, datagrams, counters, .. } = &self.shared;
+        let EpollShared { pool, datagrams, counters, .. } = &self.shared;
         let in_use = datagrams.iter().map(RecvBatch::buffers_in_use);
         counters.buffers_in_use.set((pool.in_use() + in_use.sum::<usize>()) as u64);
         counters.waits.add(1);
@@ -320,26 +297,21 @@ impl Epoll {
 
     /// An event of no stream. True if the socket is to be closed.
     #[cold]
-    fn on_other_event(
-        &mut self,
-        sockets: &mut Sockets,
-        key: Key,
-        bits: i32,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
-        match sockets.entries.get_mut(key) {
-            Some(Entry::Udp(udp)) => {
+    fn on_other_event(&mut self, sockets: &mut Sockets, key: Key, bits: i32) -> bool {
+        let Sockets { sources, wakes, .. } = sockets;
+        match sources.get_mut(key) {
+            Some(Source::Udp(udp)) => {
                 udp.on_event(bits, &mut self.shared, wakes);
                 let _said_later = udp.update_interest(&self.epoll, key, &self.shared);
                 udp.outbox.closing && udp.is_settled()
             }
-            Some(Entry::Listener(listener)) => {
+            Some(Source::Listener(listener)) => {
                 listener.ready = true;
                 listener.waiters.wake(wakes);
                 false
             }
-            // A stale event of this batch, for an entry closed earlier in it.
-            Some(Entry::Stream(_) | Entry::Wake(_)) | None => false,
+            // A stale event of this batch, for a socket closed earlier in it; or the worker's eventfd.
+            Some(Source::Stream(_)) | None => false,
         }
     }
 

@@ -1,11 +1,12 @@
 //! One connected (or connecting) TCP socket on epoll.
 
-use super::Shared;
+use super::EpollShared;
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::common::{closed, errno, socket_error};
+use crate::driver::common::{closed, errno};
 use crate::driver::stream::{End, Next, Stream};
 use crate::sys;
-use crate::sys::poll::Epoll as EpollSet;
+use crate::sys::poll::Epoll;
+use crate::sys::socket::SockRef;
 use std::io;
 use std::os::fd::AsFd;
 use std::task::Waker;
@@ -47,7 +48,7 @@ impl EpollStream {
 }
 
 impl Stream {
-    pub(super) fn register(&self, epoll: &EpollSet) -> io::Result<()> {
+    pub(super) fn register(&self, epoll: &Epoll) -> io::Result<()> {
         epoll.add(self.fd().ok_or_else(closed)?, INTEREST, self.key.to_bits())
     }
 
@@ -60,7 +61,7 @@ impl Stream {
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
-    pub(in crate::driver) fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
+    pub(in crate::driver) fn receive(&mut self, shared: &EpollShared) -> Option<RecvBuf> {
         let (Some(socket), Some(id)) = (&self.socket, shared.pool.take()) else {
             // Below, pieces are copied out before the pool is empty, and the descriptor is open as long as
             // the entry exists, so this cannot happen.
@@ -82,7 +83,7 @@ impl Stream {
             self.epoll.readiness = Readiness::Drained;
         }
         shared.counters.received.add(1);
-        let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
+        let piece = RecvBuf::from_pool(&shared.pool, id, bytes);
         if shared.pool.available() * 4 < shared.pool.count() {
             shared.counters.copied_out.add(1);
             return Some(piece.detach());
@@ -92,7 +93,7 @@ impl Stream {
 
     /// A receive found the end (0 bytes), no data, or an error.
     #[cold]
-    fn on_nothing_received(&mut self, result: io::Result<usize>, shared: &Shared) {
+    fn on_nothing_received(&mut self, result: io::Result<usize>, shared: &EpollShared) {
         match result {
             Ok(_) => {
                 let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
@@ -113,7 +114,7 @@ impl Stream {
         &mut self,
         buf: &mut Option<SendBuf>,
         more: bool,
-        shared: &Shared,
+        shared: &EpollShared,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         let Some(bytes) = buf.as_ref().map(SendBuf::as_slice) else { return Ok(()) };
@@ -147,7 +148,7 @@ impl Stream {
         &mut self,
         bytes: &[u8],
         more: bool,
-        shared: &Shared,
+        shared: &EpollShared,
         wakes: &mut Vec<Waker>,
     ) -> usize {
         let Some(socket) = &self.socket else { return 0 };
@@ -169,7 +170,7 @@ impl Stream {
     }
 
     #[cold]
-    fn on_send_failed(&mut self, error: &io::Error, shared: &Shared, wakes: &mut Vec<Waker>) {
+    fn on_send_failed(&mut self, error: &io::Error, shared: &EpollShared, wakes: &mut Vec<Waker>) {
         shared.counters.short_sends.add(1);
         if error.kind() == io::ErrorKind::WouldBlock {
             shared.counters.eagain.add(1);
@@ -180,7 +181,7 @@ impl Stream {
 
     /// Continues with the queue, FIN and the close.
     #[cold]
-    fn advance(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
+    fn advance(&mut self, shared: &EpollShared, wakes: &mut Vec<Waker>) {
         loop {
             self.sending.wake_if_room(wakes);
             match self.sending.next() {
@@ -200,15 +201,21 @@ impl Stream {
     }
 
     #[cold]
-    fn on_connected(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
+    fn on_connected(&mut self, shared: &EpollShared, wakes: &mut Vec<Waker>) {
         shared.counters.syscalls.add(1);
-        let outcome = self.socket.as_ref().map_or(Ok(()), socket_error);
-        self.sending.connected(outcome.map_err(|error| errno(&error)), wakes);
+        let told = self.socket.as_ref().map(|socket| SockRef::from(socket).take_error());
+        let error = told.and_then(|told| told.unwrap_or_else(Some));
+        self.sending.connected(error.map(|error| errno(&error)), wakes);
     }
 
     /// An event of the stream. True if it is to be closed.
     #[inline(always)]
-    pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) -> bool {
+    pub(super) fn on_event(
+        &mut self,
+        bits: i32,
+        shared: &EpollShared,
+        wakes: &mut Vec<Waker>,
+    ) -> bool {
         // A quick peer may have answered and finished in the event that reports the connection.
         if bits & (HANG_UP | libc::EPOLLPRI) != 0 {
             self.epoll.read_on = true;

@@ -3,15 +3,14 @@
 //! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it again whenever a
 //! packet has left, as long as there is free space: edge-triggered, each send would cost an event.
 
-use super::Shared;
+use super::EpollShared;
 use crate::buf::RecvBuf;
 use crate::datagram::Received;
 use crate::driver::common::errno;
 use crate::driver::udp::{BATCH_MAX, Udp, is_icmp_error};
 use crate::slots::Key;
-use crate::sys::poll::Epoll as EpollSet;
+use crate::sys::poll::Epoll;
 use std::io;
-use std::os::fd::RawFd;
 use std::task::Waker;
 
 /// The events that a datagram socket is registered for.
@@ -23,9 +22,8 @@ const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 /// on which few arrive requests few. Requesting one more than there are shows that the socket is empty.
 const ASKED_MIN: usize = 4;
 
-/// What epoll has to remember of a datagram socket.
 pub(crate) struct EpollUdp {
-    /// Index of the pool that fits, in [`Shared::datagrams`].
+    /// Index of the pool that fits, in [`EpollShared::datagrams`].
     group: usize,
     /// Set by an event, cleared by a receive that emptied the socket: one that returned fewer datagrams
     /// than it had room for. (It may also have found an error behind the last datagram. That error
@@ -33,33 +31,26 @@ pub(crate) struct EpollUdp {
     readable: bool,
     /// Datagrams that the next receive requests.
     asked: usize,
-    /// The send buffer was full: EPOLLOUT reports when it is not.
-    blocked: bool,
-    /// EPOLLOUT is watched.
+    /// EPOLLOUT is watched, which reports that the send buffer is not full any more.
     watches_room: bool,
 }
 
 impl EpollUdp {
     pub(in crate::driver) fn new(group: usize) -> EpollUdp {
-        EpollUdp { group, readable: true, asked: ASKED_MIN, blocked: false, watches_room: false }
+        EpollUdp { group, readable: true, asked: ASKED_MIN, watches_room: false }
     }
 }
 
 impl Udp {
-    /// The descriptor, which is open as long as the entry exists.
-    fn open_fd(&self) -> RawFd {
-        self.fd().unwrap_or(-1)
-    }
-
     /// Appends at most `most` datagrams to `into` and returns how many; `None` if there are none. ICMP
     /// errors are counted and skipped.
     pub(in crate::driver) fn receive_batch(
         &mut self,
         into: &mut Vec<Received>,
         most: usize,
-        shared: &mut Shared,
+        shared: &mut EpollShared,
     ) -> Option<io::Result<usize>> {
-        let (counters, fd) = (&shared.counters, self.open_fd());
+        let (counters, fd) = (&shared.counters, self.any_fd());
         let batch = &mut shared.datagrams[self.epoll.group];
         while self.epoll.readable {
             counters.syscalls.add(1);
@@ -99,22 +90,18 @@ impl Udp {
         None
     }
 
-    /// Sends queued datagrams until the kernel takes no more.
-    pub(in crate::driver) fn flush(&mut self, shared: &mut Shared) {
-        let fd = self.open_fd();
-        while !self.epoll.blocked && !self.outbox.is_empty() {
-            let (setup, stats) = (&self.setup, &mut self.stats);
-            self.epoll.blocked =
-                !shared.sends.send_from(&mut self.outbox, fd, setup, stats, &shared.counters);
+    pub(in crate::driver) fn flush(&mut self, shared: &mut EpollShared) {
+        while !self.outbox.blocked && !self.outbox.is_empty() {
+            shared.sends.send_from(self, &shared.counters);
         }
     }
 
-    pub(super) fn on_event(&mut self, bits: i32, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+    pub(super) fn on_event(&mut self, bits: i32, shared: &mut EpollShared, wakes: &mut Vec<Waker>) {
         if bits & READABLE != 0 {
             self.epoll.readable = true;
             self.receive_waiters.wake(wakes);
         }
-        if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.epoll.blocked) {
+        if bits & libc::EPOLLOUT != 0 && std::mem::take(&mut self.outbox.blocked) {
             self.flush(shared);
             if self.outbox.has_room() {
                 self.outbox.waiters.wake(wakes);
@@ -125,16 +112,16 @@ impl Udp {
     /// Watches for free space in the send buffer while a send is blocked.
     pub(in crate::driver) fn update_interest(
         &mut self,
-        epoll: &EpollSet,
+        epoll: &Epoll,
         key: Key,
-        shared: &Shared,
+        shared: &EpollShared,
     ) -> io::Result<()> {
-        if self.epoll.blocked == self.epoll.watches_room {
+        if self.outbox.blocked == self.epoll.watches_room {
             return Ok(());
         }
-        self.epoll.watches_room = self.epoll.blocked;
-        let room = if self.epoll.blocked { libc::EPOLLOUT } else { 0 };
+        self.epoll.watches_room = self.outbox.blocked;
+        let room = if self.outbox.blocked { libc::EPOLLOUT } else { 0 };
         shared.counters.syscalls.add(1);
-        epoll.modify(self.open_fd(), INTEREST | room, key.to_bits())
+        epoll.modify(self.any_fd(), INTEREST | room, key.to_bits())
     }
 }

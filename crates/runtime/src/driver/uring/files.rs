@@ -3,7 +3,7 @@
 //! A read belongs to a slot, with all memory that the kernel sees of it, until its completion. A future that
 //! is dropped leaves its slot as an orphan.
 
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Quarantined};
 use crate::counters::Counters;
@@ -21,15 +21,14 @@ use std::task::{Poll, Waker};
 /// Reads of one worker that are with the kernel; threads do further ones.
 const READS_MAX: usize = 256;
 
-/// The reads of one worker.
 pub(super) struct Files {
-    slots: Slots<Slot>,
+    slots: Slots<PendingRead>,
     /// Those that are with the kernel; the others are complete, and their futures have not been
     /// polled.
     in_flight: usize,
 }
 
-struct Slot {
+struct PendingRead {
     read: FileRead,
     ended: Option<io::Result<()>>,
     waker: Option<Waker>,
@@ -41,12 +40,10 @@ impl Files {
         Files { slots: Slots::counted(counters), in_flight: 0 }
     }
 
-    /// True when the kernel holds nothing of ours.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight == 0
     }
 
-    /// Frees a read without a future, with its memory.
     fn forget(&mut self, key: Key) {
         let forgotten = self.slots.remove(key);
         #[cfg(debug_assertions)]
@@ -56,7 +53,7 @@ impl Files {
     }
 }
 
-impl Uring {
+impl UringEngine {
     /// Gives a read to the kernel; returns it if the ring has ended, or has enough of them.
     pub(crate) fn start_read(&mut self, mut read: FileRead) -> Result<Key, FileRead> {
         if self.torn_down || self.files.in_flight >= READS_MAX {
@@ -71,13 +68,13 @@ impl Uring {
             // for that.
             entry = entry.flags(Flags::ASYNC);
         }
-        let slot = Slot { read, ended: None, waker: None, abandoned: false };
+        let slot = PendingRead { read, ended: None, waker: None, abandoned: false };
         let key = self.files.slots.insert(slot);
         self.files.in_flight += 1;
         self.counters.file_operations.add(1);
         // SAFETY: the slot owns the memory that the entry names until the completion; a slot whose future
         // is gone is kept for that.
-        unsafe { self.ring.push(entry.user_data(Op::File.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::FILE.tag(key))) };
         Ok(key)
     }
 
@@ -102,7 +99,7 @@ impl Uring {
         if slot.ended.is_some() {
             self.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
-            let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
+            let cancel = opcode::AsyncCancel::new(Op::FILE.tag(key)).build();
             // SAFETY: a cancel names no memory.
             unsafe { self.ring.push_uncounted(cancel) };
         }

@@ -1,6 +1,6 @@
 //! Listeners: one multishot accept, and the connections that it has accepted.
 
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 use crate::driver::sockets::{Listener, Sockets};
 use crate::slots::Key;
 use io_uring::types::Fd;
@@ -8,7 +8,6 @@ use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::task::Waker;
 
 /// Accepted connections a listener may hold before its multishot accept is cancelled.
 const ACCEPTED_MAX: usize = 1024;
@@ -17,11 +16,9 @@ const ACCEPTED_MAX: usize = 1024;
 /// it considers the flags of each receive and send instead.
 const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-/// What io_uring has to remember of a listener.
 #[derive(Default)]
 pub(crate) struct UringListener {
     pub(super) armed: bool,
-    again: bool,
     pub(super) expected: u32,
     pub(super) closing: bool,
     /// The accept was cancelled, and its last completion has not arrived.
@@ -29,21 +26,14 @@ pub(crate) struct UringListener {
     pub(in crate::driver) accepted: VecDeque<io::Result<OwnedFd>>,
 }
 
-impl Uring {
-    pub(super) fn on_accept(
-        &mut self,
-        sockets: &mut Sockets,
-        key: Key,
-        result: i32,
-        flags: u32,
-        wakes: &mut Vec<Waker>,
-    ) {
+impl UringEngine {
+    pub(super) fn on_accept(&mut self, sockets: &mut Sockets, key: Key, result: i32, flags: u32) {
         let accepted = match result {
             // SAFETY: the completion of an accept hands over a new descriptor, exactly once.
             fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             error => Err(io::Error::from_raw_os_error(-error)),
         };
-        let Some(listener) = sockets.listener(key) else { return };
+        let Some((listener, wakes)) = sockets.listener(key) else { return };
         let uring = &mut listener.uring;
         if !cqueue::more(flags) {
             uring.armed = false;
@@ -65,7 +55,7 @@ impl Uring {
     pub(super) fn cancel_accept(&mut self, key: Key, listener: &mut Listener) {
         if !std::mem::replace(&mut listener.uring.cancelled, true) {
             listener.uring.expected += 1;
-            self.push_cancel(key, Op::Accept);
+            self.push_cancel(key, Op::ACCEPT);
         }
     }
 
@@ -81,10 +71,7 @@ impl Uring {
         };
         listener.uring.armed = true;
         listener.uring.expected += 1;
-        if self.features.multishot && std::mem::replace(&mut listener.uring.again, true) {
-            self.counters.rearms.add(1);
-        }
         // SAFETY: the entry names no memory: the address of the peer is not asked for.
-        unsafe { self.ring.push(entry.user_data(Op::Accept.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::ACCEPT.tag(key))) };
     }
 }

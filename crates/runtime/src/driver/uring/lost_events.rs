@@ -18,7 +18,7 @@
 //! therefore ended and started again. While data arrives, the cost is two stores and an entry of
 //! the queue.
 
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::Stream;
 use crate::slots::Key;
@@ -47,13 +47,12 @@ pub(super) struct LostEvents {
 }
 
 impl LostEvents {
-    /// True if there is something to do.
     pub(super) fn is_due(&self) -> bool {
         self.due > 0
     }
 }
 
-impl Uring {
+impl UringEngine {
     /// Watches a receive from now on, because it got data and stays armed.
     #[cold]
     pub(super) fn watch(&mut self, key: Key) {
@@ -65,10 +64,9 @@ impl Uring {
         if !self.lost_events.queue.is_empty()
             && !std::mem::replace(&mut self.lost_events.timed, true)
         {
-            let nobody = Key::from_bits(0);
             let entry = opcode::Timeout::new(&raw const PERIOD).build();
             // SAFETY: the period is a constant.
-            unsafe { self.ring.push(entry.user_data(Op::LostEvents.tag(nobody))) };
+            unsafe { self.ring.push(entry.user_data(Op::LOST_EVENTS.alone())) };
         }
     }
 
@@ -88,11 +86,11 @@ impl Uring {
     /// Checks some of the due sockets: at most `most`, or a larger share if all could not be
     /// checked in time otherwise.
     #[inline(never)]
-    pub(super) fn check_for_lost_events(&mut self, sockets: &Sockets, most: usize) {
+    pub(super) fn check_for_lost_events(&mut self, sockets: &mut Sockets, most: usize) {
         for _ in 0..self.lost_events.due.min(most.max(self.lost_events.queue.len() / SHARE)) {
             self.lost_events.due -= 1;
             let Some(key) = self.lost_events.queue.pop_front() else { break };
-            let Some(stream) = sockets.stream(key) else { continue };
+            let Some((stream, _)) = sockets.stream(key) else { continue };
             let stream = &mut *stream.borrow_mut();
             if std::mem::replace(&mut stream.uring.heard, false) {
                 self.lost_events.queue.push_back(key);

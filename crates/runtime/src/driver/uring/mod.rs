@@ -23,21 +23,19 @@ mod ring;
 mod send;
 mod stream;
 mod udp;
-mod wake;
 
 pub(super) use self::listener::UringListener;
 pub(super) use self::stream::UringStream;
 pub(super) use self::udp::{DatagramMemory, UringUdp};
-pub(super) use self::wake::WakeWatch;
 
 use self::files::Files;
 use self::lost_events::LostEvents;
 use self::op::Op;
 use self::provided::Groups;
-use self::ring::{Completion, Enter, Ring};
+use self::ring::{Enter, Ring};
 use self::udp::RecvOp;
 use super::messages::SendBatch;
-use super::sockets::{Entry, Sockets};
+use super::sockets::{Sockets, Source};
 use super::stream::Stream;
 use crate::buf::SendBuf;
 use crate::config::UringFeatures;
@@ -45,7 +43,11 @@ use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
 use crate::slots::{Key, Slots};
 use crate::sys;
+use io_uring::cqueue::{self, Entry as Completion};
+use io_uring::opcode;
+use io_uring::types::Fd;
 use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -63,11 +65,10 @@ const SPLIT_BYTES_MIN: usize = 128 * 1024;
 const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(5);
 
 /// One worker's ring, its memory, and its operations.
-pub(crate) struct Uring {
+pub(crate) struct UringEngine {
     // Dropped in this order: the ring before the memory that it uses.
     ring: Ring,
     groups: Groups,
-    /// Memory of sendmmsg(2).
     bursts: SendBatch,
     /// Single-shot receives of datagrams that are with the kernel.
     receives: Slots<Box<RecvOp>>,
@@ -90,14 +91,14 @@ pub(crate) struct Uring {
     quick_bytes: usize,
     /// Quick sends since the last enter, for `UringOptions::gather`.
     ungathered: u32,
-    /// Number of this turn.
     turn: u32,
     /// Something waits for a quick send: the next enter must not wait.
     pub(super) held_up: bool,
+    /// Becomes readable when another thread signals the worker; a poll on it is with the kernel.
+    wake_fd: RawFd,
+    watches_wakes: bool,
     /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
-    /// Wakers to call because of what happened outside of a turn.
-    woken: Vec<Waker>,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
     lost_events: LostEvents,
@@ -106,18 +107,14 @@ pub(crate) struct Uring {
     torn_down: bool,
 }
 
-impl Uring {
-    pub(crate) fn new(
-        features: UringFeatures,
-        setup: &DriverSetup,
-        sockets: &mut Sockets,
-    ) -> io::Result<Uring> {
+impl UringEngine {
+    pub(crate) fn new(features: UringFeatures, setup: &DriverSetup) -> io::Result<UringEngine> {
         let ring = Ring::new(&features, setup)?;
         let groups = Groups::new(&ring, &features)?;
         if let Some(uses) = setup.confined {
             restrictions::apply(&ring, uses, &features)?;
         }
-        let mut uring = Uring {
+        let mut uring = UringEngine {
             ring,
             groups,
             receives: Slots::counted(&setup.counters),
@@ -135,15 +132,16 @@ impl Uring {
             ungathered: 0,
             turn: 0,
             held_up: false,
+            wake_fd: setup.wake_fd,
+            watches_wakes: false,
             signalled: false,
-            woken: Vec::new(),
             fed: Vec::new(),
             lost_events: LostEvents::default(),
             features,
             counters: Arc::clone(&setup.counters),
             torn_down: false,
         };
-        uring.watch_wakes(sockets, setup.wake_fd);
+        uring.watch_wakes();
         Ok(uring)
     }
 
@@ -155,12 +153,8 @@ impl Uring {
         &mut self,
         sockets: &mut Sockets,
         timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         self.turn = self.turn.wrapping_add(1);
-        if !self.woken.is_empty() {
-            wakes.append(&mut self.woken);
-        }
         if self.arrived.is_empty() {
             sockets.round += 1;
             self.counters.buffers_in_use.set(self.groups.buffers_in_use() as u64);
@@ -168,23 +162,23 @@ impl Uring {
             let calm = self.groups.is_calm()
                 && self.quick_bytes < SPLIT_BYTES_MIN
                 && !self.lost_events.is_due();
-            let prepared = if calm { false } else { self.prepare_enter(sockets, wakes)? };
+            let prepared = if calm { false } else { self.prepare_enter(sockets)? };
             let hurry = prepared
                 || self.held_up
-                || !wakes.is_empty()
+                || !sockets.wakes.is_empty()
                 || timeout == Some(Duration::ZERO)
                 || self.ring.has_completions();
             let how = if hurry { Enter::Collect } else { Enter::Wait };
-            self.enter_and_settle(sockets, how, timeout, wakes)?;
+            self.enter_and_settle(sockets, how, timeout)?;
         }
-        self.handle_arrivals(sockets, PORTION, wakes);
+        self.handle_arrivals(sockets, PORTION);
         Ok(())
     }
 
     /// Checks for lost events, gives buffers back, and sends what holds many of them, before the enter that
     /// waits. True if that must not wait.
     #[cold]
-    fn prepare_enter(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<bool> {
+    fn prepare_enter(&mut self, sockets: &mut Sockets) -> io::Result<bool> {
         if self.lost_events.is_due() {
             self.check_for_lost_events(sockets, PORTION);
         }
@@ -193,7 +187,7 @@ impl Uring {
         if self.should_split() {
             // Without collecting: what arrives now would take further buffers, before those
             // that these sends hold are back.
-            self.enter_now(sockets, Enter::Submit, None, wakes)?;
+            self.enter_now(sockets, Enter::Submit, None)?;
             self.return_buffers(sockets);
         }
         let has_work = !self.arrived.is_empty() || self.lost_events.is_due();
@@ -201,15 +195,15 @@ impl Uring {
     }
 
     #[inline(always)]
-    fn handle_arrivals(&mut self, sockets: &mut Sockets, most: usize, wakes: &mut Vec<Waker>) {
+    fn handle_arrivals(&mut self, sockets: &mut Sockets, most: usize) {
         let end = self.arrived.len().min(self.next_arrival.saturating_add(most));
         for at in self.next_arrival..end {
-            let completion = self.arrived[at];
+            let completion = self.arrived[at].clone();
             // Apart from the others because it is on the path of each byte.
-            if completion.user_data >> Key::BITS == Op::Receive as u64 {
-                self.complete_receive(sockets, completion, wakes);
+            if Op::of(completion.user_data()) == Op::RECEIVE {
+                self.complete_receive(sockets, &completion);
             } else {
-                self.complete(sockets, completion, wakes);
+                self.complete(sockets, &completion);
             }
         }
         self.next_arrival = end;
@@ -221,17 +215,13 @@ impl Uring {
 
     /// Submits queued operations now, and leaves completions for later.
     #[inline(never)]
-    pub(crate) fn submit(
-        &mut self,
-        sockets: &mut Sockets,
-        wakes: &mut Vec<Waker>,
-    ) -> io::Result<()> {
+    pub(crate) fn submit(&mut self, sockets: &mut Sockets) -> io::Result<()> {
         // First, because a receive that is submitted without a buffer ends at once.
         self.return_buffers(sockets);
-        self.enter_now(sockets, Enter::Submit, None, wakes)
+        self.enter_now(sockets, Enter::Submit, None)
     }
 
-    /// [`enter_and_settle`](Uring::enter_and_settle) for those who seldom need it: one copy, apart from the one
+    /// [`enter_and_settle`](UringEngine::enter_and_settle) for those who seldom need it: one copy, apart from the one
     /// that is laid out in the turn.
     #[inline(never)]
     fn enter_now(
@@ -239,9 +229,8 @@ impl Uring {
         sockets: &mut Sockets,
         how: Enter,
         timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        self.enter_and_settle(sockets, how, timeout, wakes)
+        self.enter_and_settle(sockets, how, timeout)
     }
 
     #[inline(always)]
@@ -250,7 +239,6 @@ impl Uring {
         sockets: &mut Sockets,
         how: Enter,
         timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         let (quick, datagrams) = (self.quick.len(), self.quick_datagrams.len());
         self.ring.enter(how, timeout)?;
@@ -258,18 +246,18 @@ impl Uring {
         self.quick_bytes = 0;
         self.ungathered = 0;
         // Completions may queue further sends; those belong to the next enter.
-        self.reap(sockets, wakes)?;
+        self.reap(sockets)?;
         if !all_submitted {
             self.held_up = !self.awaited.is_empty() || !self.quick_datagrams.is_empty();
             return Ok(());
         }
         self.held_up = self.quick_datagrams.len() > datagrams;
         if quick > 0 {
-            self.settle(sockets, quick, wakes);
+            self.settle(sockets, quick);
         }
         self.held_up |= !self.awaited.is_empty();
         if datagrams > 0 {
-            self.settle_datagrams(sockets, datagrams, wakes);
+            self.settle_datagrams(sockets, datagrams);
         }
         Ok(())
     }
@@ -278,12 +266,12 @@ impl Uring {
     /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
     /// over before its connection's next request is.
     #[inline(always)]
-    fn reap(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    fn reap(&mut self, sockets: &mut Sockets) -> io::Result<()> {
         loop {
             let mut taken = 0;
-            for completion in self.ring.completions() {
+            for completion in self.ring.uring.completions() {
                 taken += 1;
-                if Op::is_arrival(completion.user_data) {
+                if Op::is_arrival(completion.user_data()) {
                     self.arrived.push(completion);
                 } else {
                     self.completions.push(completion);
@@ -291,9 +279,9 @@ impl Uring {
             }
             self.counters.completions.add(taken);
             if !self.completions.is_empty() {
-                self.complete_others(sockets, wakes);
+                self.complete_others(sockets);
             }
-            if !self.ring.overflowed() {
+            if !self.ring.uring.overflowed() {
                 return Ok(());
             }
             // The error of a quick send may be in the kernel's overflow list: fetch that before any
@@ -304,12 +292,11 @@ impl Uring {
     }
 
     #[cold]
-    fn complete_others(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
-        let mut others = std::mem::take(&mut self.completions);
-        for completion in others.drain(..) {
-            self.complete(sockets, completion, wakes);
+    fn complete_others(&mut self, sockets: &mut Sockets) {
+        for at in 0..self.completions.len() {
+            self.complete(sockets, &self.completions[at].clone());
         }
-        self.completions = others;
+        self.completions.clear();
     }
 
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
@@ -330,9 +317,9 @@ impl Uring {
         let mut fed = std::mem::take(&mut self.fed);
         self.groups.take_fed(&mut fed);
         for key in fed.drain(..) {
-            match sockets.entries.get_mut(key) {
-                Some(Entry::Stream(stream)) => self.start_fed_receive(&mut stream.borrow_mut()),
-                Some(Entry::Udp(udp)) => {
+            match sockets.sources.get_mut(key) {
+                Some(Source::Stream(stream)) => self.start_fed_receive(&mut stream.borrow_mut()),
+                Some(Source::Udp(udp)) => {
                     udp.uring.starved = false;
                     self.start_datagrams(key, udp);
                 }
@@ -343,33 +330,61 @@ impl Uring {
     }
 
     #[inline(never)]
-    fn complete(&mut self, sockets: &mut Sockets, completion: Completion, wakes: &mut Vec<Waker>) {
-        let key = Key::from_bits(completion.user_data);
-        let Completion { result, flags, .. } = completion;
-        match Op::of(completion.user_data) {
-            Some(Op::Wake) => self.on_wake(sockets, key, flags),
-            Some(Op::Accept) => self.on_accept(sockets, key, result, flags, wakes),
-            Some(Op::Send) => {
-                self.on_stream(sockets, key, |uring, stream| uring.on_send(stream, result, wakes));
-            }
-            Some(Op::Connect) => self.on_stream(sockets, key, |_, stream| {
-                Uring::on_connect(stream, result, wakes);
+    fn complete(&mut self, sockets: &mut Sockets, completion: &Completion) {
+        let key = Key::from_bits(completion.user_data());
+        let (result, flags) = (completion.result(), completion.flags());
+        match Op::of(completion.user_data()) {
+            Op::WAKE => self.on_wake(flags),
+            Op::ACCEPT => self.on_accept(sockets, key, result, flags),
+            Op::SEND => self.on_stream(sockets, key, |uring, stream, wakes| {
+                uring.on_send(stream, result, wakes)
+            }),
+            Op::CONNECT => self.on_stream(sockets, key, |_, stream, wakes| {
+                stream.uring.expected -= 1;
+                stream.uring.connecting = None;
+                stream.sending.connected((result < 0).then_some(-result), wakes);
                 false
             }),
-            Some(Op::Writable) => self.on_stream(sockets, key, |_, stream| {
+            Op::WRITABLE => self.on_stream(sockets, key, |_, stream, wakes| {
                 stream.uring.expected -= 1;
                 stream.sending.writable(wakes);
                 false
             }),
-            Some(Op::ReceiveDatagrams) => self.on_datagrams(sockets, key, (result, flags), wakes),
-            Some(Op::ReceiveDatagram) => self.on_single_datagram(sockets, key, result, wakes),
-            Some(Op::SendDatagram) => self.on_datagram_sent(sockets, key, result, wakes),
-            Some(Op::File) => self.on_file(key, result, wakes),
-            Some(Op::LostEvents) => self.on_lost_event_timer(),
+            Op::RECEIVE_DATAGRAMS => self.on_datagrams(sockets, key, (result, flags)),
+            Op::RECEIVE_DATAGRAM => self.on_single_datagram(sockets, key, result),
+            Op::SEND_DATAGRAM => self.on_datagram_sent(sockets, key, result),
+            Op::FILE => self.on_file(key, result, &mut sockets.wakes),
+            Op::LOST_EVENTS => self.on_lost_event_timer(),
+            Op::CANCEL => self.on_bookkeeping(sockets, key),
             // A close completes only when it fails, and is not expected. Receives come another way.
-            Some(Op::Close | Op::Receive) | None => {}
-            Some(Op::Cancel) => self.on_bookkeeping(sockets, key),
+            _ => {}
         }
+    }
+
+    fn watch_wakes(&mut self) {
+        let entry = opcode::PollAdd::new(Fd(self.wake_fd), libc::POLLIN as u32)
+            .multi(self.features.multishot)
+            .build();
+        // SAFETY: a poll names no memory.
+        unsafe { self.ring.push(entry.user_data(Op::WAKE.alone())) };
+        self.watches_wakes = true;
+    }
+
+    fn on_wake(&mut self, flags: u32) {
+        self.signalled = true;
+        if cqueue::more(flags) {
+            return;
+        }
+        self.watches_wakes = false;
+        if self.torn_down {
+            return;
+        }
+        // A poll that is armed again reports a level. A signal that arrived after the inbox was
+        // emptied (a waker first adds to the inbox and then signals) would end every further
+        // wait. Clearing it loses nothing: the worker checks the inbox after this.
+        // SAFETY: the worker keeps its eventfd open longer than its driver.
+        sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(self.wake_fd) });
+        self.watch_wakes();
     }
 
     /// A completion of an operation on a stream: `handle` says whether to close it.
@@ -377,12 +392,12 @@ impl Uring {
         &mut self,
         sockets: &mut Sockets,
         key: Key,
-        handle: impl FnOnce(&mut Uring, &mut Stream) -> bool,
+        handle: impl FnOnce(&mut UringEngine, &mut Stream, &mut Vec<Waker>) -> bool,
     ) {
-        let Some(stream) = sockets.stream(key) else { return };
+        let Some((stream, wakes)) = sockets.stream(key) else { return };
         let (closes, done) = {
             let stream = &mut *stream.borrow_mut();
-            (handle(self, stream), stream.is_done(self))
+            (handle(self, stream, wakes), stream.is_done(self))
         };
         if closes {
             self.abandon(sockets, key);
@@ -395,26 +410,26 @@ impl Uring {
     /// into our memory when it is freed. Operations on files may take `patience`: one that waits
     /// for a filesystem that does not answer cannot be cancelled, and remains until the process
     /// ends.
-    pub(crate) fn tear_down(
-        &mut self,
-        sockets: &mut Sockets,
-        patience: Duration,
-        wakes: &mut Vec<Waker>,
-    ) {
+    pub(crate) fn tear_down(&mut self, sockets: &mut Sockets, patience: Duration) {
         if std::mem::replace(&mut self.torn_down, true) {
             return;
         }
-        for key in sockets.entries.keys() {
-            if let Some(stream) = sockets.stream(key) {
+        for key in sockets.sources.keys() {
+            if let Some((stream, wakes)) = sockets.stream(key) {
                 stream.borrow_mut().sending.fail(libc::ECANCELED, wakes);
             }
             self.cancel_all(sockets, key);
         }
-        self.abandon_files(wakes);
+        self.abandon_files(&mut sockets.wakes);
+        if self.watches_wakes {
+            let cancel = opcode::AsyncCancel::new(Op::WAKE.alone()).build();
+            // SAFETY: a cancel names no memory.
+            unsafe { self.ring.push_uncounted(cancel) };
+        }
         // Each turn makes progress or waits for it.
         let began = sys::now();
         while !self.is_drained(sockets) {
-            let only_files = sockets.entries.is_empty();
+            let only_files = sockets.sources.is_empty();
             let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
             let left = most.saturating_sub(sys::now() - began);
             if left.is_zero() {
@@ -422,23 +437,22 @@ impl Uring {
             }
             let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
-            if self.enter_now(sockets, how, Some(wait), wakes).is_err() {
+            if self.enter_now(sockets, how, Some(wait)).is_err() {
                 break;
             }
-            self.handle_arrivals(sockets, usize::MAX, wakes);
+            self.handle_arrivals(sockets, usize::MAX);
         }
         // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained(sockets) {
             std::mem::forget(std::mem::replace(&mut self.files, Files::new(&self.counters)));
-            std::mem::forget(std::mem::take(&mut sockets.entries));
+            std::mem::forget(std::mem::take(&mut sockets.sources));
             std::mem::forget(std::mem::take(&mut self.receives));
             self.groups.leak();
         }
     }
 
-    /// True when the kernel holds nothing of ours.
     fn is_drained(&self, sockets: &Sockets) -> bool {
-        sockets.entries.is_empty() && self.files.is_drained()
+        sockets.sources.is_empty() && !self.watches_wakes && self.files.is_drained()
     }
 
     fn should_split(&self) -> bool {

@@ -3,59 +3,47 @@
 use crate::slots::Key;
 
 /// The kind of an operation; with the key of its slot it forms the user data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Op {
-    Receive = 1,
-    Accept,
-    /// A multishot receive of datagrams.
-    ReceiveDatagrams,
-    /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
-    ReceiveDatagram,
-    // Those before this are arrivals.
-    Wake,
-    Send,
-    Connect,
-    Cancel,
-    Close,
-    SendDatagram,
-    /// An operation on a file; its key names a slot of [`super::Files`].
-    File,
-    /// A poll that ends when a stream accepts more.
-    Writable,
-    /// The timer of [`super::LostEvents`].
-    LostEvents,
-}
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Op(pub(super) u64);
 
 impl Op {
-    const ALL: [Op; 13] = [
-        Op::Receive,
-        Op::Accept,
-        Op::ReceiveDatagrams,
-        Op::ReceiveDatagram,
-        Op::Wake,
-        Op::Send,
-        Op::Connect,
-        Op::Cancel,
-        Op::Close,
-        Op::SendDatagram,
-        Op::File,
-        Op::Writable,
-        Op::LostEvents,
-    ];
+    pub(super) const RECEIVE: Op = Op(1);
+    pub(super) const ACCEPT: Op = Op(2);
+    /// A multishot receive of datagrams.
+    pub(super) const RECEIVE_DATAGRAMS: Op = Op(3);
+    /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
+    pub(super) const RECEIVE_DATAGRAM: Op = Op(4);
+    // Those before this are arrivals.
+    pub(super) const WAKE: Op = Op(5);
+    pub(super) const SEND: Op = Op(6);
+    pub(super) const CONNECT: Op = Op(7);
+    pub(super) const CANCEL: Op = Op(8);
+    pub(super) const CLOSE: Op = Op(9);
+    pub(super) const SEND_DATAGRAM: Op = Op(10);
+    /// An operation on a file; its key names a slot of [`super::Files`].
+    pub(super) const FILE: Op = Op(11);
+    /// A poll that ends when a stream accepts more.
+    pub(super) const WRITABLE: Op = Op(12);
+    /// The timer of [`super::LostEvents`].
+    pub(super) const LOST_EVENTS: Op = Op(13);
 
     /// True for the user data of events that peers cause, and not the program.
     #[inline]
     pub(super) fn is_arrival(user_data: u64) -> bool {
-        (user_data >> Key::BITS).wrapping_sub(1) < Op::Wake as u64 - 1
+        Op::of(user_data).0.wrapping_sub(1) < Op::WAKE.0 - 1
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {
-        key.to_bits() | (self as u64) << Key::BITS
+        key.to_bits() | self.0 << Key::BITS
     }
 
-    pub(super) fn of(user_data: u64) -> Option<Op> {
-        let code = (user_data >> Key::BITS) as usize;
-        code.checked_sub(1).and_then(|index| Op::ALL.get(index)).copied()
+    /// The user data of an operation that belongs to no slot.
+    pub(super) fn alone(self) -> u64 {
+        self.0 << Key::BITS
+    }
+
+    #[inline]
+    pub(super) fn of(user_data: u64) -> Op {
+        Op(user_data >> Key::BITS)
     }
 }

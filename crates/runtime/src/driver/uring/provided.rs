@@ -11,9 +11,9 @@ mod starved;
 pub(super) use starved::Starved;
 
 use super::ring::Ring;
-use crate::buf::{Pool, RecvBuf};
+use crate::buf::{BufPool, RecvBuf};
 use crate::config::UringFeatures;
-use crate::driver::common::{GEOMETRIES_MAX, too_many_geometries};
+use crate::driver::common::check_geometries;
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::ring::charged;
@@ -54,7 +54,6 @@ impl Groups {
         Ok(Groups { streams, others: Vec::new() })
     }
 
-    /// The group of datagram sockets with this geometry.
     pub(super) fn for_datagrams(
         &mut self,
         ring: &Ring,
@@ -65,15 +64,12 @@ impl Groups {
         if let Some(group) = self.others.iter().find(fits) {
             return Ok(group.number);
         }
-        if self.others.len() == GEOMETRIES_MAX {
-            return Err(too_many_geometries());
-        }
+        check_geometries(self.others.len())?;
         let number = self.others.len() as u16 + 1;
         self.others.push(Provided::new(ring, number, count, bytes)?);
         Ok(number)
     }
 
-    /// A group of datagram sockets.
     pub(super) fn get(&mut self, group: u16) -> &mut Provided {
         &mut self.others[usize::from(group) - 1]
     }
@@ -95,7 +91,11 @@ impl Groups {
 
     /// True if buffers should be given to the kernel, or sockets wait for one.
     pub(super) fn need_buffers(&self, in_transit: usize) -> bool {
-        !self.others.is_empty() || self.streams.needs_buffers(in_transit)
+        let Provided { with_kernel, low_mark, starved, .. } = &self.streams;
+        !self.others.is_empty()
+            || with_kernel < low_mark
+            || !starved.is_empty()
+            || self.streams.is_short(in_transit)
     }
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
@@ -138,7 +138,6 @@ impl Groups {
         self.all().any(|group| group.pool.available() * 2 < group.pool.count())
     }
 
-    /// Buffers with readers, of all groups.
     #[inline]
     pub(super) fn buffers_in_use(&self) -> usize {
         self.all().map(|group| group.pool.in_use()).sum()
@@ -151,12 +150,11 @@ impl Groups {
     }
 }
 
-/// One group.
 pub(super) struct Provided {
     number: u16,
-    pool: Rc<Pool>,
+    pool: Rc<BufPool>,
     /// Bytes of a buffer that the kernel may fill.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// The ring through which the kernel takes buffers: entries in memory we share with it, as many as there
     /// are buffers, and a tail that only we move.
     entries: Mapping,
@@ -165,8 +163,8 @@ pub(super) struct Provided {
     with_kernel: usize,
     /// With fewer, they are given further ones.
     low_mark: usize,
-    /// With no more buffers without readers, data that arrives is copied out of the pool.
-    copied_below: usize,
+    /// With so many readers, data that arrives is copied out of the pool.
+    copied_from: usize,
     /// Sockets that were given another try, and that a submission thread may not have got to yet.
     fed: usize,
     /// Running mean of the bytes of a piece, without those of the buffers that were filled since it was
@@ -181,19 +179,19 @@ pub(super) struct Provided {
 impl Provided {
     fn new(ring: &Ring, number: u16, count: u16, bytes: usize) -> io::Result<Provided> {
         // Whole cache lines, so that no two buffers share one.
-        let pool = Rc::new(Pool::new(count, bytes.next_multiple_of(64))?);
+        let pool = Rc::new(BufPool::new(count, bytes.next_multiple_of(64))?);
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
-        // ring has been torn down (`Uring` drops its `Groups` after its `Ring`).
-        let register = || unsafe { ring.registrar().register_buffers(start, count, number) };
+        // ring has been torn down (`UringEngine` drops its `Groups` after its `Ring`).
+        let register = || unsafe { ring.uring.register_buffers(start, count, number) };
         // A worker that serves does not wait for memory that others give back late.
         if ring.is_fresh() {
             charged(register)?
         } else {
             register()?
         };
-        let copied_below = pool.low();
+        let copied_from = pool.count() - pool.low();
         Ok(Provided {
             number,
             pool,
@@ -202,7 +200,7 @@ impl Provided {
             tail: 0,
             with_kernel: 0,
             low_mark: 1,
-            copied_below,
+            copied_from,
             fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
             had: 0,
@@ -211,16 +209,11 @@ impl Provided {
         })
     }
 
-    /// Bytes of a buffer that the kernel may fill.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// True if nearly all buffers are in use, or readers keep theirs although all tasks ran: data that arrives
     /// now must not stay in the pool.
     #[inline]
     pub(super) fn is_low(&self) -> bool {
-        self.pool.available() <= self.copied_below
+        self.pool.in_use() >= self.copied_from
     }
 
     /// True if readers hold more than three quarters of the buffers, those aside that are about
@@ -236,10 +229,6 @@ impl Provided {
             && self.pool.available() * 2 >= self.pool.count()
     }
 
-    fn needs_buffers(&self, in_transit: usize) -> bool {
-        self.with_kernel < self.low_mark || !self.starved.is_empty() || self.is_short(in_transit)
-    }
-
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
     /// keep the other buffers. A turn that uses every buffer thus copies nothing.
     fn publish_with_reserve(&mut self, in_transit: usize) {
@@ -248,11 +237,11 @@ impl Provided {
         let usual = self.pool.count() - self.pool.reserve();
         self.low_mark = most.min(usual).div_ceil(2);
         let stuck = in_transit == 0 && self.with_kernel == 0;
-        self.copied_below = self.pool.low();
+        self.copied_from = self.pool.count() - self.pool.low();
         if stuck || self.is_short(in_transit) {
             self.publish(0, most);
             // All of it, until this finds that it is over.
-            self.copied_below = self.pool.count();
+            self.copied_from = 0;
             self.low_mark = usize::MAX;
         }
     }
@@ -306,7 +295,7 @@ impl Provided {
     /// The bytes in a buffer that was filled; without any, it returns at once.
     #[inline]
     pub(super) fn reader(&self, id: u16, bytes: usize) -> RecvBuf {
-        RecvBuf::from_pool(&self.pool, id, 0, bytes)
+        RecvBuf::from_pool(&self.pool, id, bytes)
     }
 
     /// The bytes that a completion with these flags delivered; `None` if it names no buffer.

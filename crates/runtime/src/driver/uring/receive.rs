@@ -2,32 +2,23 @@
 //! when the task does not read, and queues for a buffer when the pool is empty.
 
 use super::provided::STREAMS;
-use super::ring::Completion;
 use super::stream::Receive;
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::{End, Stream};
 use crate::slots::Key;
+use io_uring::cqueue::{self, Entry as Completion};
+use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
-use io_uring::{cqueue, opcode};
 use std::task::Waker;
 
-impl Uring {
-    /// A task waits for bytes.
-    #[inline]
-    pub(in crate::driver) fn await_bytes(&mut self, stream: &mut Stream) {
-        // Nearly always it is with the kernel already.
-        if !stream.uring.receive.is_armed() {
-            self.arm_receive(stream);
-        }
-    }
-
+impl UringEngine {
     /// Starts a receive, or queues for a buffer if others do. Waiters come first because one
     /// receive can take all buffers: a single fast peer would get those of each turn, and the
     /// others none.
     #[inline(never)]
-    fn arm_receive(&mut self, stream: &mut Stream) {
+    pub(in crate::driver) fn arm_receive(&mut self, stream: &mut Stream) {
         if self.groups.streams.starved.is_empty() {
             self.start_receive(stream, self.features.multishot);
         } else if stream.may_receive() {
@@ -59,7 +50,7 @@ impl Uring {
         let entry = if multishot {
             opcode::RecvMulti::new(fd, STREAMS).build()
         } else {
-            let bytes = self.groups.streams.bytes() as u32;
+            let bytes = self.groups.streams.bytes as u32;
             opcode::Recv::new(fd, std::ptr::null_mut(), bytes)
                 .buf_group(STREAMS)
                 .build()
@@ -67,23 +58,15 @@ impl Uring {
         };
         stream.uring.receive = Receive::Armed;
         stream.uring.expected += 1;
-        if multishot && std::mem::replace(&mut stream.uring.again, true) {
-            self.counters.rearms.add(1);
-        }
         // SAFETY: the entry names no memory; the kernel takes buffers from the group, which outlives
         // the ring.
-        unsafe { self.ring.push(entry.user_data(Op::Receive.tag(stream.key))) };
+        unsafe { self.ring.push(entry.user_data(Op::RECEIVE.tag(stream.key))) };
     }
 
-    /// A completion of a receive.
     #[inline(always)]
-    pub(super) fn complete_receive(
-        &mut self,
-        sockets: &mut Sockets,
-        Completion { user_data, result, flags }: Completion,
-        wakes: &mut Vec<Waker>,
-    ) {
-        let key = Key::from_bits(user_data);
+    pub(super) fn complete_receive(&mut self, sockets: &mut Sockets, completion: &Completion) {
+        let key = Key::from_bits(completion.user_data());
+        let (result, flags) = (completion.result(), completion.flags());
         let bytes = result.max(0) as usize;
         // First, so that the buffer is accounted for regardless of the bytes and of the socket. An end of
         // stream usually has none, and must not return one then.
@@ -91,19 +74,19 @@ impl Uring {
         if bytes > 0
             && cqueue::more(flags)
             && let Some(id) = buffer
-            && let Some(shared) = sockets.stream(key)
+            && let Some((shared, wakes)) = sockets.stream(key)
         {
             let stream = &mut *shared.borrow_mut();
             self.on_bytes(stream, flags, id, bytes, wakes);
-            if stream.uring.note_data() {
+            stream.uring.heard = true;
+            if !std::mem::replace(&mut stream.uring.watched, true) {
                 self.watch(key);
             }
         } else {
-            self.complete_last_receive(sockets, key, (result, flags), buffer, wakes);
+            self.complete_last_receive(sockets, key, (result, flags), buffer);
         }
     }
 
-    /// Bytes that are in this buffer.
     #[inline(always)]
     fn on_bytes(
         &mut self,
@@ -123,9 +106,9 @@ impl Uring {
             self.counters.copied_out.add(1);
             piece = piece.detach();
         }
-        stream.receiving.unread.push(piece, self.turn);
+        let full = stream.receiving.unread.push(piece, self.turn);
         stream.receiving.waiters.wake(wakes);
-        if stream.receiving.unread.is_full(self.turn) {
+        if full {
             self.pause_full(stream);
         }
     }
@@ -137,10 +120,9 @@ impl Uring {
         key: Key,
         completion: (i32, u32),
         buffer: Option<u16>,
-        wakes: &mut Vec<Waker>,
     ) {
         let done = match sockets.stream(key) {
-            Some(stream) => {
+            Some((stream, wakes)) => {
                 self.on_receive_ended(&mut stream.borrow_mut(), completion, buffer, wakes)
             }
             None => {
@@ -212,7 +194,7 @@ impl Uring {
         }
         stream.uring.receive = Receive::Pausing;
         stream.uring.expected += 1;
-        self.push_cancel(stream.key, Op::Receive);
+        self.push_cancel(stream.key, Op::RECEIVE);
         true
     }
 }

@@ -18,54 +18,36 @@ use std::io;
 const UNREGISTER_RING_FDS: u8 = 21;
 const REGISTER_PBUF_RING: u8 = 22;
 
-/// The operations and registrations that a ring may do.
-struct Allowed {
-    /// Operations, by IORING_OP_* number.
-    operations: Vec<u8>,
-    flags: Flags,
-    /// Calls of io_uring_register, by number.
-    registrations: Vec<u8>,
-}
-
 /// Restricts a ring that was made disabled to what `uses` needs with these features, and enables
 /// it. With IORING_SETUP_SINGLE_ISSUER the ring belongs to the thread that calls this.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Result<()> {
-    let allowed = Allowed::by(uses, features);
-    let operations = allowed.operations.iter().map(|code| Restriction::sqe_op(*code));
-    let registrations = allowed.registrations.iter().map(|code| Restriction::register_op(*code));
-    let flags = Restriction::sqe_flags_allowed(allowed.flags.bits());
-    let mut list: Vec<Restriction> = operations.chain(registrations).chain([flags]).collect();
-    ring.registrar().restrict(&mut list)
-}
-
-impl Allowed {
-    /// The operations that the engine queues for these uses.
-    fn by(uses: Uses, features: &UringFeatures) -> Allowed {
-        // Wake-ups by other threads, and teardown.
-        let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
-        let mut flags = Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS;
-        let mut registrations = vec![UNREGISTER_RING_FDS];
-        if uses.accept || uses.connect {
-            // Vectored sends are messages. The timeout checks for lost resets.
-            operations.extend([Recv::CODE, Send::CODE, SendMsg::CODE]);
-            operations.extend(features.multishot.then_some(Timeout::CODE));
-        }
-        operations.extend(uses.accept.then_some(Accept::CODE));
-        operations.extend(uses.connect.then_some(Connect::CODE));
-        if uses.datagrams {
-            operations.extend([Recv::CODE, RecvMsg::CODE, Send::CODE, SendMsg::CODE]);
-            // Datagram sockets bring buffers of their own geometry.
-            registrations.push(REGISTER_PBUF_RING);
-        }
-        if uses.files {
-            operations.push(Read::CODE);
-            flags |= Flags::ASYNC;
-        }
-        operations.sort_unstable();
-        operations.dedup();
-        Allowed { operations, flags, registrations }
+    // Wake-ups by other threads, and teardown.
+    let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
+    let mut flags = Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS;
+    let mut registrations = vec![UNREGISTER_RING_FDS];
+    if uses.accept || uses.connect {
+        // Vectored sends are messages. The timeout checks for lost resets.
+        operations.extend([Recv::CODE, Send::CODE, SendMsg::CODE]);
+        operations.extend(features.multishot.then_some(Timeout::CODE));
     }
+    operations.extend(uses.accept.then_some(Accept::CODE));
+    operations.extend(uses.connect.then_some(Connect::CODE));
+    if uses.datagrams {
+        operations.extend([Recv::CODE, RecvMsg::CODE, Send::CODE, SendMsg::CODE]);
+        // Datagram sockets bring buffers of their own geometry.
+        registrations.push(REGISTER_PBUF_RING);
+    }
+    if uses.files {
+        operations.push(Read::CODE);
+        flags |= Flags::ASYNC;
+    }
+    operations.sort_unstable();
+    operations.dedup();
+    let mut list: Vec<_> = operations.into_iter().map(Restriction::sqe_op).collect();
+    list.extend(registrations.into_iter().map(Restriction::register_op));
+    list.push(Restriction::sqe_flags_allowed(flags.bits()));
+    ring.uring.restrict(&mut list)
 }

@@ -5,7 +5,6 @@ use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
 use crate::sys::ring::{self, Setup, Uring, Wait};
-use io_uring::cqueue;
 use io_uring::squeue::{Entry, Flags};
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +27,7 @@ const BURST_MAX: u32 = 64;
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Ring {
-    uring: Uring,
+    pub(super) uring: Uring,
     /// Entries that found the submission queue full. Bounded by the operations of all sockets.
     backlog: VecDeque<Entry>,
     pub(super) sqpoll: bool,
@@ -66,11 +65,6 @@ impl Ring {
     /// True until the first enter: nothing is being served yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.counters.enters.get() == 0
-    }
-
-    /// For registrations.
-    pub(super) fn registrar(&self) -> &Uring {
-        &self.uring
     }
 
     /// Queues an operation.
@@ -253,20 +247,6 @@ impl Ring {
         }
     }
 
-    /// True if completions that found the queue full wait in the kernel.
-    pub(super) fn overflowed(&mut self) -> bool {
-        self.uring.overflowed()
-    }
-
-    /// The completions that are there; they are taken out of the ring.
-    pub(super) fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        self.uring.completions().map(|entry: cqueue::Entry| Completion {
-            user_data: entry.user_data(),
-            result: entry.result(),
-            flags: entry.flags(),
-        })
-    }
-
     /// True if completions are there before an enter: only a submission thread posts them by itself.
     #[inline]
     pub(super) fn has_completions(&mut self) -> bool {
@@ -283,12 +263,4 @@ pub(super) enum Enter {
     Collect,
     /// Also to wait for a completion.
     Wait,
-}
-
-/// A completion of one operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    pub(super) user_data: u64,
-    pub(super) result: i32,
-    pub(super) flags: u32,
 }

@@ -3,7 +3,7 @@
 
 use super::ring::Enter;
 use super::stream::InFlight;
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 use crate::buf::SendBuf;
 use crate::config::GATHER_MAX;
 use crate::driver::common::{closed, errno};
@@ -16,13 +16,13 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
 /// above this is sent in parts, each of which completes.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
-impl Uring {
+impl UringEngine {
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
     pub(in crate::driver) fn try_send(
@@ -30,35 +30,41 @@ impl Uring {
         stream: &mut Stream,
         buf: &mut Option<SendBuf>,
         more: bool,
-    ) -> Option<io::Result<()>> {
+        wakes: &mut Vec<Waker>,
+    ) -> Poll<io::Result<()>> {
         stream.settle(self.first_quick);
-        match stream.sending.may_accept() {
-            Ok(true) => {}
-            Ok(false) => return None,
-            Err(error) => return Some(Err(error)),
+        if !stream.sending.may_accept()? {
+            return Poll::Pending;
         }
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
         if bytes == 0 {
             *buf = None;
-            return Some(Ok(()));
+            return Poll::Ready(Ok(()));
         }
         stream.sending.unsent += bytes;
         if more || !stream.uring.in_flight.is_none() {
-            return buf.take().map(|buf| self.send_later(stream, buf, more));
+            let sent = buf.take().map(|buf| self.send_later(stream, buf, more, wakes));
+            return Poll::Ready(sent.unwrap_or(Ok(())));
         }
         self.send_quick(stream, buf);
         // Nothing is queued, and neither FIN nor the close, or it would not have been accepted.
         if !stream.sending.waiters.is_empty() {
             self.note_awaited(stream);
         }
-        Some(Ok(()))
+        Poll::Ready(Ok(()))
     }
 
     /// Another send is with the kernel, or there is `more` to follow.
     #[cold]
-    fn send_later(&mut self, stream: &mut Stream, buf: SendBuf, more: bool) -> io::Result<()> {
+    fn send_later(
+        &mut self,
+        stream: &mut Stream,
+        buf: SendBuf,
+        more: bool,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
         match stream.uring.in_flight {
-            InFlight::None if more => return self.send_ahead(stream, buf),
+            InFlight::None if more => return self.send_ahead(stream, buf, wakes),
             // It will wait for the peer: keep it out of the pool meanwhile.
             InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
             _ => {
@@ -91,7 +97,7 @@ impl Uring {
     /// frees their buffers, and continues with the streams that wait for that. The others notice it
     /// by the number of their send.
     #[inline(always)]
-    pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize, wakes: &mut Vec<Waker>) {
+    pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize) {
         self.first_quick += taken as u64;
         self.counters.sent.add(taken as u64 - std::mem::take(&mut self.refused));
         if taken < self.quick.len() {
@@ -102,14 +108,14 @@ impl Uring {
             }
         }
         if !self.awaited.is_empty() {
-            self.settle_awaited(sockets, wakes);
+            self.settle_awaited(sockets);
         }
     }
 
     #[cold]
-    fn settle_awaited(&mut self, sockets: &mut Sockets, wakes: &mut Vec<Waker>) {
+    fn settle_awaited(&mut self, sockets: &mut Sockets) {
         for key in std::mem::take(&mut self.awaited) {
-            let Some(shared) = sockets.stream(key) else { continue };
+            let Some((shared, wakes)) = sockets.stream(key) else { continue };
             let closes = {
                 let stream = &mut *shared.borrow_mut();
                 stream.uring.awaited = false;
@@ -157,7 +163,7 @@ impl Uring {
         let entry = entry_for(fd, sent, libc::MSG_DONTWAIT, flags);
         // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
         // as `in_flight` until the send is over.
-        unsafe { self.ring.push_inlined(entry.user_data(Op::Send.tag(stream.key))) };
+        unsafe { self.ring.push_inlined(entry.user_data(Op::SEND.tag(stream.key))) };
         let Some(buf) = buf.take() else { return };
         if completes {
             stream.uring.expected += 1;
@@ -184,7 +190,6 @@ impl Uring {
         }
     }
 
-    /// Submits a send that waits for the peer.
     #[inline(never)]
     fn send_waiting(&mut self, stream: &mut Stream, buf: SendBuf) {
         self.counters.short_sends.add(1);
@@ -194,13 +199,18 @@ impl Uring {
         stream.uring.in_flight = InFlight::Waiting(buf);
         stream.uring.expected += 1;
         // SAFETY: as for a quick send.
-        unsafe { self.ring.push(entry.user_data(Op::Send.tag(stream.key))) };
+        unsafe { self.ring.push(entry.user_data(Op::SEND.tag(stream.key))) };
     }
 
     /// Sends data that is to share a segment with the data behind it, by a system call of its own.
     /// The ring would send it only at the next enter, for which a file behind it would have to
     /// wait.
-    fn send_ahead(&mut self, stream: &mut Stream, mut buf: SendBuf) -> io::Result<()> {
+    fn send_ahead(
+        &mut self,
+        stream: &mut Stream,
+        mut buf: SendBuf,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
         let Some(socket) = &stream.socket else { return Err(closed()) };
         self.counters.syscalls.add(1);
         match sys::send(socket.as_fd(), buf.as_slice(), true) {
@@ -211,7 +221,7 @@ impl Uring {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
             Err(error) => {
-                stream.send_failed(errno(&error), &mut self.woken);
+                stream.send_failed(errno(&error), wakes);
                 return Err(error);
             }
         }
@@ -266,13 +276,12 @@ impl Uring {
         self.advance(stream, wakes)
     }
 
-    /// A task waits until the socket accepts more.
     pub(in crate::driver) fn await_room(&mut self, stream: &mut Stream) -> io::Result<()> {
         let fd = stream.fd().ok_or_else(closed)?;
         stream.uring.expected += 1;
         let entry = opcode::PollAdd::new(Fd(fd), libc::POLLOUT as u32).build();
         // SAFETY: a poll names no memory.
-        unsafe { self.ring.push(entry.user_data(Op::Writable.tag(stream.key))) };
+        unsafe { self.ring.push(entry.user_data(Op::WRITABLE.tag(stream.key))) };
         Ok(())
     }
 }

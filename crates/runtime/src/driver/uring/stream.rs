@@ -1,13 +1,12 @@
 //! The state of a stream on io_uring, beside the common state.
 
-use super::{Op, Uring};
+use super::{Op, UringEngine};
 use crate::buf::SendBuf;
 use crate::driver::stream::{End, Stream};
 use crate::sys;
 use crate::sys::socket::SockAddr;
 use io_uring::opcode;
 use io_uring::types::Fd;
-use std::task::Waker;
 
 /// The send that is with the kernel.
 #[derive(Debug, Default)]
@@ -65,8 +64,6 @@ pub(crate) struct UringStream {
     /// for room, a connect, and each cancel.
     pub(super) expected: u32,
     pub(in crate::driver) receive: Receive,
-    /// A receive was armed before: arming again counts as a re-arm.
-    pub(super) again: bool,
     /// The last receive left data behind.
     pub(super) left_more: bool,
     /// In the queue of `lost_events.rs`, which checks for lost events.
@@ -80,15 +77,6 @@ pub(crate) struct UringStream {
     pub(super) connecting: Option<Box<SockAddr>>,
 }
 
-impl UringStream {
-    /// Notes that data arrived. True if the receive is not watched yet.
-    #[inline]
-    pub(super) fn note_data(&mut self) -> bool {
-        self.heard = true;
-        !std::mem::replace(&mut self.watched, true)
-    }
-}
-
 impl Stream {
     /// True unless a receive is with the kernel, waits for a buffer, or is not wanted.
     pub(super) fn may_receive(&self) -> bool {
@@ -97,7 +85,7 @@ impl Stream {
     }
 
     /// The meaning of a receive of zero bytes.
-    pub(super) fn how_it_ended(&mut self, uring: &Uring) -> End {
+    pub(super) fn how_it_ended(&mut self, uring: &UringEngine) -> End {
         self.settle(uring.first_quick);
         let sending = !self.uring.in_flight.is_none();
         let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
@@ -116,7 +104,7 @@ impl Stream {
     }
 
     /// True when the kernel has nothing of a closed stream any more; in a teardown none is closed.
-    pub(super) fn is_done(&mut self, uring: &Uring) -> bool {
+    pub(super) fn is_done(&mut self, uring: &UringEngine) -> bool {
         self.settle(uring.first_quick);
         let closed = self.socket.is_none() || uring.torn_down;
         // A silent quick send is over only when it was settled.
@@ -125,7 +113,7 @@ impl Stream {
     }
 }
 
-impl Uring {
+impl UringEngine {
     pub(in crate::driver) fn connect(&mut self, stream: &mut Stream, address: &SockAddr) {
         let Some(fd) = stream.fd().map(Fd) else { return };
         stream.uring.expected = 1;
@@ -133,13 +121,6 @@ impl Uring {
         let address = stream.uring.connecting.insert(Box::new(address.clone()));
         let entry = opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build();
         // SAFETY: the address is boxed in the socket, which the slot keeps until the completion.
-        unsafe { self.ring.push(entry.user_data(Op::Connect.tag(stream.key))) };
-    }
-
-    pub(super) fn on_connect(stream: &mut Stream, result: i32, wakes: &mut Vec<Waker>) {
-        stream.uring.expected -= 1;
-        stream.uring.connecting = None;
-        let outcome = if result < 0 { Err(-result) } else { Ok(()) };
-        stream.sending.connected(outcome, wakes);
+        unsafe { self.ring.push(entry.user_data(Op::CONNECT.tag(stream.key))) };
     }
 }

@@ -27,11 +27,11 @@ pub(super) use self::receive::RecvOp;
 
 use self::receive::RECVMSG_HEADER_BYTES;
 use self::send::SendOp;
-use super::{Op, Uring};
-use crate::buf::Pool;
+use super::{Op, UringEngine};
+use crate::buf::BufPool;
 use crate::datagram::Received;
 use crate::driver::epoll::EpollUdp;
-use crate::driver::sockets::{Entry, Sockets};
+use crate::driver::sockets::{Sockets, Source};
 use crate::driver::udp::{Udp, UdpSetup};
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
@@ -55,10 +55,9 @@ pub(crate) enum DatagramMemory {
     /// Of a multishot receive: the kernel picks one of a group when a datagram arrives.
     Group(u16),
     /// Each single-shot receive has one, from a pool of the socket.
-    Own(Rc<Pool>),
+    Own(Rc<BufPool>),
 }
 
-/// What io_uring has to remember of a datagram socket.
 pub(crate) struct UringUdp {
     /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
@@ -72,7 +71,6 @@ pub(crate) struct UringUdp {
     idle: Vec<Box<RecvOp>>,
     /// Receives with the kernel.
     armed: u32,
-    again: bool,
     /// No buffer was left; armed again when one returns.
     pub(super) starved: bool,
     /// Enough is unread; armed again when the program has read it.
@@ -83,8 +81,6 @@ pub(crate) struct UringUdp {
     oldest_turn: u32,
     receive_error: Option<i32>,
     send: Box<SendOp>,
-    /// The send buffer was full: the next send waits for room.
-    blocked: bool,
 }
 
 impl UringUdp {
@@ -100,7 +96,6 @@ impl UringUdp {
             template,
             idle: Vec::new(),
             armed: 0,
-            again: false,
             starved: false,
             paused: false,
             received: VecDeque::new(),
@@ -111,11 +106,9 @@ impl UringUdp {
             oldest_turn: 0,
             receive_error: None,
             send: SendOp::new(),
-            blocked: false,
         }
     }
 
-    /// True if the ring has a send.
     pub(in crate::driver) fn is_sending(&self) -> bool {
         self.send.outgoing.is_some()
     }
@@ -141,7 +134,7 @@ impl Udp {
     }
 }
 
-impl Uring {
+impl UringEngine {
     pub(in crate::driver) fn add_udp(
         &mut self,
         sockets: &mut Sockets,
@@ -161,10 +154,10 @@ impl Uring {
             // Beside those in flight as many as others may be read.
             let count = setup.pending.max(1) + u32::from(setup.buffer_count);
             let bytes = setup.buffer_bytes.next_multiple_of(64);
-            DatagramMemory::Own(Rc::new(Pool::new(count.min(POOL_COUNT_MAX) as u16, bytes)?))
+            DatagramMemory::Own(Rc::new(BufPool::new(count.min(POOL_COUNT_MAX) as u16, bytes)?))
         };
         let udp = Udp::new(socket, setup, memory, EpollUdp::new(0));
-        Ok(sockets.entries.insert(Entry::Udp(udp)))
+        Ok(sockets.sources.insert(Source::Udp(udp)))
     }
 
     /// Drops what the socket holds, and cancels what the kernel has of it.
@@ -175,20 +168,20 @@ impl Uring {
         udp.outbox.give_up();
         if udp.uring.is_sending() && !udp.uring.send.silent {
             udp.uring.expected += 1;
-            self.push_cancel(key, Op::SendDatagram);
+            self.push_cancel(key, Op::SEND_DATAGRAM);
         }
         if udp.uring.armed == 0 {
             return;
         }
         if let DatagramMemory::Group(_) = udp.uring.memory {
             udp.uring.expected += 1;
-            self.push_cancel(key, Op::ReceiveDatagrams);
+            self.push_cancel(key, Op::RECEIVE_DATAGRAMS);
         } else if let Some(fd) = udp.fd() {
             // All at once. The kernel goes through all that the ring has for that.
             udp.uring.expected += 1;
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build();
             // SAFETY: a cancel names no memory.
-            unsafe { self.ring.push(cancel.user_data(Op::Cancel.tag(key))) };
+            unsafe { self.ring.push(cancel.user_data(Op::CANCEL.tag(key))) };
         }
     }
 }

@@ -4,15 +4,12 @@
 use super::TcpStream;
 use crate::buf::RecvBuf;
 use std::io;
-use std::task::Waker;
 
 impl TcpStream {
     /// Returns received bytes to the stream: the next receive yields them first. For a parser that
     /// has read too far. Bytes from a receive buffer are copied.
     pub fn put_back(&self, data: impl Into<RecvBuf>) {
-        let mut wakes = Vec::new();
-        self.stream.borrow_mut().receiving.put_back(data.into(), &mut wakes);
-        wakes.into_iter().for_each(Waker::wake);
+        self.worker.driver.borrow_mut().put_back(&self.stream, data.into());
     }
 
     /// Receives at least one byte into `into`; 0 is the end of the stream, or says that `into` is

@@ -1,7 +1,7 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::stream::Piece;
+use crate::driver::stream::{Piece, Sending};
 use crate::driver::{Side, errno};
 use crate::fs::File;
 use crate::net::{Operation, with_socket};
@@ -11,7 +11,6 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::pin;
-use std::task::Waker;
 
 /// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
 /// than the disk, a large one would run for seconds without ever finding the socket full.
@@ -112,7 +111,7 @@ impl<'a> Turn<'a> {
         let mut begin = stream.sends();
         poll_fn(|cx| {
             begin.poll(cx, |driver, _, waiter| {
-                driver.poll_sending(&stream.stream, |sending| sending.poll_file(waiter))
+                driver.poll_sending(&stream.stream, waiter, Sending::begin_file)
             })
         })
         .await?;
@@ -183,9 +182,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let sent_of_files = &self.stream.sent_of_files;
         sent_of_files.set(sent_of_files.get() + self.sent);
-        let mut wakes = Vec::new();
         let TcpStream { worker, stream, .. } = self.stream;
-        stream.borrow_mut().end_file(&worker.counters, self.breaks, &mut wakes);
-        wakes.into_iter().for_each(Waker::wake);
+        worker.driver.borrow_mut().end_file(stream, self.breaks);
     }
 }

@@ -1,13 +1,13 @@
 //! Receiving datagrams.
 
 use super::DatagramMemory as Memory;
-use crate::buf::{Pool, RecvBuf};
+use crate::buf::{BufPool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::messages::RecvMemory;
 use crate::driver::sockets::Sockets;
 use crate::driver::udp::{Udp, UdpSetup, is_icmp_error};
 use crate::driver::uring::provided::Provided;
-use crate::driver::uring::{Op, Uring};
+use crate::driver::uring::{Op, UringEngine};
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
 use io_uring::squeue::Entry;
@@ -24,7 +24,6 @@ pub(super) const RECVMSG_HEADER_BYTES: usize = 16;
 /// One single-shot receive of a datagram.
 pub(in crate::driver::uring) struct RecvOp {
     socket: Key,
-    /// Its buffer.
     buffer: u16,
     memory: RecvMemory,
     header: libc::msghdr,
@@ -37,7 +36,7 @@ impl RecvOp {
     }
 
     /// Describes the receive into a buffer. The entry refers to memory of this box and of the pool.
-    fn start(&mut self, fd: Fd, buffer: u16, setup: &UdpSetup, pool: &Pool) -> Entry {
+    fn start(&mut self, fd: Fd, buffer: u16, setup: &UdpSetup, pool: &BufPool) -> Entry {
         self.buffer = buffer;
         let address = pool.address(buffer);
         // MSG_TRUNC makes the kernel report the whole length of a datagram that it cuts.
@@ -50,9 +49,9 @@ impl RecvOp {
     }
 
     /// The kernel is done with it: the datagram, or its errno.
-    fn finish(&self, result: i32, setup: &UdpSetup, pool: &Rc<Pool>) -> Result<Received, i32> {
+    fn finish(&self, result: i32, setup: &UdpSetup, pool: &Rc<BufPool>) -> Result<Received, i32> {
         let bytes = result.max(0) as usize;
-        let data = RecvBuf::from_pool(pool, self.buffer, 0, bytes.min(setup.buffer_bytes));
+        let data = RecvBuf::from_pool(pool, self.buffer, bytes.min(setup.buffer_bytes));
         if result < 0 {
             return Err(-result);
         }
@@ -69,14 +68,14 @@ fn of_multishot(
     setup: &UdpSetup,
 ) -> Result<Received, i32> {
     let bytes = result.max(0) as usize;
-    let data = group.take(flags, bytes.min(group.bytes()));
+    let data = group.take(flags, bytes.min(group.bytes));
     if result < 0 {
         return Err(-result);
     }
     // An empty datagram takes no buffer.
     let mut data = data.unwrap_or_else(RecvBuf::empty);
     if setup.is_plain() {
-        return setup.received(data, &[], &[], bytes > group.bytes()).ok_or(libc::EBADMSG);
+        return setup.received(data, &[], &[], bytes > group.bytes).ok_or(libc::EBADMSG);
     }
     let message = RecvMsgOut::parse(&data, template).map_err(|()| libc::EBADMSG)?;
     let (name, control) = (message.name_data(), message.control_data());
@@ -88,8 +87,7 @@ fn of_multishot(
     received.map(|received| Received { data, ..received }).ok_or(libc::EBADMSG)
 }
 
-impl Uring {
-    /// Takes datagrams that were received.
+impl UringEngine {
     pub(in crate::driver) fn take_datagrams(
         &mut self,
         key: Key,
@@ -131,9 +129,6 @@ impl Uring {
         while udp.uring.armed < most {
             let entry = match &udp.uring.memory {
                 Memory::Group(group) => {
-                    if std::mem::replace(&mut udp.uring.again, true) {
-                        self.counters.rearms.add(1);
-                    }
                     let entry = match setup.is_plain() {
                         // MSG_TRUNC as above.
                         true => opcode::RecvMulti::new(fd, *group).flags(libc::MSG_TRUNC).build(),
@@ -141,13 +136,13 @@ impl Uring {
                             opcode::RecvMsgMulti::new(fd, &*udp.uring.template, *group).build()
                         }
                     };
-                    entry.user_data(Op::ReceiveDatagrams.tag(key))
+                    entry.user_data(Op::RECEIVE_DATAGRAMS.tag(key))
                 }
                 Memory::Own(pool) => {
                     let Some(buffer) = pool.take() else { break };
                     let mut receive = udp.uring.idle.pop().unwrap_or_else(|| RecvOp::new(key));
                     let entry = receive.start(fd, buffer, setup, pool);
-                    entry.user_data(Op::ReceiveDatagram.tag(self.receives.insert(receive)))
+                    entry.user_data(Op::RECEIVE_DATAGRAM.tag(self.receives.insert(receive)))
                 }
             };
             udp.uring.armed += 1;
@@ -159,48 +154,42 @@ impl Uring {
         }
     }
 
-    /// The completion of a single-shot receive.
     pub(in crate::driver::uring) fn on_single_datagram(
         &mut self,
         sockets: &mut Sockets,
         single: Key,
         result: i32,
-        wakes: &mut Vec<Waker>,
     ) {
         let Some(receive) = self.receives.remove(single) else { return };
         let key = receive.socket;
-        let Some(udp) = sockets.udp(key) else { return };
+        let Some((udp, _)) = sockets.udp(key) else { return };
         let Memory::Own(pool) = &udp.uring.memory else { return };
         let outcome = receive.finish(result, &udp.setup, pool);
         udp.uring.idle.push(receive);
-        self.on_received(sockets, key, outcome, true, wakes);
+        self.on_received(sockets, key, outcome, true);
     }
 
-    /// A completion of a multishot receive.
     pub(in crate::driver::uring) fn on_datagrams(
         &mut self,
         sockets: &mut Sockets,
         key: Key,
         completion: (i32, u32),
-        wakes: &mut Vec<Waker>,
     ) {
-        let Some(udp) = sockets.udp(key) else { return };
+        let Some((udp, _)) = sockets.udp(key) else { return };
         let Memory::Group(group) = udp.uring.memory else { return };
         let group = self.groups.get(group);
         let outcome = of_multishot(group, completion, &udp.uring.template, &udp.setup);
-        self.on_received(sockets, key, outcome, !cqueue::more(completion.1), wakes);
+        self.on_received(sockets, key, outcome, !cqueue::more(completion.1));
     }
 
-    /// The outcome of a receive, which has ended or goes on.
     fn on_received(
         &mut self,
         sockets: &mut Sockets,
         key: Key,
         outcome: Result<Received, i32>,
         ended: bool,
-        wakes: &mut Vec<Waker>,
     ) {
-        let Some(udp) = sockets.udp(key) else { return };
+        let Some((udp, wakes)) = sockets.udp(key) else { return };
         udp.uring.armed -= u32::from(ended);
         udp.uring.expected -= u32::from(ended);
         match outcome {
@@ -261,7 +250,7 @@ impl Uring {
             self.counters.pauses.add(1);
             if matches!(uring.memory, Memory::Group(_)) && uring.armed > 0 {
                 uring.expected += 1;
-                self.push_cancel(key, Op::ReceiveDatagrams);
+                self.push_cancel(key, Op::RECEIVE_DATAGRAMS);
             }
         }
     }

@@ -3,13 +3,12 @@
 use crate::driver::messages::SendMemory;
 use crate::driver::sockets::Sockets;
 use crate::driver::udp::{Outgoing, Udp, UdpSetup};
-use crate::driver::uring::{Op, Uring};
+use crate::driver::uring::{Op, UringEngine};
 use crate::slots::Key;
 use crate::sys::datagram::empty_header;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
-use std::task::Waker;
 
 /// The one send of a socket that the ring may have.
 pub(super) struct SendOp {
@@ -47,19 +46,18 @@ impl SendOp {
     }
 }
 
-impl Uring {
+impl UringEngine {
     /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they posted
     /// an error: then they are over, and another one may have begun.
     pub(in crate::driver::uring) fn settle_datagrams(
         &mut self,
         sockets: &mut Sockets,
         taken: usize,
-        wakes: &mut Vec<Waker>,
     ) {
         let mut quick = std::mem::take(&mut self.quick_datagrams);
         for (key, number) in quick.drain(..taken) {
-            if sockets.udp(key).is_some_and(|udp| udp.uring.send.number == number) {
-                self.on_datagram_sent(sockets, key, 0, wakes);
+            if sockets.udp(key).is_some_and(|(udp, _)| udp.uring.send.number == number) {
+                self.on_datagram_sent(sockets, key, 0);
             }
         }
         // New sends were queued meanwhile; keep the larger allocation.
@@ -73,13 +71,12 @@ impl Uring {
         sockets: &mut Sockets,
         key: Key,
         result: i32,
-        wakes: &mut Vec<Waker>,
     ) {
-        let Some(udp) = sockets.udp(key) else { return };
+        let Some((udp, wakes)) = sockets.udp(key) else { return };
         let Some(outgoing) = udp.uring.send.outgoing.take() else { return };
         if result < 0 {
             self.counters.eagain.add(u64::from(-result == libc::EAGAIN));
-            udp.uring.blocked |= udp.outbox.refuse(outgoing, -result, &mut udp.stats);
+            udp.outbox.refuse(outgoing, -result, &mut udp.stats);
         } else {
             self.counters.sent.add(1);
             udp.stats.sent += outgoing.datagram.datagrams() as u64;
@@ -105,19 +102,17 @@ impl Uring {
         while !udp.uring.is_sending()
             && let Some(fd) = udp.fd()
         {
-            let (setup, stats) = (&udp.setup, &mut udp.stats);
             // A buffer that is to be cut, too: the kernel may refuse it.
-            if !udp.uring.blocked && udp.outbox.has_several() {
-                udp.uring.blocked =
-                    !self.bursts.send_from(&mut udp.outbox, fd, setup, stats, &self.counters);
+            if !udp.outbox.blocked && udp.outbox.has_several() {
+                self.bursts.send_from(udp, &self.counters);
                 continue;
             }
             let Some(outgoing) = udp.outbox.pop() else { break };
-            let must_wait = std::mem::take(&mut udp.uring.blocked);
+            let must_wait = std::mem::take(&mut udp.outbox.blocked);
             let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
             self.quick_bytes += outgoing.datagram.data.len();
             let send = &mut udp.uring.send;
-            let mut entry = send.start(Fd(fd), outgoing, setup, flags);
+            let mut entry = send.start(Fd(fd), outgoing, &udp.setup, flags);
             // A submission thread runs the send at an unknown time, so there it has to complete.
             send.silent = self.features.sqpoll_idle_ms == 0 && !must_wait;
             if send.silent {
@@ -125,7 +120,7 @@ impl Uring {
                 entry = entry.flags(Flags::SKIP_SUCCESS);
             }
             // SAFETY: the memory is boxed in the socket, whose slot stays until the send is over.
-            unsafe { self.ring.push(entry.user_data(Op::SendDatagram.tag(key))) };
+            unsafe { self.ring.push(entry.user_data(Op::SEND_DATAGRAM.tag(key))) };
         }
         self.held_up |= udp.is_held_up();
     }
