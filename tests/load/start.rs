@@ -12,7 +12,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 ];
 
 fn start(engine: &str, kind: &str, target: &str, at_s: f64) -> Bounded {
-    let arguments = format!("--start-at {at_s} -d 200ms --warmup 100ms");
+    let arguments = format!("--start-at {at_s} -d 500ms --warmup 100ms");
     Bounded(Some(command(engine, kind, target, &arguments).spawn().unwrap()))
 }
 
@@ -33,18 +33,23 @@ fn two_load_generators_of_each_kind_begin_at_one_moment(engine: &str) {
             "http" => format!("http://{address}/index.html"),
             _ => address.to_string(),
         };
-        let (at_s, now_ns) = (now_s() + 2.0, twinring::measure::monotonic_ns());
+        let (now_ns, at_s) = (twinring::measure::monotonic_ns(), now_s() + 2.0);
         let both = [(); 2].map(|()| start(engine, kind, &target, at_s));
-        for run in both {
+        let windows = both.map(|run| {
             let output = run.output();
             assert_eq!(output.status.code(), Some(0), "{kind}: {output:?}");
-            let line = output.stdout.split(|byte| *byte == b'\n').next().unwrap();
-            let mark: Value = serde_json::from_slice(line).unwrap();
-            assert_eq!(mark["event"], "window_start");
-            let after_s = (mark["monotonic_ns"].as_u64().unwrap() - now_ns) as f64 / 1e9;
-            // Behind the warm-up, to within what the two clocks were read apart.
-            assert!((after_s - 2.1).abs() < 0.05, "{kind}: {after_s} s");
-        }
+            let mut lines = output.stdout.split(|byte| *byte == b'\n');
+            ["window_start", "window_end"].map(|event| {
+                let mark: Value = serde_json::from_slice(lines.next().unwrap()).unwrap();
+                assert_eq!(mark["event"], event);
+                mark["monotonic_ns"].as_u64().unwrap()
+            })
+        });
+        // Neither window begins before the moment and the warm-up, nor after the other has ended. A moment in seconds
+        // is exact to a microsecond.
+        let [[one, one_ends], [other, other_ends]] = windows;
+        assert!(one.min(other) + 1000 >= now_ns + 2_100_000_000, "{kind}: {windows:?}");
+        assert!(one < other_ends && other < one_ends, "{kind}: {windows:?}");
         assert_eq!(server.terminate().code, Some(0));
     }
 }
