@@ -38,7 +38,7 @@ fn examples() -> Vec<(String, Vec<String>)> {
 
 #[test]
 fn every_example_begins_with_its_command() {
-    assert!(examples().len() >= 10);
+    assert!(examples().len() >= 9);
 }
 
 /// Builds what has not been built, which takes minutes: `.ci/long`.
@@ -46,24 +46,29 @@ fn every_example_begins_with_its_command() {
 #[ignore = "builds the examples with the features that they name"]
 fn every_example_runs_by_its_command() {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (mut examples, web_address) = (examples(), free());
-    let web = examples.iter().position(|(name, _)| name == "http_server").expect("it exists");
-    let mut web = Running::start(&examples.swap_remove(web).1, &web_address);
-    web.serves_or_ends(Some(&web_address));
+    let (mut examples, web_address, mut running) = (examples(), free(), Vec::new());
+    // The clients need it.
+    examples.sort_by_key(|(name, _)| name != "http_server");
     for (name, command) in examples {
         println!("{name}");
-        if matches!(&*name, "http_client" | "get") {
-            Running::start(&command, &web_address).serves_or_ends(None);
-        } else {
-            let address = free();
-            Running::start(&command, &address).serves_or_ends(Some(&address));
-        }
+        // Built first, because building takes longer than an example may take to start.
+        let words = command.iter().position(|word| word == "--").expect("arguments");
+        let build = cargo(&[&["build".to_owned()], &command[2..words]].concat()).status();
+        assert!(build.unwrap().success(), "{name}");
+        let client = matches!(&*name, "http_client" | "get");
+        let address = if client || name == "http_server" { web_address.clone() } else { free() };
+        let is_address = |word: &String| word.starts_with("127.0.0.1:");
+        let place = |word: &String| if is_address(word) { address.clone() } else { word.clone() };
+        let command: Vec<String> = command[1..].iter().map(place).collect();
+        running.push(Running(cargo(&command).spawn().unwrap()));
+        let address = Some(&*address).filter(|_| !client);
+        running.last_mut().expect("just started").serves_or_ends(address);
     }
 }
 
-fn run(command: &[String]) -> Command {
-    let mut run = Command::new(&command[0]);
-    run.args(&command[1..]).current_dir(root()).stdin(Stdio::piped()).process_group(0);
+fn cargo(arguments: &[String]) -> Command {
+    let mut run = Command::new("cargo");
+    run.args(arguments).current_dir(root()).stdin(Stdio::piped()).process_group(0);
     if std::env::var_os("CARGO_TARGET_DIR").is_none() {
         // The other workspace builds nothing again that is built already.
         run.env("CARGO_TARGET_DIR", root().join("target"));
@@ -75,20 +80,6 @@ fn run(command: &[String]) -> Command {
 struct Running(Child);
 
 impl Running {
-    /// Runs the command with another address.
-    fn start(command: &[String], address: &str) -> Running {
-        // Built first, because building takes longer than an example may take to start.
-        let mut build = command.to_vec();
-        build.truncate(build.iter().position(|word| word == "--").expect("arguments"));
-        build[1] = "build".to_owned();
-        assert!(run(&build).status().unwrap().success(), "{build:?}");
-        let place = |word: &String| match word.starts_with("127.0.0.1:") {
-            true => address.to_owned(),
-            false => word.clone(),
-        };
-        Running(run(&command.iter().map(place).collect::<Vec<_>>()).spawn().unwrap())
-    }
-
     /// Waits until it has ended well, or answers at its address, by TCP or UDP.
     fn serves_or_ends(&mut self, address: Option<&str>) {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -15,17 +15,21 @@
 //!
 //! The last two together run each test once: first as an ordinary user, then as root those that were left out.
 
+use futures_channel::oneshot;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::pin::{Pin, pin};
+use std::process::{Command, ExitCode, Output};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Instant;
 
 /// The variable that changes what happens to tests that lack something.
@@ -37,34 +41,24 @@ const DESCRIPTORS_EACH: u64 = 500;
 /// A test of a list made by [`tests!`], [`engine_tests!`] or [`long_tests!`].
 #[derive(Clone, Copy)]
 pub struct Test {
-    name: &'static str,
-    body: Body,
-    long: bool,
+    /// Begins with the name of the crate.
+    pub name: &'static str,
+    /// What it does.
+    pub body: Body,
+    /// Runs only with `--include-ignored`.
+    pub long: bool,
 }
 
+/// What a test does.
 #[derive(Clone, Copy)]
-enum Body {
+pub enum Body {
+    /// Runs once.
     Once(fn()),
+    /// Two tests: called with "io_uring" and with "epoll".
     EachEngine(fn(&'static str)),
 }
 
 impl Test {
-    /// A test that runs once. `name` begins with the name of the crate.
-    pub const fn once(name: &'static str, body: fn()) -> Test {
-        Test { name, body: Body::Once(body), long: false }
-    }
-
-    /// Two tests: the function is called with "io_uring" and with "epoll".
-    pub const fn each_engine(name: &'static str, body: fn(&'static str)) -> Test {
-        Test { name, body: Body::EachEngine(body), long: false }
-    }
-
-    /// Runs only with `--include-ignored`.
-    #[must_use]
-    pub const fn long(self) -> Test {
-        Test { long: true, ..self }
-    }
-
     fn cases(self) -> Vec<Case> {
         let name = self.name.split_once("::").map_or(self.name, |(_crate, name)| name);
         match self.body {
@@ -86,33 +80,32 @@ impl Test {
 /// Tests that run once: `tests![a, b]` lists the functions `fn a()` and `fn b()` of this module.
 #[macro_export]
 macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
-        &[$($crate::Test::once(concat!(module_path!(), "::", stringify!($test)), $test)),*]
+    (@$body:ident $long:literal $($test:ident),*) => {
+        &[$($crate::Test {
+            name: concat!(module_path!(), "::", stringify!($test)),
+            body: $crate::Body::$body($test),
+            long: $long,
+        }),*]
     };
+    ($($test:ident),* $(,)?) => { $crate::tests!(@Once false $($test),*) };
 }
 
 /// Tests that run on each engine: the functions are `fn(engine: &str)`.
 #[macro_export]
 macro_rules! engine_tests {
-    ($($test:ident),* $(,)?) => {
-        &[$($crate::Test::each_engine(concat!(module_path!(), "::", stringify!($test)), $test)),*]
-    };
+    ($($test:ident),* $(,)?) => { $crate::tests!(@EachEngine false $($test),*) };
 }
 
 /// Tests that take minutes. They run only with `--include-ignored`.
 #[macro_export]
 macro_rules! long_tests {
-    ($($test:ident),* $(,)?) => {
-        &[$($crate::Test::once(concat!(module_path!(), "::", stringify!($test)), $test).long()),*]
-    };
+    ($($test:ident),* $(,)?) => { $crate::tests!(@Once true $($test),*) };
 }
 
 /// Tests that take long and run on each engine, with `--include-ignored`.
 #[macro_export]
 macro_rules! long_engine_tests {
-    ($($test:ident),* $(,)?) => {
-        &[$($crate::Test::each_engine(concat!(module_path!(), "::", stringify!($test)), $test).long()),*]
-    };
+    ($($test:ident),* $(,)?) => { $crate::tests!(@EachEngine true $($test),*) };
 }
 
 /// One test as it runs, for suites that make their own list.
@@ -365,26 +358,72 @@ pub fn as_root_of_a_namespace(test: impl FnOnce()) {
     if let Some(refusal) = &*REFUSAL {
         needs("root or user namespaces", refusal);
     }
-    let name = CURRENT.with_borrow(String::clone);
-    let output = namespace()
-        .arg(std::env::current_exe().expect("/proc is mounted"))
-        .args(["--exact", &name, "--include-ignored"])
-        .output()
-        .expect("it was tried before");
-    let said = String::from_utf8_lossy(&output.stdout);
-    if let Some((_, why)) = said.split_once("needs ") {
+    let output = rerun(namespace()).expect("it was tried before");
+    if let Some((_, why)) = String::from_utf8_lossy(&output.stdout).split_once("needs ") {
         needs(why.lines().next().unwrap_or_default(), "in a user namespace");
     }
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}, as root of a namespace:\n{said}\n{complained}");
-    assert!(said.contains("1 passed"), "{name} did not run:\n{said}");
+    assert_passed(&output);
 }
 
 /// A command that is root of namespaces of its own.
 fn namespace() -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "--"]).env_remove(VARIABLE);
+    command.args(["--user", "--map-root-user", "--mount", "--"]);
     command
+}
+
+/// Set in the process that [`rerun`] starts.
+const RERUN: &str = "TWINRING_TEST_RERUN";
+
+/// True in a process that [`rerun`] started.
+pub fn is_rerun() -> bool {
+    std::env::var_os(RERUN).is_some()
+}
+
+/// Runs this test in a process of its own, by a command that executes its arguments.
+pub fn rerun(mut command: Command) -> std::io::Result<Output> {
+    let name = CURRENT.with_borrow(String::clone);
+    assert!(!name.is_empty(), "only the thread of a test may ask for that");
+    command.arg(std::env::current_exe()?).args(["--exact", &name, "--include-ignored"]);
+    command.env(RERUN, "1").env_remove(VARIABLE).output()
+}
+
+/// Fails unless the test that was [run again](rerun) passed.
+pub fn assert_passed(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "in a process of its own:\n{said}\n{complained}");
+    assert!(said.contains("1 passed"), "the test did not run:\n{said}");
+}
+
+/// Polls `future` once; `None` if it was not ready. It is then dropped, pending.
+pub async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// What a thread will return.
+pub type Outcome<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Runs blocking code, usually a peer's, on a thread of its own. Awaiting the result exercises
+/// wakes from other threads; a panic in there is passed on.
+pub fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+    let (running, over) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // Dropped at the end, by a panic too, which wakes the other side.
+        let _running = running;
+        work()
+    });
+    Box::pin(async move {
+        let _canceled = over.await;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 thread_local! {

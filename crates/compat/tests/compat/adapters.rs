@@ -2,7 +2,6 @@
 
 use crate::support::*;
 use std::io::{self, IoSlice};
-use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 use testing::{Test, engine_tests};
@@ -17,12 +16,9 @@ mod tokio_traits {
 pub(crate) const TESTS: &[Test] = engine_tests![
     small_reads_lose_nothing,
     a_dropped_read_loses_nothing,
-    lines_and_exact_reads_follow_each_other,
     a_peer_that_does_not_read_stops_the_writer,
     a_vectored_write_is_one_write,
     flushing_returns_at_once_and_the_bytes_are_sent,
-    shutting_down_sends_everything_then_fin_and_reading_goes_on,
-    a_reset_is_an_error_and_then_the_end,
     bytes_left_over_come_back,
     an_echo_with_the_traits_of_futures,
     unix_streams_are_adapted_alike
@@ -72,28 +68,6 @@ fn a_dropped_read_loses_nothing(engine: &str) {
             received.extend_from_slice(&rest);
         }
         assert!(received == sent);
-    });
-}
-
-fn lines_and_exact_reads_follow_each_other(engine: &str) {
-    run(engine, async {
-        use tokio_traits::*;
-        let (stream, mut peer) = pair().await;
-        let mut stream = Compat::new(stream);
-        write_all(&mut peer, b"first line\n12345second");
-        let mut line = String::new();
-        stream.read_line(&mut line).await.expect("a line");
-        assert_eq!(line, "first line\n");
-        let mut exactly = [0; 5];
-        stream.read_exact(&mut exactly).await.expect("five bytes");
-        assert_eq!(&exactly, b"12345");
-        write_all(&mut peer, b" line\nthe last one has no end");
-        peer.shutdown(Shutdown::Write).expect("connected");
-        let mut lines = stream.lines();
-        assert_eq!(lines.next_line().await.expect("a line").as_deref(), Some("second line"));
-        let last = lines.next_line().await.expect("a line");
-        assert_eq!(last.as_deref(), Some("the last one has no end"));
-        assert_eq!(lines.next_line().await.expect("no error"), None);
     });
 }
 
@@ -150,52 +124,6 @@ fn flushing_returns_at_once_and_the_bytes_are_sent(engine: &str) {
         });
         assert_eq!(&read.await.expect("they come without further calls"), b"flushed");
         stream.get_ref().flush().await.expect("the kernel has them");
-    });
-}
-
-fn shutting_down_sends_everything_then_fin_and_reading_goes_on(engine: &str) {
-    run(engine, async {
-        use tokio_traits::*;
-        let (stream, mut peer) = pair().await;
-        let mut stream = Compat::new(stream);
-        let sent = pattern(300_000);
-        let theirs = on_thread(move || {
-            let received = read_to_end(&mut peer).expect("no reset");
-            write_all(&mut peer, b"that was all");
-            received
-        });
-        stream.write_all(&sent).await.expect("room");
-        stream.shutdown().await.expect("the peer reads");
-        stream.shutdown().await.expect("again, which changes nothing");
-        let error = stream.write(b"too late").await.expect_err("after FIN");
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-        assert!(theirs.await == sent);
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.expect("no reset");
-        assert_eq!(answer, b"that was all");
-    });
-}
-
-fn a_reset_is_an_error_and_then_the_end(engine: &str) {
-    run(engine, async {
-        use tokio_traits::*;
-        let (stream, mut peer) = pair().await;
-        let mut stream = Compat::new(stream);
-        stream.write_all(b"never read").await.expect("room");
-        stream.get_ref().flush().await.expect("connected");
-        // A close with unread data is a reset.
-        on_thread(move || io::Read::read(&mut peer, &mut [0]).expect("a byte")).await;
-        let error = stream.read(&mut [0; 10]).await.expect_err("a reset");
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        assert_eq!(stream.read(&mut [0; 10]).await.expect("the end"), 0);
-        let error = loop {
-            match stream.write_all(b"more").await {
-                Ok(()) => sleep(Duration::from_millis(1)).await,
-                Err(error) => break error,
-            }
-        };
-        let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-        assert!(kinds.contains(&error.kind()), "{error}");
     });
 }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+pub(crate) use testing::{on_thread, poll_once};
 use twinring::{EngineChoice, Runtime, TcpListener, TcpStream};
 
 pub(crate) type Peer = std::net::TcpStream;
@@ -42,15 +43,6 @@ pub(crate) async fn own_pair() -> (TcpStream, TcpStream) {
     (listener.accept().await.expect("a connection"), connected)
 }
 
-/// Runs blocking code on a thread of its own, at once.
-pub(crate) fn on_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> impl Future<Output = T> {
-    let (done, result) = futures_channel::oneshot::channel();
-    std::thread::spawn(move || done.send(work()));
-    async move { result.await.expect("the peer's thread panicked") }
-}
-
 /// Reads to the end of the stream.
 pub(crate) fn read_to_end(peer: &mut Peer) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -64,16 +56,4 @@ pub(crate) fn write_all(peer: &mut Peer, bytes: &[u8]) {
 /// Bytes in which lost, repeated and swapped parts show.
 pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at ^ (at >> 8) ^ ((at >> 16) * 7)) as u8).collect()
-}
-
-/// Polls a future once, and drops it if it is not ready.
-pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
-    let mut future = std::pin::pin!(future);
-    std::future::poll_fn(|cx| {
-        std::task::Poll::Ready(match future.as_mut().poll(cx) {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
 }

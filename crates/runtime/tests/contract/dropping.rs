@@ -202,20 +202,14 @@ async fn each_pending_operation_ends_once_with_ecanceled() {
         assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
     }
     // The stream works on, in both directions; without a pending operation, nothing is cancelled.
-    for round in 0..50 {
-        stream.cancel();
-        peer.write_all(&pattern(round, 0..50)).expect("room");
-        assert_pattern(round, 0, &recv_exactly(&stream, 50).await);
-    }
+    peer.write_all(b"still here").expect("room");
     let reader = reading(peer);
-    for round in 0..50 {
-        stream.cancel();
-        let at = sent + round * 10;
-        stream.send(pattern(4, at..at + 10)).await.expect("sent");
-        stream.flush().await.expect("flushed");
-    }
+    stream.cancel();
+    assert_eq!(recv_exactly(&stream, 10).await, b"still here");
+    stream.send(pattern(4, sent..sent + 10)).await.expect("sent");
+    stream.cancel();
     stream.shutdown().await.expect("finished");
-    assert_whole(4, sent + 500, &reader.await);
+    assert_whole(4, sent + 10, &reader.await);
 }
 
 /// Operations are awaited, polled once and cancelled at random, on both halves of a stream; what arrives

@@ -1,4 +1,4 @@
-//! The driver contract as observable behaviour: every rule, on every engine configuration.
+//! The driver contract as observable behaviour: every rule, on every engine configuration that has to do with it.
 //!
 //! Each rule is a function that gets a [`Configuration`](support::Configuration) and talks, through
 //! the public API, to peers of the standard library on loopback. There is one test for each pair, so
@@ -17,28 +17,44 @@ mod connecting;
 mod dropping;
 mod exhaustion;
 mod fairness;
+mod files;
 mod receiving;
+mod refusals;
 mod sending;
 mod tasks;
 mod teardown;
+mod udp;
 mod workers;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let rules = [
+    let streams = [
         closing::RULES,
-        connecting::RULES,
         dropping::RULES,
         exhaustion::RULES,
         fairness::RULES,
         receiving::RULES,
         sending::RULES,
-        tasks::RULES,
         teardown::RULES,
-        workers::RULES,
     ];
-    let always = ["epoll", "io_uring", "single_shot", "tiny_pool"];
-    let long = ["epoll_ungathered", "epoll_tiny_pool", "ungathered", "sqpoll", "tiny_rings"];
-    support::run(&always, &long, &rules)
+    // How streams receive makes no difference to these.
+    let others = [connecting::RULES, tasks::RULES, workers::RULES];
+    let mut cases = support::cases(
+        &["epoll", "io_uring", "single_shot", "tiny_pool"],
+        &["epoll_ungathered", "epoll_tiny_pool", "ungathered", "sqpoll", "tiny_rings"],
+        &streams,
+    );
+    let long = ["sqpoll", "tiny_pool", "tiny_rings"];
+    cases.extend(support::cases(&["epoll", "io_uring"], &long, &others));
+    cases.extend(support::cases(&["epoll", "io_uring"], &long, files::RULES));
+    // They have their own faults.
+    if std::env::var_os("TWINRING_FAULTS").is_none() {
+        cases.extend(support::cases(&["epoll", "io_uring"], &[], &[refusals::RULES]));
+        cases.extend(support::cases(&["epoll"], &[], &[refusals::OF_EPOLL]));
+        cases.extend(support::cases(&["io_uring"], &[], &[refusals::OF_IO_URING]));
+    }
+    let long = ["epoll_tiny_pool", "sqpoll", "tiny_pool", "tiny_rings"];
+    cases.extend(support::cases(&["epoll", "io_uring", "single_shot"], &long, udp::RULES));
+    testing::run_cases(cases)
 }

@@ -94,7 +94,7 @@ const LOSES_RESETS: (&str, &str) = ("TWINRING_FAULTS", "1:LostReset");
 /// liburing issue 1549: an armed receive can lose a reset that arrives together with data, and the
 /// reset is not repeated. No send follows here that would report it.
 fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
-    alone_with(LOSES_RESETS, 4000, || {
+    alone_with(&[LOSES_RESETS], 4000, || {
         configuration.run(async {
             let mut streams = Vec::new();
             for number in 0..40 {
@@ -127,7 +127,7 @@ async fn reset_right_behind_data() -> TcpStream {
 /// timer does.
 fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
     const TURNS_MAX: usize = 10_000;
-    alone_with(LOSES_RESETS, 4000, || {
+    alone_with(&[LOSES_RESETS], 4000, || {
         configuration.run(async {
             for _ in 0..20 {
                 let stream = reset_right_behind_data().await;

@@ -12,8 +12,7 @@ use twinring::{SendBuf, TcpStream, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     random_sends_of_every_kind_reach_slow_readers_in_order,
-    messages_of_several_tasks_stay_whole_and_in_order,
-    pieces_that_came_together_keep_their_order,
+    what_several_tasks_send_stays_in_order,
     buffers_received_elsewhere_are_forwarded_in_order,
     one_call_sends_all_buffers,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
@@ -138,111 +137,87 @@ fn tagged(source: usize, at: usize) -> u8 {
     ((source << 5) | (at % 31)) as u8
 }
 
-async fn messages_of_several_tasks_stay_whole_and_in_order() {
+/// For a peer that reads slowly, so that sends are short and those behind have to wait. What a task sends at once stays
+/// whole; small pieces that came from elsewhere in one turn are gathered.
+fn what_several_tasks_send_stays_in_order(configuration: Configuration) {
+    const MESSAGES: usize = 20;
     const BYTES: usize = 9_100;
-    let (stream, peer) = narrow_pair().await;
-    let stream = Rc::new(stream);
-    let source = |source| {
-        let stream = Rc::clone(&stream);
-        spawn(async move {
-            for number in 0..20 {
-                let message = vec![tagged(source, number); BYTES];
-                match number % 2 {
-                    0 => stream.send_vectored(message.chunks(130).map(Vec::from)).await,
-                    _ => stream.send(message).await,
-                }
-                .expect("sent");
-            }
-        })
-    };
-    let tasks: Vec<_> = (0..SOURCES).map(source).collect();
-    let reader = reading(peer);
-    for task in tasks {
-        task.await.expect("every sender ends");
-    }
-    stream.shutdown().await.expect("finished");
-    let mut next = [0; SOURCES];
-    for message in reader.await.chunks(BYTES) {
-        let source = usize::from(message[0] >> 5);
-        let expected = vec![tagged(source, next[source]); BYTES];
-        assert!(message == expected, "message {} of {source}", next[source]);
-        next[source] += 1;
-    }
-    assert_eq!(next, [20; SOURCES]);
-}
-
-/// Several small pieces that came in one turn are gathered. They are for a peer that reads slowly, so that one of
-/// them is sent in part: those behind it have to wait.
-fn pieces_that_came_together_keep_their_order(configuration: Configuration) {
-    const BYTES: usize = 60_000;
     // Larger pieces are not copied.
-    run_on(configuration.builder_with("buffer_bytes=2048"), |_| async {
-        let (target, peer) = narrow_pair().await;
-        let (target, mut tasks) = (Rc::new(target), Vec::new());
-        for source in 0..SOURCES {
-            let (stream, mut peer) = pair().await;
-            let writer = on_thread(move || {
-                let bytes: Vec<u8> = (0..BYTES).map(|at| tagged(source, at)).collect();
-                bytes.chunks(700).for_each(|piece| peer.write_all(piece).expect("a reader"));
-            });
-            let target = Rc::clone(&target);
-            tasks.push(spawn(async move {
-                twinring::net::copy(&stream, &target).await.expect("no reset");
-                writer.await;
-            }));
-        }
-        let reader = reading(peer);
-        for task in tasks {
-            task.await.expect("no panic");
-        }
-        target.shutdown().await.expect("no reset");
-        let mut next = [0; SOURCES];
-        for byte in reader.await {
-            let source = usize::from(byte >> 5);
-            assert_eq!(byte, tagged(source, next[source]), "byte {} of {source}", next[source]);
-            next[source] += 1;
-        }
-        assert_eq!(next, [BYTES; SOURCES]);
-    });
+    for (options, copied) in [("", false), ("buffer_bytes=2048", true)] {
+        let tag = move |source, at| tagged(source, if copied { at } else { at / BYTES });
+        run_on(configuration.builder_with(options), |_| async move {
+            let (target, peer) = narrow_pair().await;
+            let target = Rc::new(target);
+            let send = |source| {
+                let target = Rc::clone(&target);
+                spawn(async move {
+                    let bytes: Vec<u8> = (0..MESSAGES * BYTES).map(|at| tag(source, at)).collect();
+                    if copied {
+                        let (stream, mut peer) = pair().await;
+                        let writer = on_thread(move || {
+                            bytes.chunks(700).for_each(|it| peer.write_all(it).expect("a reader"));
+                        });
+                        twinring::net::copy(&stream, &target).await.expect("no reset");
+                        return writer.await;
+                    }
+                    for (number, message) in bytes.chunks(BYTES).enumerate() {
+                        match number % 2 {
+                            0 => target.send_vectored(message.chunks(130).map(Vec::from)).await,
+                            _ => target.send(message.to_vec()).await,
+                        }
+                        .expect("sent");
+                    }
+                })
+            };
+            let tasks: Vec<_> = (0..SOURCES).map(send).collect();
+            let reader = reading(peer);
+            for task in tasks {
+                task.await.expect("every sender ends");
+            }
+            target.shutdown().await.expect("no reset");
+            let (received, mut next) = (reader.await, [0; SOURCES]);
+            for byte in &received {
+                let source = usize::from(byte >> 5);
+                assert_eq!(*byte, tag(source, next[source]), "byte {} of {source}", next[source]);
+                next[source] += 1;
+            }
+            assert_eq!(next, [MESSAGES * BYTES; SOURCES]);
+            let is_whole = |message: &[u8]| message.iter().all(|byte| *byte == message[0]);
+            assert!(copied || received.chunks(BYTES).all(is_whole));
+        });
+    }
 }
 
 /// A proxy hands pool buffers from one socket to another, one or several at a time, which reads slowly: the
 /// pool's memory must neither be reused too early nor be parked.
 async fn buffers_received_elsewhere_are_forwarded_in_order() {
     const TOTAL: usize = 600_000;
-    for copied in [false, true] {
-        let ((from, mut writer), (to, reader)) = (pair().await, narrow_pair().await);
-        let forwarding = spawn(async move {
-            if copied {
-                let copied = twinring::net::copy(&from, &to).await;
-                assert_eq!(copied.expect("sent"), TOTAL as u64);
-                return to.shutdown().await;
+    let ((from, mut writer), (to, reader)) = (pair().await, narrow_pair().await);
+    let forwarding = spawn(async move {
+        for most in (1..4).cycle() {
+            let mut chunks = vec![from.recv().await.expect("no reset")];
+            while chunks.len() < most
+                && let Some(chunk) = poll_once(from.recv()).await
+            {
+                chunks.push(chunk.expect("no reset"));
             }
-            for most in (1..4).cycle() {
-                let mut chunks = vec![from.recv().await.expect("no reset")];
-                while chunks.len() < most
-                    && let Some(chunk) = poll_once(from.recv()).await
-                {
-                    chunks.push(chunk.expect("no reset"));
-                }
-                let ended = chunks.iter().any(|chunk| chunk.is_empty());
-                match chunks.len() {
-                    1 => to.send(chunks.remove(0)).await.expect("sent"),
-                    _ => to.send_vectored(chunks).await.expect("sent"),
-                }
-                if ended {
-                    break;
-                }
+            let ended = chunks.iter().any(|chunk| chunk.is_empty());
+            match chunks.len() {
+                1 => to.send(chunks.remove(0)).await.expect("sent"),
+                _ => to.send_vectored(chunks).await.expect("sent"),
             }
-            to.shutdown().await
-        });
-        let writing = on_thread(move || writer.write_all(&pattern(6, 0..TOTAL)));
-        another_is_served().await;
-        let received = reading(reader).await;
-        writing.await.expect("it reads");
-        forwarding.await.expect("no panic").expect("sent");
-        assert_whole(6, TOTAL, &received);
-    }
+            if ended {
+                break;
+            }
+        }
+        to.shutdown().await
+    });
+    let writing = on_thread(move || writer.write_all(&pattern(6, 0..TOTAL)));
+    another_is_served().await;
+    let received = reading(reader).await;
+    writing.await.expect("it reads");
+    forwarding.await.expect("no panic").expect("sent");
+    assert_whole(6, TOTAL, &received);
 }
 
 fn one_call_sends_all_buffers(configuration: Configuration) {

@@ -1,18 +1,16 @@
 //! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
 
-use futures_channel::oneshot;
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::pin::{Pin, pin};
-use std::process::{Command, ExitCode, Output};
+use std::process::Command;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use testing::Case;
+pub(crate) use testing::{Outcome, on_thread, poll_once};
 use twinring::{Builder, EngineChoice, JoinHandle, Runtime, TcpListener, TcpStream, sleep, spawn};
 pub(crate) use twinring::{Handle, yield_now};
 
@@ -66,51 +64,44 @@ macro_rules! rules {
     };
 }
 
-/// Runs each rule on each of these configurations, as tests of their own; on those that are `long` only with
+/// Each rule on each of these configurations, as tests of their own; on those that are `long` only with
 /// `--include-ignored` (`.ci/long`).
-pub(crate) fn run(always: &[&str], long: &[&str], modules: &[&'static [Rule]]) -> ExitCode {
+pub(crate) fn cases(always: &[&str], long: &[&str], modules: &[&'static [Rule]]) -> Vec<Case> {
     let all = always.iter().map(|name| (name, false)).chain(long.iter().map(|name| (name, true)));
     let cases = all.flat_map(|(name, long)| {
-        let named = CONFIGURATIONS.iter().find(|it| it.name == *name);
-        let configuration = *named.expect("a configuration has this name");
+        let named = CONFIGURATIONS.into_iter().find(|(it, _)| it == name);
+        let (name, options) = named.expect("a configuration has this name");
+        let configuration = Configuration { name, options };
         modules.iter().flat_map(|rules| rules.iter()).map(move |rule| {
             let (_crate, name) = rule.name.split_once("::").expect("rules are in modules");
             let name: &'static str = format!("{name}::{}", configuration.name).leak();
             Case::new(name, long, move || check(name, configuration, rule.check))
         })
     });
-    testing::run_cases(cases.collect())
+    cases.collect()
 }
 
-const CONFIGURATIONS: [Configuration; 9] = [
-    Configuration::epoll("epoll", ""),
-    Configuration::epoll("epoll_ungathered", "gather=off"),
-    Configuration::epoll("epoll_tiny_pool", "buffer_count=4,buffer_bytes=64,gather=2"),
-    Configuration::uring("io_uring", ""),
-    Configuration::uring("single_shot", "multishot=off"),
-    Configuration::uring("ungathered", "gather=off"),
-    Configuration::uring("sqpoll", "sqpoll_idle_ms=50"),
-    Configuration::uring("tiny_pool", "buffer_count=4,buffer_bytes=64"),
-    Configuration::uring("tiny_rings", "sq_entries=8,cq_entries=16"),
+/// The names of configurations with their options.
+const CONFIGURATIONS: [(&str, &str); 9] = [
+    ("epoll", ""),
+    ("epoll_ungathered", "gather=off"),
+    ("epoll_tiny_pool", "buffer_count=4,buffer_bytes=64,gather=2"),
+    ("io_uring", ""),
+    ("single_shot", "multishot=off"),
+    ("ungathered", "gather=off"),
+    ("sqpoll", "sqpoll_idle_ms=50"),
+    ("tiny_pool", "buffer_count=4,buffer_bytes=64"),
+    ("tiny_rings", "sq_entries=8,cq_entries=16"),
 ];
 
 /// An engine with its options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Configuration {
     pub(crate) name: &'static str,
-    engine: EngineChoice,
     options: &'static str,
 }
 
 impl Configuration {
-    const fn epoll(name: &'static str, options: &'static str) -> Configuration {
-        Configuration { name, engine: EngineChoice::Epoll, options }
-    }
-
-    const fn uring(name: &'static str, options: &'static str) -> Configuration {
-        Configuration { name, engine: EngineChoice::IoUring, options }
-    }
-
     pub(crate) fn builder(self) -> Builder {
         self.builder_with("")
     }
@@ -119,10 +110,10 @@ impl Configuration {
     pub(crate) fn builder_with(self, more: &str) -> Builder {
         let options = format!("{},{more}", self.options);
         // A task that finds something wrong fails its test, whether it is joined or not.
-        let builder = Runtime::builder().engine(self.engine).stop_on_panic(true);
-        match self.engine {
-            EngineChoice::Epoll => builder.epoll(options.parse().expect("epoll options")),
-            _ => builder.uring(options.parse().expect("io_uring options")),
+        let builder = Runtime::builder().stop_on_panic(true);
+        match self.is_epoll() {
+            true => builder.engine(EngineChoice::Epoll).epoll(options.parse().expect("options")),
+            false => builder.engine(EngineChoice::IoUring).uring(options.parse().expect("options")),
         }
     }
 
@@ -132,7 +123,7 @@ impl Configuration {
     }
 
     pub(crate) fn is_epoll(self) -> bool {
-        self.engine == EngineChoice::Epoll
+        self.name.starts_with("epoll")
     }
 
     /// Runs `main` on a runtime of this configuration, which is gone when this returns.
@@ -159,13 +150,8 @@ where
     runtime.block_on(main(handle)).expect("the engine works")
 }
 
-thread_local! {
-    static TEST: Cell<&'static str> = const { Cell::new("") };
-}
-
 /// Runs one rule on one configuration. If it takes too long, the process ends and names it.
 fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
-    TEST.set(name);
     let (alive, watched) = mpsc::channel::<()>();
     std::thread::scope(move |scope| {
         scope.spawn(move || {
@@ -184,45 +170,22 @@ fn check(name: &'static str, configuration: Configuration, rule: fn(Configuratio
     });
 }
 
-/// Set in the child process of a test that runs in one.
-const ALONE: &str = "TWINRING_TEST_ALONE";
-
 /// Runs `body` in a process of its own, where no other test opens descriptors, with at most
 /// `descriptors` of them.
 pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
-    alone_with((ALONE, "1"), descriptors, body);
+    alone_with(&[], descriptors, body);
 }
 
 /// As [`alone`], with this in its environment.
-pub(crate) fn alone_with(environment: (&str, &str), descriptors: usize, body: impl FnOnce()) {
-    if is_alone() {
+pub(crate) fn alone_with(environment: &[(&str, &str)], descriptors: usize, body: impl FnOnce()) {
+    if testing::is_rerun() {
         return body();
     }
     testing::needs_descriptors(descriptors as u64);
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()]);
-    shell.env(environment.0, environment.1);
-    assert_passed(run_by(shell).expect("a shell"));
-}
-
-pub(crate) fn is_alone() -> bool {
-    std::env::var_os(ALONE).is_some()
-}
-
-/// Runs this test, in a process of its own, by a command that executes its arguments.
-pub(crate) fn run_by(mut command: Command) -> io::Result<Output> {
-    let test = TEST.get();
-    assert!(!test.is_empty(), "only a rule under `check` may ask for that");
-    command.arg(std::env::current_exe().expect("the path of this test"));
-    command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
-    command.env(ALONE, "1").output()
-}
-
-pub(crate) fn assert_passed(output: Output) {
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "alone:\n{said}\n{complained}");
-    assert!(said.contains("1 passed"), "the test was not found:\n{said}");
+    shell.envs(environment.iter().copied());
+    testing::assert_passed(&testing::rerun(shell).expect("a shell"));
 }
 
 /// Descriptors this process has open.
@@ -374,6 +337,10 @@ pub(crate) async fn recv_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
 
 /// Echoes until the peer finishes, then finishes.
 pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
+    echo_on(&stream).await
+}
+
+pub(crate) async fn echo_on(stream: &TcpStream) -> io::Result<()> {
     loop {
         let chunk = stream.recv().await?;
         if chunk.is_empty() {
@@ -464,18 +431,6 @@ pub(crate) fn finish(peer: &Peer) {
     peer.shutdown(Shutdown::Write).expect("a connected socket");
 }
 
-/// Polls `future` once; `None` if it was not ready. It is then dropped, pending.
-pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        Poll::Ready(match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
-}
-
 /// System calls and waits of the worker in this time.
 pub(crate) async fn calls_in(handle: &Handle, time: Duration) -> (u64, u64) {
     let before = handle.counters();
@@ -484,8 +439,7 @@ pub(crate) async fn calls_in(handle: &Handle, time: Duration) -> (u64, u64) {
     (after.syscalls - before.syscalls, after.waits - before.waits)
 }
 
-/// Rule 4: nothing is left of what `begin` has under way when its runtime ends by itself, or is stopped from
-/// outside, but the peers' ends, which it returns. What a thread does for a runtime that was stopped may take so
+/// Rule 4: nothing is left of what `begin` has under way when its runtime ends by itself, or is stopped, but the peers' ends, which it returns. What a thread does for a runtime that was stopped may take so
 /// much longer. In a process of its own, where no other test opens descriptors.
 pub(crate) fn ends_without_a_trace<P: 'static, F>(
     configuration: Configuration,
@@ -510,20 +464,13 @@ pub(crate) fn ends_without_a_trace<P: 'static, F>(
         let runtime = configuration.builder().linger(Duration::from_secs(3600)).build();
         let runtime = runtime.expect("tried before");
         let handle = runtime.handle();
-        let (ready, wait) = mpsc::channel();
-        let stopper = std::thread::spawn(move || {
-            wait.recv().expect("the runtime runs");
+        let stopped = runtime.block_on(async {
+            let _peers = begin().await;
             handle.stop();
-        });
-        let begun = begin();
-        let stopped = runtime.block_on(async move {
-            let _peers = begun.await;
-            ready.send(()).expect("the other waits");
             std::future::pending::<()>().await;
         });
         assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
-        stopper.join().expect("no panic");
-        drop(runtime);
+        drop((runtime, handle));
         let deadline = Instant::now() + longer;
         while open_descriptors() != before && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -549,49 +496,6 @@ pub(crate) async fn settle() {
 /// The errno of a failure; 0 of a success or of an error without one.
 pub(crate) fn errno<T>(result: &io::Result<T>) -> i32 {
     result.as_ref().err().and_then(io::Error::raw_os_error).unwrap_or(0)
-}
-
-pub(crate) type Outcome<T> = Pin<Box<dyn Future<Output = T>>>;
-
-/// Runs blocking code, usually a peer's, on a thread of its own. Awaiting the result exercises
-/// wakes from other threads; a panic in there is passed on.
-pub(crate) fn on_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Outcome<T> {
-    let (running, over) = oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        // Dropped at the end, by a panic too, which wakes the other side.
-        let _running = running;
-        work()
-    });
-    Box::pin(async move {
-        let _canceled = over.await;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// A step that a thread repeats until [`end`](Repeating::end).
-pub(crate) struct Repeating {
-    over: Arc<AtomicBool>,
-    thread: Outcome<()>,
-}
-
-pub(crate) fn repeating(mut step: impl FnMut() + Send + 'static) -> Repeating {
-    let over = Arc::new(AtomicBool::new(false));
-    let until = Arc::clone(&over);
-    let thread = on_thread(move || {
-        while !until.load(Ordering::Relaxed) {
-            step();
-        }
-    });
-    Repeating { over, thread }
-}
-
-impl Repeating {
-    pub(crate) async fn end(self) {
-        self.over.store(true, Ordering::Relaxed);
-        self.thread.await;
-    }
 }
 
 /// Counts how many of its clones are alive: for what must be dropped with a task.

@@ -5,7 +5,6 @@ use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use std::cell::RefCell;
 use std::future::{pending, poll_fn};
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -19,7 +18,6 @@ pub(crate) const RULES: &[Rule] = rules![
     a_set_returns_each_task_once,
     destructors_may_spawn_and_use_streams,
     a_panic_ends_its_task_alone,
-    a_panic_comes_out_of_the_runtime,
     the_main_future_borrows_from_its_caller,
     a_runtime_inside_a_runtime_is_refused,
     blocking_work_runs_beside_the_worker,
@@ -177,29 +175,6 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
     });
 }
 
-fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {
-    for of_a_task in [false, true] {
-        let runtime = || {
-            configuration.run(async move {
-                let (stream, _peer) = pair().await;
-                let panicking = async move {
-                    assert!(poll_once(stream.recv()).await.is_none());
-                    panic!("on purpose");
-                };
-                match of_a_task {
-                    true => drop(spawn(panicking)),
-                    false => panicking.await,
-                }
-                pending::<()>().await;
-            });
-        };
-        let panic = catch_unwind(AssertUnwindSafe(runtime)).expect_err("a panic");
-        assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
-    }
-    // The thread can run another one.
-    configuration.run(async { sleep(Duration::from_millis(1)).await });
-}
-
 fn a_runtime_inside_a_runtime_is_refused(configuration: Configuration) {
     configuration.run(async move {
         let inner = configuration.builder().build().expect("building one is fine");
@@ -245,13 +220,6 @@ fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
     });
     assert!(stopped.is_err());
     assert_eq!(log, [request.len(), 0]);
-    // And so on each of several workers.
-    let runtime = configuration.builder().workers(2).build().expect("tried before");
-    let outputs = runtime.run(|number| {
-        let request = &request;
-        async move { &request[..number] }
-    });
-    assert_eq!(outputs.expect("the engine works"), [Some(""), Some("l")]);
 }
 
 fn blocking_work_runs_beside_the_worker(configuration: Configuration) {

@@ -15,7 +15,6 @@ pub(crate) const RULES: &[Rule] = rules![
     runtimes_leave_nothing_behind,
     a_stream_that_outlives_its_runtime_is_closed,
     nothing_is_written_late_while_streams_and_runtimes_go,
-    connections_that_come_and_go_see_only_their_own_bytes,
     a_slot_reused_in_the_same_turn_starts_afresh,
     gauges_return_to_their_initial_values,
 ];
@@ -134,16 +133,16 @@ fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configur
                 streams.push((seed, Rc::new(stream)));
                 peers.push((seed, peer, 0));
             }
-            let flood = repeating(move || {
-                peers.retain_mut(|(seed, peer, at)| {
-                    match peer.write(&pattern(*seed, *at..*at + 700)) {
-                        Ok(written) => *at += written,
-                        // Closed or reset by the other end.
-                        Err(error) => return error.kind() == ErrorKind::WouldBlock,
-                    }
-                    true
-                });
-                std::thread::sleep(Duration::from_micros(50));
+            // Until each was closed or reset by the other end.
+            let flood = on_thread(move || {
+                while !peers.is_empty() {
+                    peers.retain_mut(|(seed, peer, at)| {
+                        let written = peer.write(&pattern(*seed, *at..*at + 700));
+                        *at += written.as_ref().map_or(0, |bytes| *bytes);
+                        !written.is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
+                    });
+                    std::thread::sleep(Duration::from_micros(50));
+                }
             });
             for (seed, stream) in streams {
                 let own = Rc::clone(&stream);
@@ -175,31 +174,7 @@ fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configur
         // The peers continue to write, and received data is still there.
         kept.iter().for_each(|(seed, chunk)| assert_pattern(*seed, 0, chunk));
         // Its end is awaited in another runtime, which gets memory where the last one had it.
-        configuration.run(flood.end());
-    }
-}
-
-/// Every third connection disappears with its answer under way, so that completions of the old
-/// slot arrive while its successor is already in use.
-async fn connections_that_come_and_go_see_only_their_own_bytes() {
-    let address = echo_service();
-    let come_and_go = |seeds: std::ops::Range<u64>| {
-        on_thread(move || {
-            for seed in seeds {
-                let mut peer = Peer::connect(address).expect("a connection");
-                match seed % 3 {
-                    0 => ping(&mut peer, &pattern(seed, 0..200)),
-                    1 => {
-                        peer.write_all(&pattern(seed, 0..3000)).expect("the server reads");
-                        reset(peer);
-                    }
-                    _ => drop(peer),
-                }
-            }
-        })
-    };
-    for peers in [come_and_go(0..400), come_and_go(400..800)] {
-        peers.await;
+        configuration.run(flood);
     }
 }
 

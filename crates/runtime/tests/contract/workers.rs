@@ -83,17 +83,24 @@ fn served_by(runtime: Runtime) {
 }
 
 fn a_panic_and_a_stop_end_every_worker(configuration: Configuration) {
-    let panicking = runtime(configuration, WORKERS);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        panicking.run(|worker| async move {
-            if worker == 1 {
-                sleep(Duration::from_millis(2)).await;
-                panic!("on purpose");
-            }
-            pending::<()>().await;
-        })
-    }));
-    assert_eq!(outcome.expect_err("a panic").downcast_ref::<&str>(), Some(&"on purpose"));
+    for (workers, of_a_task) in [(1, false), (1, true), (WORKERS, false), (WORKERS, true)] {
+        let panicking = runtime(configuration, workers);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            panicking.run(|worker| async move {
+                let late = async {
+                    sleep(Duration::from_millis(2)).await;
+                    panic!("on purpose");
+                };
+                match of_a_task {
+                    _ if worker + 1 < workers => {}
+                    true => drop(spawn(late)),
+                    false => late.await,
+                }
+                pending::<()>().await;
+            })
+        }));
+        assert_eq!(outcome.expect_err("a panic").downcast_ref::<&str>(), Some(&"on purpose"));
+    }
     let stopped = runtime(configuration, WORKERS);
     let handle = stopped.handle();
     let ended = stopped.run(|worker| {

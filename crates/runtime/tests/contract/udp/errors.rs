@@ -1,16 +1,15 @@
 //! Errors are counted and survived: they end neither receiving nor sending, and cost no datagram
 //! that could have been sent.
 
-use crate::peers::*;
+use super::peers::*;
 use crate::support::*;
 use std::rc::Rc;
-use twinring::{Datagram, UdpSocket, net::UdpOptions};
+use twinring::{Datagram, net::UdpOptions};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_peer_that_is_not_there_yet_costs_nothing_later,
     a_datagram_that_is_too_big_fails_alone,
     invalid_addresses_fail_alone,
-    a_second_bind_is_refused_by_name,
     options_out_of_range_are_refused_by_name,
 ];
 
@@ -88,19 +87,6 @@ async fn invalid_addresses_fail_alone(options: UdpOptions) {
     let connected = connect(&options, to.local_addr());
     connected.send_to("by name", to.local_addr()).await.expect("room");
     assert_eq!(&*to.recv_from().await.expect("a datagram").data, b"by name");
-}
-
-async fn a_second_bind_is_refused_by_name() {
-    // Of another address some other test might take the port that is free again.
-    let socket = UdpSocket::bind(loopback()).expect("a free port");
-    let address = socket.local_addr();
-    let error = UdpSocket::bind(address).expect_err("taken").to_string();
-    assert!(error.contains(&format!("cannot bind UDP {address}")), "{error}");
-    let error = UdpOptions::default().bind_shared(address, 2).expect_err("taken").to_string();
-    assert!(error.contains("in use"), "{error}");
-    drop(socket);
-    settle().await;
-    UdpSocket::bind(address).expect("free again at once");
 }
 
 async fn options_out_of_range_are_refused_by_name() {

@@ -1,6 +1,6 @@
 //! Kinds of receives, tickers, and submitting at once.
 
-use crate::peers::*;
+use super::peers::*;
 use crate::support::*;
 use std::time::{Duration, Instant};
 use twinring::{Datagram, net::UdpOptions, time::Interval};

@@ -1,8 +1,8 @@
 //! Reading returns all of a file's content, on the ring and on threads. A worker does not wait for a file that is
 //! not in memory: asserted by the runtime's counters, because a clock cannot distinguish a cold file from a slow machine.
 
+use super::tree::*;
 use crate::support::*;
-use crate::tree::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -17,8 +17,7 @@ pub(crate) const RULES: &[Rule] = rules![
     files_without_a_length_are_read_to_their_end,
     a_cold_file_is_read_without_the_worker,
     a_cold_file_is_sent_without_the_worker,
-    a_file_in_memory_needs_no_thread,
-    recently_sent_pages_are_not_checked_again,
+    a_file_in_memory_needs_no_thread_and_is_checked_once,
 ];
 
 async fn metadata_matches_the_filesystem(tree: Tree) {
@@ -161,7 +160,9 @@ async fn a_cold_file_is_sent_without_the_worker(handle: Handle) {
     }
 }
 
-async fn a_file_in_memory_needs_no_thread(handle: Handle) {
+/// Each answer used to check, with two system calls and more, whether its file is in memory.
+async fn a_file_in_memory_needs_no_thread_and_is_checked_once(handle: Handle) {
+    const SENDS: u64 = 50;
     for ground in [Ground::Disk, Ground::Memory] {
         let tree = Tree::new(ground);
         if ground == Ground::Disk && !tree.is_on_disk() {
@@ -169,40 +170,25 @@ async fn a_file_in_memory_needs_no_thread(handle: Handle) {
         }
         let file = tree.file(1, BYTES).await;
         assert_eq!(file.read_at(0, BYTES).await.expect("a file").len(), BYTES);
-        let before = handle.counters();
         let (stream, reader) = pair().await;
         let reading = reading(reader);
+        let before = handle.counters();
+        for _ in 0..SENDS {
+            stream.send_file(&file, 0, 1000).await.expect("an open stream");
+        }
+        let after = handle.counters();
+        // Three each, before; one, and now and then three, on a thread that may be kept from its CPU.
+        let calls = after.syscalls - before.syscalls - (after.waits - before.waits);
+        assert!(calls < 3 * SENDS, "{calls} system calls");
         stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
         // Beyond the end, which is different from bytes that are missing in memory.
         assert_eq!(file.read_at(0, BYTES + 10).await.expect("a file").len(), BYTES);
         drop(tree.open(FILE).await.metadata().await);
         drop(stream);
-        assert_eq!(reading.await.len(), BYTES);
+        assert_eq!(reading.await.len(), BYTES + 1000 * SENDS as usize);
         let after = handle.counters();
         assert_eq!(handed_over(&after), handed_over(&before), "on {ground:?}");
         assert_eq!(after.cold_pieces, before.cold_pieces);
         assert!(after.sendfiles > before.sendfiles);
     }
-}
-
-/// Each answer used to check, with two system calls and more, whether its file is in memory.
-async fn recently_sent_pages_are_not_checked_again(handle: Handle) {
-    const SENDS: u64 = 50;
-    let tree = Tree::new(Ground::Disk);
-    if !tree.is_on_disk() {
-        testing::needs("a disk", "the build is not on a disk that can be asked");
-    }
-    let file = tree.file(1, 1000).await;
-    let (stream, reader) = pair().await;
-    let reading = reading(reader);
-    let before = handle.counters();
-    for _ in 0..SENDS {
-        stream.send_file(&file, 0, 1000).await.expect("an open stream");
-    }
-    let after = handle.counters();
-    drop(stream);
-    assert_eq!(reading.await.len(), 1000 * SENDS as usize);
-    // Three each, before; one, and now and then three, on a thread that may be kept from its CPU.
-    let calls = after.syscalls - before.syscalls - (after.waits - before.waits);
-    assert!(calls < 3 * SENDS, "{calls} system calls");
 }

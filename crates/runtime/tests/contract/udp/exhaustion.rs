@@ -1,7 +1,7 @@
 //! Every queue is bounded, running out of buffers is a pause and not an error, and what the
 //! kernel had to drop is counted.
 
-use crate::peers::*;
+use super::peers::*;
 use crate::support::*;
 use std::rc::Rc;
 use twinring::{RecvBuf, net::UdpOptions, spawn};

@@ -114,7 +114,7 @@ pub(crate) async fn receive(socket: &UdpSocket, count: usize) -> Vec<Received> {
 /// the timer of the queue take out at the same time goes up through the queues of two CPUs.
 /// Skipped, if that is allowed, where the rights or the tools for that are missing.
 pub(crate) fn on_a_slow_path(body: impl FnOnce()) {
-    if is_alone() {
+    if testing::is_rerun() {
         return body();
     }
     const REFUSED: i32 = 77;
@@ -125,11 +125,11 @@ pub(crate) fn on_a_slow_path(body: impl FnOnce()) {
     );
     let mut unshare = Command::new("unshare");
     unshare.args(["--net", "sh", "-c", &script]);
-    match run_by(unshare) {
+    match testing::rerun(unshare) {
         Ok(output)
             if output.status.code() != Some(REFUSED) && !output.stderr.starts_with(b"unshare:") =>
         {
-            assert_passed(output);
+            testing::assert_passed(&output);
         }
         _ => testing::needs("namespaces", "no rights or tools for a network of its own"),
     }

@@ -1,7 +1,7 @@
 //! Several datagrams in one buffer: cut by the kernel (GSO) or, where it will not, by the runtime,
 //! and coalesced by the kernel (GRO). The peer sees the same datagrams in the same order.
 
-use crate::peers::*;
+use super::peers::*;
 use crate::support::*;
 use twinring::{Datagram, Received, net::UdpOptions};
 

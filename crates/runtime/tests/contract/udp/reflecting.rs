@@ -1,15 +1,13 @@
 //! Datagrams arrive whole, in order, from and to every kind of address.
 
-use crate::peers::*;
+use super::peers::*;
 use crate::support::*;
 use std::net::SocketAddr;
 use twinring::{UdpSocket, net::UdpOptions, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     what_each_source_sends_comes_back_in_order,
-    address_families_and_connectedness_combine,
-    empty_datagrams_are_datagrams,
-    long_datagrams_are_truncated_and_marked,
+    empty_datagrams_are_datagrams_and_long_ones_truncated,
     workers_share_a_port,
     sockets_come_from_the_standard_library,
 ];
@@ -44,50 +42,7 @@ async fn what_each_source_sends_comes_back_in_order(options: UdpOptions) {
     }
 }
 
-async fn address_families_and_connectedness_combine(options: UdpOptions) {
-    for local in [loopback, any_v6] {
-        let local = local();
-        // Unconnected to unconnected.
-        let (ours, theirs) = (bind_to(&options, local), bind_to(&options, local));
-        ours.send_to("one", theirs.local_addr()).await.expect("room");
-        let one = theirs.recv_from().await.expect("a datagram");
-        assert_eq!((&*one.data, one.from), (&b"one"[..], ours.local_addr()));
-        // Connected to unconnected and back.
-        let connected = connect(&options, theirs.local_addr());
-        assert_eq!(connected.peer_addr(), Some(theirs.local_addr()));
-        connected.send("two").await.expect("room");
-        let two = theirs.recv_from().await.expect("a datagram");
-        assert_eq!((&*two.data, two.from), (&b"two"[..], connected.local_addr()));
-        theirs.send_batch(&mut vec![two.into_reply()]).await.expect("room");
-        let back = connected.recv_from().await.expect("a datagram");
-        assert_eq!((&*back.data, back.from), (&b"two"[..], theirs.local_addr()));
-        assert_eq!((back.to, back.segment_bytes), (None, None));
-        assert!(!back.truncated);
-    }
-}
-
-async fn empty_datagrams_are_datagrams(options: UdpOptions) {
-    let peer = peer();
-    for socket in [bind(&options), connect(&options, address_of(&peer))] {
-        for bytes in [&b""[..], b"", b"full", b""] {
-            peer.send_to(bytes, socket.local_addr()).expect("room");
-        }
-        let received = receive(&socket, 4).await;
-        let mut lengths: Vec<_> = received.iter().map(|r| r.data.len()).collect();
-        if options.pending > 0 {
-            lengths.sort_unstable();
-            lengths.swap(2, 3);
-        }
-        assert_eq!(lengths, [0, 0, 4, 0]);
-        assert!(received.iter().all(|r| r.from == address_of(&peer) && !r.truncated));
-        // And in the other direction.
-        socket.send_to("", address_of(&peer)).await.expect("room");
-        socket.flush().await.expect("sent");
-        assert_eq!(next(&peer), b"");
-    }
-}
-
-async fn long_datagrams_are_truncated_and_marked(options: UdpOptions) {
+async fn empty_datagrams_are_datagrams_and_long_ones_truncated(options: UdpOptions) {
     let options = UdpOptions { buffer_bytes: 100, ..options };
     let told = UdpOptions { pktinfo: true, ..options.clone() };
     let peer = peer();
@@ -97,15 +52,19 @@ async fn long_datagrams_are_truncated_and_marked(options: UdpOptions) {
         bind(&told),
         connect(&told, address_of(&peer)),
     ] {
-        for bytes in [100, 101, 9000, 99] {
+        for bytes in [0, 100, 101, 9000, 99, 0] {
             peer.send_to(&pattern(1, 0..bytes), socket.local_addr()).expect("room");
             let received = socket.recv_from().await.expect("a datagram");
             assert_eq!(received.data.len(), bytes.min(100));
             assert_eq!(received.truncated, bytes > 100, "{bytes} bytes");
+            assert_eq!(received.from, address_of(&peer));
             assert_pattern(1, 0, &received.data);
         }
         let stats = socket.stats().expect("SO_MEMINFO");
-        assert_eq!((stats.received, stats.truncated), (4, 2));
+        assert_eq!((stats.received, stats.truncated), (6, 2));
+        socket.send_to("", address_of(&peer)).await.expect("room");
+        socket.flush().await.expect("sent");
+        assert_eq!(next(&peer), b"");
     }
 }
 
@@ -114,6 +73,8 @@ fn workers_share_a_port(configuration: Configuration) {
     let bound = UdpOptions::default().bind_shared(loopback(), 2).expect("a free port");
     let address: SocketAddr = bound[0].local_addr();
     assert!(bound.iter().all(|socket| socket.local_addr() == address));
+    let error = UdpOptions::default().bind_shared(address, 2).expect_err("taken").to_string();
+    assert!(error.contains("in use"), "{error}");
     let bound: Vec<_> = bound.into_iter().map(|b| std::sync::Mutex::new(Some(b))).collect();
     let runtime = configuration.builder().workers(2).build().expect("tried before");
     let handle = runtime.handle();

@@ -1,7 +1,7 @@
 //! Futures and runtimes that go while operations on files are under way.
 
+use super::tree::*;
 use crate::support::*;
-use crate::tree::*;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
