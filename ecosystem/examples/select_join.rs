@@ -1,7 +1,7 @@
 //! `cargo run --manifest-path ecosystem/Cargo.toml --example select_join -- [auto|io_uring|epoll]`
 //!
-//! `join` and `select` of futures-util, and channels of async-channel: a job comes from another
-//! thread, is worked on by three connections at once, and the answer goes back, in time or not.
+//! `select!` and `try_join_all` of futures-util, and channels of async-channel: a job comes from another
+//! thread, three connections work on it at once, and the answer goes back, in time or not.
 
 use async_channel::{Receiver, Sender};
 use futures_util::future::try_join_all;
@@ -9,7 +9,7 @@ use futures_util::{FutureExt, select};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use twinring::{Runtime, TcpListener, TcpStream, sleep};
+use twinring::{Runtime, TcpListener, TcpStream, net, sleep, spawn};
 
 #[allow(dead_code, reason = "tests call `work`")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,26 +22,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{:?}", answers.recv_blocking());
         }
     });
-    Runtime::builder().engine(engine).build()?.block_on(async move {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr();
-        twinring::spawn(echo(listener));
-        work(address, to_do, done).await
-    })??;
-    client.join().map_err(|_| "the client panicked")?;
-    Ok(())
+    Runtime::builder().engine(engine).build()?.block_on(work(to_do, done))??;
+    client.join().map_err(|_| "the client panicked".into())
 }
 
 /// Does jobs until the other end of the channel is gone.
 pub(crate) async fn work(
-    server: SocketAddr,
     jobs: Receiver<String>,
     answers: Sender<io::Result<String>>,
 ) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let server = listener.local_addr();
+    spawn(async move {
+        while let Ok(stream) = listener.accept().await {
+            spawn(async move { net::copy(&stream, &stream).await });
+        }
+    });
     while let Ok(job) = jobs.recv().await {
         let mut parts = Box::pin(try_join_all((0..3).map(|part| ask(server, part, &job))).fuse());
         let answer = select! {
-            parts = parts => parts.map(|parts| parts.join(", ")),
+            parts = parts => parts.map(|parts| parts.concat()),
             () = sleep(Duration::from_secs(10)).fuse() => Err(io::ErrorKind::TimedOut.into()),
         };
         if answers.send(answer).await.is_err() {
@@ -53,27 +53,7 @@ pub(crate) async fn work(
 
 async fn ask(server: SocketAddr, part: usize, job: &str) -> io::Result<String> {
     let stream = TcpStream::connect(server).await?;
-    stream.send(format!("{job} {part}")).await?;
-    stream.shutdown().await?;
-    let mut answer = Vec::new();
-    loop {
-        let chunk = stream.recv().await?;
-        if chunk.is_empty() {
-            return String::from_utf8(answer).map_err(io::Error::other);
-        }
-        answer.extend_from_slice(&chunk);
-    }
-}
-
-/// Answers with what it receives.
-pub(crate) async fn echo(listener: TcpListener) -> io::Result<()> {
-    loop {
-        let stream = listener.accept().await?;
-        twinring::spawn(async move {
-            while let Ok(chunk) = stream.recv().await
-                && !chunk.is_empty()
-                && stream.send(chunk).await.is_ok()
-            {}
-        });
-    }
+    stream.send(format!("{job} {part}.")).await?;
+    let answer = stream.recv_until(b'.', 1000).await?;
+    String::from_utf8(answer).map_err(io::Error::other)
 }

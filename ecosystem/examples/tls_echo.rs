@@ -50,17 +50,9 @@ pub(crate) async fn serve(listener: TcpListener, acceptor: TlsAcceptor) -> io::R
         let acceptor = acceptor.clone();
         twinring::spawn(async move {
             let echoed = async {
-                let mut stream = acceptor.accept(stream).await?;
-                let mut buffer = vec![0; 16 * 1024];
-                loop {
-                    let bytes = stream.read(&mut buffer).await?;
-                    if bytes == 0 {
-                        return stream.shutdown().await;
-                    }
-                    stream.write_all(&buffer[..bytes]).await?;
-                    // TLS has a buffer of its own.
-                    stream.flush().await?;
-                }
+                let (mut reader, mut writer) = tokio::io::split(acceptor.accept(stream).await?);
+                tokio::io::copy(&mut reader, &mut writer).await?;
+                writer.shutdown().await
             };
             if let Err(error) = echoed.await {
                 eprintln!("connection: {error}");

@@ -5,19 +5,19 @@
 //!
 //! | feature | traits of `Compat` | for |
 //! |---|---|---|
-//! | `tokio` | `tokio::io::AsyncRead`, `AsyncBufRead`, `AsyncWrite` | tokio-rustls, tokio-postgres, tokio-util |
+//! | `tokio` | `tokio::io::AsyncRead`, `AsyncBufRead`, `AsyncWrite` | tokio-rustls, tokio-util |
 //! | `futures` | `futures_io::AsyncRead`, `AsyncBufRead`, `AsyncWrite` | async-tungstenite, futures-rustls |
 //! | `hyper` | `hyper::rt::Read`, `Write` | hyper 1 |
 //!
 //! With the feature `hyper`, `Timer` and `Executor` are hyper's timer and executor. All three
 //! features are on by default. None of them brings another runtime along: of tokio, only the traits
-//! are compiled. QUIC by quinn is a crate of its own, twinring-quinn.
+//! are compiled.
 //!
 //! # One thread
 //!
 //! A twinring task stays on the thread of its worker, so [`Compat`], the futures that use it, and
 //! what `Executor` runs are not `Send`. Most libraries accept that: hyper (HTTP/1 and HTTP/2),
-//! tokio-rustls, async-tungstenite, tokio-postgres.
+//! tokio-rustls, async-tungstenite.
 //!
 //! # Bounds
 //!

@@ -4,8 +4,6 @@ use crate::support::*;
 use async_tungstenite::tungstenite::Message;
 use testing::{Test, engine_tests};
 
-#[path = "../../examples/postgres_client.rs"]
-mod postgres_client;
 #[path = "../../examples/select_join.rs"]
 mod select_join;
 #[path = "../../examples/tls_echo.rs"]
@@ -16,7 +14,6 @@ mod websocket_echo;
 pub(crate) const TESTS: &[Test] = engine_tests![
     tls_echoes_all_sizes,
     websockets_echo_messages,
-    postgres_queries_share_a_connection,
     select_and_join_answer_jobs_of_another_thread
 ];
 
@@ -49,22 +46,8 @@ fn websockets_echo_messages(engine: &str) {
     });
 }
 
-fn postgres_queries_share_a_connection(engine: &str) {
-    run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        twinring::spawn(postgres_client::serve(listener));
-        let queries: Vec<_> = (0..100).map(|at| format!("{at} ").repeat(at * 10 + 1)).collect();
-        let answers = postgres_client::ask(address, &queries).await.expect("answers");
-        assert_eq!(answers, queries);
-    });
-}
-
 fn select_and_join_answer_jobs_of_another_thread(engine: &str) {
     run(engine, async {
-        let listener = listen();
-        let address = listener.local_addr();
-        twinring::spawn(select_join::echo(listener));
         let (jobs, to_do) = async_channel::bounded::<String>(2);
         let (done, answers) = async_channel::bounded::<std::io::Result<String>>(2);
         let client = on_thread(move || {
@@ -74,8 +57,8 @@ fn select_and_join_answer_jobs_of_another_thread(engine: &str) {
             };
             (0..20).map(ask).collect::<Vec<String>>()
         });
-        select_join::work(address, to_do, done).await.expect("a working listener");
-        let expected: Vec<_> = (0..20).map(|job| format!("{job} 0, {job} 1, {job} 2")).collect();
+        select_join::work(to_do, done).await.expect("a working listener");
+        let expected: Vec<_> = (0..20).map(|job| format!("{job} 0.{job} 1.{job} 2.")).collect();
         assert_eq!(client.await, expected);
     });
 }
