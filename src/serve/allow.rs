@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// From the fuzz target `allow`: the network was taken for 10.0.0.0/8.
+    /// The network was taken for 10.0.0.0/8.
     #[test]
     fn numbers_that_might_be_octal_are_refused() {
         assert!("010.0.0.0/8".parse::<Allowed>().is_err());

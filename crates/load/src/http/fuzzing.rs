@@ -3,7 +3,6 @@
 pub use super::answer::Answer;
 
 use super::answer::AnswerParser;
-use super::target::{Request, Target};
 
 /// The result of parsing some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,9 +44,4 @@ pub fn answers<'a>(
     }
     outcome.is_inside = parser.is_inside();
     outcome
-}
-
-/// The bytes that are sent for a URL.
-pub fn request_bytes(request: &Request, target: &Target, keepalive: bool) -> Vec<u8> {
-    target.clone().asking(request.clone()).bytes(keepalive)
 }
