@@ -54,7 +54,6 @@ pub struct Common {
 
 impl Common {
     /// The receive buffer size in bytes: the requested one, otherwise `default_bytes`.
-    #[must_use]
     pub fn buffer_bytes_or(&self, default_bytes: u32) -> usize {
         self.buffer_bytes.unwrap_or(default_bytes) as usize
     }
@@ -64,9 +63,6 @@ impl Common {
 ///
 /// Accepted sockets inherit `TCP_NODELAY` from the listener on Linux, so that no peer pays a
 /// `setsockopt` per connection.
-///
-/// # Errors
-/// The step that failed: pinning, the signal handler, or the listener.
 pub fn start(options: &Common) -> io::Result<TcpListener> {
     exit_on_signals()?;
     pin(options.pin)?;
@@ -76,9 +72,6 @@ pub fn start(options: &Common) -> io::Result<TcpListener> {
 }
 
 /// The same for a UDP socket.
-///
-/// # Errors
-/// The step that failed.
 pub fn start_udp(options: &Common) -> io::Result<UdpSocket> {
     exit_on_signals()?;
     pin(options.pin)?;
@@ -87,18 +80,12 @@ pub fn start_udp(options: &Common) -> io::Result<UdpSocket> {
 }
 
 /// Prints the line that announces a ready server.
-///
-/// # Errors
-/// When the address cannot be read or standard output is closed.
 pub fn announce(name: &str, listener: &TcpListener) -> io::Result<()> {
     let address = listener.local_addr()?;
     say(&format!("{name} listening on {address}"))
 }
 
 /// Prints a line at once.
-///
-/// # Errors
-/// When standard output is closed.
 pub fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
@@ -106,7 +93,6 @@ pub fn say(line: &str) -> io::Result<()> {
 }
 
 /// Turns the result of a peer into an exit code, with the error on standard error.
-#[must_use]
 pub fn finish(name: &str, result: io::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,14 +107,12 @@ pub fn finish(name: &str, result: io::Result<()>) -> ExitCode {
 /// so that trying again at once would spin; wait [`ACCEPT_RETRY`] instead.
 ///
 /// The numbers are ENOMEM, ENFILE, EMFILE and ENOBUFS of accept(2).
-#[must_use]
 pub fn out_of_resources(error: &io::Error) -> bool {
     use nix::libc::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
     error.raw_os_error().is_some_and(|code| [ENOMEM, ENFILE, EMFILE, ENOBUFS].contains(&code))
 }
 
 /// Adds what was attempted to an error and keeps its kind.
-#[must_use]
 pub fn context(what: &str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -144,9 +128,6 @@ fn exit_on_signals() -> io::Result<()> {
 }
 
 /// Pins the process to this CPU, if it is to run on a certain one.
-///
-/// # Errors
-/// When there is no such CPU, or it is not allowed.
 pub fn pin(cpu: Option<usize>) -> io::Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();
@@ -197,11 +178,5 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         assert!(accepted.nodelay().unwrap());
-    }
-
-    #[test]
-    fn exhaustion_differs_from_other_accept_errors() {
-        assert!(out_of_resources(&io::Error::from_raw_os_error(nix::libc::EMFILE)));
-        assert!(!out_of_resources(&io::Error::from_raw_os_error(nix::libc::ECONNABORTED)));
     }
 }

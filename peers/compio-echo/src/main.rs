@@ -45,22 +45,16 @@ enum Receive {
     Owned,
 }
 
-impl Receive {
-    fn default_buffer_bytes(self) -> u32 {
-        match self {
-            Receive::Multishot => DEFAULT_POOLED_BUFFER_BYTES,
-            Receive::Owned => OWN_BUFFER_BYTES,
-        }
-    }
-}
-
 fn main() -> ExitCode {
     peer_common::finish(NAME, run(&Options::parse()))
 }
 
 fn run(options: &Options) -> io::Result<()> {
     let listener = peer_common::start(&options.common)?;
-    let buffer_bytes = options.common.buffer_bytes_or(options.recv.default_buffer_bytes());
+    let buffer_bytes = options.common.buffer_bytes_or(match options.recv {
+        Receive::Multishot => DEFAULT_POOLED_BUFFER_BYTES,
+        Receive::Owned => OWN_BUFFER_BYTES,
+    });
     let mut ring = ProactorBuilder::new();
     ring.driver_type(DriverType::IoUring)
         .capacity(SUBMISSION_ENTRIES)

@@ -68,9 +68,6 @@ macro_rules! suite {
 
 /// Each of [`CONNECTIONS`] connections writes its own pattern in chunks of random size and reads it
 /// back at the same time, all at once.
-///
-/// # Errors
-/// When a byte is missing or wrong, or a connection stalls.
 pub fn byte_exact(command: &[&str]) -> Outcome {
     let server = Server::start(command, None)?;
     let address = server.address();
@@ -88,9 +85,6 @@ pub fn byte_exact(command: &[&str]) -> Outcome {
 
 /// Writes everything, shuts the sending half down, and only then reads: every byte has to come
 /// before the end of stream.
-///
-/// # Errors
-/// When the stream ends early, late or with an error.
 pub fn half_close(command: &[&str]) -> Outcome {
     let server = Server::start(command, None)?;
     // Small enough to fit in socket buffers without a reader, then one that needs a reader.
@@ -107,9 +101,6 @@ pub fn half_close(command: &[&str]) -> Outcome {
 
 /// A client that reads nothing until all sends are stuck, then slowly: the server must keep what it
 /// could not send, must not take more than it can hold, and must serve others meanwhile.
-///
-/// # Errors
-/// When a byte is lost, or when another connection is not served meanwhile.
 pub fn slow_reader(command: &[&str]) -> Outcome {
     let server = Server::start(command, None)?;
     let mut reader = connect(server.address())?;
@@ -130,9 +121,6 @@ pub fn slow_reader(command: &[&str]) -> Outcome {
 
 /// More clients than the server has descriptors: those inside are served, those outside wait, the
 /// server uses no CPU meanwhile, and they are served once descriptors are free.
-///
-/// # Errors
-/// When the server dies, spins, or forgets a client.
 pub fn out_of_descriptors(command: &[&str]) -> Outcome {
     let server = Server::start(command, Some(SCARCE_DESCRIPTORS))?;
     let mut clients = Vec::new();
@@ -156,9 +144,6 @@ pub fn out_of_descriptors(command: &[&str]) -> Outcome {
 }
 
 /// SIGTERM with a connection open ends the server with status 0.
-///
-/// # Errors
-/// When it does not end, or with another status.
 pub fn sigterm(command: &[&str]) -> Outcome {
     let server = Server::start(command, None)?;
     let mut client = connect(server.address())?;

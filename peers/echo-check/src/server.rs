@@ -24,9 +24,6 @@ pub struct Server {
 impl Server {
     /// Starts `command` with `--listen 127.0.0.1:0` added and waits for its ready line; with
     /// `descriptors`, it runs under that hard limit.
-    ///
-    /// # Errors
-    /// When it cannot be started or says something else than its ready line.
     pub fn start(command: &[&str], descriptors: Option<u64>) -> Result<Server, String> {
         let (program, arguments) = command.split_first().ok_or("no command")?;
         let mut child = match descriptors {
@@ -50,16 +47,12 @@ impl Server {
     }
 
     /// Where it listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// User and system time of the process so far, in ticks of 10 ms (fields 14 and 15 of
     /// proc_pid_stat(5)).
-    ///
-    /// # Errors
-    /// When the process is gone.
     pub fn cpu_ticks(&self) -> Result<u64, String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -72,9 +65,6 @@ impl Server {
     }
 
     /// Sends SIGTERM and expects exit status 0 within five seconds.
-    ///
-    /// # Errors
-    /// When it died before, does not end, or ends otherwise.
     pub fn stop(mut self) -> Outcome {
         if let Some(status) = self.poll()? {
             return Err(format!("the server had ended by itself: {status}"));

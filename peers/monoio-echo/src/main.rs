@@ -17,30 +17,23 @@ const NAME: &str = "monoio-echo";
 struct Options {
     #[command(flatten)]
     common: Common,
-
-    /// Leave the ring as monoio sets it up, without IORING_SETUP_SINGLE_ISSUER and DEFER_TASKRUN.
-    #[arg(long)]
-    plain_ring: bool,
 }
 
 fn main() -> ExitCode {
-    peer_common::finish(NAME, run(&Options::parse()))
+    peer_common::finish(NAME, run(&Options::parse().common))
 }
 
-fn run(options: &Options) -> io::Result<()> {
-    let listener = peer_common::start(&options.common)?;
+fn run(options: &Common) -> io::Result<()> {
+    let listener = peer_common::start(options)?;
     let mut ring = io_uring::IoUring::builder();
-    ring.setup_cqsize(COMPLETION_ENTRIES);
-    if !options.plain_ring {
-        ring.setup_single_issuer().setup_defer_taskrun();
-    }
+    ring.setup_cqsize(COMPLETION_ENTRIES).setup_single_issuer().setup_defer_taskrun();
     let mut runtime = RuntimeBuilder::<IoUringDriver>::new()
         .with_entries(SUBMISSION_ENTRIES)
         .uring_builder(ring)
         .enable_timer()
         .build()
         .map_err(|error| peer_common::context("cannot set up io_uring", error))?;
-    runtime.block_on(serve(listener, options.common.buffer_bytes_or(OWN_BUFFER_BYTES)))
+    runtime.block_on(serve(listener, options.buffer_bytes_or(OWN_BUFFER_BYTES)))
 }
 
 async fn serve(listener: std::net::TcpListener, buffer_bytes: usize) -> io::Result<()> {

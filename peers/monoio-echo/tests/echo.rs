@@ -1,4 +1,3 @@
 //! The checks every peer has to pass.
 
-echo_check::suite!(deferred, "monoio-echo");
-echo_check::suite!(plain, "monoio-echo", "--plain-ring");
+echo_check::suite!(monoio, "monoio-echo");

@@ -63,10 +63,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> io::Result<()> {
     let listener = peer_common::start(&options.common)?;
     listener.set_nonblocking(true)?;
-    let receive_bytes = options.common.buffer_bytes_or(DEFAULT_BUFFER_BYTES);
-    let gathered_bytes_max = if options.gather { GATHERED_BYTES_MAX } else { 0 };
-    let mut server = Server::new(listener, receive_bytes, gathered_bytes_max)?;
-    server.rearm = options.rearm;
+    let mut server = Server::new(listener, options)?;
     peer_common::announce(NAME, &server.listener)?;
     server.run()
 }
@@ -119,11 +116,9 @@ enum Turn {
 }
 
 impl Server {
-    fn new(
-        listener: TcpListener,
-        receive_bytes: usize,
-        gathered_bytes_max: usize,
-    ) -> io::Result<Server> {
+    fn new(listener: TcpListener, options: &Options) -> io::Result<Server> {
+        let receive_bytes = options.common.buffer_bytes_or(DEFAULT_BUFFER_BYTES);
+        let gathered_bytes_max = if options.gather { GATHERED_BYTES_MAX } else { 0 };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, event(EpollFlags::EPOLLIN, listener.as_raw_fd()))?;
         Ok(Server {
@@ -136,7 +131,7 @@ impl Server {
             buffer: vec![0; receive_bytes + gathered_bytes_max],
             gathered: Vec::new(),
             gathered_bytes_max,
-            rearm: false,
+            rearm: options.rearm,
         })
     }
 

@@ -61,7 +61,14 @@ fn run(options: &Options) -> io::Result<()> {
         .map_err(|error| peer_common::context("cannot set up io_uring (needs 6.6)", error))?;
     let (mut submitter, submissions, mut completions) = ring.split();
     submitter.register_ring_fd()?;
-    let pool = register_pool(options, &submitter)
+    let (buffer_bytes, buffers) = if options.inc {
+        (INCREMENTAL_BUFFER_BYTES, INCREMENTAL_BUFFERS)
+    } else {
+        (CLASSIC_BUFFER_BYTES, CLASSIC_BUFFERS)
+    };
+    let buffer_bytes = options.common.buffer_bytes_or(buffer_bytes);
+    let buffers = options.buffers.unwrap_or(buffers);
+    let pool = Pool::register(&submitter, buffers, buffer_bytes, options.inc)
         .map_err(|error| peer_common::context("cannot register the buffer ring", error))?;
     // Never dropped: when the loop fails, the kernel may still read from what the server owns.
     let mut server = ManuallyDrop::new(Server::new(
@@ -83,20 +90,6 @@ fn set_up_ring() -> io::Result<IoUring> {
         .setup_submit_all()
         .setup_cqsize(COMPLETION_ENTRIES)
         .build(SUBMISSION_ENTRIES)
-}
-
-fn register_pool(options: &Options, submitter: &io_uring::Submitter<'_>) -> io::Result<Pool> {
-    let (buffer_bytes, buffers) = if options.inc {
-        (INCREMENTAL_BUFFER_BYTES, INCREMENTAL_BUFFERS)
-    } else {
-        (CLASSIC_BUFFER_BYTES, CLASSIC_BUFFERS)
-    };
-    Pool::register(
-        submitter,
-        options.buffers.unwrap_or(buffers),
-        options.common.buffer_bytes_or(buffer_bytes),
-        options.inc,
-    )
 }
 
 fn power_of_two(text: &str) -> Result<u16, String> {
