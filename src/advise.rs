@@ -1,11 +1,11 @@
 //! `twinring advise`: the page for the one who decides. It is `compare` with what the probe says of this machine.
 
-use crate::compare::{Workload, measure, service};
+use crate::compare::{Load, Workload, measure, service};
 use crate::lab::{finish, tell};
 use clap::Args;
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
-use twinring_lab::{LabError, Load, Outcome, Protocol, Question, Style, Subject};
+use twinring_lab::{Experiment, LabError, Outcome, Protocol};
 
 /// Options of `advise`.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) fn run(options: &Advise) -> ExitCode {
 fn advise(options: &Advise) -> Result<u8, LabError> {
     let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
     // Wrong words are refused first, wherever this runs.
-    let experiment = question(options, protocol)?.experiment()?;
+    let experiment = experiment(options, protocol)?;
     let found = Capabilities::detect();
     if let Some(refusal) = &found.refusal {
         let page = match options.workload.run.json {
@@ -50,24 +50,22 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
     Ok(tell(&page, outcome.exit_code()))
 }
 
-fn question(options: &Advise, protocol: Protocol) -> Result<Question, LabError> {
+fn experiment(options: &Advise, protocol: Protocol) -> Result<Experiment, LabError> {
     // Most programs use epoll without gathering their sends. Datagrams are never gathered.
-    let subjects = match protocol {
-        Protocol::Udp => vec!["io_uring", "epoll"],
-        Protocol::Tcp | Protocol::Http => vec!["io_uring", "epoll", "at-once=epoll:gather=off"],
-    };
-    let subjects = subjects.into_iter().map(Subject::parse).collect::<Result<Vec<_>, _>>()?;
+    let mut subjects =
+        ["io_uring", "epoll", "at-once=epoll:gather=off"].map(str::to_owned).to_vec();
+    subjects.truncate(if protocol == Protocol::Udp { 2 } else { 3 });
     let loads = match (options.rate, protocol) {
         (Some(rate), _) => vec![Load::Rate(rate)],
         (None, Protocol::Udp) => Vec::new(),
         (None, _) => vec![Load::Percent(25), Load::Max],
     };
-    Ok(options.workload.question("advise", protocol, subjects, loads))
+    options.workload.experiment("advise", protocol, &subjects, &loads, None)
 }
 
 /// The page of the comparison, with what the probe says before its answer.
 fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
-    let page = outcome.page(Style::for_stdout());
+    let page = outcome.page();
     let at = page.find("LIMITS").or_else(|| page.find("NEXT")).unwrap_or(0);
     let (chart, rest) = page.split_at(at);
     let service = match protocol {

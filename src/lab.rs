@@ -11,7 +11,7 @@ use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
     BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Overrides,
-    Protocol, RunOptions, Stop, Style, Subject, Via,
+    Protocol, RunOptions, Stop, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -211,7 +211,7 @@ impl Lab {
 
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
-        Lab::Run(options) => measure(&options),
+        Lab::Run(options) => measure(*options),
         Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name } => show(&name),
         Lab::Report { bundle, full } => twinring_lab::rerender(&bundle).map(|found| {
@@ -224,7 +224,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Diff(options) => diff(&options),
         Lab::Peers(options) => list_peers(&options),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
-            .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
+            .map(|found| tell(&format!("{found}\n"), u8::from(!found.holds()))),
     };
     finish("lab", done)
 }
@@ -234,15 +234,21 @@ pub(crate) fn finish(command: &str, done: Result<u8, LabError>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            complain(&format!("twinring {command}: {error}"));
+            output::refuse(&format!("twinring {command}: {error}"));
             ExitCode::from(error.exit_code())
         }
     }
 }
 
-/// Prints a result. Returns its exit code, or 1 if it could not be printed.
+/// Prints a result, on a terminal with its answer in bold. Returns its exit code, or 1 if it could not be printed.
 pub(crate) fn tell(result: &str, code: u8) -> u8 {
-    match output::print(result) {
+    let printed = match result.trim_end().rsplit_once("\nANSWER") {
+        Some((before, answer)) if console::colors_enabled() => {
+            output::print(&format!("{before}\n\x1b[1mANSWER{answer}\x1b[0m\n"))
+        }
+        _ => output::print(result),
+    };
+    match printed {
         Ok(()) => code,
         Err(problem) => {
             complain(&format!("twinring lab: {problem}"));
@@ -251,9 +257,8 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
     }
 }
 
-fn measure(options: &Run) -> Result<u8, LabError> {
+fn measure(options: Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
-    let options = options.clone();
     let overrides = Overrides {
         pairs: options.pairs,
         spare_pairs: options.spares,
@@ -286,7 +291,7 @@ fn measure(options: &Run) -> Result<u8, LabError> {
     let result = if options.run.json {
         format!("{}\n", twinring_lab::json_line(&outcome))
     } else {
-        outcome.page(Style::for_stdout())
+        outcome.page()
     };
     Ok(tell(&result, outcome.exit_code()))
 }
@@ -303,10 +308,10 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
 }
 
 fn report(bundle: &Bundle, directory: &Path, full: bool) -> u8 {
-    let (directory, style) = (directory.display().to_string(), Style::for_stdout());
+    let directory = directory.display().to_string();
     let text = match full {
-        true => twinring_lab::full(bundle, &directory, style),
-        false => twinring_lab::first_page(bundle, &directory, style),
+        true => twinring_lab::full(bundle, &directory),
+        false => twinring_lab::first_page(bundle, &directory),
     };
     tell(&text, 0)
 }
@@ -316,19 +321,21 @@ fn diff(options: &Diff) -> Result<u8, LabError> {
     let result = match (options.json, options.markdown) {
         (true, _) => format!("{}\n", found.json_line()),
         (false, true) => found.markdown(),
-        (false, false) => found.table(Style::for_stdout()),
+        (false, false) => found.table(),
     };
-    Ok(tell(&result, found.exit_code()))
+    Ok(tell(&result, twinring_lab::gates_exit_code(&found.gates)))
 }
 
 fn list() -> String {
-    let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
     let lines = BUILT_IN.iter().filter_map(|(name, _)| {
         let experiment = Experiment::find(name).ok()?;
-        let (about, estimate) = (&experiment.about, twinring_lab::how_long(&experiment));
-        Some(format!("{name:<width$}  {about}\n{:<width$}  {estimate}\n", ""))
+        let said = format!("{}; {}", experiment.about, twinring_lab::how_long(&experiment));
+        Some(
+            twinring_lab::wrapped(&said, &format!("{name:<width$}"), &" ".repeat(width)).join("\n"),
+        )
     });
-    lines.collect()
+    lines.map(|line| line + "\n").collect()
 }
 
 fn show(name: &str) -> Result<u8, LabError> {
@@ -336,15 +343,12 @@ fn show(name: &str) -> Result<u8, LabError> {
     if twinring_lab::built_in(name).is_none() && twinring_lab::is_bundle(directory) {
         return Ok(report(&twinring_lab::recomputed(directory)?, directory, true));
     }
-    match twinring_lab::built_in(name) {
-        Some(text) => Ok(tell(text, 0)),
-        None => {
-            Experiment::find(name)?;
-            let text = twinring_input::read_to_string(name.as_ref(), EXPERIMENT_BYTES_MAX)
-                .map_err(|error| LabError::read(name, error))?;
-            Ok(tell(&text, 0))
-        }
+    if let Some(text) = twinring_lab::built_in(name) {
+        return Ok(tell(text, 0));
     }
+    Experiment::find(name)?;
+    let text = twinring_input::read_to_string(name.as_ref(), EXPERIMENT_BYTES_MAX);
+    Ok(tell(&text.map_err(|error| LabError::read(name, error))?, 0))
 }
 
 #[cfg(test)]
@@ -354,75 +358,48 @@ mod tests {
     use std::fs;
     use twinring_lab::{NetKind, load_options};
 
-    /// The experiments of this directory and those below it.
-    fn files(directory: &Path, into: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            let is_experiment = || fs::read_to_string(&path).unwrap().contains("twinring.lab.exp");
-            if path.is_dir() {
-                files(&path, into);
-            } else if path.extension().is_some_and(|it| it == "toml") && is_experiment() {
-                into.push(path);
-            }
-        }
-    }
-
-    /// A template, as the lab fills it in.
-    fn filled(template: &[String], options: &[String]) -> Vec<String> {
-        let words = template.iter().flat_map(|word| match &**word {
-            "{options}" => options.to_vec(),
-            "{listen}" => vec!["--listen".to_owned(), "127.0.0.1:1".to_owned()],
-            "{urls}" => vec!["http://127.0.0.1:1/a".to_owned()],
-            _ => vec![word.clone()],
-        });
-        let known = [
-            ("{twinring}", "twinring"),
-            ("{addr}", "127.0.0.1:1"),
-            ("{root}", "/tmp"),
-            ("{engine}", "epoll"),
-        ];
-        let fill = |word: String| {
-            let word = known.iter().fold(word, |word, (name, value)| word.replace(name, value));
-            // Numbers of the cell, and CPUs.
-            if word.starts_with('{') && word.ends_with('}') { "1".to_owned() } else { word }
-        };
-        words.map(fill).collect()
-    }
-
-    fn parses(words: &[String], of: &str) {
-        if words[0] != "twinring" {
+    /// The command of a template, as the lab fills it in, has options that there are.
+    fn check(template: &[String], options: &[String], of: &Path) {
+        if template[0] != "{twinring}" {
             return;
         }
+        let words = template.iter().flat_map(|word| match &**word {
+            "{options}" => options.to_vec(),
+            "{listen}" => ["--listen", "127.0.0.1:1"].map(str::to_owned).to_vec(),
+            "{urls}" => vec!["http://127.0.0.1:1/a".to_owned()],
+            "{addr}" => vec!["127.0.0.1:1".to_owned()],
+            "{root}" => vec!["/tmp".to_owned()],
+            "{engine}" => vec!["epoll".to_owned()],
+            // Numbers of the cell, and CPUs.
+            word if word.starts_with('{') && word.ends_with('}') => vec!["1".to_owned()],
+            word => vec![word.to_owned()],
+        });
+        let mut words: Vec<String> = words.collect();
         // This machine may have one CPU.
-        let pinned = words.iter().position(|word| word == "--pin");
-        let without =
-            |(at, _): &(usize, &String)| pinned.is_none_or(|pin| *at != pin && *at != pin + 1);
-        let words: Vec<&String> = words.iter().enumerate().filter(without).map(|it| it.1).collect();
+        if let Some(pin) = words.iter().position(|word| word == "--pin") {
+            words.drain(pin..pin + 2);
+        }
         if let Err(error) = crate::Cli::try_parse_from(&words) {
-            panic!("{of}: {words:?}: {error}");
+            panic!("{of:?}: {words:?}: {error}");
         }
     }
 
     /// Options of an engine that went in 0.3.0 stood in experiments that nobody had run since.
     #[test]
     fn every_experiment_of_the_tree_uses_options_that_there_are() {
-        let mut all = Vec::new();
         let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
-        ["crates/lab", "docs", "peers", "deploy"]
-            .iter()
-            .for_each(|it| files(&tree.join(it), &mut all));
-        assert!(all.len() >= BUILT_IN.len() + 4, "{all:?}");
+        let files = |place| fs::read_dir(tree.join(place)).unwrap().map(|it| it.unwrap().path());
+        let all = ["crates/lab/experiments", "docs/disputes"].into_iter().flat_map(files);
         for path in all {
-            let name = path.to_str().unwrap();
-            let experiment = Experiment::find(name).unwrap();
+            let experiment = Experiment::find(path.to_str().unwrap()).unwrap();
             for cell in experiment.cells(&[NetKind::Lo]) {
                 for position in experiment.subjects_of(cell.protocol()) {
                     let subject = &experiment.subjects[position];
-                    parses(&filled(&subject.command_template(&cell), &[]), name);
+                    check(&subject.command_template(&cell), &[], &path);
                     let template = experiment.load_template(cell.protocol(), subject);
                     let cpus = CpuList::one(0);
                     let options = load_options(&experiment, &cell.point, None, &cpus, "epoll");
-                    parses(&filled(&template, &options), name);
+                    check(&template, &options, &path);
                 }
             }
         }

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// One network service on two engines, io_uring and epoll, and evidence for which one suits your
 /// workload.
 #[derive(Debug, Parser)]
-#[command(name = "twinring", version, arg_required_else_help = true)]
+#[command(name = "twinring", version, arg_required_else_help = true, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -25,6 +25,14 @@ pub(crate) fn complain(text: &str) {
     let _reader_is_gone = write_whole(io::stderr().lock().as_fd(), format!("{text}\n").as_bytes());
 }
 
+/// Prints an error, on a terminal in lines of 80 columns. Not in a sandbox, which refuses to look for a terminal.
+pub(crate) fn refuse(error: &str) {
+    match io::stderr().is_terminal() {
+        true => complain(&twinring_lab::lines_of(error)),
+        false => complain(error),
+    }
+}
+
 /// Raises the limit of open descriptors as far as this process may.
 pub(crate) fn raise_descriptor_limit() {
     if let Err(error) = twinring_services::raise_descriptor_limit() {
@@ -46,7 +54,7 @@ pub(crate) fn usage(error: &clap::Error) -> u8 {
         false => text.ansi().to_string(),
     };
     if error.use_stderr() {
-        complain(text_for(io::stderr().is_terminal()).trim_end());
+        refuse(text_for(io::stderr().is_terminal()).trim_end());
         return 2;
     }
     match print(&text_for(io::stdout().is_terminal())) {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 use tempfile::TempDir;
-use twinring_lab::{Gate, Style, diff, full, rerender, verify};
+use twinring_lab::{Gate, diff, full, rerender, verify};
 
 const BUNDLE: &str = include_str!("../../crates/lab/tests/data/bundle/bundle.json");
 const RUNS: &str = include_str!("../../crates/lab/tests/data/bundle/runs.jsonl");
@@ -147,7 +147,7 @@ fuzz_target!(|damage: Damage| {
     write(&damage, directory);
     check(directory);
     let Ok(bundle) = rerender(directory) else { return };
-    let shown = full(&bundle, "bundle", Style::Plain);
+    let shown = full(&bundle, "bundle");
     assert!(!shown.is_empty());
     let found = verify(directory).expect("it was just written");
     let wrong = found.problems.iter().find(|problem| is_about_what_was_rendered(problem));
@@ -156,7 +156,7 @@ fuzz_target!(|damage: Damage| {
     let gates: Vec<Gate> = damage.gate.iter().filter_map(|gate| gate.parse().ok()).collect();
     if let Ok(found) = diff(directory, directory, &gates, true) {
         assert!(serde_json::from_str::<Value>(&found.json_line()).is_ok());
-        assert!(!found.table(Style::Plain).is_empty());
+        assert!(!found.table().is_empty());
     }
 
     damage.scratches.iter().take(4).for_each(|it| scratch(it, directory));

@@ -10,7 +10,7 @@ use crate::experiment::{Axis, Experiment, Subject};
 use crate::lab::RunOptions;
 use crate::namespace::Place;
 use crate::peers::Places;
-use crate::peers::find::Found;
+use crate::peers::find::PeerPrograms;
 use crate::process::{self, Event, Role};
 use crate::result::NotRun;
 
@@ -22,7 +22,7 @@ const SAID_CHARS_MAX: usize = 600;
 
 pub(crate) struct Available {
     pub(crate) experiment: Experiment,
-    pub(crate) peers: Found,
+    pub(crate) peers: PeerPrograms,
     pub(crate) load_engine: &'static str,
     pub(crate) not_run: Vec<NotRun>,
 }
@@ -42,7 +42,7 @@ pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, 
              load generator as many"
         );
         if experiment.protocols().next().is_none() {
-            return Err(LabError::Machine { why });
+            return Err(LabError::machine(why));
         }
         let subject = format!("every cell with {} workers", counts.join(", "));
         not_run.push(NotRun { subject, why });
@@ -52,7 +52,7 @@ pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, 
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
     let (uring, epoll) = engines(&experiment, options, cpus.server.first());
-    let mut peers = Found::new();
+    let mut peers = PeerPrograms::new();
     let mut why_not = |subject: &Subject| -> Option<String> {
         match subject.engine.as_deref() {
             Some("io_uring") => return uring.clone(),
@@ -82,7 +82,7 @@ pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, 
         if experiment.subjects_of(protocol).is_empty() {
             let reasons = not_run.iter().map(|NotRun { subject, why }| format!("{subject}: {why}"));
             let reasons: Vec<String> = reasons.collect();
-            return Err(LabError::Machine { why: reasons.join("; ") });
+            return Err(LabError::machine(reasons.join("; ")));
         }
     }
     let load_engine = if uring.is_none() { "io_uring" } else { "epoll" };
@@ -96,13 +96,12 @@ fn engines(
     options: &RunOptions,
     cpu: usize,
 ) -> (Option<String>, Option<String>) {
-    let has =
-        |engine: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(engine));
+    let has = |name: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(name));
     let is_ours = |subject: &Subject| {
-        let load = |protocol| experiment.load_template(protocol, subject);
-        experiment
-            .protocols()
-            .any(|it| load(it).starts_with(&["{twinring}", "load"].map(str::to_owned)))
+        experiment.protocols().any(|protocol| {
+            let words = experiment.load_template(protocol, subject);
+            matches!(&words[..], [program, command, ..] if program == "{twinring}" && command == "load")
+        })
     };
     // Elsewhere it may be another kernel.
     let loads = experiment.via.is_none() && experiment.subjects.iter().any(is_ours);
@@ -185,7 +184,7 @@ mod tests {
                 helper: ["sh", "-c", text].map(Into::into).into(),
                 peers: None,
                 prices: false,
-                excluded_max: 1,
+                busy: false,
                 command: Vec::new(),
             };
             why_not(&options, 0, "io_uring")

@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use self::content::{COMPRESSED, Content};
 use crate::error::{LabError, from_value};
-use crate::experiment::Experiment;
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
@@ -81,7 +80,8 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
-        write_bundle(directory, bundle).inspect_err(|_| {
+        let text = as_json(directory, bundle)?;
+        Draft::write(directory, BUNDLE_FILE, &text).and_then(Draft::put).inspect_err(|_| {
             // A directory without this file is no bundle, so it is not left behind.
             let _ = fs::remove_file(&path);
             let _ = fs::remove_dir(directory);
@@ -164,10 +164,6 @@ fn as_json(directory: &Path, bundle: &Bundle) -> Result<Vec<u8>, LabError> {
     Ok(text)
 }
 
-fn write_bundle(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
-    Draft::write(directory, BUNDLE_FILE, &as_json(directory, bundle)?)?.put()
-}
-
 /// What a file is about to become: at every moment there is the old one or the new one.
 struct Draft {
     path: PathBuf,
@@ -231,7 +227,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
         io::ErrorKind::NotFound => LabError::no_bundle(directory),
         _ => LabError::read(&path, error),
     })?;
-    let mut value: Value = serde_json::from_str(&text)
+    let value: Value = serde_json::from_str(&text)
         .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
     if schema != BUNDLE_SCHEMA {
@@ -239,13 +235,9 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
         return Err(LabError::not_a_bundle(&path, &why));
     }
     let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();
-    if let Some(experiment) = value.get_mut("experiment") {
-        let read = Experiment::from_stored(experiment)
-            .map_err(|why| LabError::not_a_bundle(&path, &why))?;
-        *experiment = serde_json::to_value(read)
-            .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
-    }
-    let bundle = from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
+    let unreadable = |why: String| LabError::not_a_bundle(&path, &why);
+    let bundle: Bundle = from_value(&value).map_err(unreadable)?;
+    bundle.experiment.check_stored().map_err(unreadable)?;
     let (all, cut_off) = read_runs(directory)?;
     let (calibrations, runs) = all.into_iter().partition(|run: &RunRecord| run.calibration);
     Ok(Stored { bundle, summary, runs, calibrations, cut_off })

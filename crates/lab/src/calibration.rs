@@ -7,11 +7,11 @@
 
 use std::collections::HashMap;
 
-use crate::bench::Slot;
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
 use crate::record::RunRecord;
+use crate::runner::Slot;
 
 const WINDOWS: usize = 3;
 
@@ -20,30 +20,26 @@ const DIGITS: u32 = 2;
 
 pub(crate) type Rates = HashMap<Cell, u32>;
 
-/// Finds the rates of all cells that give a share; nothing when it was stopped before. A cell in which no
-/// subject answers gets none. `run` makes and stores a run.
+/// Finds the rates of all cells that give a share. A cell in which no subject answers gets none. `run` makes and
+/// stores a run.
 ///
 /// # Errors
-/// When a run could not even be tried.
+/// When a run was stopped or could not even be tried.
 pub(crate) fn calibrate(
     experiment: &Experiment,
     cells: &[Cell],
     progress: &Progress,
-    run: &mut dyn FnMut(&Slot<'_>) -> Result<Option<RunRecord>, LabError>,
-) -> Result<Option<Rates>, LabError> {
+    run: &mut dyn FnMut(&Slot<'_>) -> Result<RunRecord, LabError>,
+) -> Result<Rates, LabError> {
     let mut rates = Rates::new();
     let mut known: HashMap<Cell, Option<f64>> = HashMap::new();
     for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
         let saturated = Cell { point: cell.point.saturated(), ..*cell };
         let slowest = match known.get(&saturated) {
             Some(slowest) => *slowest,
-            None => {
-                let Some(slowest) = slowest(experiment, saturated, progress, run)? else {
-                    return Ok(None);
-                };
-                *known.entry(saturated).or_insert(slowest)
-            }
+            None => slowest(experiment, saturated, progress, run)?,
         };
+        known.insert(saturated, slowest);
         let share = f64::from(cell.point.load_percent()) / 100.0;
         match slowest.map_or(0, |served| rounded(served * share)) {
             0 => progress.say(&format!("{cell} is left out: no subject answered in a closed loop")),
@@ -53,30 +49,29 @@ pub(crate) fn calibrate(
             }
         }
     }
-    Ok(Some(rates))
+    Ok(rates)
 }
 
-/// What the slowest subject serves in a closed loop, if any answers; nothing when it was stopped.
+/// What the slowest subject serves in a closed loop, if any answers.
 fn slowest(
     experiment: &Experiment,
     cell: Cell,
     progress: &Progress,
-    run: &mut dyn FnMut(&Slot<'_>) -> Result<Option<RunRecord>, LabError>,
-) -> Result<Option<Option<f64>>, LabError> {
+    run: &mut dyn FnMut(&Slot<'_>) -> Result<RunRecord, LabError>,
+) -> Result<Option<f64>, LabError> {
     let subjects = experiment.subjects_of(cell.protocol());
     let mut served: Vec<Vec<f64>> = vec![Vec::new(); subjects.len()];
     for _ in 0..WINDOWS {
         for (position, subject) in subjects.iter().enumerate() {
             let subject = &experiment.subjects[*subject];
             progress.look(&cell, &subject.name);
-            let slot = Slot { cell, block: None, subject, rate_per_s: None };
-            let Some(record) = run(&slot)? else { return Ok(None) };
+            let record = run(&Slot { cell, block: None, subject, rate_per_s: None })?;
             if let Some(Ok(load)) = record.load_result() {
                 served[position].push(load.done() as f64 / load.window().seconds.max(1e-9));
             }
         }
     }
-    Ok(Some(served.iter_mut().filter_map(|served| median(served)).min_by(f64::total_cmp)))
+    Ok(served.iter_mut().filter_map(|served| median(served)).min_by(f64::total_cmp))
 }
 
 fn median(values: &mut [f64]) -> Option<f64> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -67,10 +67,11 @@ impl CpuList {
         CpuList(self.0[..count.clamp(1, self.0.len())].to_vec())
     }
 
-    pub(crate) fn set(&self) -> nix::Result<CpuSet> {
+    /// Keeps a thread, 0 for the calling one, to these CPUs.
+    pub(crate) fn pin(&self, thread: i32) -> nix::Result<()> {
         let mut set = CpuSet::new();
         self.0.iter().try_for_each(|cpu| set.set(*cpu))?;
-        Ok(set)
+        sched_setaffinity(Pid::from_raw(thread), &set)
     }
 
     fn shares_with(&self, other: &CpuList) -> bool {
@@ -163,12 +164,10 @@ impl Cpus {
     /// there are, for up to `workers` threads on either side.
     ///
     /// # Errors
-    /// [`LabError::Machine`] when the affinity cannot be read, [`LabError::BadExperiment`] when a
-    /// wanted CPU may not be used.
+    /// When the affinity cannot be read, or a wanted CPU may not be used.
     pub fn choose(pin: &Pin, workers: usize) -> Result<Cpus, LabError> {
-        let cores = allowed_cores().map_err(|errno| LabError::Machine {
-            why: format!("its CPUs cannot be listed: {errno}"),
-        })?;
+        let why = |errno| LabError::machine(format!("its CPUs cannot be listed: {errno}"));
+        let cores = allowed_cores().map_err(why)?;
         choose(&cores, pin, workers)
     }
 }
@@ -188,14 +187,12 @@ fn choose(
     let Pin { server_cpu, client_cpu } = pin;
     for wanted in [server_cpu, client_cpu].into_iter().flatten().flat_map(CpuList::all) {
         if !cores.contains_key(wanted) {
-            return Err(LabError::BadExperiment {
-                place: "the CPUs".to_owned(),
-                problem: format!("CPU {wanted} may not be used"),
-                expected: format!("one of {:?}", cores.keys().collect::<Vec<_>>()),
-            });
+            let allowed: Vec<&usize> = cores.keys().collect();
+            let found = format!("CPU {wanted} may not be used");
+            return Err(LabError::request("the CPUs", found, format!("one of {allowed:?}")));
         }
     }
-    let none = || LabError::Machine { why: "it has no CPU".to_owned() };
+    let none = || LabError::machine("it has no CPU");
     // As many for the load generator, which has to keep the server busy.
     let count = workers.min(count_cores(cores) / 2).max(1);
     let on_cores_of = |cpus: &[usize]| -> Vec<usize> {

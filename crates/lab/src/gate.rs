@@ -1,4 +1,4 @@
-//! A condition that fails a comparison: `FIGURE > N%` or `FIGURE < -N%`.
+//! A condition that fails a comparison: `FIGURE > N%` or `FIGURE < -N%`. Less is negative, as on every page.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::analysis::{FIGURES, full_name};
+use crate::report::wrapped;
 use crate::statistics::Estimate;
 
 /// A figure and the most that it may change. The gate is breached if the whole interval is beyond the limit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
     /// The figure, by its full name.
     pub figure: String,
@@ -31,6 +31,18 @@ pub enum Gated {
     Breached,
 }
 
+/// What a gate says of all changes.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Verdict {
+    /// The gate.
+    pub gate: String,
+    /// The worst of all changes; nothing if there is none or one could not be judged, unless another breaches it.
+    pub is: Option<Gated>,
+    /// Where.
+    pub at: Vec<String>,
+}
+
 impl Gate {
     /// What it says of a ratio; nothing without an interval.
     pub fn judge(&self, change: &Estimate) -> Option<Gated> {
@@ -44,6 +56,43 @@ impl Gate {
             (false, true) => Gated::Undecided,
             (false, false) => Gated::Holds,
         })
+    }
+
+    /// What it says of changes, each with its place.
+    pub(crate) fn over<'a>(
+        &self,
+        changes: impl Iterator<Item = (Option<&'a Estimate>, String)>,
+    ) -> Verdict {
+        let judge =
+            |(change, at): (Option<&Estimate>, String)| (change.and_then(|it| self.judge(it)), at);
+        let found: Vec<(Option<Gated>, String)> = changes.map(judge).collect();
+        let order = [Some(Gated::Breached), None, Some(Gated::Undecided), Some(Gated::Holds)];
+        let is = order.into_iter().find(|it| found.iter().any(|(gated, _)| gated == it)).flatten();
+        let told = found.into_iter().filter(|it| it.0 == is && is != Some(Gated::Holds));
+        Verdict { gate: self.to_string(), is, at: told.map(|it| it.1).collect() }
+    }
+}
+
+/// 3 if a gate was breached, 1 if one could not be judged, else 0.
+pub fn gates_exit_code(verdicts: &[Verdict]) -> u8 {
+    match verdicts.iter().any(|it| it.is == Some(Gated::Breached)) {
+        true => 3,
+        false => u8::from(verdicts.iter().any(|it| it.is.is_none())),
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is = match self.is {
+            Some(Gated::Breached) => "BREACHED",
+            Some(Gated::Undecided) => "not shown to be breached",
+            Some(Gated::Holds) => "holds",
+            None => "cannot be judged",
+        };
+        let at =
+            if self.at.is_empty() { String::new() } else { format!(": {}", self.at.join("; ")) };
+        let lines = wrapped(&format!("{}: {is}{at}", self.gate), "GATE   ", "       ");
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -65,7 +114,7 @@ impl FromStr for Gate {
         }
         let name = name.trim();
         let figure = full_name(name).ok_or_else(|| {
-            let known = FIGURES.map(|figure| figure.0).join(", ");
+            let known = FIGURES.iter().map(|it| it.name).collect::<Vec<_>>().join(", ");
             format!("`{name}` is not a figure; expected one of {known}")
         })?;
         Ok(Gate { figure, limit_percent })

@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use nix::sched::sched_setaffinity;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -42,7 +41,7 @@ fn enter(arguments: &[OsString]) -> io::Result<std::convert::Infallible> {
         return Err(usage());
     }
     die_with(Pid::from_raw(parent))?;
-    pin(&cpus)?;
+    cpus.pin(0)?;
     raise_descriptor_limit()?;
     // Whoever started the lab may have blocked signals (JVM, .NET), and the lab ends programs by signals.
     SigSet::empty().thread_set_mask()?;
@@ -59,10 +58,6 @@ fn die_with(parent: Pid) -> io::Result<()> {
         return Err(io::Error::other("the lab has gone"));
     }
     Ok(())
-}
-
-fn pin(cpus: &CpuList) -> io::Result<()> {
-    Ok(sched_setaffinity(Pid::from_raw(0), &cpus.set()?)?)
 }
 
 /// The soft limit of descriptors is 1024 on many systems, which would decide a comparison at 1,000

@@ -5,36 +5,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
-
 use crate::accounting::BackgroundLoad;
-use crate::analysis::{CellSummary, Summary, summarise};
+use crate::analysis::summarise;
 use crate::available::{Available, available};
-use crate::bench::{Bench, Slot};
 use crate::bundle::{self, Writer};
 use crate::calibration::{Rates, calibrate};
-use crate::cpus::Cpus;
+use crate::cpus::{CpuList, Cpus, allowed_cores};
 use crate::error::LabError;
 use crate::estimate::too_few_pairs;
 use crate::experiment::{Cell, Experiment, NetKind};
-use crate::gate::{Gate, Gated};
+use crate::gate::{Gate, Verdict};
 use crate::machine::{Fingerprint, Program, hash};
 use crate::net::{self, Network};
 use crate::noise::{self, Noise};
-use crate::peers::find::Found;
+use crate::peers::find::PeerPrograms;
 use crate::plan::{Block, Plan};
 use crate::prices::{self, PriceRecord};
 use crate::progress::{Progress, say};
 use crate::record::RunRecord;
-use crate::report::{Style, first_page};
+use crate::report::first_page;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
-use crate::runner;
+use crate::runner::{self, Bench, Slot};
+
 use crate::site::Site;
 use crate::stop::{Stop, keep_children};
 
-/// The usual [`RunOptions::excluded_max`].
-pub const EXCLUDED_MAX: usize = 6;
+/// After so many excluded blocks in a row an experiment stops, if what disturbs it can be ended.
+const EXCLUDED_MAX: usize = 6;
 
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
@@ -53,9 +50,8 @@ pub struct RunOptions {
     pub peers: Option<PathBuf>,
     /// Measure the machine's prices first, and look for background load meanwhile; takes seconds.
     pub prices: bool,
-    /// After so many excluded blocks in a row the experiment stops, if what disturbs it can be ended: see
-    /// [`EXCLUDED_MAX`].
-    pub excluded_max: usize,
+    /// Go on beside a busy process, however many blocks it disturbs.
+    pub busy: bool,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }
@@ -83,22 +79,22 @@ impl Outcome {
     }
 
     /// The first page of the report.
-    pub fn page(&self, style: Style) -> String {
-        first_page(&self.bundle, &self.directory.display().to_string(), style)
+    pub fn page(&self) -> String {
+        first_page(&self.bundle, &self.directory.display().to_string())
     }
 
-    /// What a gate says of each comparison, with its place; nothing where it could not be judged.
-    pub fn gated(&self, gate: &Gate) -> Vec<(Option<Gated>, String)> {
-        let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
-        let of_cell = |cell: &CellSummary| {
-            let (name, comparisons) = (cell.cell, cell.comparisons.clone());
-            comparisons.into_iter().map(move |it| {
-                let change = it.figures.get(&gate.figure).filter(|_| it.void.is_none());
-                let place = format!("{} against {}, {name}", it.subject, it.baseline);
-                (change.and_then(|change| gate.judge(change)), place)
-            })
+    /// What gates say of the comparisons.
+    pub fn judged(&self, gates: &[Gate]) -> Vec<Verdict> {
+        let over = |gate: &Gate| {
+            let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
+            gate.over(cells.flat_map(|cell| {
+                cell.comparisons.iter().map(|it| {
+                    let change = it.figures.get(&gate.figure).filter(|_| it.void.is_none());
+                    (change, format!("{} against {}, {}", it.subject, it.baseline, cell.cell))
+                })
+            }))
         };
-        cells.flat_map(of_cell).collect()
+        gates.iter().map(over).collect()
     }
 }
 
@@ -167,11 +163,13 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             writer,
             runs: &mut runs,
             calibrations: 0,
-            excluded_max: options.excluded_max,
+            busy: options.busy,
         }
         .measure(cells, seed)
     });
     drop(networks);
+    // What a stop breaks off is no failure.
+    let measured = measured.or_else(|error| stop.signal().map(drop).ok_or(error));
     bundle.state = match (&measured, stop.signal()) {
         (Err(error), _) => State::Failed { error: error.to_string() },
         (Ok(()), Some(signal)) => State::Interrupted { signal },
@@ -226,7 +224,7 @@ struct Lab<'a> {
     writer: Writer,
     runs: &'a mut Vec<RunRecord>,
     calibrations: usize,
-    excluded_max: usize,
+    busy: bool,
 }
 
 impl Lab<'_> {
@@ -235,26 +233,24 @@ impl Lab<'_> {
         let experiment = self.bench.experiment;
         let plan = Plan::new(experiment, cells.clone(), seed);
         let mut progress = Progress::start(experiment, plan.runs_left());
-        let run = &mut |slot: &Slot<'_>| self.run(slot);
-        let Some(rates) = calibrate(experiment, &cells, &progress, run)? else { return Ok(()) };
+        let rates =
+            calibrate(experiment, &cells, &progress, &mut |slot: &Slot<'_>| self.run(slot))?;
         let covered = |cell: &Cell| cell.point.load_percent() == 0 || rates.contains_key(cell);
         let cells: Vec<Cell> = cells.into_iter().filter(covered).collect();
         let mut plan = Plan::new(experiment, cells, seed);
         let mut excluded = 0;
         while let Some(block) = plan.next() {
-            if self.bench.stop.signal().is_some() {
-                break;
-            }
-            let Some(noise) = self.run_block(&mut plan, &block, &rates, &mut progress)? else {
-                break;
-            };
+            let noise = self.run_block(&mut plan, &block, &rates, &mut progress)?;
             if !noise.is_empty() {
                 progress.more(plan.replace(&block));
             }
             let cause = noise.into_iter().find(|(noise, _)| noise.can_be_ended());
             excluded = if cause.is_some() { excluded + 1 } else { 0 };
-            if let Some((_, why)) = cause.filter(|_| excluded >= self.excluded_max) {
-                return Err(LabError::Noisy { blocks: excluded, why });
+            if let Some((_, why)) = cause.filter(|_| excluded >= EXCLUDED_MAX && !self.busy) {
+                return Err(LabError::failed(format!(
+                    "stopped after {excluded} excluded blocks in a row: {why}; end that, and measure again; or go on \
+                     with --busy"
+                )));
             }
         }
         Ok(())
@@ -266,7 +262,7 @@ impl Lab<'_> {
         block: &Block,
         rates: &Rates,
         progress: &mut Progress,
-    ) -> Result<Option<Vec<(Noise, String)>>, LabError> {
+    ) -> Result<Vec<(Noise, String)>, LabError> {
         let experiment = self.bench.experiment;
         let cell = plan.cell(block);
         let (first, mut noise) = (self.runs.len(), Vec::new());
@@ -274,47 +270,42 @@ impl Lab<'_> {
             let subject = &experiment.subjects[position];
             progress.next(&cell, &subject.name);
             let rate_per_s = rates.get(&cell).copied();
-            let slot = Slot { cell, block: Some(block.number), subject, rate_per_s };
-            let Some(run) = self.run(&slot)? else { return Ok(None) };
+            let run = self.run(&Slot { cell, block: Some(block.number), subject, rate_per_s })?;
             if let Some(failure) = run.failures.first() {
                 progress.say(&format!("{cell}, {}: {failure}", subject.name));
                 plan.failed(block, position);
             }
             noise.extend(noise::noise(&self.runs[first], &run));
         }
-        Ok(Some(noise))
+        Ok(noise)
     }
 
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<RunRecord, LabError> {
         let network = self.networks.iter_mut().find(|it| it.record.kind == slot.cell.net);
-        let network = network.ok_or_else(|| LabError::Machine {
-            why: format!("it has no network for the cell {}", slot.cell),
-        })?;
-        let Some(mut run) = runner::run(self.bench, network, slot)? else { return Ok(None) };
+        let why = || LabError::machine(format!("it has no network for the cell {}", slot.cell));
+        let mut run = runner::run(self.bench, network.ok_or_else(why)?, slot)?;
         run.index = if run.calibration { self.calibrations } else { self.runs.len() };
         self.writer.append(&run)?;
         match run.calibration {
             true => self.calibrations += 1,
             false => self.runs.push(run.clone()),
         }
-        Ok(Some(run))
+        Ok(run)
     }
 }
 
 /// Keeps the lab's own thread, and the threads it starts, off the measured CPUs while there are
 /// others. Children are pinned one by one and are not affected.
 struct LabAffinity {
-    before: Option<CpuSet>,
+    before: Option<CpuList>,
 }
 
 impl LabAffinity {
     fn keep_to(cpus: &[usize]) -> LabAffinity {
-        let mut others = CpuSet::new();
-        let usable = !cpus.is_empty() && cpus.iter().all(|cpu| others.set(*cpu).is_ok());
-        let this = Pid::from_raw(0);
-        let before = usable.then(|| sched_getaffinity(this).ok()).flatten();
+        let before =
+            allowed_cores().ok().and_then(|it| CpuList::new(it.into_keys().collect()).ok());
         // Without it the measurement is a little noisier, no more.
-        let moved = before.is_some() && sched_setaffinity(this, &others).is_ok();
+        let moved = CpuList::new(cpus.to_vec()).is_ok_and(|others| others.pin(0).is_ok());
         LabAffinity { before: before.filter(|_| moved) }
     }
 }
@@ -323,13 +314,13 @@ impl Drop for LabAffinity {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // It was allowed before, so it is now.
-            let _ = sched_setaffinity(Pid::from_raw(0), before);
+            let _ = before.pin(0);
         }
     }
 }
 
 /// Files whose hashes tell what was measured: our binary, and the programs of all commands on this machine.
-fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec<Program> {
+fn programs(options: &RunOptions, experiment: &Experiment, peers: &PeerPrograms) -> Vec<Program> {
     let own = options.binary.to_string_lossy().into_owned();
     let mut paths = vec![own.clone()];
     for subject in &experiment.subjects {
@@ -350,13 +341,12 @@ fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec
 
 /// The summary of a bundle as one JSON line, for `--json`.
 pub fn json_line(outcome: &Outcome) -> String {
-    let summary: &Option<Summary> = &outcome.bundle.summary;
     serde_json::json!({
         "event": "result",
         "schema": BUNDLE_SCHEMA,
         "bundle": outcome.directory,
         "state": outcome.bundle.state,
-        "summary": summary,
+        "summary": outcome.bundle.summary,
     })
     .to_string()
 }

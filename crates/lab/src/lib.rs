@@ -5,37 +5,10 @@
 //! every cell in interleaved pairs, audits every run, and writes a bundle: a directory with the raw
 //! data, the figures and verdicts computed from them, and reports. [`verify`] computes everything
 //! again from the raw data; [`rerender`] renders it again. `docs/method.md` explains the method.
-//!
-//! ```no_run
-//! use twinring_lab::{Experiment, Overrides, RunOptions, Stop};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let binary = std::env::current_exe()?;
-//! let overrides = Overrides { pairs: Some(10), ..Overrides::default() };
-//! let outcome = twinring_lab::run(
-//!     &RunOptions {
-//!         experiment: Experiment::find("quick")?.with(&overrides)?,
-//!         out: "bundles".into(),
-//!         seed: None,
-//!         // The hidden subcommand that calls `twinring_lab::helper`.
-//!         helper: vec![binary.clone().into(), "lab-helper".into()],
-//!         binary,
-//!         peers: None,
-//!         prices: true,
-//!         excluded_max: twinring_lab::EXCLUDED_MAX,
-//!         command: std::env::args().collect(),
-//!     },
-//!     &Stop::on_signals()?,
-//! )?;
-//! print!("{}", outcome.page(twinring_lab::Style::for_stdout()));
-//! std::process::exit(outcome.exit_code().into());
-//! # }
-//! ```
 
 pub mod accounting;
 pub mod analysis;
 mod available;
-mod bench;
 mod bundle;
 mod calibration;
 pub mod certificate;
@@ -59,7 +32,6 @@ mod prices;
 mod process;
 mod procfs;
 mod progress;
-mod question;
 pub mod record;
 mod report;
 pub mod result;
@@ -79,17 +51,16 @@ pub use experiment::{
     NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
     PublishedCall, PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
-pub use gate::{Gate, Gated};
+pub use gate::{Gate, Gated, Verdict, gates_exit_code};
 pub use helper::helper;
-pub use lab::{EXCLUDED_MAX, Outcome, RunOptions, json_line, run};
+pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
 pub use placement::{Distance, Placement};
 pub use prices::{Price, PriceRecord};
 pub use process::Exit;
-pub use question::{Load, Question};
-pub use report::{Style, first_page, full, markdown};
+pub use report::{first_page, full, lines_of, markdown, wrapped};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;
 pub use verify::{Verification, is_bundle, recomputed, rerender, verify};

@@ -22,8 +22,8 @@ pub const MERGED_OCCASIONS_MAX: usize = 64;
 /// Joins bundles of the same experiment into a new one.
 ///
 /// # Errors
-/// [`LabError::CannotJoin`] when they are of different experiments or networks, or `out` is there
-/// already; when a bundle cannot be read or the new one cannot be written.
+/// When they are of different experiments or networks, `out` is there already, a bundle cannot be read or the new one
+/// cannot be written.
 pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabError> {
     if out.exists() {
         return Err(cannot(out, "it is there already; give the name of a new directory"));
@@ -53,8 +53,8 @@ pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
 /// session, and removes `other`. What differs between the two is said.
 ///
 /// # Errors
-/// [`LabError::CannotJoin`] when the machine or the experiment is another one; then both bundles
-/// stay as they are. When one cannot be read or written.
+/// When the machine or the experiment is another one; then both bundles stay as they are. When one cannot be read or
+/// written.
 pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     let (stored, next) = (bundle::read(directory)?, bundle::read(other)?);
     if !stored.bundle.machine.is_same_machine(&next.bundle.machine) {
@@ -75,7 +75,7 @@ const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or cach
                                         merge` joins bundles of several machines";
 
 fn cannot(path: &Path, why: &str) -> LabError {
-    LabError::CannotJoin { path: path.to_owned(), why: why.to_owned() }
+    LabError::failed(format!("{} cannot be joined: {why}", path.display()))
 }
 
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {

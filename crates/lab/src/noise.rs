@@ -1,8 +1,6 @@
 //! What disturbed a run. A block with a disturbed run is excluded, and replaced if there are spare pairs. None of
 //! this is a judgement on a subject.
 
-use serde::{Deserialize, Serialize};
-
 use crate::record::RunRecord;
 
 /// The share of the window that the hypervisor may take from a CPU.
@@ -15,9 +13,7 @@ pub const OTHERS_LIMIT: f64 = 0.03;
 pub const SAMPLE_DELAY_LIMIT: f64 = 0.02;
 
 /// A kind of disturbance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noise {
     /// The hypervisor gave a CPU to another guest.
     Steal,

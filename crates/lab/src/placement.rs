@@ -13,9 +13,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuList;
 
 /// Round trips below this are taken for those of a shared cache.
 const SHARED_NS: f64 = 150.0;
@@ -47,9 +47,7 @@ impl Distance {
 }
 
 /// Whether two CPUs share a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// A cache line goes there and back within 150 ns.
     Shared,
@@ -78,12 +76,13 @@ pub(crate) fn round_trip_ns(one: usize, other: usize) -> Option<f64> {
     if one == other {
         return None;
     }
-    let line = Line(AtomicU32::new(0));
+    let line = &Line(AtomicU32::new(0));
     let deadline = Instant::now() + PATIENCE;
     std::thread::scope(|scope| {
         // Threads of their own: the affinity of the caller stays as it is.
-        let here = scope.spawn(|| pinned_to(one).and_then(|()| call(&line.0, deadline)));
-        let there = scope.spawn(|| pinned_to(other).map(|()| answer(&line.0, deadline)));
+        let pin = |cpu| CpuList::one(cpu).pin(0).ok();
+        let here = scope.spawn(move || pin(one).and_then(|()| call(&line.0, deadline)));
+        let there = scope.spawn(move || pin(other).map(|()| answer(&line.0, deadline)));
         there.join().ok().flatten()?;
         here.join().ok().flatten()
     })
@@ -96,12 +95,6 @@ struct Line(AtomicU32);
 const CALL: u32 = 1;
 const ANSWER: u32 = 2;
 const END: u32 = 3;
-
-fn pinned_to(cpu: usize) -> Option<()> {
-    let mut only = CpuSet::new();
-    only.set(cpu).ok()?;
-    sched_setaffinity(Pid::from_raw(0), &only).ok()
-}
 
 fn call(line: &AtomicU32, deadline: Instant) -> Option<f64> {
     let mut best: Option<Duration> = None;
@@ -152,11 +145,9 @@ mod tests {
 
     #[test]
     fn two_cpus_have_a_distance_and_one_has_none() {
-        assert_eq!((round_trip_ns(0, 0), round_trip_ns(0, CpuSet::count() - 1)), (None, None));
+        assert_eq!((round_trip_ns(0, 0), round_trip_ns(0, 1023)), (None, None));
         assert_eq!([82.0, 371.0].map(Placement::of), [Placement::Shared, Placement::Separate]);
-        let mine = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
-        let cpus: Vec<usize> =
-            (0..CpuSet::count()).filter(|cpu| mine.is_set(*cpu) == Ok(true)).collect();
+        let cpus: Vec<usize> = crate::cpus::allowed_cores().unwrap().into_keys().collect();
         // On a machine of one CPU there is only the distance to itself.
         let [one, other] = [cpus[0], cpus[cpus.len() - 1]];
         // Other tests may keep a CPU busy for longer than the patience.

@@ -4,7 +4,7 @@
 //! differences in counts by them.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,6 @@ use crate::stop::Stop;
 
 /// How long a program may measure; ours takes 5 seconds at most.
 const PATIENCE: Duration = Duration::from_secs(15);
-const TICK: Duration = Duration::from_millis(20);
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The prices of the machine, or why there are none.
@@ -84,6 +83,7 @@ pub(crate) fn measure(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> PriceRe
     let pair = format!("{server},{client}");
     let command = [&*binary, "probe", "--measure", "--json", "--cpus", &pair].map(str::to_owned);
     let (sender, events) = channel();
+    stop.wake(sender.clone());
     let started =
         process::start(&options.helper, &Place::Here, &both, &command, Role::Client, sender);
     let mut program = match started {
@@ -91,13 +91,9 @@ pub(crate) fn measure(options: &RunOptions, cpus: &Cpus, stop: &Stop) -> PriceRe
         Err(error) => return PriceRecord::none(error.to_string()),
     };
     let (deadline, mut found) = (Instant::now() + PATIENCE, None);
-    loop {
-        match events.recv_timeout(TICK) {
-            Ok(Event::Line(_, line)) => found = found.or_else(|| read(&line)),
-            Err(RecvTimeoutError::Timeout)
-                if stop.signal().is_none() && Instant::now() < deadline => {}
-            Ok(Event::Closed(_) | Event::Stop) | Err(_) => break,
-        }
+    let left = || deadline.saturating_duration_since(Instant::now());
+    while let Ok(Event::Line(_, line)) = events.recv_timeout(left()) {
+        found = found.or_else(|| read(&line));
     }
     let exit = program.finish(END_PATIENCE, false);
     found.filter(|_| exit.is_clean()).unwrap_or_else(|| {

@@ -104,10 +104,21 @@ pub(crate) fn start(
     let mut words = helper.to_vec();
     words.extend(["exec".into(), cpus.to_string().into(), std::process::id().to_string().into()]);
     words.extend(command.iter().map(OsString::from));
-    let spawned = spawn(place, words);
-    let mut child = spawned.map_err(|source| LabError::Spawn {
-        program: command.first().cloned().unwrap_or_default(),
-        source,
+    // A process group of its own, so that a Ctrl-C on the terminal reaches the lab only and the order of the shutdown
+    // is the lab's.
+    let spawned = place.run(move || {
+        Command::new(words.first().ok_or(io::ErrorKind::InvalidInput)?)
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+    });
+    let mut child = spawned.map_err(|source| {
+        let program = command.first().map_or("", |it| it);
+        let what_to_do = "check the path and that it may be executed";
+        LabError::failed(format!("cannot start `{program}`: {source}; {what_to_do}"))
     })?;
     let stderr_tail = Arc::new(Mutex::new(Vec::new()));
     let mut readers = Vec::new();
@@ -119,21 +130,6 @@ pub(crate) fn start(
         readers.push(thread::spawn(move || keep_tail(stderr, &tail)));
     }
     Ok(Process { child, ended: false, stderr_tail, readers })
-}
-
-/// Spawns inside `place` with an own process group, so that a Ctrl-C on the terminal reaches the
-/// lab only and the order of the shutdown is the lab's.
-fn spawn(place: &Place, words: Vec<OsString>) -> io::Result<Child> {
-    place.run(move || {
-        let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
-        Command::new(program)
-            .args(&words[1..])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-    })
 }
 
 impl Process {

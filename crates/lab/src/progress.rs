@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::estimate::{block_s, duration};
 use crate::experiment::{Cell, Experiment};
+use crate::report::lines_of;
 
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -69,7 +70,7 @@ impl Progress {
         if self.bar.is_hidden() {
             say(line);
         } else {
-            self.bar.println(line);
+            self.bar.println(lines_of(line));
         }
     }
 }
@@ -77,6 +78,7 @@ impl Progress {
 /// A line on standard error. If that is full or closed, the line is lost; eprintln! would
 /// panic.
 pub(crate) fn say(line: &str) {
+    let line = if stderr().is_terminal() { lines_of(line) } else { line.to_owned() };
     let _nobody_reads = writeln!(stderr().lock(), "{line}");
 }
 

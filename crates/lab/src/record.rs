@@ -89,16 +89,14 @@ fn is_one(number: &u32) -> bool {
 }
 
 impl RunRecord {
-    pub(crate) fn runtime_counter(&self, name: &str) -> Option<f64> {
-        self.final_counter("runtime_counters", name)
-    }
-
-    pub(crate) fn service_counter(&self, name: &str) -> Option<f64> {
-        self.final_counter("service_counters", name)
-    }
-
-    fn final_counter(&self, group: &str, name: &str) -> Option<f64> {
+    /// A counter of the server's `final` line: of the groups `runtime_counters` and `service_counters`.
+    pub(crate) fn counter(&self, group: &str, name: &str) -> Option<f64> {
         self.server_final.as_ref()?.get(group)?.get(name)?.as_f64()
+    }
+
+    /// The placement of the CPUs, as a number.
+    pub(crate) fn stratum(&self) -> usize {
+        self.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1)
     }
 
     /// Requests per second that were asked for; 0 in a closed loop.

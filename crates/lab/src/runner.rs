@@ -3,6 +3,7 @@
 //! While the window is open the lab sleeps in one channel. It wakes for the marks, samples, and
 //! sleeps again.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,18 +13,19 @@ use twinring_input::cgroup::CpuQuota;
 use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 use crate::accounting::{
-    self, BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, QuotaUse, SideSample,
-    Watched,
+    BackgroundLoad, CpuUse, KernelMemory, MemoryUse, ProcessMemory, QuotaUse, SideSample, Snapshot,
 };
-use crate::bench::{Bench, Slot};
-use crate::cpus::CpuList;
+use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
-use crate::experiment::Ready;
+use crate::experiment::{Cell, Experiment, Ready, Subject};
 use crate::net::Network;
-use crate::placement::Distance;
+use crate::peers::find::PeerPrograms;
+use crate::placement::{self, Distance};
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
 use crate::record::{Failed, Failure, RUN_SCHEMA, RunRecord};
+use crate::site::Site;
+use crate::stop::Stop;
 use crate::words::{Commands, commands};
 use twinring_wire::LoadResult;
 
@@ -43,37 +45,55 @@ const END_PATIENCE: Duration = Duration::from_millis(300);
 /// The most result lines that are kept beyond those that are expected.
 const EXCESS_MAX: usize = 8;
 
-/// Why a run has no record.
-enum Halt {
-    /// The user wants to stop.
-    Stopped,
-    Failed(LabError),
+/// What runs are made with.
+pub(crate) struct Bench<'a> {
+    pub(crate) experiment: &'a Experiment,
+    pub(crate) cpus: &'a Cpus,
+    pub(crate) helper: &'a [OsString],
+    /// The `twinring` binary, for `{twinring}` in commands.
+    pub(crate) binary: &'a str,
+    pub(crate) stop: &'a Stop,
+    pub(crate) site: Option<&'a Site>,
+    pub(crate) peers: &'a PeerPrograms,
+    /// The engine of our load generator where it is not under test.
+    pub(crate) load_engine: &'a str,
+    pub(crate) began: Instant,
 }
 
-impl From<LabError> for Halt {
-    fn from(error: LabError) -> Halt {
-        Halt::Failed(error)
+/// Which run it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    pub(crate) cell: Cell,
+    /// The block; nothing for a calibration.
+    pub(crate) block: Option<usize>,
+    pub(crate) subject: &'a Subject,
+    /// Requests per second, where the cell says a share of what can be served.
+    pub(crate) rate_per_s: Option<u32>,
+}
+
+impl Bench<'_> {
+    /// A cache line from the server's first CPU to the client's first and back. With load generators
+    /// elsewhere there is none.
+    pub(crate) fn round_trip_ns(&self) -> Option<f64> {
+        let here = self.experiment.via.is_none();
+        here.then(|| placement::round_trip_ns(self.cpus.server.first(), self.cpus.client.first()))
+            .flatten()
     }
 }
 
-/// Makes one run. Returns nothing when it was stopped before its end.
+/// Makes one run.
 ///
 /// # Errors
-/// When the run could not even be tried: nothing to start, no port; or a CPU went offline. Failures of the
-/// subjects are in the record.
+/// When it was stopped before its end, or could not even be tried: nothing to start, no port; or a CPU went offline.
+/// Failures of the subjects are in the record.
 pub(crate) fn run(
     bench: &Bench<'_>,
     network: &mut Network,
     slot: &Slot<'_>,
-) -> Result<Option<RunRecord>, LabError> {
-    match try_run(bench, network, slot) {
-        Ok(record) => Ok(Some(record)),
-        Err(Halt::Stopped) => Ok(None),
-        Err(Halt::Failed(error)) => Err(error),
+) -> Result<RunRecord, LabError> {
+    if bench.stop.signal().is_some() {
+        return Err(stopped());
     }
-}
-
-fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<RunRecord, Halt> {
     let protocol = slot.cell.protocol();
     let mut address = network.free_address(protocol)?;
     if let Some(port) = slot.subject.known_peer().and_then(|peer| peer.port) {
@@ -90,7 +110,7 @@ fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<
     let place = &network.server.place;
     let server =
         process::start(bench.helper, place, &server_cpus, command, Role::Server, sender.clone())?;
-    let mut run = Run {
+    let mut run = ActiveRun {
         bench,
         network,
         server_cpus,
@@ -109,14 +129,17 @@ fn try_run(bench: &Bench<'_>, network: &mut Network, slot: &Slot<'_>) -> Result<
         run.load(&sender, at_ready)?;
         run.record.others = Some(background.until(&BackgroundLoad::take()?));
         run.record.quota = QuotaUse::between(quota, CpuQuota::read());
-        run.stop_server();
+        run.stop_server(true);
         run.record.distance = before_ns.map(|before_ns| Distance {
             before_ns: Some(before_ns),
             after_ns: bench.round_trip_ns(),
         });
-        run.account();
+        match run.cpu_use() {
+            Ok(cpu) => run.record.cpu = Some(cpu),
+            Err(failure) => run.record.failures.push(failure),
+        }
     } else {
-        run.stop_server();
+        run.stop_server(false);
     }
     all_online(bench)?;
     Ok(run.record)
@@ -128,7 +151,7 @@ fn all_online(bench: &Bench<'_>) -> Result<(), LabError> {
     let used = bench.cpus.server.all().iter().chain(bench.cpus.client.all());
     match used.copied().find(|cpu| !online.contains(cpu)) {
         Some(cpu) => {
-            Err(LabError::Machine { why: format!("CPU {cpu} went offline while it was measured") })
+            Err(LabError::machine(format!("CPU {cpu} went offline while it was measured")))
         }
         None => Ok(()),
     }
@@ -163,7 +186,7 @@ fn blank_record(bench: &Bench<'_>, slot: &Slot<'_>, commands: Commands) -> RunRe
     }
 }
 
-struct Run<'a> {
+struct ActiveRun<'a> {
     bench: &'a Bench<'a>,
     network: &'a Network,
     server_cpus: CpuList,
@@ -178,13 +201,13 @@ struct Run<'a> {
     samples: [Option<(SideSample, Option<SideSample>)>; 2],
 }
 
-impl Run<'_> {
+impl ActiveRun<'_> {
     fn fail(&mut self, what: Failed, why: String) {
         self.record.failures.push(Failure { what, why });
     }
 
-    /// Waits until the server is ready. `false` means that it is not, and why is recorded.
-    fn wait_until_ready(&mut self, check: Ready) -> Result<bool, Halt> {
+    /// Waits until the server is ready. `false` means that it is not.
+    fn wait_until_ready(&mut self, check: Ready) -> Result<bool, LabError> {
         let deadline = Instant::now() + READY_PATIENCE;
         let patience = if check == Ready::Json { READY_PATIENCE } else { PROBE_TICK };
         loop {
@@ -197,7 +220,7 @@ impl Run<'_> {
                 return Ok(true);
             }
             let closed = match next_event(&self.events, deadline.min(Instant::now() + patience)) {
-                Ok(Event::Stop) => return Err(Halt::Stopped),
+                Ok(Event::Stop) => return Err(stopped()),
                 Ok(Event::Line(Role::Server, line)) => {
                     let ready =
                         twinring_wire::event_of(&line).filter(|(event, _)| event == "ready");
@@ -208,20 +231,9 @@ impl Run<'_> {
                 Ok(_) | Err(_) => false,
             };
             if closed || self.server.has_ended() || Instant::now() >= deadline {
-                self.note_not_ready();
                 return Ok(false);
             }
         }
-    }
-
-    fn note_not_ready(&mut self) {
-        let ended = self.server_ended_within(END_PATIENCE);
-        let exit = self.server.finish(Duration::ZERO, !ended);
-        let waited = READY_PATIENCE.as_secs();
-        let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
-        let why = with_stderr(how, &self.server);
-        self.record.server_exit = Some(exit);
-        self.fail(Failed::ServerNotReady, why);
     }
 
     fn server_ended_within(&self, patience: Duration) -> bool {
@@ -238,7 +250,7 @@ impl Run<'_> {
         &mut self,
         events: &Sender<Event>,
         (server_at_ready, kernel_at_ready): (ProcessMemory, KernelMemory),
-    ) -> Result<(), Halt> {
+    ) -> Result<(), LabError> {
         let (warmup_s, window_s) = self.bench.experiment.pace_s(self.record.cell.protocol());
         let lead_s = self.begin_at();
         let network = self.network;
@@ -251,7 +263,7 @@ impl Run<'_> {
         let (mut asked, mut kernel_under_load, mut server_at_end) = (false, None, None);
         loop {
             match next_event(&self.events, deadline) {
-                Ok(Event::Stop) => return Err(Halt::Stopped),
+                Ok(Event::Stop) => return Err(stopped()),
                 Ok(Event::Closed(Role::Client)) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Closed(Role::Server)) => {
                     // A server that only closed its output may go on.
@@ -336,19 +348,11 @@ impl Run<'_> {
 
     fn sample(&self, client: i32) -> Result<(SideSample, Option<SideSample>), LabError> {
         let Network { server: at_server, client: at_client, .. } = self.network;
-        let server = Watched {
-            cpus: &self.server_cpus,
-            pid: self.server.pid(),
-            device: at_server.device.as_ref(),
-        };
-        if self.bench.experiment.via.is_some() {
-            let [server] = accounting::take([server])?;
-            return Ok((server, None));
-        }
-        let client =
-            Watched { cpus: &at_client.cpus, pid: client, device: at_client.device.as_ref() };
-        let [server, client] = accounting::take([server, client])?;
-        Ok((server, Some(client)))
+        let now = Snapshot::take()?;
+        let server = now.of(&self.server_cpus, self.server.pid(), at_server.device.as_ref());
+        let is_here = self.bench.experiment.via.is_none();
+        let client = || now.of(&at_client.cpus, client, at_client.device.as_ref());
+        Ok((server, is_here.then(client)))
     }
 
     fn note_server_line(&mut self, line: &str) {
@@ -359,19 +363,31 @@ impl Run<'_> {
         }
     }
 
-    /// Asks the server to stop, reads what it says at its end, and judges how it ended.
-    fn stop_server(&mut self) {
-        if self.record.server_exit.is_none() {
-            let died = self.server.has_ended();
+    /// Asks the server to stop, reads what it says at its end, and judges how it ended. One that was not ready gets no
+    /// time for that.
+    fn stop_server(&mut self, was_ready: bool) {
+        let patience = if was_ready { Duration::ZERO } else { END_PATIENCE };
+        let ended = self.server_ended_within(patience);
+        let patience = if was_ready { STOP_PATIENCE } else { Duration::ZERO };
+        if was_ready {
             self.server.signal(Signal::SIGTERM);
-            let exit = self.server.finish(STOP_PATIENCE, !died);
-            if died || !exit.is_clean() {
-                let how = if died { format!("{exit} under load") } else { exit.to_string() };
-                let why = with_stderr(how, &self.server);
-                self.fail(if died { Failed::ServerDied } else { Failed::ServerDidNotStop }, why);
-            }
-            self.record.server_exit = Some(exit);
         }
+        let exit = self.server.finish(patience, !ended);
+        let failed = match (was_ready, ended) {
+            (false, true) => Some((Failed::ServerNotReady, exit.to_string())),
+            (false, false) => {
+                let how = format!("not ready after {} s", READY_PATIENCE.as_secs());
+                Some((Failed::ServerNotReady, how))
+            }
+            (true, true) => Some((Failed::ServerDied, format!("{exit} under load"))),
+            (true, false) if exit.is_clean() => None,
+            (true, false) => Some((Failed::ServerDidNotStop, exit.to_string())),
+        };
+        if let Some((what, how)) = failed {
+            let why = with_stderr(how, &self.server);
+            self.fail(what, why);
+        }
+        self.record.server_exit = Some(exit);
         while let Ok(event) = self.events.try_recv() {
             if let Event::Line(Role::Server, line) = event {
                 self.note_server_line(&line);
@@ -379,14 +395,7 @@ impl Run<'_> {
         }
     }
 
-    fn account(&mut self) {
-        match self.cpu_use() {
-            Ok(cpu) => self.record.cpu = Some(cpu),
-            Err(Failure { what, why }) => self.fail(what, why),
-        }
-    }
-
-    fn cpu_use(&mut self) -> Result<CpuUse, Failure> {
+    fn cpu_use(&self) -> Result<CpuUse, Failure> {
         let bad = |why: String| Failure { what: Failed::BadLine, why };
         let (found, expected) = (self.record.loads.len(), self.record.generators as usize);
         if found != expected {
@@ -434,6 +443,11 @@ impl Run<'_> {
             idle_clock: server.idle_clock.max(server_end.idle_clock),
         })
     }
+}
+
+/// The user wants to stop: then the run has no record.
+fn stopped() -> LabError {
+    LabError::failed("stopped".to_owned())
 }
 
 /// The next event before `deadline`. Behind it there is none, even if one waits: a program that never

@@ -23,6 +23,11 @@ use crate::experiment::{Axis, Cell, Point, Protocol};
 
 const DIRECTORY: &str = "work";
 
+pub(crate) const ROOT: &str = "root";
+pub(crate) const CERTIFICATE: &str = "certificate.pem";
+pub(crate) const KEY: &str = "key.pem";
+pub(crate) const CONFIGURATION: &str = "server.conf";
+
 /// The files of an experiment. Dropping it removes them.
 pub(crate) struct Site {
     directory: PathBuf,
@@ -45,16 +50,16 @@ impl Site {
         // Subjects are started elsewhere, so their arguments need the whole path.
         let bundle = bundle.canonicalize().map_err(|error| LabError::read(bundle, error))?;
         let site = Site { directory: bundle.join(DIRECTORY) };
-        make_directory(&site.root())?;
+        make_directory(&site.path(ROOT))?;
         let mut random = Rand64::new(u128::from(seed));
         let sets: BTreeSet<(u32, u32)> =
             of_http().map(|it| (it.get(Axis::Bytes), it.get(Axis::Files))).collect();
         for (file_bytes, files) in sets {
             if files > 1 {
-                make_directory(&site.root().join(file_bytes.to_string()))?;
+                make_directory(&site.path(ROOT).join(file_bytes.to_string()))?;
             }
             for number in 0..files {
-                let path = site.root().join(relative(file_bytes, files, number));
+                let path = site.path(ROOT).join(relative(file_bytes, files, number));
                 write_random(&path, file_bytes, &mut random)
                     .map_err(|error| LabError::write(&path, error))?;
             }
@@ -62,31 +67,15 @@ impl Site {
         if of_http().any(|it| it.is(Axis::Tls)) {
             let names: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
             let made = SelfSigned::server(names)
-                .map_err(|error| LabError::Machine { why: format!("no certificate: {error}") })?;
-            write_text(site.certificate(), 0o644, &made.certificate)?;
-            write_text(site.key(), 0o600, &made.key)?;
+                .map_err(|error| LabError::machine(format!("no certificate: {error}")))?;
+            write_text(site.path(CERTIFICATE), 0o644, &made.certificate)?;
+            write_text(site.path(KEY), 0o600, &made.key)?;
         }
         Ok(Some(site))
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    pub(crate) fn root(&self) -> PathBuf {
-        self.directory.join("root")
-    }
-
-    pub(crate) fn certificate(&self) -> PathBuf {
-        self.directory.join("certificate.pem")
-    }
-
-    pub(crate) fn key(&self) -> PathBuf {
-        self.directory.join("key.pem")
-    }
-
-    pub(crate) fn configuration(&self) -> PathBuf {
-        self.directory.join("server.conf")
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// The words that tell `twinring load http` what to ask for: a URL, or `--urls` with a file of
@@ -98,7 +87,7 @@ impl Site {
         if files == 1 {
             return Ok(vec![url(0)]);
         }
-        let path = self.directory.join("urls.txt");
+        let path = self.path("urls.txt");
         let list: String = (0..files).map(|number| url(number) + "\n").collect();
         fs::write(&path, list).map_err(|error| LabError::write(&path, error))?;
         Ok(vec!["--urls".to_owned(), path.display().to_string()])
@@ -107,7 +96,7 @@ impl Site {
     /// The option that tells it what content to expect. Of many files, it compares each with the
     /// first answer from the same URL.
     pub(crate) fn verify_body(&self, point: &Point) -> String {
-        let file = self.root().join(relative(point.get(Axis::Bytes), 1, 0));
+        let file = self.path(ROOT).join(relative(point.get(Axis::Bytes), 1, 0));
         match point.get(Axis::Files) {
             1 => format!("--verify-body={}", file.display()),
             _ => "--verify-body".to_owned(),
@@ -168,10 +157,10 @@ mod tests {
         let content = |seed| {
             let bundle = tempfile::tempdir().unwrap();
             let site = Site::make(bundle.path(), &cells, seed, &[]).unwrap().unwrap();
-            let read = |path: &str| fs::read(site.root().join(path)).unwrap();
+            let read = |path: &str| fs::read(site.path(ROOT).join(path)).unwrap();
             let files = ["1000.bin", "1000/0.bin", "1000/1.bin", "1000/2.bin"].map(read);
             assert_eq!(read("1.bin").len(), 1);
-            assert!(!site.certificate().exists());
+            assert!(!site.path(CERTIFICATE).exists());
             drop(site);
             assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 0);
             files
@@ -190,8 +179,8 @@ mod tests {
         let bundle = tempfile::tempdir().unwrap();
         let server = "127.0.0.1".parse().unwrap();
         let site = Site::make(bundle.path(), &[cell(10, 3, 1)], 1, &[server]).unwrap().unwrap();
-        assert!(fs::read_to_string(site.certificate()).unwrap().contains("BEGIN CERTIFICATE"));
+        assert!(fs::read_to_string(site.path(CERTIFICATE)).unwrap().contains("BEGIN CERTIFICATE"));
         let mode = std::os::unix::fs::PermissionsExt::mode;
-        assert_eq!(mode(&fs::metadata(site.key()).unwrap().permissions()) & 0o777, 0o600);
+        assert_eq!(mode(&fs::metadata(site.path(KEY)).unwrap().permissions()) & 0o777, 0o600);
     }
 }

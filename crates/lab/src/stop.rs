@@ -14,21 +14,16 @@ use crate::process::Event;
 /// request.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Request>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Request {
     signal: Option<i32>,
     listener: Option<Sender<Event>>,
 }
 
 impl Stop {
-    /// A request that has not been made yet.
-    pub fn new() -> Stop {
-        Stop::default()
-    }
-
     /// A request made by SIGINT, SIGTERM or SIGHUP of this process. The second of these signals
     /// ends the process at once with 128 + its number; the kernel then kills everything the lab
     /// has started.
@@ -36,7 +31,7 @@ impl Stop {
     /// # Errors
     /// When the handlers cannot be installed.
     pub fn on_signals() -> io::Result<Stop> {
-        let stop = Stop::new();
+        let stop = Stop::default();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let request = stop.clone();
         thread::spawn(move || {
@@ -50,8 +45,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Asks the experiment to stop, as if by this signal.
-    pub fn request(&self, signal: i32) {
+    fn request(&self, signal: i32) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.signal = Some(signal);
         if let Some(listener) = &state.listener {

@@ -14,7 +14,8 @@ use crate::cpus::CpuList;
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::{Cell, NetKind};
 use crate::record::{RUN_SCHEMA, RunRecord};
-use crate::result::{BUNDLE_SCHEMA, Bundle, State};
+use crate::report::lines_of;
+use crate::result::{Bundle, State};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.
@@ -41,20 +42,14 @@ impl Verification {
     pub fn holds(&self) -> bool {
         self.problems.is_empty()
     }
-
-    /// The exit code of the command: 0 if the bundle holds, else 1.
-    pub fn exit_code(&self) -> u8 {
-        u8::from(!self.holds())
-    }
 }
 
 impl std::fmt::Display for Verification {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for problem in &self.problems {
-            writeln!(f, "problem: {problem}")?;
-        }
-        for note in &self.notes {
-            writeln!(f, "note: {note}")?;
+        for (kind, all) in [("problem", &self.problems), ("note", &self.notes)] {
+            for it in all {
+                writeln!(f, "{}", lines_of(&format!("{kind}: {it}")))?;
+            }
         }
         let outcome = if self.holds() { "holds" } else { "does NOT hold" };
         let Verification { runs, figures, .. } = self;
@@ -232,9 +227,7 @@ pub fn is_bundle(directory: &Path) -> bool {
 /// # Errors
 /// When the bundle cannot be read, or the reports cannot be written.
 pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
-    let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
-    bundle.summary = Some(summarise(&bundle, &runs));
-    bundle.schema = BUNDLE_SCHEMA.to_owned();
+    let bundle = recomputed(directory)?;
     bundle::finish(directory, &bundle)?;
     Ok(bundle)
 }

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::bench::{Bench, Slot};
 use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::experiment::{Arrivals, Axis, Experiment, Point, Protocol, UnderTest};
 use crate::peers::configured;
+use crate::runner::{Bench, Slot};
+use crate::site::{CERTIFICATE, CONFIGURATION, KEY, ROOT};
 
 /// Room that nginx and h2o have for connections and open files at least.
 const ROOM_LEAST: u32 = 4096;
@@ -23,20 +24,24 @@ pub(crate) struct Commands {
     pub(crate) load: Vec<String>,
 }
 
-struct Words {
-    /// Parts of words.
-    texts: BTreeMap<String, String>,
-    /// Whole words that stand for any number of words.
-    lists: BTreeMap<&'static str, Vec<String>>,
-}
+/// What each placeholder stands for: any number of words where it is a whole word, else the only one.
+struct Words(BTreeMap<String, Vec<String>>);
 
 impl Words {
+    fn set(&mut self, name: &str, value: impl ToString) {
+        self.0.insert(format!("{{{name}}}"), vec![value.to_string()]);
+    }
+
     fn fill_in(&self, text: &str) -> String {
-        self.texts.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+        let fill = |text: String, (name, words): (&String, &Vec<String>)| match &words[..] {
+            [word] => text.replace(name, word),
+            _ => text,
+        };
+        self.0.iter().fold(text.to_owned(), fill)
     }
 
     fn fill(&self, template: &[String]) -> Vec<String> {
-        let words = template.iter().flat_map(|word| match self.lists.get(word.as_str()) {
+        let words = template.iter().flat_map(|word| match self.0.get(word) {
             Some(words) => words.clone(),
             None => vec![self.fill_in(word)],
         });
@@ -56,7 +61,7 @@ pub(crate) fn commands(
     let config = slot.subject.known_peer().and_then(|peer| peer.config());
     let config = config.map(|template| words.fill_in(&configured(template, &slot.cell.point)));
     if let (Some(text), Some(site)) = (&config, bench.site) {
-        let path = site.configuration();
+        let path = site.path(CONFIGURATION);
         std::fs::write(&path, text).map_err(|error| LabError::write(&path, error))?;
     }
     let server = words.fill(&slot.subject.command_template(&slot.cell));
@@ -64,7 +69,7 @@ pub(crate) fn commands(
         // An experiment whose cells cannot be divided was refused.
         let part = slot.cell.point.divided(via.generators).unwrap_or(slot.cell.point);
         words = self::words(bench, slot, &part, address, server_cpus)?;
-        words.texts.insert("{twinring}".to_owned(), via.program.clone());
+        words.set("twinring", &via.program);
     }
     let template = bench.experiment.load_template(slot.cell.protocol(), slot.subject);
     let load = via.map_or(&[][..], |via| &via.command).iter().cloned().chain(words.fill(&template));
@@ -79,81 +84,58 @@ fn words(
     address: SocketAddr,
     server_cpus: &CpuList,
 ) -> Result<Words, LabError> {
-    let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
-    let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
+    let mut words = Words(BTreeMap::new());
     let room = (2 * point.get(Axis::Connections)).max(point.get(Axis::Files)) + 64;
-    let mut words = Words { texts: BTreeMap::new(), lists: BTreeMap::new() };
-    for (name, value) in [
-        ("twinring", bench.binary.to_owned()),
-        ("addr", address.to_string()),
-        ("ip", address.ip().to_string()),
-        ("port", address.port().to_string()),
-        ("warmup_ms", millis(warmup_s)),
-        ("window_ms", millis(window_s)),
-        ("server_cpus", server_cpus.to_string()),
-        ("client_cpus", bench.load_cpus().to_string()),
-        ("engine", bench.load_engine(slot)),
-        ("room", room.max(ROOM_LEAST).to_string()),
-        ("streams", point.get(Axis::Depth).max(STREAMS_LEAST).to_string()),
-    ] {
-        words.texts.insert(format!("{{{name}}}"), value);
-    }
+    let (cpus, engine) = (bench.load_cpus(), bench.load_engine(slot));
+    words.set("twinring", bench.binary);
+    words.set("addr", address);
+    words.set("ip", address.ip());
+    words.set("port", address.port());
+    words.set("server_cpus", server_cpus);
+    words.set("engine", engine);
+    words.set("room", room.max(ROOM_LEAST));
+    words.set("streams", point.get(Axis::Depth).max(STREAMS_LEAST));
+    words.set("nginx_listen", nginx_listen(point));
     for (spec, value) in point.axes() {
-        words.texts.insert(format!("{{{}}}", spec.key), value.to_string());
+        words.set(spec.key, value);
     }
     if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
-        words.texts.insert("{peer}".to_owned(), program.display().to_string());
+        words.set("peer", program.display());
     }
-    let (cpus, engine) = (bench.load_cpus(), bench.load_engine(slot));
-    let mut options = load_options(bench.experiment, point, slot.rate_per_s, &cpus, &engine);
+    let mut options = load_options(bench.experiment, point, slot.rate_per_s, &cpus, engine);
     if let (Protocol::Http, Some(site)) = (point.protocol(), bench.site) {
-        for (name, path) in [
-            ("work", site.directory().to_owned()),
-            ("config", site.configuration()),
-            ("root", site.root()),
-            ("certificate", site.certificate()),
-            ("key", site.key()),
-        ] {
-            words.texts.insert(format!("{{{name}}}"), path.display().to_string());
-        }
+        let path = |file: &str| site.path(file).display().to_string();
+        let (certificate, key) = (path(CERTIFICATE), path(KEY));
         options.push(site.verify_body(point));
-        let tls = point.is(Axis::Tls);
-        if tls {
-            options.extend(["--tls-ca".to_owned(), site.certificate().display().to_string()]);
+        let mut listen = vec!["--listen".to_owned(), address.to_string()];
+        if point.is(Axis::Tls) {
+            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
+            let cert =
+                ["--tls-cert".to_owned(), certificate.clone(), "--tls-key".to_owned(), key.clone()];
+            listen[0] += "-tls";
+            listen.extend(cert);
         }
+        if point.is(Axis::Http2) && point.get(Axis::Depth) > STREAMS_LEAST {
+            listen.extend(["--http2-streams".to_owned(), point.get(Axis::Depth).to_string()]);
+        }
+        words.0.insert("{listen}".to_owned(), listen);
         let template = bench.experiment.load_template(Protocol::Http, slot.subject);
         // They may have to be written to a file.
         if template.iter().any(|word| word == "{urls}") {
-            words.lists.insert("{urls}", site.urls(point, address)?);
+            words.0.insert("{urls}".to_owned(), site.urls(point, address)?);
         }
-        words.lists.insert(
-            "{listen}",
-            listen(point, address, words.texts.get("{certificate}"), words.texts.get("{key}")),
-        );
+        for (name, value) in [
+            ("work", path("")),
+            ("config", path(CONFIGURATION)),
+            ("root", path(ROOT)),
+            ("certificate", certificate),
+            ("key", key),
+        ] {
+            words.set(name, value);
+        }
     }
-    words.texts.insert("{nginx_listen}".to_owned(), nginx_listen(point));
-    words.lists.insert("{options}", options);
+    words.0.insert("{options}".to_owned(), options);
     Ok(words)
-}
-
-fn listen(
-    point: &Point,
-    address: SocketAddr,
-    certificate: Option<&String>,
-    key: Option<&String>,
-) -> Vec<String> {
-    let address = address.to_string();
-    let mut words = match (point.is(Axis::Tls), certificate, key) {
-        (true, Some(certificate), Some(key)) => {
-            vec!["--listen-tls", &address, "--tls-cert", certificate, "--tls-key", key]
-        }
-        _ => vec!["--listen", &address],
-    };
-    let streams = point.get(Axis::Depth).to_string();
-    if point.is(Axis::Http2) && point.get(Axis::Depth) > STREAMS_LEAST {
-        words.extend(["--http2-streams", &streams]);
-    }
-    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn nginx_listen(point: &Point) -> String {
@@ -174,56 +156,39 @@ pub fn load_options(
     cpus: &CpuList,
     engine: &str,
 ) -> Vec<String> {
-    let (warmup_s, window_s) = experiment.pace_s(point.protocol());
-    let millis = |seconds: f64| format!("{}ms", (seconds * 1e3).round());
-    let of = |axis: Axis| point.get(axis).to_string();
-    let mut options: Vec<(&str, String)> = match point.protocol() {
-        Protocol::Tcp => vec![
-            ("-c", of(Axis::Connections)),
-            ("-s", of(Axis::Bytes)),
-            ("--depth", of(Axis::Depth)),
-        ],
-        Protocol::Udp => vec![
-            ("--streams", of(Axis::Streams)),
-            ("--pps", of(Axis::PacketsPerS)),
-            ("-s", of(Axis::Bytes)),
-            ("--drain", "100ms".to_owned()),
-        ],
-        Protocol::Http => vec![("-c", of(Axis::Connections)), ("--pipeline", of(Axis::Depth))],
-    };
-    options.extend([
-        ("-d", millis(window_s)),
-        ("--warmup", millis(warmup_s)),
-        ("--threads", cpus.all().len().to_string()),
-        ("--pin", cpus.to_string()),
-        ("--engine", engine.to_owned()),
-    ]);
+    let (protocol, (warmup_s, window_s)) = (point.protocol(), experiment.pace_s(point.protocol()));
+    let millis = |seconds: f64| Some(format!("{}ms", (seconds * 1e3).round()));
+    let of = |axis: Axis| Some(point.get(axis).to_string());
     let parts = experiment.via.as_ref().map_or(1, |via| via.generators);
     let rate = rate_per_s.map_or(point.rate_per_s(), |rate| rate / parts);
-    if rate > 0 {
-        options.push(("--rate", rate.to_string()));
-        let grid = experiment.grid(point.protocol());
-        if grid.is_some_and(|grid| grid.arrivals == Arrivals::Poisson) {
-            options.push(("--arrivals", "poisson".to_owned()));
-        }
-    }
-    if point.is(Axis::Churn) {
-        options.push(("--churn", of(Axis::Churn)));
-    }
-    let mut words: Vec<String> =
-        options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
-    for (holds, flag) in [
-        (point.is(Axis::Http2), "--http2"),
-        (point.on(Axis::Keepalive) == Some(0), "--no-keepalive"),
+    let is_random = experiment.grid(protocol).is_some_and(|it| it.arrivals == Arrivals::Poisson);
+    let (tcp, udp) = (protocol == Protocol::Tcp, protocol == Protocol::Udp);
+    let closes = point.on(Axis::Keepalive) == Some(0);
+    // Whether there is the option, its name, and its value.
+    let options = [
+        (!udp, "-c", of(Axis::Connections)),
+        (udp, "--streams", of(Axis::Streams)),
+        (udp, "--pps", of(Axis::PacketsPerS)),
+        (tcp || udp, "-s", of(Axis::Bytes)),
+        (udp, "--drain", Some("100ms".to_owned())),
+        (tcp, "--depth", of(Axis::Depth)),
+        (!tcp && !udp, "--pipeline", of(Axis::Depth)),
+        (true, "-d", millis(window_s)),
+        (true, "--warmup", millis(warmup_s)),
+        (true, "--threads", Some(cpus.all().len().to_string())),
+        (true, "--pin", Some(cpus.to_string())),
+        (true, "--engine", Some(engine.to_owned())),
+        (rate > 0, "--rate", Some(rate.to_string())),
+        (rate > 0 && is_random, "--arrivals", Some("poisson".to_owned())),
+        (point.is(Axis::Churn), "--churn", of(Axis::Churn)),
+        (point.is(Axis::Http2), "--http2", None),
+        (closes, "--no-keepalive", None),
         // What is measured is handshakes, and not whether a server resumes.
-        (point.is(Axis::Tls) && point.on(Axis::Keepalive) == Some(0), "--tls-full-handshake"),
-        (true, "--json"),
-    ] {
-        if holds {
-            words.push(flag.to_owned());
-        }
-    }
-    words
+        (closes && point.is(Axis::Tls), "--tls-full-handshake", None),
+        (true, "--json", None),
+    ];
+    let given = options.into_iter().filter(|(is_given, ..)| *is_given);
+    given.flat_map(|(_, option, value)| [option.to_owned()].into_iter().chain(value)).collect()
 }
 
 impl Bench<'_> {
@@ -237,10 +202,10 @@ impl Bench<'_> {
     }
 
     /// The engine of the load generator: the same for every subject, unless it is under test as well.
-    fn load_engine(&self, slot: &Slot<'_>) -> String {
+    fn load_engine<'a>(&'a self, slot: &Slot<'a>) -> &'a str {
         match self.experiment.under_test(slot.cell.protocol()) {
-            UnderTest::Both => slot.subject.load_engine().to_owned(),
-            UnderTest::Server => self.load_engine.to_owned(),
+            UnderTest::Both => slot.subject.load_engine(),
+            UnderTest::Server => self.load_engine,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CpuBusy, CpuUse};
+use super::{CpuBusy, CpuUse, Snapshot};
 use crate::experiment::NetKind;
 use crate::procfs;
 
@@ -45,33 +45,27 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counts so far of the CPUs of each side, with a process whose network namespace counts and with the
-    /// device of its network.
-    pub(super) fn take<const SIDES: usize>(
-        sides: [(&[usize], i32, Option<&Device>); SIDES],
-        softnet_stat: &str,
-    ) -> [Counts; SIDES] {
-        let of = |path: &str| procfs::text(path).unwrap_or_default();
-        let interrupts = of("/proc/interrupts");
-        sides.map(|(cpus, pid, device)| {
-            let of_cpus = |count: &dyn Fn(usize) -> Option<u64>| -> Option<u64> {
-                cpus.iter().map(|cpu| count(*cpu)).sum()
-            };
-            let snmp = of(&format!("/proc/{pid}/net/snmp"));
-            let devices = device.map(|_| of(&format!("/proc/{pid}/net/dev"))).unwrap_or_default();
-            Counts {
-                function_call_interrupts: of_cpus(&|cpu| {
-                    procfs::count_of_cpu(&interrupts, "CAL", cpu)
-                }),
-                reschedule_interrupts: of_cpus(&|cpu| {
-                    procfs::count_of_cpu(&interrupts, "RES", cpu)
-                }),
-                steered: of_cpus(&|cpu| procfs::softnet(softnet_stat, cpu, procfs::STEERED)),
-                tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
-                device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
-                napi_threads_ns: device.and_then(napi_threads_ns),
-            }
-        })
+    /// The counts so far of these CPUs, of the network namespace of a process, and of the device of its network.
+    pub(super) fn take(
+        now: &Snapshot,
+        cpus: &[usize],
+        pid: i32,
+        device: Option<&Device>,
+    ) -> Counts {
+        let of_process = |file: &str| procfs::text(&format!("/proc/{pid}/net/{file}"));
+        let of_cpus =
+            |count: &dyn Fn(usize) -> Option<u64>| cpus.iter().map(|cpu| count(*cpu)).sum();
+        let interrupts = |row| of_cpus(&|cpu| procfs::count_of_cpu(&now.interrupts, row, cpu));
+        Counts {
+            function_call_interrupts: interrupts("CAL"),
+            reschedule_interrupts: interrupts("RES"),
+            steered: of_cpus(&|cpu| procfs::softnet(&now.softnet_stat, cpu, procfs::STEERED)),
+            tcp_retransmits: of_process("snmp")
+                .and_then(|it| procfs::snmp(&it, "Tcp", "RetransSegs")),
+            device_drops: device
+                .and_then(|device| procfs::device_drops(&of_process("dev")?, &device.name)),
+            napi_threads_ns: device.and_then(napi_threads_ns),
+        }
     }
 
     pub(super) fn until(&self, end: &Counts) -> Counts {
@@ -152,16 +146,5 @@ mod tests {
         let text = serde_json::to_string(&some).unwrap();
         assert_eq!(text, r#"{"steered":7}"#);
         assert_eq!(serde_json::from_str::<Counts>(&text).unwrap(), some);
-    }
-
-    #[test]
-    fn this_machine_is_counted() {
-        let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
-        let pid = std::process::id() as i32;
-        let [counts, nobody] =
-            Counts::take([(&[0][..], pid, Some(&device)), (&[1 << 20], pid, None)], "");
-        assert!(counts.tcp_retransmits.is_some() && counts.device_drops.is_some(), "{counts:?}");
-        assert!(counts.napi_threads_ns.is_none());
-        assert_eq!((nobody.reschedule_interrupts, nobody.device_drops), (None, None));
     }
 }

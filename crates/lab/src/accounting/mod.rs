@@ -19,8 +19,7 @@ pub(crate) use counts::Device;
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
-pub use sample::idle_ns;
-pub(crate) use sample::{SideSample, Watched, take};
+pub(crate) use sample::{SideSample, Snapshot};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -142,6 +141,10 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
+    pub(crate) fn switches(&self) -> u64 {
+        self.voluntary_switches + self.involuntary_switches
+    }
+
     pub(crate) fn user_share(&self) -> f64 {
         let sampled_s = self.user_s + self.system_s;
         if sampled_s > 0.0 { self.user_s / sampled_s } else { 0.0 }

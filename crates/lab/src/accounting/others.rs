@@ -29,22 +29,16 @@ pub struct OtherProcesses {
 pub(crate) struct BackgroundLoad {
     at_ns: u64,
     cpus: usize,
-    processes: BTreeMap<i32, BackgroundProcess>,
-}
-
-#[derive(Debug)]
-struct BackgroundProcess {
-    name: String,
-    ticks: u64,
+    /// Name and ticks of each.
+    processes: BTreeMap<i32, (String, u64)>,
 }
 
 impl BackgroundLoad {
     /// Looks at every process but this one and its children.
     pub(crate) fn take() -> Result<BackgroundLoad, LabError> {
-        let why = |why: String| LabError::Machine { why };
         let own = std::process::id() as i32;
-        let at_ns = procfs::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
-        let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
+        let at_ns = procfs::now_ns()?;
+        let pids = procfs::pids().map_err(|error| LabError::machine(format!("/proc: {error}")))?;
         let mut parents = BTreeMap::new();
         let mut processes = BTreeMap::new();
         for pid in pids {
@@ -52,7 +46,7 @@ impl BackgroundLoad {
             if let Some(stat) = text.as_deref().and_then(procfs::process_stat) {
                 parents.insert(pid, stat.parent);
                 let ticks = stat.user_ticks + stat.system_ticks;
-                processes.insert(pid, BackgroundProcess { name: stat.name.to_owned(), ticks });
+                processes.insert(pid, (stat.name.to_owned(), ticks));
             }
         }
         processes.retain(|pid, _| {
@@ -65,9 +59,9 @@ impl BackgroundLoad {
     }
 
     pub(crate) fn until<'end>(&self, end: &'end BackgroundLoad) -> OtherProcesses {
-        let used = |(pid, after): (&i32, &'end BackgroundProcess)| {
-            let before = self.processes.get(pid).map_or(0, |before| before.ticks);
-            (after.name.as_str(), after.ticks.saturating_sub(before))
+        let used = |(pid, (name, ticks)): (&i32, &'end (String, u64))| {
+            let before = self.processes.get(pid).map_or(0, |before| before.1);
+            (name.as_str(), ticks.saturating_sub(before))
         };
         let each: Vec<(&str, u64)> = end.processes.iter().map(used).collect();
         let largest = each.iter().max_by_key(|(_, ticks)| *ticks).filter(|(_, ticks)| *ticks > 0);
@@ -109,8 +103,8 @@ mod tests {
     #[test]
     fn the_largest_is_named() {
         let look = |at_ns, ticks| {
-            let busy = BackgroundProcess { name: "cc1 (x)".to_owned(), ticks };
-            BackgroundLoad { at_ns, cpus: 64, processes: [(7, busy)].into() }
+            let processes = [(7, ("cc1 (x)".to_owned(), ticks))].into();
+            BackgroundLoad { at_ns, cpus: 64, processes }
         };
         let used = look(5, 100).until(&look(1_000_000_005, 150));
         assert_eq!((used.span_s, used.cpus, used.cpu_s), (1.0, 64, 0.5));

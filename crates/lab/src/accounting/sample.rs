@@ -29,14 +29,6 @@ pub(crate) struct SideSample {
     pub(crate) process: ProcessSample,
 }
 
-/// What is sampled of one side: its CPUs, the process tree of `pid`, and the device of its network.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Watched<'a> {
-    pub(crate) cpus: &'a CpuList,
-    pub(crate) pid: i32,
-    pub(crate) device: Option<&'a Device>,
-}
-
 impl SideSample {
     fn sampled_s(&self, end: &SideSample) -> f64 {
         end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9
@@ -69,40 +61,47 @@ impl SideSample {
     }
 }
 
-/// Takes a sample of these sides with one reading of the clocks, which come first because the rest takes a
-/// while. A process that has ended counts as nothing; that it ended is noticed elsewhere.
-pub(crate) fn take<const SIDES: usize>(
-    sides: [Watched<'_>; SIDES],
-) -> Result<[SideSample; SIDES], LabError> {
-    let before_ns = now_ns()?;
-    let timer_list = procfs::text("/proc/timer_list").unwrap_or_default();
-    let at_ns = before_ns.midpoint(now_ns()?);
-    let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
-    let counts = Counts::take(sides.map(|it| (it.cpus.all(), it.pid, it.device)), &softnet_stat);
-    let processes = sides.map(|side| ProcessSample::take(side.pid));
-    let stat = procfs::text("/proc/stat").unwrap_or_default();
-    let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
-    Ok(sides.map(|Watched { cpus, .. }| {
+/// The files of the whole machine at one moment, the clocks first, because the rest takes a while.
+pub(crate) struct Snapshot {
+    at_ns: u64,
+    timer_list: String,
+    pub(super) softnet_stat: String,
+    pub(super) interrupts: String,
+    stat: String,
+}
+
+impl Snapshot {
+    pub(crate) fn take() -> Result<Snapshot, LabError> {
+        let text = |path: &str| procfs::text(path).unwrap_or_default();
+        let before_ns = procfs::now_ns()?;
+        let timer_list = text("/proc/timer_list");
+        let at_ns = before_ns.midpoint(procfs::now_ns()?);
+        let stat = text("/proc/stat");
+        let softnet_stat = text("/proc/net/softnet_stat");
+        let interrupts = text("/proc/interrupts");
+        Ok(Snapshot { at_ns, timer_list, softnet_stat, interrupts, stat })
+    }
+
+    /// One side: its CPUs, the process tree of `pid`, and the device of its network. A process that has ended counts as
+    /// nothing; that it ended is noticed elsewhere.
+    pub(crate) fn of(&self, cpus: &CpuList, pid: i32, device: Option<&Device>) -> SideSample {
+        let Snapshot { timer_list, stat, softnet_stat, .. } = self;
         let all = || cpus.all().iter().copied();
-        let idle: Vec<(IdleClock, Idle)> = all().map(|cpu| idle(&timer_list, &stat, cpu)).collect();
-        let drops = |cpu| procfs::softnet(&softnet_stat, cpu, procfs::BACKLOG_DROPS);
+        let idle: Vec<(IdleClock, Idle)> = all().map(|cpu| idle(timer_list, stat, cpu)).collect();
+        let drops = |cpu| procfs::softnet(softnet_stat, cpu, procfs::BACKLOG_DROPS);
         SideSample {
-            at_ns,
+            at_ns: self.at_ns,
             cpus: cpus.clone(),
             idle_ns: idle.iter().map(|(_, it)| it.ns).collect(),
             // The coarsest decides.
             idle_clock: idle.iter().map(|(clock, _)| *clock).max().unwrap_or_default(),
             idle_unsure_ns: idle.iter().map(|(_, it)| it.unsure_ns).sum(),
-            steal_ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).map(|it| it.1).sum(),
+            steal_ticks: all().filter_map(|cpu| procfs::cpu_ticks(stat, cpu)).map(|it| it.1).sum(),
             backlog_drops: all().map(drops).sum(),
-            counts: counts.next().unwrap_or_default(),
-            process: processes.next().unwrap_or_default(),
+            counts: Counts::take(self, cpus.all(), pid, device),
+            process: ProcessSample::take(pid),
         }
-    }))
-}
-
-fn now_ns() -> Result<u64, LabError> {
-    procfs::now_ns().map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })
+    }
 }
 
 /// How long a CPU has been idle, by the best clock that this kernel has. Both texts may lack it.
@@ -115,12 +114,6 @@ fn idle(timer_list: &str, stat: &str, cpu: usize) -> (IdleClock, Idle) {
     (IdleClock::ProcStat, Idle { ns, unsure_ns: (2.0 * TICK_S * 1e9) as u64 })
 }
 
-/// Time that a CPU has been idle so far, from the text of `/proc/timer_list`. The first call reads
-/// /sys, so it has to come before a sandbox.
-pub fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
-    procfs::idle(timer_list, cpu, nohz_full().contains(&cpu)).map(|idle| idle.ns)
-}
-
 fn nohz_full() -> &'static [usize] {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
     let list = || procfs::text("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
@@ -129,25 +122,23 @@ fn nohz_full() -> &'static [usize] {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessSample {
-    pub(super) cpu_ns: u64,
-    pub(super) user_ticks: u64,
-    pub(super) system_ticks: u64,
-    pub(super) threads: BTreeMap<i32, ThreadSample>,
+    cpu_ns: u64,
+    user_ticks: u64,
+    system_ticks: u64,
+    threads: BTreeMap<i32, ThreadSample>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadSample {
-    pub(super) name: String,
-    pub(super) run_ns: u64,
-    pub(super) voluntary: u64,
-    pub(super) involuntary: u64,
+    name: String,
+    /// Nanoseconds of CPU time, voluntary and involuntary context switches.
+    counts: [u64; 3],
 }
 
 impl ProcessSample {
     fn take(root: i32) -> ProcessSample {
         let mut sample = ProcessSample::default();
-        let mut pids = vec![root];
-        while let Some(pid) = pids.pop() {
+        for pid in procfs::process_tree(root) {
             sample.cpu_ns += process_ns(pid);
             let stat = procfs::text(&format!("/proc/{pid}/stat"));
             if let Some(stat) = stat.as_deref().and_then(procfs::process_stat) {
@@ -159,7 +150,6 @@ impl ProcessSample {
             };
             for thread in threads {
                 let path = format!("/proc/{pid}/task/{thread}");
-                pids.extend(procfs::children_of(pid, thread));
                 sample.threads.extend(ThreadSample::take(&path).map(|taken| (thread, taken)));
             }
         }
@@ -168,20 +158,16 @@ impl ProcessSample {
 
     pub(crate) fn until(&self, end: &ProcessSample) -> ProcessUse {
         let mut by_name: BTreeMap<&str, ThreadUse> = BTreeMap::new();
-        let (mut voluntary_switches, mut involuntary_switches) = (0_u64, 0_u64);
-        let add = |sum: &mut u64, count| *sum = sum.saturating_add(count);
+        let mut switches = [0_u64; 2];
         for (id, after) in &end.threads {
-            let before = self.threads.get(id);
-            let since = |field: fn(&ThreadSample) -> u64| {
-                field(after).saturating_sub(before.map_or(0, field))
-            };
-            add(&mut voluntary_switches, since(|thread| thread.voluntary));
-            add(&mut involuntary_switches, since(|thread| thread.involuntary));
+            let before = self.threads.get(id).map_or([0; 3], |it| it.counts);
+            let since = |at: usize| after.counts[at].saturating_sub(before[at]);
+            switches = [0, 1].map(|at| switches[at].saturating_add(since(at + 1)));
             let name = after.name.as_str();
             let fresh = || ThreadUse { name: name.to_owned(), threads: 0, cpu_s: 0.0 };
             let entry = by_name.entry(name).or_insert_with(fresh);
             entry.threads += 1;
-            entry.cpu_s += since(|thread| thread.run_ns) as f64 / 1e9;
+            entry.cpu_s += since(0) as f64 / 1e9;
         }
         let ticks = |start: u64, end: u64| end.saturating_sub(start) as f64 * TICK_S;
         ProcessUse {
@@ -189,8 +175,8 @@ impl ProcessSample {
             user_s: ticks(self.user_ticks, end.user_ticks),
             system_s: ticks(self.system_ticks, end.system_ticks),
             threads: by_name.into_values().collect(),
-            voluntary_switches,
-            involuntary_switches,
+            voluntary_switches: switches[0],
+            involuntary_switches: switches[1],
         }
     }
 }
@@ -212,12 +198,8 @@ impl ThreadSample {
             _ => name,
         };
         let number = |key| procfs::status_number(&status, key).unwrap_or(0);
-        Some(ThreadSample {
-            name,
-            run_ns: procfs::run_ns(&schedstat)?,
-            voluntary: number("voluntary_ctxt_switches"),
-            involuntary: number("nonvoluntary_ctxt_switches"),
-        })
+        let switches = ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"].map(number);
+        Some(ThreadSample { name, counts: [procfs::run_ns(&schedstat)?, switches[0], switches[1]] })
     }
 }
 
@@ -229,9 +211,7 @@ mod tests {
     fn threads_of_a_name_are_added_up() {
         let thread = |name: &str, run_ns, voluntary| ThreadSample {
             name: name.to_owned(),
-            run_ns,
-            voluntary,
-            involuntary: 0,
+            counts: [run_ns, voluntary, 0],
         };
         let start = ProcessSample {
             cpu_ns: 5,

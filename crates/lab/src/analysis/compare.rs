@@ -5,26 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::checks::Check;
+use super::figures::{FIGURES, Figure};
 use super::judged::{Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
     CONFIDENCE, Estimate, MIN_SESSIONS, Pair, Session, estimate, least_pairs, over_sessions,
     sign_test,
 };
-
-const COMPARED: [&str; 11] = [
-    "server_cpu_ns",
-    "client_cpu_ns",
-    "both_cpus_ns",
-    "throughput_per_s",
-    "p50_us",
-    "p99_us",
-    "p999_us",
-    "syscalls",
-    "notifications",
-    "switches",
-    "memory_bytes",
-];
 
 /// A subject against the baseline. Every ratio is that of the subject's figure to the baseline's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -147,9 +134,10 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
         .collect();
     let lost = judged.iter().flat_map(|it| &it.findings).any(|it| it.check == Check::Packets);
     let mut figures = BTreeMap::new();
-    for name in COMPARED.into_iter().filter(|name| !(lost && name.ends_with("_us"))) {
+    let is_compared = |it: &&Figure| it.is_compared && !(lost && it.name.ends_with("_us"));
+    for Figure { name, .. } in FIGURES.iter().filter(is_compared) {
         let found = contest.over(&samples(&at_work, name)).0;
-        figures.extend(found.map(|found| (name.to_owned(), found)));
+        figures.extend(found.map(|found| ((*name).to_owned(), found)));
     }
     let (ratio, sessions, scope) = contest.over(&samples(&at_work, contest.primary));
     let mut comparison = Comparison {
@@ -193,18 +181,12 @@ fn split<'a, 'b>(blocks: &[Both<'a, 'b>]) -> (Vec<Both<'a, 'b>>, Vec<LeftOut>) {
     let mut counted = Vec::new();
     let mut reasons: BTreeMap<(String, String), usize> = BTreeMap::new();
     for both in blocks {
-        match reason(both) {
-            None => counted.push(*both),
-            Some(reason) => *reasons.entry(reason).or_default() += 1,
-        }
-        let missed: Vec<&Judged<'_>> = both
-            .iter()
-            .copied()
-            .filter(|it| reason(both).is_none() && it.met_slo == Some(false))
-            .collect();
-        if !missed.is_empty() {
-            let side = side_of(missed.iter().map(|it| &*it.run.subject));
-            *reasons.entry(("missed the SLO".to_owned(), side)).or_default() += 1;
+        let why = reason(both);
+        counted.extend(why.is_none().then_some(*both));
+        let missed = both.iter().filter(|it| it.met_slo == Some(false));
+        let missed = side_of(missed.map(|it| &*it.run.subject));
+        if let Some(why) = why.or(missed.map(|side| ("missed the SLO".to_owned(), side))) {
+            *reasons.entry(why).or_default() += 1;
         }
     }
     let left_out = |((why, side), pairs)| LeftOut { why, side, pairs };
@@ -221,19 +203,16 @@ fn reason(both: &Both<'_, '_>) -> Option<(String, String)> {
     let noise = &both[0].noise_of_block;
     if let Some((first, _)) = noise.iter().min_by_key(|(noise, _)| *noise) {
         let seen = noise.iter().filter(|(noise, _)| noise == first).map(|(_, subject)| &**subject);
-        return Some((title(*first).to_owned(), side_of(seen)));
+        return Some((title(*first).to_owned(), side_of(seen)?));
     }
     let without = both.iter().filter(|it| it.figures.is_none() && it.met_slo.is_none());
-    let mut without = without.map(|it| &*it.run.subject).peekable();
-    without.peek().is_some().then_some(()).map(|()| ("no figures".to_owned(), side_of(without)))
+    Some(("no figures".to_owned(), side_of(without.map(|it| &*it.run.subject))?))
 }
 
-fn side_of<'a>(subjects: impl Iterator<Item = &'a str>) -> String {
+fn side_of<'a>(subjects: impl Iterator<Item = &'a str>) -> Option<String> {
     let subjects: BTreeSet<&str> = subjects.collect();
-    match subjects.len() {
-        1 => subjects.first().map_or_else(String::new, |it| (*it).to_owned()),
-        _ => "both".to_owned(),
-    }
+    let first = subjects.first().map(|it| (*it).to_owned());
+    if subjects.len() > 1 { Some("both".to_owned()) } else { first }
 }
 
 fn title(noise: Noise) -> &'static str {
@@ -246,20 +225,15 @@ fn title(noise: Noise) -> &'static str {
     }
 }
 
-struct Sample {
-    session: usize,
-    pair: Pair,
-}
-
-fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
+/// The pairs that have a figure, each with its session.
+fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<(usize, Pair)> {
     let sample = |both: &Both<'_, '_>| {
         let [baseline, subject] =
             both.map(|it| it.figures.as_ref().and_then(|it| it.get(figure).copied()));
         let ratio = subject? / baseline?;
         let run = both[0].run;
-        let stratum = run.distance.and_then(|it| it.placement()).map_or(0, |it| it as usize + 1);
-        let pair = Pair { ratio, stratum };
-        (ratio.is_finite() && ratio > 0.0).then_some(Sample { session: run.occasion, pair })
+        let pair = Pair { ratio, stratum: run.stratum() };
+        (ratio.is_finite() && ratio > 0.0).then_some((run.occasion, pair))
     };
     blocks.iter().filter_map(sample).collect()
 }
@@ -267,10 +241,10 @@ fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
 impl Contest<'_> {
     /// The estimate over these pairs: of one session over its pairs; of several over the means of sessions, or of
     /// machines if there are several. And each session by itself.
-    fn over(&self, samples: &[Sample]) -> (Option<Estimate>, Vec<Estimate>, Scope) {
+    fn over(&self, samples: &[(usize, Pair)]) -> (Option<Estimate>, Vec<Estimate>, Scope) {
         let mut by_session: BTreeMap<usize, Vec<Pair>> = BTreeMap::new();
-        for sample in samples {
-            by_session.entry(sample.session).or_default().push(sample.pair);
+        for (session, pair) in samples {
+            by_session.entry(*session).or_default().push(*pair);
         }
         let machine = |session: usize| self.machines.get(session).copied().unwrap_or(0);
         if by_session.len() < 2 {

@@ -13,76 +13,65 @@ use twinring_wire::LoadResult;
 /// arithmetic mean. What is not known is left out.
 pub type Figures = BTreeMap<String, f64>;
 
-/// Every figure and what it is. "Per unit" is per request that was answered, or per packet that came back.
-pub const FIGURES: [(&str, &str); 24] = [
-    (
-        "both_cpus_ns",
-        "CPU of server and load generator together: the primary metric where both sides are under test.",
-    ),
-    ("client_busy_share", "Share of the window in which the load generator's CPUs were busy."),
-    ("client_cpu_ns", "Time that the load generator's CPUs were not idle, per unit."),
-    (
-        "client_thread_share",
-        "Share of the window that the busiest thread of the load generator used.",
-    ),
-    (
-        "completions_per_enter",
-        "Completions per `io_uring_enter`, over the server's whole life, if it counts them.",
-    ),
-    ("drops_per_run", "Packets dropped by devices and receive backlogs, per run."),
-    (
-        "lateness_p999_us",
-        "How late packets left against their schedule: 99.9th percentile. UDP only.",
-    ),
-    ("memory_bytes", "The most memory that the server had resident until the end of the window."),
-    (
-        "memory_per_connection_bytes",
-        "Growth of the server's resident memory and of the kernel's own, by connection or stream.",
-    ),
-    (
-        "missing_share",
-        "Share of what was due in the window that was not answered in it. Only on a schedule.",
-    ),
-    (
-        "notifications",
-        "Interrupts per unit by which another CPU notified one of the two: function calls and reschedules.",
-    ),
-    ("p50_us", "Median latency from the intended send time, or round trip."),
-    ("p999_us", "99.9th percentile of latency."),
-    ("p99_us", "99th percentile of latency."),
-    ("retransmits_per_run", "Segments that TCP sent again, per run."),
-    ("server_busy_share", "Share of the window in which the server's CPUs were busy."),
-    (
-        "server_cpu_ns",
-        "The primary metric: time that the server's CPUs were not idle, per unit. Interrupts, softirq and kernel \
-         threads are in it.",
-    ),
-    (
-        "server_kernel_ns",
-        "The part of `server_cpu_ns` that the server's own threads used in the kernel.",
-    ),
-    (
-        "server_outside_ns",
-        "The rest of `server_cpu_ns`: interrupts, softirq, everything outside the process.",
-    ),
-    ("server_threads_ns", "The part of `server_cpu_ns` of the server's io-wq and SQPOLL threads."),
-    (
-        "server_user_ns",
-        "The part of `server_cpu_ns` that the server's own threads used in user mode. The kernel samples it at \
-         ticks.",
-    ),
-    ("switches", "Context switches of the server per unit: wake-ups and preemptions."),
-    ("syscalls", "System calls of the server per unit, over its whole life, if it counts them."),
-    ("throughput_per_s", "Units per second."),
+/// A figure of a run.
+pub struct Figure {
+    /// Its name, with its unit at the end.
+    pub name: &'static str,
+    /// Whether comparisons have its ratio.
+    pub(super) is_compared: bool,
+    of: fn(&Basis<'_>) -> Option<f64>,
+}
+
+type Of = fn(&Basis<'_>) -> Option<f64>;
+
+const fn figure(name: &'static str, of: Of) -> Figure {
+    Figure { name, is_compared: false, of }
+}
+
+const fn compared(name: &'static str, of: Of) -> Figure {
+    Figure { name, is_compared: true, of }
+}
+
+/// Every figure; `docs/bundle.md` says what each is. A unit is a request that was answered, or a packet that came back.
+pub static FIGURES: [Figure; 24] = [
+    compared("both_cpus_ns", |it| it.ns(it.busy_s + it.client_s()?)),
+    figure("client_busy_share", |it| it.share(it.cpu.client_cpu.as_ref())),
+    compared("client_cpu_ns", |it| it.ns(it.client_s().filter(|_| !it.cpu.shared)?)),
+    figure("client_thread_share", |it| it.thread_share()),
+    figure("completions_per_enter", |it| it.run.counter(RUNTIME, "completions_per_enter")),
+    figure("drops_per_run", |it| count(it.cpu.drops(it.run.cell.net))),
+    figure("lateness_p999_us", |it| it.lateness.as_ref().map(|it| quantile_us(it, 0.999))),
+    compared("memory_bytes", |it| count(Some(it.run.memory?.server_at_end.peak_rss_bytes))),
+    figure("memory_per_connection_bytes", |it| it.memory_per_connection_bytes()),
+    figure("missing_share", |it| it.missing_share()),
+    compared("notifications", |it| Some(count(it.cpu.notifications())? / it.done)),
+    compared("p50_us", |it| Some(quantile_us(&it.latencies, 0.5))),
+    compared("p999_us", |it| Some(quantile_us(&it.latencies, 0.999))),
+    compared("p99_us", |it| Some(quantile_us(&it.latencies, 0.99))),
+    figure("retransmits_per_run", |it| count(it.cpu.retransmits(it.run.cell.net))),
+    figure("server_busy_share", |it| it.share(Some(&it.cpu.server_cpu))),
+    compared("server_cpu_ns", |it| it.ns(it.busy_s)),
+    figure("server_kernel_ns", |it| it.ns(it.parts.kernel_s)),
+    figure("server_outside_ns", |it| it.ns(it.parts.outside_s)),
+    figure("server_threads_ns", |it| it.ns(it.parts.threads_s)),
+    figure("server_user_ns", |it| it.ns(it.parts.user_s)),
+    compared("switches", |it| Some(count(Some(it.cpu.server.switches()))? / it.done)),
+    compared("syscalls", |it| Some(it.run.counter(RUNTIME, "syscalls")? / it.units_of_life()?)),
+    compared("throughput_per_s", |it| {
+        Some(it.done / it.load.window().seconds).filter(|rate| rate.is_finite())
+    }),
 ];
+
+/// The counters of the runtime in a server's `final` line.
+const RUNTIME: &str = "runtime_counters";
 
 /// The mean over runs; nothing of none.
 pub(super) fn mean(runs: &[&Figures]) -> Option<Figures> {
-    let mean = |(name, _): (&str, &str)| {
-        let values: Vec<f64> = runs.iter().filter_map(|run| run.get(name).copied()).collect();
-        Some((name.to_owned(), statistics::mean(&values)?))
+    let mean = |Figure { name, .. }: &Figure| {
+        let values: Vec<f64> = runs.iter().filter_map(|run| run.get(*name).copied()).collect();
+        Some(((*name).to_owned(), statistics::mean(&values)?))
     };
-    (!runs.is_empty()).then(|| FIGURES.into_iter().filter_map(mean).collect())
+    (!runs.is_empty()).then(|| FIGURES.iter().filter_map(mean).collect())
 }
 
 /// The full name of a figure that is given without its unit: `server_cpu` for `server_cpu_ns`.
@@ -90,7 +79,7 @@ pub(crate) fn full_name(name: &str) -> Option<String> {
     let is_it = |full: &&str| {
         *full == name || full.strip_prefix(name).is_some_and(|unit| UNITS.contains(&unit))
     };
-    FIGURES.iter().map(|figure| figure.0).find(is_it).map(str::to_owned)
+    FIGURES.iter().map(|figure| figure.name).find(is_it).map(str::to_owned)
 }
 
 /// How the name of a figure ends that has a unit.
@@ -98,109 +87,107 @@ const UNITS: [&str; 6] = ["_ns", "_us", "_share", "_per_s", "_per_run", "_bytes"
 
 /// The figures of one run, whether it counts or not, if it has everything that they need.
 pub fn figures_of(run: &RunRecord) -> Option<Figures> {
-    let load = run.load_result()?.ok()?;
-    let cpu = run.cpu.as_ref()?;
-    let latencies = load.latencies().ok()?;
-    // Of a CPU that did next to nothing the idle clock may say that it did nothing at all; it did at least what
-    // the server's process says of itself.
-    let busy_s = match cpu.server_cpu.busy_s {
-        busy_s if busy_s > 0.0 => busy_s,
-        _ => cpu.server.cpu_s,
-    };
-    // A ratio needs something on both sides of it.
-    if load.done() == 0 || cpu.window_s <= 0.0 || busy_s <= 0.0 {
-        return None;
-    }
-    let done = load.done() as f64;
-    let mut known = of_cpu(cpu, busy_s, done).to_vec();
-    known.extend(of_load(run, &load, &latencies, done)?);
-    known.extend(of_counts(run, cpu, &load, done));
-    known.extend(of_memory(run).into_iter().flatten());
-    Some(known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    let basis = Basis::of(run)?;
+    let known = FIGURES.iter().filter_map(|it| Some((it.name.to_owned(), (it.of)(&basis)?)));
+    Some(known.collect())
 }
 
-/// A figure by its name, if it is known.
-type Known = (&'static str, Option<f64>);
-
-fn of_cpu(cpu: &CpuUse, busy_s: f64, done: f64) -> [Known; 9] {
-    let ns = |seconds: f64| Some(seconds * 1e9 / done);
-    // A CPU that both share is the server's.
-    let client_s =
-        cpu.client_cpu.as_ref().map(|client| if cpu.shared { 0.0 } else { client.busy_s });
-    let parts = Parts::of(cpu, &cpu.server_cpu, busy_s, &cpu.server);
-    [
-        ("server_cpu_ns", ns(busy_s)),
-        ("client_cpu_ns", client_s.filter(|_| !cpu.shared).and_then(ns)),
-        ("both_cpus_ns", client_s.and_then(|client_s| ns(busy_s + client_s))),
-        ("server_user_ns", ns(parts.user_s)),
-        ("server_kernel_ns", ns(parts.kernel_s)),
-        ("server_threads_ns", ns(parts.threads_s)),
-        ("server_outside_ns", ns(parts.outside_s)),
-        ("server_busy_share", Some(cpu.server_cpu.busy_share(cpu.window_s))),
-        ("client_busy_share", cpu.client_cpu.as_ref().map(|it| it.busy_share(cpu.window_s))),
-    ]
-}
-
-fn of_load(
-    run: &RunRecord,
-    load: &LoadResult,
-    latencies: &Histogram<u64>,
+/// What the figures of a run follow from.
+struct Basis<'a> {
+    run: &'a RunRecord,
+    cpu: &'a CpuUse,
+    load: LoadResult,
+    latencies: Histogram<u64>,
+    /// Of packets.
+    lateness: Option<Histogram<u64>>,
+    busy_s: f64,
+    parts: Parts,
+    /// Units in the window.
     done: f64,
-) -> Option<[Known; 7]> {
-    let quantile_us = |values: &Histogram<u64>, share| values.value_at_quantile(share) as f64 / 1e3;
-    let of_client = load.cpu();
-    let (mut lateness_us, mut missing) = (None, None);
-    if let Some(udp) = load.udp() {
-        lateness_us = Some(quantile_us(&udp.histograms.send_lateness.decode().ok()?, 0.999));
-        missing = Some(udp.packets.missing_ratio());
-    } else if let Some(requests) = load.requests().filter(|it| it.schedule_lag_us.is_some()) {
-        let due = requests.due(run.rate_per_s());
+}
+
+fn quantile_us(values: &Histogram<u64>, share: f64) -> f64 {
+    values.value_at_quantile(share) as f64 / 1e3
+}
+
+fn count(count: Option<u64>) -> Option<f64> {
+    count.map(|count| count as f64)
+}
+
+impl Basis<'_> {
+    fn of(run: &RunRecord) -> Option<Basis<'_>> {
+        let load = run.load_result()?.ok()?;
+        let cpu = run.cpu.as_ref()?;
+        let latencies = load.latencies().ok()?;
+        let lateness = load.udp().map(|udp| udp.histograms.send_lateness.decode());
+        let lateness = lateness.transpose().ok()?;
+        // Of a CPU that did next to nothing the idle clock may say that it did nothing at all; it did at least what
+        // the server's process says of itself.
+        let busy_s = match cpu.server_cpu.busy_s {
+            busy_s if busy_s > 0.0 => busy_s,
+            _ => cpu.server.cpu_s,
+        };
+        let parts = Parts::of(cpu, &cpu.server_cpu, busy_s, &cpu.server);
+        let done = load.done() as f64;
+        // A ratio needs something on both sides of it.
+        (done > 0.0 && cpu.window_s > 0.0 && busy_s > 0.0).then_some(Basis {
+            run,
+            cpu,
+            load,
+            latencies,
+            lateness,
+            busy_s,
+            parts,
+            done,
+        })
+    }
+
+    fn ns(&self, seconds: f64) -> Option<f64> {
+        Some(seconds * 1e9 / self.done)
+    }
+
+    fn share(&self, side: Option<&CpuBusy>) -> Option<f64> {
+        side.map(|it| it.busy_share(self.cpu.window_s))
+    }
+
+    /// A CPU that both share is the server's.
+    fn client_s(&self) -> Option<f64> {
+        self.cpu.client_cpu.as_ref().map(|it| if self.cpu.shared { 0.0 } else { it.busy_s })
+    }
+
+    fn thread_share(&self) -> Option<f64> {
+        let of_client = self.load.cpu();
+        Some(of_client.busiest_thread_share.max(f64::from(u8::from(of_client.saturated))))
+    }
+
+    /// System calls are counted over the server's whole life, and so are these units.
+    fn units_of_life(&self) -> Option<f64> {
+        let units = match self.load.requests() {
+            Some(requests) => Some(requests.whole_run.answered as f64),
+            None => self.run.counter("service_counters", "received"),
+        };
+        units.filter(|units| *units > 0.0)
+    }
+
+    fn missing_share(&self) -> Option<f64> {
+        if let Some(udp) = self.load.udp() {
+            return Some(udp.packets.missing_ratio());
+        }
+        let requests = self.load.requests().filter(|it| it.schedule_lag_us.is_some())?;
+        let due = requests.due(self.run.rate_per_s());
         // Requests of before the window that are answered in it may be more than those that are answered
         // after it.
-        missing = (due > 0.0).then(|| (1.0 - done / due).max(0.0));
+        (due > 0.0).then(|| (1.0 - self.done / due).max(0.0))
     }
-    let thread = of_client.busiest_thread_share.max(f64::from(u8::from(of_client.saturated)));
-    Some([
-        ("client_thread_share", Some(thread)),
-        ("throughput_per_s", Some(done / load.window().seconds).filter(|rate| rate.is_finite())),
-        ("p50_us", Some(quantile_us(latencies, 0.5))),
-        ("p99_us", Some(quantile_us(latencies, 0.99))),
-        ("p999_us", Some(quantile_us(latencies, 0.999))),
-        ("lateness_p999_us", lateness_us),
-        ("missing_share", missing),
-    ])
-}
 
-fn of_counts(run: &RunRecord, cpu: &CpuUse, load: &LoadResult, done: f64) -> [Known; 6] {
-    // System calls are counted over the server's whole life, and so are these units.
-    let units = match load.requests() {
-        Some(requests) => Some(requests.whole_run.answered as f64),
-        None => run.service_counter("received"),
-    };
-    let units = units.filter(|units| *units > 0.0);
-    let switches = cpu.server.voluntary_switches + cpu.server.involuntary_switches;
-    let count = |count: Option<u64>| count.map(|count| count as f64);
-    [
-        ("syscalls", units.and_then(|units| Some(run.runtime_counter("syscalls")? / units))),
-        ("completions_per_enter", run.runtime_counter("completions_per_enter")),
-        ("notifications", count(cpu.notifications()).map(|count| count / done)),
-        ("switches", Some(switches as f64 / done)),
-        ("retransmits_per_run", count(cpu.retransmits(run.cell.net))),
-        ("drops_per_run", count(cpu.drops(run.cell.net))),
-    ]
-}
-
-fn of_memory(run: &RunRecord) -> Option<[Known; 2]> {
-    let memory = run.memory.as_ref()?;
-    let (before, after) = (&memory.server_at_ready, &memory.server_at_end);
-    let kernel =
-        memory.kernel_under_load.total_bytes() as f64 - memory.kernel_at_ready.total_bytes() as f64;
-    let grown = after.peak_rss_bytes as f64 - before.rss_bytes as f64 + kernel;
-    let (_, connections) = run.cell.point.clients();
-    Some([
-        ("memory_bytes", Some(after.peak_rss_bytes as f64)),
-        ("memory_per_connection_bytes", Some(grown / f64::from(connections.max(1)))),
-    ])
+    fn memory_per_connection_bytes(&self) -> Option<f64> {
+        let it = self.run.memory?;
+        let kernel =
+            it.kernel_under_load.total_bytes() as f64 - it.kernel_at_ready.total_bytes() as f64;
+        let grown =
+            it.server_at_end.peak_rss_bytes as f64 - it.server_at_ready.rss_bytes as f64 + kernel;
+        Some(grown / f64::from(self.run.cell.point.clients().1.max(1)))
+    }
 }
 
 /// Where the busy time of a side went; the parts do not overlap, and their sum is the busy time.
@@ -236,11 +223,13 @@ mod tests {
     use crate::cpus::CpuList;
 
     #[test]
-    fn every_figure_has_a_name_and_is_documented() {
-        let rows = FIGURES.map(|(name, about)| format!("| `{name}` | {about} |\n")).concat();
-        let table = format!("| figure | |\n|---|---|\n{rows}");
+    fn every_figure_is_documented_and_found_without_its_unit() {
         let document = include_str!("../../../../docs/bundle.md");
-        assert!(document.contains(&table), "docs/bundle.md lacks this:\n{table}");
+        let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| `")).collect();
+        for Figure { name, .. } in &FIGURES {
+            let row = format!("| `{name}` | ");
+            assert!(rows.iter().any(|it| it.starts_with(&row)), "docs/bundle.md lacks {name}");
+        }
         for (short, full) in [("server_cpu", "server_cpu_ns"), ("memory", "memory_bytes")] {
             assert_eq!(full_name(short).as_deref(), Some(full));
         }

@@ -17,7 +17,7 @@ use crate::statistics::family_level;
 pub use checks::{Check, Effect, Finding, check};
 pub use compare::{Comparison, LeftOut, Scope};
 pub(crate) use figures::full_name;
-pub use figures::{FIGURES, Figures, figures_of};
+pub use figures::{FIGURES, Figure, Figures, figures_of};
 
 use compare::{Contest, compare};
 use judged::Judged;

@@ -33,6 +33,10 @@ pub fn built_in(name: &str) -> Option<&'static str> {
 pub(super) fn unknown(name: &str) -> LabError {
     let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
     let like = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), *known)).min();
-    let suggestion = like.filter(|(edits, _)| *edits <= EDITS_MAX).map(|(_, known)| known);
-    LabError::UnknownExperiment { name: name.to_owned(), suggestion, known: known.join(", ") }
+    let like = like.filter(|(edits, _)| *edits <= EDITS_MAX);
+    let suggestion = like.map_or(String::new(), |(_, it)| format!(", did you mean `{it}`?"));
+    LabError::unknown(format!(
+        "no experiment `{name}`{suggestion}; built in are: {}; or give the path of a TOML file",
+        known.join(", ")
+    ))
 }

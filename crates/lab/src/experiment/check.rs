@@ -1,15 +1,12 @@
 //! Whether an experiment makes sense. Each message names the key, and the line that it is in.
 
 use super::source::Source;
-use super::{
-    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, Subject, UnderTest,
-};
+use super::{EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Subject, UnderTest};
 use crate::error::LabError;
 use crate::peers::Peer;
 
-/// The most subjects and published figures that are accepted.
+/// The most subjects that are accepted.
 const MAX_SUBJECTS: usize = 64;
-const MAX_PUBLISHED: usize = 64;
 const MAX_GENERATORS: u32 = 1024;
 
 /// The longest window and warm-up, which with the limits above bounds every run.
@@ -37,7 +34,13 @@ impl Experiment {
         let found = format!("schema = \"{}\"", self.schema);
         source.unless(self.schema == EXPERIMENT_SCHEMA, "schema", found, EXPERIMENT_SCHEMA)?;
         source.name("name", &self.name)?;
-        self.check_pairs(source)?;
+        for (key, pairs, least, expected) in [
+            ("pairs", self.pairs, 1, "1 to 1000 pairs"),
+            ("spare_pairs", self.spare_pairs, 0, "at most 1000 to spare"),
+        ] {
+            let right = (least..=MAX_PAIRS).contains(&pairs);
+            source.unless(right, key, format!("{key} = {pairs}"), expected)?;
+        }
         source.unless(
             self.protocols().next().is_some(),
             "",
@@ -46,15 +49,14 @@ impl Experiment {
         )?;
         for protocol in self.protocols() {
             let (warmup_s, window_s) = self.pace_s(protocol);
-            let own = |key: &str| {
-                let own = format!("{protocol}.{key}");
-                if self.has_own_pace(protocol, key) { own } else { key.to_owned() }
+            let grid = self.grid(protocol);
+            let own = |key: &str, own: Option<f64>| match own {
+                Some(_) => format!("{protocol}.{key}"),
+                None => key.to_owned(),
             };
-            source.seconds(&own("warmup_s"), warmup_s, 0.0)?;
-            source.seconds(&own("window_s"), window_s, 0.05)?;
-        }
-        for protocol in self.protocols() {
-            if let Some(grid) = self.grid(protocol) {
+            source.seconds(&own("warmup_s", grid.and_then(|it| it.warmup_s)), warmup_s, 0.0)?;
+            source.seconds(&own("window_s", grid.and_then(|it| it.window_s)), window_s, 0.05)?;
+            if let Some(grid) = grid {
                 grid.check(protocol, source)?;
             }
             let changed = self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
@@ -72,15 +74,7 @@ impl Experiment {
             "cells with several workers on napi, where one thread of the kernel receives",
             "net = \"lo\" or \"rps\", or workers = [1]",
         )?;
-        self.check_subjects(source)?;
-        self.check_published(source)
-    }
-
-    fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
-        let grid = self.grid(protocol);
-        let own =
-            |grid: &super::Grid| if key == "warmup_s" { grid.warmup_s } else { grid.window_s };
-        grid.and_then(own).is_some()
+        self.check_subjects(source)
     }
 
     /// Load generators on other machines: whether the load can be divided among them, and nothing is
@@ -114,17 +108,6 @@ impl Experiment {
         source.unless(!both, "via", found, "under_test = \"server\", or --protocol")
     }
 
-    fn check_pairs(&self, source: &Source<'_>) -> Result<(), LabError> {
-        for (key, pairs, least, expected) in [
-            ("pairs", self.pairs, 1, "1 to 1000 pairs"),
-            ("spare_pairs", self.spare_pairs, 0, "at most 1000 to spare"),
-        ] {
-            let right = (least..=MAX_PAIRS).contains(&pairs);
-            source.unless(right, key, format!("{key} = {pairs}"), expected)?;
-        }
-        Ok(())
-    }
-
     fn check_subjects(&self, source: &Source<'_>) -> Result<(), LabError> {
         for protocol in self.protocols() {
             let speakers = self.subjects_of(protocol).len();
@@ -135,10 +118,7 @@ impl Experiment {
                 "1 to 64 subjects, the first of them the baseline",
             )?;
         }
-        for index in 0..self.subjects.len() {
-            self.check_subject(source, index)?;
-        }
-        Ok(())
+        (0..self.subjects.len()).try_for_each(|index| self.check_subject(source, index))
     }
 
     fn check_subject(&self, source: &Source<'_>, index: usize) -> Result<(), LabError> {
@@ -175,45 +155,6 @@ impl Experiment {
             let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
             let found = format!("subject `{name}` is to be compared with `{other}`");
             source.unless(is_other, &key("against"), found, "the name of another subject")?;
-        }
-        Ok(())
-    }
-
-    fn check_published(&self, source: &Source<'_>) -> Result<(), LabError> {
-        source.unless(
-            self.published.len() <= MAX_PUBLISHED,
-            "published",
-            format!("{} published figures", self.published.len()),
-            "at most 64",
-        )?;
-        for (index, published) in self.published.iter().enumerate() {
-            // Where there is no number, there is a word about it.
-            let of_requests = |it: &super::Printed| {
-                it.requests_per_s.map_or(!it.note.is_empty(), |rate| rate > 0.0)
-                    && it.mean_ms.is_none_or(|ms| ms > 0.0)
-            };
-            let of_call = |it: &super::PublishedCall| {
-                it.time_s > 0.0 && it.count > 0 && it.run_percent > 0.0 && it.max_ms >= 0.0
-            };
-            let positive = published.measured.iter().all(of_requests)
-                && published
-                    .datagrams
-                    .iter()
-                    .all(|it| it.cpu_percent > 0.0 && it.calls.iter().all(of_call));
-            let key = format!("published.{index}");
-            let found = format!("a figure of {} is not positive", published.source);
-            source.unless(positive, &key, found, "figures above 0, or a note instead of one")?;
-            let Some(against) = &published.against else { continue };
-            let is_other = |other: &Published| {
-                other.source == published.source && other.program == against.program
-            };
-            let found = format!("{} is published against {}", published.program, against.program);
-            source.unless(
-                self.published.iter().any(is_other) && against.program != published.program,
-                &key,
-                found,
-                "the program of another entry of the same source",
-            )?;
         }
         Ok(())
     }

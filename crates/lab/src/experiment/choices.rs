@@ -4,32 +4,23 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The networks that were asked for: `auto`, `all`, or some by name, such as `lo,rps`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The networks that were asked for, in the order of the report: `auto`, `all`, or some by name, such as `lo,rps`. None is
+/// `auto`: `rps` where rights allow, else `lo` with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
-pub struct NetChoice {
-    /// `rps` where rights allow, else `lo` with the reason.
-    is_auto: bool,
-    kinds: Vec<NetKind>,
-}
+pub struct NetChoice(Vec<NetKind>);
 
-const LOCAL: [NetKind; 3] = [NetKind::Rps, NetKind::Lo, NetKind::Napi];
+static LOCAL: [NetKind; 3] = [NetKind::Rps, NetKind::Lo, NetKind::Napi];
 
 impl NetChoice {
-    /// The networks, in the order of the report; of `auto`, the one that is tried first.
+    /// The networks; of `auto`, the one that is tried first.
     pub(crate) fn kinds(&self) -> &[NetKind] {
-        &self.kinds
+        if self.is_auto() { &LOCAL[..1] } else { &self.0 }
     }
 
     pub(crate) fn is_auto(&self) -> bool {
-        self.is_auto
-    }
-}
-
-impl Default for NetChoice {
-    fn default() -> NetChoice {
-        NetChoice { is_auto: true, kinds: vec![NetKind::Rps] }
+        self.0.is_empty()
     }
 }
 
@@ -47,7 +38,7 @@ impl std::str::FromStr for NetChoice {
             return Err(format!("`{wrong}`: expected {expected}"));
         }
         let is_named = |kind: &NetKind| names.contains(&&*kind.to_string());
-        Ok(NetChoice { is_auto: false, kinds: LOCAL.into_iter().filter(is_named).collect() })
+        Ok(NetChoice(LOCAL.into_iter().filter(is_named).collect()))
     }
 }
 
@@ -61,10 +52,10 @@ impl TryFrom<String> for NetChoice {
 
 impl From<NetChoice> for String {
     fn from(choice: NetChoice) -> String {
-        let names: Vec<String> = choice.kinds.iter().map(NetKind::to_string).collect();
-        match (choice.is_auto, names.len()) {
-            (true, _) => "auto".to_owned(),
-            (false, 3) => "all".to_owned(),
+        let names: Vec<String> = choice.0.iter().map(NetKind::to_string).collect();
+        match names.len() {
+            0 => "auto".to_owned(),
+            3 => "all".to_owned(),
             _ => names.join(","),
         }
     }

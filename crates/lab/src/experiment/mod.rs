@@ -17,7 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::Pin;
-use crate::error::{LabError, from_value};
+use crate::error::LabError;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
@@ -135,8 +135,7 @@ impl Experiment {
     /// The built-in experiment of this name, or the one in the file of this path.
     ///
     /// # Errors
-    /// [`LabError::UnknownExperiment`] when there is neither, [`LabError::Read`] when the file
-    /// cannot be read, [`LabError::BadExperiment`] with line and expectation when it is wrong.
+    /// When there is neither, or the file cannot be read or is wrong.
     pub fn find(name: &str) -> Result<Experiment, LabError> {
         if let Some(text) = built_in(name) {
             return Experiment::from_toml(text, &format!("built-in `{name}`"));
@@ -153,23 +152,22 @@ impl Experiment {
     /// Reads and checks the text of an experiment file; `place` names it in errors.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`].
+    /// With the line, and what was expected there.
     pub fn from_toml(text: &str, place: &str) -> Result<Experiment, LabError> {
         let source = Source::of_file(place, text);
-        let bad = |error: toml::de::Error| LabError::BadExperiment {
-            place: source.at_offset(error.span().map(|span| span.start)),
-            problem: error.message().to_owned(),
-            expected: "the fields that `twinring lab show quick` prints".to_owned(),
+        let bad = |error: toml::de::Error| {
+            let place = source.at_offset(error.span().map(|span| span.start));
+            let expected = "the fields that `twinring lab show quick` prints";
+            LabError::request(place, error.message(), expected)
         };
         let experiment = toml::from_str::<Experiment>(text).map_err(bad)?;
         experiment.check(&source)?;
         Ok(experiment)
     }
 
-    pub(crate) fn from_stored(value: &serde_json::Value) -> Result<Experiment, String> {
-        let experiment: Experiment = from_value(value)?;
-        experiment.check(&Source::named("the experiment")).map_err(|error| error.to_string())?;
-        Ok(experiment)
+    /// Whether one that was read from a bundle makes sense.
+    pub(crate) fn check_stored(&self) -> Result<(), String> {
+        self.check(&Source::named("the experiment")).map_err(|error| error.to_string())
     }
 
     /// Every cell on the given networks, in the order of the report.
@@ -215,25 +213,25 @@ impl Experiment {
     /// with that one (an A/A test). If all have such a twin, that is all.
     pub fn contests(&self, protocol: Protocol) -> Vec<(usize, usize)> {
         let speakers = self.subjects_of(protocol);
-        let named = |name: &String| {
-            speakers.iter().copied().find(|speaker| self.subjects[*speaker].name == *name)
-        };
+        let subject = |position: usize| &self.subjects[position];
+        let named = |name: &String| speakers.iter().copied().find(|it| subject(*it).name == *name);
         let twin = |later: usize| {
-            let subject = &self.subjects[speakers[later]];
-            let is_twin = |it: &&usize| self.subjects[**it].is_twin_of(subject);
-            speakers[..later].iter().find(is_twin).copied()
+            let is_twin = |it: &usize| subject(*it).is_twin_of(subject(speakers[later]));
+            speakers[..later].iter().copied().find(is_twin)
         };
-        let others = (1..speakers.len()).filter(|later| twin(*later).is_none());
-        let mut contests: Vec<_> = others.map(|later| (speakers[0], speakers[later])).collect();
-        for &subject in &speakers {
-            for opponent in self.subjects[subject].against.iter().filter_map(named) {
-                if !contests.contains(&(opponent, subject)) {
-                    contests.push((opponent, subject));
-                }
+        let later = || 1..speakers.len();
+        let others = later().filter(|it| twin(*it).is_none()).map(|it| (speakers[0], speakers[it]));
+        let opponents = |it: usize| {
+            subject(it).against.iter().filter_map(named).map(move |opponent| (opponent, it))
+        };
+        let against = speakers.iter().flat_map(|it| opponents(*it));
+        let twins = later().filter_map(|it| Some((twin(it)?, speakers[it])));
+        let mut contests: Vec<(usize, usize)> = Vec::new();
+        for contest in others.chain(against).chain(twins) {
+            if !contests.contains(&contest) {
+                contests.push(contest);
             }
         }
-        let twins = (1..speakers.len()).filter_map(|later| Some((twin(later)?, speakers[later])));
-        contests.extend(twins);
         let is_aa = |contest: &&(usize, usize)| {
             self.subjects[contest.0].is_twin_of(&self.subjects[contest.1])
         };

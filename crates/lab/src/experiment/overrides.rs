@@ -38,8 +38,7 @@ impl Experiment {
     /// This experiment with the command line's changes.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`] when the result makes no sense, or an axis was given that no
-    /// cell of it has.
+    /// When the result makes no sense, or an axis was given that no cell of it has.
     pub fn with(mut self, overrides: &Overrides) -> Result<Experiment, LabError> {
         self.pairs = overrides.pairs.unwrap_or(self.pairs);
         self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
@@ -100,10 +99,11 @@ impl Experiment {
             self.protocols().flat_map(axes_of).map(|spec| spec.key).collect();
         known.sort_unstable();
         known.dedup();
-        Err(LabError::BadExperiment {
-            place: "--set".to_owned(),
-            problem: format!("no cell of this experiment has an axis `{key}`"),
-            expected: format!("{}, which its cells have", known.join(", ")),
-        })
+        let found = format!("no cell of this experiment has an axis `{key}`");
+        Err(LabError::request(
+            "--set",
+            found,
+            format!("{}, which its cells have", known.join(", ")),
+        ))
     }
 }

@@ -57,14 +57,7 @@ impl<'a> Source<'a> {
         found: impl std::fmt::Display,
         expected: &str,
     ) -> Result<(), LabError> {
-        if right {
-            return Ok(());
-        }
-        Err(LabError::BadExperiment {
-            place: self.at(key),
-            problem: found.to_string(),
-            expected: expected.to_owned(),
-        })
+        if right { Ok(()) } else { Err(LabError::request(self.at(key), found, expected)) }
     }
 }
 

@@ -63,16 +63,14 @@ impl Subject {
     /// `NAME=COMMAND` with `{addr}` among its words.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`].
+    /// When it is none of these.
     pub fn parse(text: &str) -> Result<Subject, LabError> {
-        let bad = |problem: &str| LabError::BadExperiment {
-            place: format!("subject `{text}`"),
-            problem: problem.to_owned(),
-            expected: format!(
-                "io_uring[:key=value,...], epoll[:...], one of {}, or NAME=COMMAND with {{addr}} where \
-                 the address goes",
+        let bad = |found: &str| {
+            let expected = format!(
+                "io_uring[:key=value,...], epoll[:...], one of {}, or NAME=COMMAND with {{addr}} where the address goes",
                 Peer::names()
-            ),
+            );
+            LabError::request(format!("subject `{text}`"), found, expected)
         };
         // What follows a colon has `=` in it as well.
         let is_name = |it: &&str| {
@@ -85,37 +83,25 @@ impl Subject {
             Some((known, options)) => (known, Some(options.to_owned())),
             None => (value, None),
         };
-        let name = |usual: &str| name.unwrap_or(usual).to_owned();
+        let own = Some(known.to_owned());
         if matches!(known, "io_uring" | "epoll") {
-            let usual =
-                options.as_ref().map_or(known.to_owned(), |it| format!("{known}-{}", plain(it)));
-            let engine = Some(known.to_owned());
-            return Ok(Subject {
-                name: name(&usual),
-                engine,
-                features: options,
-                ..Subject::default()
-            });
+            let usual = options.as_ref().map(|it| format!("{known}-{}", plain(it)));
+            let name = name.map(str::to_owned).or(usual).unwrap_or_else(|| known.to_owned());
+            return Ok(Subject { name, engine: own, features: options, ..Subject::default() });
         }
         if options.is_none() && Peer::find(known).is_some() {
-            return Ok(Subject {
-                name: name(known),
-                peer: Some(known.to_owned()),
-                ..Subject::default()
-            });
+            let name = name.unwrap_or(known).to_owned();
+            return Ok(Subject { name, peer: own, ..Subject::default() });
         }
-        if named.is_none() {
-            return Err(bad(if value.contains(' ') {
-                "the command has no name"
-            } else {
-                "not known"
-            }));
-        }
+        let Some(name) = name.map(str::to_owned) else {
+            let is_command = value.contains(' ');
+            return Err(bad(if is_command { "the command has no name" } else { "not known" }));
+        };
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
         if !command.iter().any(|word| word.contains("{addr}") || word.contains("{port}")) {
             return Err(bad("no {addr} in the command, so the lab cannot tell it where to listen"));
         }
-        Ok(Subject { name: name(""), command: Some(command), ..Subject::default() })
+        Ok(Subject { name, command: Some(command), ..Subject::default() })
     }
 
     /// The peer that it is, if it is one that is known.

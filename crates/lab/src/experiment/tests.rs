@@ -39,8 +39,9 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
             assert!(!experiment.published.is_empty() && experiment.not_reproduced.len() >= 4);
         }
         // Once stored and read back it is still the same.
-        let stored = serde_json::to_value(&experiment).unwrap();
-        assert_eq!(Experiment::from_stored(&stored).unwrap(), experiment);
+        let stored = serde_json::to_string(&experiment).unwrap();
+        let read: Experiment = serde_json::from_str(&stored).unwrap();
+        assert_eq!((read.check_stored(), read), (Ok(()), experiment));
     }
     let names: Vec<_> = quick().cells(&[NetKind::Rps]).iter().map(Cell::to_string).collect();
     let expected = [
@@ -115,22 +116,19 @@ fn what_makes_no_sense_is_named_with_its_line_and_what_is_expected() {
 fn options_that_make_no_sense_are_refused_with_exit_code_2() {
     let udp = Overrides { protocol: Some(Protocol::Udp), ..Overrides::default() };
     for overrides in [
-        Overrides { pairs: Some(0), ..Overrides::default() },
         Overrides { window_s: Some(f64::NAN), ..Overrides::default() },
-        Overrides { warmup_s: Some(-1.0), ..Overrides::default() },
         set(&[("connections", &[])]),
-        set(&[("bytes", &[0])]),
-        set(&[("streams", &[0])]),
         set(&[("topics", &[1])]),
-        Overrides { axes: set(&[("connections", &[1])]).axes, ..udp.clone() },
         Overrides { subjects: subjects(&["a=cat {addr}"]).subjects, ..udp },
     ] {
         let error = quick().with(&overrides).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{overrides:?}: {error}");
     }
     let error = Experiment::find("quikc").unwrap_err();
-    assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("did you mean `quick`"), "{error}");
+    assert!(
+        error.exit_code() == 2 && error.to_string().contains("did you mean `quick`"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -241,16 +239,6 @@ fn the_published_tables_are_as_they_were_printed() {
         (count + call.count, time_us + (call.time_s * 1e6).round() as u64)
     });
     assert_eq!((count, time_us), (536_182, 37_837_737));
-}
-
-#[test]
-fn wrong_published_figures_are_refused_with_their_line() {
-    let text = built_in("published-joakimthun").unwrap();
-    let refused = |text: &str| Experiment::from_toml(text, "mine.toml").unwrap_err().to_string();
-    let alone = refused(&text.replace("program = \"epoll\", here", "program = \"kqueue\", here"));
-    assert!(alone.contains("another entry") && alone.starts_with("mine.toml:"), "{alone}");
-    let silent = refused(&text.replace(", note = \":( (stuck at 100 % CPU)\"", ""));
-    assert!(silent.contains("a note instead"), "{silent}");
 }
 
 #[test]

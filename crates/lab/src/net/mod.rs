@@ -8,8 +8,7 @@
 //! The namespaces have no names: threads of the lab and their children hold them, and with the
 //! last of these they vanish with everything in them, however the lab ends.
 
-mod ethtool;
-mod rtnetlink;
+mod netlink;
 mod veth;
 
 use std::io;
@@ -110,15 +109,14 @@ pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, L
                 networks.fallback = Some(format!("no network namespaces ({why}): plain loopback"));
                 loopback(cpus)
             }
-            Err(why) => return Err(LabError::Net { net: kind.to_string(), why }),
+            Err(why) => return Err(LabError::net(kind, why)),
         });
     }
     Ok(networks)
 }
 
 fn loopback(cpus: &Cpus) -> Network {
-    let device = || Some(Device { name: "lo".to_owned(), napi_threads: Vec::new() });
-    Network::here(NetKind::Lo, IpAddr::V4(Ipv4Addr::LOCALHOST), device, cpus)
+    Network::here(NetKind::Lo, IpAddr::V4(Ipv4Addr::LOCALHOST), cpus)
 }
 
 /// The network of this machine, at one of its addresses.
@@ -126,7 +124,7 @@ fn machines(address: IpAddr, cpus: &Cpus) -> Result<Network, String> {
     TcpListener::bind((address, 0)).map_err(|error| {
         format!("cannot listen on {address}: {error}; --address takes an address of this machine")
     })?;
-    Ok(Network::here(NetKind::Hosts, address, || None, cpus))
+    Ok(Network::here(NetKind::Hosts, address, cpus))
 }
 
 /// The recorded settings as they are in the namespace of the calling thread.
@@ -149,24 +147,23 @@ impl Network {
         Network { record, server, client, next_port, steered_to: None }
     }
 
-    fn here(
-        kind: NetKind,
-        ip: IpAddr,
-        device: impl Fn() -> Option<Device>,
-        cpus: &Cpus,
-    ) -> Network {
-        let of_lo = |name: &str| procfs::text(&format!("/sys/class/net/lo/{name}"));
-        let lo = kind == NetKind::Lo;
+    fn here(kind: NetKind, ip: IpAddr, cpus: &Cpus) -> Network {
+        let is_lo = kind == NetKind::Lo;
+        let of_lo =
+            |name: &str| procfs::text(&format!("/sys/class/net/lo/{name}")).filter(|_| is_lo);
         let record = NetRecord {
             kind,
             server_ip: ip,
-            server_rps: of_lo("queues/rx-0/rps_cpus").filter(|_| lo).unwrap_or_default(),
+            server_rps: of_lo("queues/rx-0/rps_cpus").unwrap_or_default(),
             client_rps: String::new(),
             napi_cpus: Vec::new(),
-            mtu_bytes: of_lo("mtu").filter(|_| lo).and_then(|mtu| mtu.parse().ok()),
+            mtu_bytes: of_lo("mtu").and_then(|mtu| mtu.parse().ok()),
             settings: settings(),
         };
-        let end = |cpus: &CpuList| End { place: Place::Here, cpus: cpus.clone(), device: device() };
+        let end = |cpus: &CpuList| {
+            let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
+            End { place: Place::Here, cpus: cpus.clone(), device: is_lo.then_some(device) }
+        };
         Network::new(record, end(&cpus.server), end(&cpus.client))
     }
 
@@ -174,8 +171,8 @@ impl Network {
     /// run if all cells have as many.
     pub(crate) fn steer_to(&mut self, cpus: &CpuList) -> Result<(), LabError> {
         if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(cpus) {
-            veth::steer_to_workers(&self.server, cpus)
-                .map_err(|why| LabError::Net { net: self.record.kind.to_string(), why })?;
+            let kind = self.record.kind;
+            veth::steer_to_workers(&self.server, cpus).map_err(|why| LabError::net(kind, why))?;
             self.steered_to = Some(cpus.clone());
         }
         Ok(())
@@ -192,7 +189,7 @@ impl Network {
                 Err(error) => why = format!("{address}: {error}"),
             }
         }
-        Err(LabError::Net { net: self.record.kind.to_string(), why })
+        Err(LabError::net(self.record.kind, why))
     }
 
     pub(crate) fn can_connect(&self, address: SocketAddr) -> bool {

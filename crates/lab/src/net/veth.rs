@@ -6,10 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
-
-use super::{End, NetRecord, Network, ethtool, rtnetlink, setting_path, settings};
+use super::{End, NetRecord, Network, netlink, setting_path, settings};
 use crate::accounting::Device;
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::NetKind;
@@ -38,32 +35,28 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let client = Place::Namespace(Namespace::new()?);
     let client_namespace = client.run(handle)?;
     let names = [server_device.clone(), client_device.clone()];
-    server.run(move || rtnetlink::add_veth(&names[0], &names[1], client_namespace.as_fd()))?;
-    let end = |place: &Place, device: &str, ip: Ipv4Addr, cpus: &CpuList| {
-        let (device, control) = (device.to_owned(), congestion_control.clone());
-        let cpus = cpus.clone();
-        place.run(move || set_up_end(kind, &device, ip, &cpus, control.as_deref()))
+    server.run(move || netlink::add_veth(&names[0], &names[1], client_namespace.as_fd()))?;
+    let end = |place: Place, device: &str, ip: Ipv4Addr, cpus: &CpuList| {
+        let (name, control, own) = (device.to_owned(), congestion_control.clone(), cpus.clone());
+        let set_up = move || set_up_end(kind, &name, ip, &own, control.as_deref());
+        let (device, rps) = place.run(set_up)?;
+        Ok::<_, String>((End { place, cpus: cpus.clone(), device: Some(device) }, rps))
     };
-    let client_end = end(&client, &client_device, CLIENT_IP, &cpus.client)?;
-    let server_end = end(&server, &server_device, SERVER_IP, &cpus.server)?;
+    let (client, client_rps) = end(client, &client_device, CLIENT_IP, &cpus.client)?;
+    let (server, server_rps) = end(server, &server_device, SERVER_IP, &cpus.server)?;
     let mtu = format!("class/net/{server_device}/mtu");
     let (mtu, settings) =
-        server.run(move || (procfs::text(&format!("{}/{mtu}", sys())), settings()));
-    let ends = [&server_end, &client_end];
-    let polled = ends.iter().all(|end| !end.device.napi_threads.is_empty());
+        server.place.run(move || (procfs::text(&format!("{}/{mtu}", sys())), settings()));
+    let polling = [cpus.server.first(), cpus.client.first()];
     let record = NetRecord {
         kind,
         server_ip: IpAddr::V4(SERVER_IP),
-        server_rps: server_end.rps,
-        client_rps: client_end.rps,
-        napi_cpus: if polled { vec![cpus.server.first(), cpus.client.first()] } else { Vec::new() },
+        server_rps,
+        client_rps,
+        napi_cpus: if kind == NetKind::Napi { polling.to_vec() } else { Vec::new() },
         mtu_bytes: mtu.and_then(|mtu| mtu.parse().ok()),
         settings,
     };
-    let end =
-        |place, cpus: &CpuList, device| End { place, cpus: cpus.clone(), device: Some(device) };
-    let server = end(server, &cpus.server, server_end.device);
-    let client = end(client, &cpus.client, client_end.device);
     Ok(Network::new(record, server, client))
 }
 
@@ -79,32 +72,27 @@ fn device_names(kind: NetKind) -> [String; 2] {
     ["s", "c"].map(|end| format!("{end}{process:06x}{count:02x}"))
 }
 
-struct Ready {
-    device: Device,
-    rps: String,
-}
-
-/// Configures one end, in the calling thread's namespace.
+/// Configures one end, in the calling thread's namespace; returns its device, and the mask of its receive steering.
 fn set_up_end(
     kind: NetKind,
     device: &str,
     ip: Ipv4Addr,
     cpus: &CpuList,
     congestion_control: Option<&str>,
-) -> Result<Ready, String> {
+) -> Result<(Device, String), String> {
     if let Some(control) = congestion_control {
         write(&setting_path(CONGESTION_CONTROL), control)?;
     }
     let (setting, most) = TIME_WAIT_MOST;
     write(&setting_path(setting), most)?;
-    rtnetlink::set_up("lo")?;
-    rtnetlink::add_address(device, ip, PREFIX_LEN)?;
-    rtnetlink::set_up(device)?;
+    netlink::set_up("lo")?;
+    netlink::add_address(device, ip, PREFIX_LEN)?;
+    netlink::set_up(device)?;
     let mask = if kind == NetKind::Napi { "0".to_owned() } else { cpu_mask(cpus.all()) };
     steer(device, &mask)?;
     let napi_threads = if kind == NetKind::Napi { poll(device, cpus.first())? } else { Vec::new() };
     let rps = procfs::text(&format!("{}/rx-0/rps_cpus", queues(device))).unwrap_or_default();
-    Ok(Ready { device: Device { name: device.to_owned(), napi_threads }, rps })
+    Ok((Device { name: device.to_owned(), napi_threads }, rps))
 }
 
 fn queues(device: &str) -> String {
@@ -132,11 +120,19 @@ pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), Strin
     place.run(move || steer(&device, &mask))
 }
 
+/// Everything that `tso` stands for.
+const TSO: [&str; 4] = [
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp6-segmentation",
+];
+
 /// Has threads of the kernel on `cpu` do all receive work of the device, and returns them. A veth
 /// hands packets to its NAPI only while it aggregates them (GRO) and its peer sends no large ones
 /// (TSO); see `veth_xmit` in drivers/net/veth.c.
 fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
-    ethtool::switch(device, &ethtool::GRO, &ethtool::TSO)?;
+    netlink::switch(device, &["rx-gro"], &TSO)?;
     write(&format!("{}/class/net/{device}/threaded", sys()), "1")?;
     let threads = procfs::kernel_threads(&format!("napi/{device}-"));
     if threads.is_empty() {
@@ -145,10 +141,9 @@ fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
              machine's own process namespace"
         ));
     }
-    let mut set = CpuSet::new();
-    set.set(cpu).map_err(|errno| format!("CPU {cpu}: {errno}"))?;
     for &thread in &threads {
-        sched_setaffinity(Pid::from_raw(thread), &set)
+        CpuList::one(cpu)
+            .pin(thread)
             .map_err(|errno| format!("pinning thread {thread} to CPU {cpu}: {errno}"))?;
     }
     Ok(threads)

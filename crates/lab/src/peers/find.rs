@@ -17,17 +17,15 @@ const BUILT: &str = "peers/target/release";
 /// and by `TWINRING_PEERS`, that of the running binary, `peers/target/release` below the current
 /// directory, and those of PATH.
 #[derive(Debug, Clone)]
-pub struct Places {
-    directories: Vec<PathBuf>,
-}
+pub struct Places(pub Vec<PathBuf>);
 
-pub(crate) type Found = BTreeMap<String, PathBuf>;
+pub(crate) type PeerPrograms = BTreeMap<String, PathBuf>;
 
 impl Places {
     /// The places for a running `binary`, with the directory of an option first.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`] when the option or the variable names no directory.
+    /// When the option or the variable names no directory.
     pub fn new(named: Option<&Path>, binary: &Path) -> Result<Places, LabError> {
         let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let current = std::env::current_dir().map_err(|e| LabError::read(".", e))?;
@@ -38,11 +36,9 @@ impl Places {
             let Some(directory) = directory else { continue };
             let directory = current.join(directory);
             if !directory.is_dir() {
-                return Err(LabError::BadExperiment {
-                    place: place.to_owned(),
-                    problem: format!("{} is not a directory", directory.display()),
-                    expected: "a directory with programs of peers, such as tokio-echo".to_owned(),
-                });
+                let found = format!("{} is not a directory", directory.display());
+                let expected = "a directory with programs of peers, such as tokio-echo";
+                return Err(LabError::request(place, found, expected));
             }
             directories.push(directory);
         }
@@ -52,12 +48,7 @@ impl Places {
         let path = std::env::var_os("PATH").unwrap_or_default();
         directories
             .extend(std::env::split_paths(&path).filter(|directory| directory.is_absolute()));
-        Ok(Places { directories })
-    }
-
-    /// The directories, in their order.
-    pub fn directories(&self) -> &[PathBuf] {
-        &self.directories
+        Ok(Places(directories))
     }
 
     /// The program of a peer.
@@ -65,8 +56,7 @@ impl Places {
     /// # Errors
     /// Why there is none that can be started.
     pub fn find(&self, peer: &Peer) -> Result<PathBuf, String> {
-        let files =
-            || self.directories.iter().map(|it| it.join(&peer.program)).filter(|it| it.is_file());
+        let files = || self.0.iter().map(|it| it.join(&peer.program)).filter(|it| it.is_file());
         if let Some(file) = files().find(|file| access(file, AccessFlags::X_OK).is_ok()) {
             return Ok(file);
         }

@@ -6,7 +6,7 @@ mod list;
 
 use std::sync::OnceLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Axis, Point, Protocol};
 
@@ -16,7 +16,7 @@ pub use list::{PEERS_SCHEMA, PeerState, json, list, table};
 const BUFFER_BYTES_MAX: u32 = 1 << 20;
 
 /// A program that a subject can be.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     /// Its name in experiments.
@@ -28,17 +28,21 @@ pub struct Peer {
     /// What it speaks.
     pub protocol: Protocol,
     /// Its command in every cell, placeholders in braces.
+    #[serde(skip_serializing)]
     words: Vec<String>,
     /// What is added for a cell: the first rule that applies.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     fit: Vec<Fit>,
     /// The port that it listens on, if it takes no other.
+    #[serde(skip_serializing)]
     pub port: Option<u16>,
+    #[serde(skip_serializing)]
     config: Option<String>,
     /// It runs as many workers as a cell asks for; others have one thread.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub has_workers: bool,
     /// The commands that get it, to be run in the directory of the checkout.
+    #[serde(rename(serialize = "how_to_get"))]
     pub get: Vec<String>,
 }
 

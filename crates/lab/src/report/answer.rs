@@ -40,63 +40,50 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
 /// What rows of one class of load say together; of several pairs of subjects without the reasons of what is not
 /// decided.
 fn found(rows: &[&Row<'_>], brief: bool) -> String {
-    let mut parts = Vec::new();
-    let nets = |row: &&Row<'_>| row.cell.cell.net != rows[0].cell.cell.net;
-    let with_net = rows.iter().any(nets);
-    let which = |some: &[&Row<'_>]| match (some, rows.len()) {
-        (_, 1) => String::new(),
-        ([row], _) => format!(" ({})", row.work(with_net)),
-        (some, all) => format!(" ({} of {all})", some.len()),
-    };
-    let mut winners: Vec<&str> =
-        rows.iter().filter_map(|row| row.comparison.less.as_deref()).collect();
-    winners.sort_unstable();
-    winners.dedup();
-    for winner in winners {
-        let won = rows.iter().filter(|row| row.comparison.less.as_deref() == Some(winner));
-        let (fragile, sure): (Vec<&Row<'_>>, Vec<_>) =
-            won.partition(|row| row.comparison.is_fragile());
-        let percents: Vec<f64> = sure.iter().filter_map(|row| saved(row, winner)).collect();
-        if !percents.is_empty() {
-            parts.push(format!("{winner}, {} less CPU{}", range(&percents), which(&sure)));
-        }
-        if !fragile.is_empty() {
-            parts.push(format!("perhaps {winner}, but not over all runs{}", which(&fragile)));
-        }
+    let with_net = rows.iter().any(|row| row.cell.cell.net != rows[0].cell.cell.net);
+    let mut groups = BTreeMap::<(u8, String), Vec<&Row<'_>>>::new();
+    for row in rows {
+        let group = match &row.comparison.less {
+            Some(less) if row.comparison.is_fragile() => {
+                (1, format!("perhaps {less}, but not over all runs"))
+            }
+            Some(less) => (0, less.clone()),
+            None if brief => (2, "not decided".to_owned()),
+            None => (2, reason(row)),
+        };
+        groups.entry(group).or_default().push(row);
     }
-    let undecided: Vec<&Row<'_>> =
-        rows.iter().filter(|row| row.comparison.less.is_none()).copied().collect();
-    if brief && !undecided.is_empty() {
-        parts.push(format!("not decided{}", which(&undecided)));
-        return parts.join("; ");
-    }
-    let mut reasons = BTreeMap::<String, Vec<&Row<'_>>>::new();
-    for row in undecided {
-        let reason = reason(row).unwrap_or_default();
-        reasons.entry(reason).or_default().push(row);
-    }
-    parts.extend(reasons.iter().map(|(reason, rows)| format!("{reason}{}", which(rows))));
     // The rest would not be read.
-    let more = parts.len().saturating_sub(3);
-    parts.truncate(3);
-    if more > 0 {
-        parts.push(format!("{more} more"));
+    let more = groups.len().saturating_sub(PARTS_MAX);
+    let mut parts: Vec<String> = Vec::new();
+    for ((kind, text), group) in groups.iter().take(PARTS_MAX) {
+        let saved: Vec<f64> = group.iter().filter_map(|row| saved(row, text)).collect();
+        let less = if *kind == 0 { format!(", {} less CPU", range(&saved)) } else { String::new() };
+        let which = match (&group[..], rows.len()) {
+            (_, 1) => String::new(),
+            ([row], _) => format!(" ({})", row.work(with_net)),
+            (some, all) => format!(" ({} of {all})", some.len()),
+        };
+        parts.push(format!("{text}{less}{which}"));
     }
+    parts.extend((more > 0).then(|| format!("{more} more")));
     parts.join("; ")
 }
 
+const PARTS_MAX: usize = 3;
+
 /// Why there is no decision, without figures.
-fn reason(row: &Row<'_>) -> Option<String> {
-    let because = row.comparison.because.as_ref()?;
+fn reason(row: &Row<'_>) -> String {
+    let because = row.comparison.because.as_deref().unwrap_or_default();
     match &row.comparison.void {
         // The subject, and which check.
         Some(why) => {
-            Some(format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": ")))
+            format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": "))
         }
         None if because.contains(" pair") && because.ends_with(" needed") => {
-            Some(format!("too few: {because}"))
+            format!("too few: {because}")
         }
-        None => Some(because.clone()),
+        None => because.to_owned(),
     }
 }
 
@@ -180,8 +167,4 @@ fn left_out(bundle: &Bundle) -> Option<String> {
     let ((why, side), most) = reasons.into_iter().max_by_key(|(_, count)| *count)?;
     let side = if side == "both" { "both sides".to_owned() } else { format!("during {side}") };
     Some(format!("{all} of {pairs} pairs left out, {most} for {why} ({side})"))
-}
-
-pub(super) fn clock(runs_clock: IdleClock) -> String {
-    format!("CPU time is the window less the idle time of {}.", runs_clock.describe())
 }

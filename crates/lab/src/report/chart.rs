@@ -1,6 +1,6 @@
 //! The rows of the interval chart: one for each comparison.
 
-use crate::analysis::{CellSummary, Comparison, SubjectSummary};
+use crate::analysis::{CellSummary, Comparison};
 use crate::experiment::{Axis, Cell, Protocol};
 use crate::result::Bundle;
 use crate::statistics::Ends;
@@ -50,18 +50,17 @@ impl Row<'_> {
         if with_net { format!("{text} {net}") } else { text }
     }
 
-    fn side(&self, name: &str) -> Option<&SubjectSummary> {
-        self.cell.subject(name)
+    fn figure(&self, subject: &str, name: &str) -> Option<f64> {
+        self.cell.subject(subject)?.figures.as_ref()?.get(name).copied()
     }
 
     pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
-        let comparison = self.comparison;
-        [&comparison.baseline, &comparison.subject]
-            .map(|name| Some(self.side(name)?.figures.as_ref()?.get(&comparison.primary)? / 1e3))
+        let Comparison { baseline, subject, primary, .. } = self.comparison;
+        [baseline, subject].map(|name| Some(self.figure(name, primary)? / 1e3))
     }
 
     pub(super) fn busy_share(&self) -> Option<f64> {
-        self.side(&self.comparison.baseline)?.figures.as_ref()?.get("server_busy_share").copied()
+        self.figure(&self.comparison.baseline, "server_busy_share")
     }
 
     /// What the subject needs more, in percent of the baseline; less is negative.

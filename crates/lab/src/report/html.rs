@@ -4,21 +4,20 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{Row, percent, scale, sections};
-use super::{Block, document, page};
+use super::{Element, document, page};
 use crate::result::Bundle;
 
 const STYLE: &str = "\
-    :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }\
-    body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\
+    :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; --io: #1769c4; --ep: #b85c00; --no: #777 }\
+    body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem }\
     h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 1.5rem 0 0 }\
     .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }\
     th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886 }\
     th:first-child, td:first-child, th:last-child, td:last-child { text-align: left }\
     .soft { opacity: .75 }\
     @media print { body { margin: 0; max-width: none } }\
-    :root { --io: #1769c4; --ep: #b85c00; --no: #777 }\
     @media (prefers-color-scheme: dark) { :root { --io: #6cb2ff; --ep: #ffad57; --no: #aaa } }\
-    body { max-width: 72rem } pre { overflow-x: auto; font-size: .8rem; line-height: 1.35 }\
+    pre { overflow-x: auto; font-size: .8rem; line-height: 1.35 }\
     .chart { width: 100%; min-width: 40rem; height: auto; font: 12px system-ui, sans-serif } .chart text { fill: currentColor }\
     .chart .soft { opacity: .7 } details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }\
     .io { color: var(--io) } .ep { color: var(--ep) } .no { color: var(--no) }";
@@ -93,22 +92,21 @@ fn chart(rows: &[Row<'_>]) -> Markup {
                     }
                     @if let Some(middle) = row.percent() {
                         circle cx=(x(middle)) cy=(y) r="4.5" fill="currentColor" {}
-                        text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (format!("{middle:+.0} %  ")) (row.decision()) }
-                    } @else {
-                        text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (row.decision()) }
                     }
+                    @let change = row.percent().map_or(String::new(), |it| format!("{it:+.0} %  "));
+                    text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (change) (row.decision()) }
                 }
             }
         }
     }
 }
 
-fn rendered(block: &Block) -> Markup {
+fn rendered(block: &Element) -> Markup {
     match block {
-        Block::Heading(text) => html! { h2 { (text) } },
-        Block::Text(text) => html! { p { (text) } },
-        Block::Item(text) => html! { p.soft { "• " (text) } },
-        Block::Table(rows) => html! {
+        Element::Heading(text) => html! { h2 { (text) } },
+        Element::Text(text) => html! { p { (text) } },
+        Element::Item(text) => html! { p.soft { "• " (text) } },
+        Element::Table(rows) => html! {
             div.scroll {
                 table {
                     @for (number, row) in rows.iter().enumerate() {
@@ -121,7 +119,7 @@ fn rendered(block: &Block) -> Markup {
                 }
             }
         },
-        Block::Folded(title, blocks) => html! {
+        Element::Folded(title, blocks) => html! {
             details { summary { (title) } @for block in blocks { (rendered(block)) } }
         },
     }

@@ -82,13 +82,13 @@ fn charts(bundle: &Bundle) -> Vec<String> {
     let family = summary.family;
     let together = if family > 1 { format!(", all {family} at once") } else { String::new() };
     // Each section has a title and a head of its own.
-    let mut left = ROWS_MAX;
-    let each = (ROWS_MAX + 2).div_euclid(sections.len().max(1)).saturating_sub(2).max(2);
-    let mut dropped = 0;
+    let each = ((ROWS_MAX + 2) / sections.len().max(1)).saturating_sub(2).max(2);
+    let (mut left, mut dropped) = (ROWS_MAX, 0);
     for ([baseline, subject], rows) in &sections {
-        let shown = if sections.len() == 1 { ROWS_MAX } else { each.min(left) };
+        let most = if sections.len() == 1 { ROWS_MAX } else { each.min(left) };
+        let shown = most.min(rows.len());
+        dropped += rows.len() - shown;
         if shown == 0 {
-            dropped += rows.len();
             continue;
         }
         let both = bundle.experiment.under_test(rows[0].cell.cell.protocol()) == UnderTest::Both;
@@ -97,22 +97,21 @@ fn charts(bundle: &Bundle) -> Vec<String> {
             "{subject}'s {side} per request against {baseline}'s, 95 % interval{together}"
         )));
         lines.push(head([baseline, subject], work, end));
-        for row in rows.iter().take(shown) {
-            lines.push(line(row, with_net, work, end));
-        }
-        dropped += rows.len().saturating_sub(shown);
-        left = left.saturating_sub(rows.len().min(shown) + 2);
+        lines.extend(rows.iter().take(shown).map(|row| line(row, with_net, work, end)));
+        left = left.saturating_sub(shown + 2);
     }
     if dropped > 0 {
         lines.push(format!("and {dropped} more rows: --full"));
     }
-    if rows().any(|row| row.cell.is_saturated()) && rows().any(|row| !row.cell.is_saturated()) {
-        lines.push(
-            "Full: a closed loop, where CPU per request is the inverse of throughput.".to_owned(),
-        );
-    } else if rows().any(|row| row.cell.is_saturated()) {
-        lines.push("A closed loop: CPU per request is the inverse of throughput.".to_owned());
-    }
+    let is_saturated = |row: &Row<'_>| row.cell.is_saturated();
+    let closed = match (rows().any(is_saturated), rows().all(is_saturated)) {
+        (false, _) => None,
+        (true, true) => Some("A closed loop: CPU per request is the inverse of throughput."),
+        (true, false) => {
+            Some("Full: a closed loop, where CPU per request is the inverse of throughput.")
+        }
+    };
+    lines.extend(closed.map(str::to_owned));
     lines
 }
 
@@ -126,18 +125,10 @@ fn chart_width(work: usize) -> usize {
 }
 
 fn head([baseline, subject]: [&str; 2], work: usize, end: f64) -> String {
-    let width = chart_width(work);
-    let mut axis = vec![' '; width];
-    axis[width / 2] = '0';
-    let left = format!("-{end:.0}%");
-    let right = format!("+{end:.0}%");
-    left.chars().enumerate().for_each(|(at, it)| axis[at] = it);
-    right.chars().enumerate().for_each(|(at, it)| axis[width - right.len() + at] = it);
-    let axis: String = if width >= left.len() + right.len() + 3 {
-        axis.into_iter().collect()
-    } else {
-        " ".repeat(width)
-    };
+    let half = chart_width(work) / 2;
+    let (left, right) = (format!("-{end:.0}%"), format!("+{end:.0}%"));
+    let has_room = half > right.len();
+    let axis = if has_room { format!("{left:<half$}0{right:>half$}") } else { String::new() };
     let [baseline, subject] = [baseline, subject].map(|it| clipped(it, 9));
     let line = format!(
         "{:<6}{:>5} {:<work$}{baseline:>10}{subject:>10}{:>6}  {axis}",

@@ -1,8 +1,9 @@
 //! Published figures beside ours. Only ratios are set side by side: two machines have no requests per second in
 //! common. There is no verdict; a reader sees both numbers and our interval.
 
-use super::Block;
-use super::document::estimate;
+use super::Element;
+use super::chart::percent;
+use super::document::{change_of, head};
 use crate::analysis::{CellSummary, Comparison};
 use crate::experiment::{Axis, Printed, Protocol, Published};
 use crate::result::Bundle;
@@ -10,20 +11,18 @@ use crate::result::Bundle;
 /// By which factor a printed mean latency may exceed what Little's law allows, for rounding.
 const LITTLE_MARGIN: f64 = 1.1;
 
-pub(super) fn published(bundle: &Bundle) -> Vec<Block> {
+pub(super) fn published(bundle: &Bundle) -> Vec<Element> {
     let all = &bundle.experiment.published;
     let Some(summary) = bundle.summary.as_ref().filter(|_| !all.is_empty()) else {
         return Vec::new();
     };
-    let head = ["source", "work", "published", "here", "ratio here", "remark"];
-    let mut table = vec![head.map(str::to_owned).to_vec()];
-    for published in all {
-        table.extend(throughputs(published, all, &summary.cells));
-    }
+    let mut table = head(["source", "work", "published", "here", "measured here", "remark"]);
+    table.extend(all.iter().flat_map(|it| throughputs(it, all, &summary.cells)));
     let mut blocks = Vec::new();
     if table.len() > 1 {
-        let about = "Ratios of requests per second of the two programs; ours with its interval.";
-        blocks = vec![Block::Text(about.to_owned()), Block::Table(table)];
+        let about = "Requests per second of one program against another, in percent: more is positive, ours with its \
+                     interval.";
+        blocks = vec![Element::Text(about.to_owned()), Element::Table(table)];
     }
     for published in all {
         blocks.extend(datagrams(published, &summary.cells));
@@ -31,9 +30,9 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Block> {
     }
     let sources = all
         .iter()
-        .map(|it| Block::Item(format!("{}, {}: {}", it.source, it.program, it.conditions)));
+        .map(|it| Element::Item(format!("{}, {}: {}", it.source, it.program, it.conditions)));
     blocks.extend(sources);
-    vec![Block::Folded("Published figures".to_owned(), blocks)]
+    vec![Element::Folded("Published figures".to_owned(), blocks)]
 }
 
 fn throughputs(
@@ -64,10 +63,11 @@ fn throughputs(
                     published.source.clone(),
                     cell.cell.to_string(),
                     ratio.map_or("no number".to_owned(), |it| {
-                        format!("{} / {} {it:.3}", published.program, against.program)
+                        let (program, other) = (&published.program, &against.program);
+                        format!("{program} against {other} {:+.1} %", percent(it))
                     }),
-                    format!("{subject} / {baseline}"),
-                    estimate(ours),
+                    format!("{subject} against {baseline}"),
+                    change_of(ours),
                     [&*printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
                 ]);
             }
@@ -77,7 +77,7 @@ fn throughputs(
 }
 
 /// CPU of a program that exchanges datagrams on a schedule, in percent of a core, beside ours.
-fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
+fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Element> {
     let it = published.datagrams.as_ref()?;
     let is_it = |cell: &&CellSummary| {
         let on = |axis| cell.cell.point.on(axis);
@@ -94,7 +94,7 @@ fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Block> {
         .collect();
     let ours = if ours.is_empty() { "not measured".to_owned() } else { ours.join(", ") };
     let (streams, rate, percent) = (it.streams, it.packets_per_s, it.cpu_percent);
-    Some(Block::Item(format!(
+    Some(Element::Item(format!(
         "{}: {streams} streams x {rate}/s took {percent} % of a core there, by the process's clock; here the whole \
          CPU was busy for {ours}",
         published.source
@@ -126,11 +126,11 @@ fn longest_mean_ms(connections: u32, requests_per_s: f64) -> f64 {
 }
 
 /// Printed measurements whose mean latency contradicts their own rate.
-fn contradictions(published: &Published) -> Vec<Block> {
+fn contradictions(published: &Published) -> Vec<Element> {
     let contradiction = |printed: &Printed| {
         let longest_ms = longest_mean_ms(printed.connections, printed.requests_per_s?);
         let mean_ms = printed.mean_ms.filter(|it| *it > longest_ms * LITTLE_MARGIN)?;
-        Some(Block::Item(format!(
+        Some(Element::Item(format!(
             "{}, {}: {} connections x {} bytes: a mean of {mean_ms} ms cannot be at that rate, {longest_ms:.2} ms is \
              the most (Little's law)",
             published.source, published.program, printed.connections, printed.bytes

@@ -1,9 +1,10 @@
 //! Blocks as text, for the terminal and for Markdown.
 
-use super::{Block, Style, WIDTH};
+use super::Element;
+use super::page::WIDTH;
 
 /// Pads the columns: the first to the left, the others to the right.
-pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
+fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length = |text: &String| text.chars().count();
     let width = |column: usize| {
@@ -20,13 +21,18 @@ pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
 }
 
 /// Text in lines of at most [`WIDTH`] columns where words allow, the first and the others behind these.
-pub(crate) fn wrapped(text: &str, first: &str, others: &str) -> Vec<String> {
+pub fn wrapped(text: &str, first: &str, others: &str) -> Vec<String> {
     let options = textwrap::Options::new(WIDTH)
         .initial_indent(first)
         .subsequent_indent(others)
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::wrap(text, options).into_iter().map(std::borrow::Cow::into_owned).collect()
+}
+
+/// A message in lines of 80 columns.
+pub fn lines_of(message: &str) -> String {
+    message.lines().flat_map(|line| wrapped(line, "", "  ")).collect::<Vec<_>>().join("\n")
 }
 
 /// The columns of a table that fit beside the first, and then the others below, with the first again.
@@ -54,23 +60,23 @@ fn folded(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
-pub(super) fn render(block: &Block, style: Style, into: &mut String) {
+pub(crate) fn render(block: &Element, into: &mut String) {
     let mut line = |text: &str| {
         into.push_str(text);
         into.push('\n');
     };
     match block {
-        Block::Heading(text) => {
+        Element::Heading(text) => {
             line("");
-            line(&style.paint("1", text));
+            line(text);
         }
-        Block::Text(text) => wrapped(text, "", "").iter().for_each(|it| line(it)),
-        Block::Item(text) => wrapped(text, "- ", "  ").iter().for_each(|it| line(it)),
-        Block::Table(rows) => folded(rows).iter().for_each(|it| line(it)),
-        Block::Folded(title, blocks) => {
+        Element::Text(text) => wrapped(text, "", "").iter().for_each(|it| line(it)),
+        Element::Item(text) => wrapped(text, "- ", "  ").iter().for_each(|it| line(it)),
+        Element::Table(rows) => folded(rows).iter().for_each(|it| line(it)),
+        Element::Folded(title, blocks) => {
             line("");
-            line(&style.paint("1", title));
-            blocks.iter().for_each(|block| render(block, style, into));
+            line(title);
+            blocks.iter().for_each(|block| render(block, into));
         }
     }
 }
@@ -93,12 +99,12 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-pub(crate) fn render_markdown(block: &Block, into: &mut String) {
+pub(crate) fn render_markdown(block: &Element, into: &mut String) {
     match block {
-        Block::Heading(text) => into.push_str(&format!("\n## {}\n\n", escape(text))),
-        Block::Text(text) => into.push_str(&format!("{}\n\n", escape(text))),
-        Block::Item(text) => into.push_str(&format!("- {}\n", escape(text))),
-        Block::Table(rows) => {
+        Element::Heading(text) => into.push_str(&format!("\n## {}\n\n", escape(text))),
+        Element::Text(text) => into.push_str(&format!("{}\n\n", escape(text))),
+        Element::Item(text) => into.push_str(&format!("- {}\n", escape(text))),
+        Element::Table(rows) => {
             for (number, row) in rows.iter().enumerate() {
                 let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
                 into.push_str(&format!("| {} |\n", cells.join(" | ")));
@@ -111,7 +117,7 @@ pub(crate) fn render_markdown(block: &Block, into: &mut String) {
             }
             into.push('\n');
         }
-        Block::Folded(title, blocks) => {
+        Element::Folded(title, blocks) => {
             into.push_str(&format!("\n## {}\n\n", escape(title)));
             blocks.iter().for_each(|block| render_markdown(block, into));
         }

@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Protocol;
 
 /// One number of a cell that an experiment may vary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
     /// Bytes of a message, a packet or a file.
     Bytes,
@@ -37,87 +35,93 @@ pub enum Axis {
     Workers,
 }
 
-pub(super) const AXES: usize = Axis::Workers as usize + 1;
-
 #[derive(Debug)]
 pub(crate) struct AxisSpec {
     pub(crate) axis: Axis,
     /// Its name in files, options and placeholders.
     pub(crate) key: &'static str,
+    /// The protocols whose cells have it.
+    protocols: &'static [Protocol],
     /// The value of a cell that does not say one; without it, every experiment says one.
     pub(crate) default: Option<u32>,
     /// The smallest and the largest value that are accepted.
     pub(crate) bounds: [u32; 2],
-    /// It is written as `true` and `false`.
-    pub(crate) is_flag: bool,
 }
 
-const fn axis(axis: Axis, key: &'static str, bounds: [u32; 2]) -> AxisSpec {
-    AxisSpec { axis, key, default: None, bounds, is_flag: false }
+/// The value of an axis in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub(super) enum Level {
+    Flag(bool),
+    Number(u32),
 }
 
-const fn or(default: u32, spec: AxisSpec) -> AxisSpec {
-    AxisSpec { default: Some(default), ..spec }
+impl Level {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Level::Flag(flag) => u32::from(flag),
+            Level::Number(number) => number,
+        }
+    }
 }
 
-const fn flag(axis: Axis, key: &'static str, default: u32) -> AxisSpec {
-    AxisSpec { axis, key, default: Some(default), bounds: [0, 1], is_flag: true }
+impl AxisSpec {
+    /// A value as it is written in files: what can be 0 or 1 only is a flag.
+    pub(super) fn level(&self, value: u32) -> Level {
+        if self.bounds == [0, 1] { Level::Flag(value != 0) } else { Level::Number(value) }
+    }
 }
 
-const CONNECTIONS: AxisSpec = axis(Axis::Connections, "connections", [1, 1_000_000]);
-const DEPTH: AxisSpec = or(1, axis(Axis::Depth, "depth", [1, 100_000]));
-const RATE_PER_S: AxisSpec = or(0, axis(Axis::RatePerS, "rate_per_s", [0, 100_000_000]));
-const LOAD_PERCENT: AxisSpec = or(0, axis(Axis::LoadPercent, "load_percent", [0, 100]));
-const WORKERS: AxisSpec = or(1, axis(Axis::Workers, "workers", [1, 1024]));
+pub(super) const AXES: usize = Axis::Workers as usize + 1;
+
+const fn axis(
+    axis: Axis,
+    key: &'static str,
+    protocols: &'static [Protocol],
+    default: Option<u32>,
+    bounds: [u32; 2],
+) -> AxisSpec {
+    AxisSpec { axis, key, protocols, default, bounds }
+}
+
 const FILE_BYTES_MAX: u32 = 64 << 20;
 /// The most that IPv4 carries in a datagram.
 const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
-static TCP: &[AxisSpec] = &[
-    axis(Axis::Bytes, "message_bytes", [1, FILE_BYTES_MAX]),
-    CONNECTIONS,
-    DEPTH,
-    RATE_PER_S,
-    LOAD_PERCENT,
-    or(0, axis(Axis::Churn, "churn", [0, 1_000_000_000])),
-    WORKERS,
+const TCP: &[Protocol] = &[Protocol::Tcp];
+const UDP: &[Protocol] = &[Protocol::Udp];
+const HTTP: &[Protocol] = &[Protocol::Http];
+const BOTH: &[Protocol] = &[Protocol::Tcp, Protocol::Http];
+
+/// In the order of the reports: the points of the last are next to each other.
+static SPECS: [AxisSpec; 15] = [
+    axis(Axis::Bytes, "message_bytes", TCP, None, [1, FILE_BYTES_MAX]),
+    axis(Axis::Bytes, "message_bytes", UDP, None, [1, DATAGRAM_BYTES_MAX]),
+    axis(Axis::Bytes, "file_bytes", HTTP, None, [1, FILE_BYTES_MAX]),
+    axis(Axis::Connections, "connections", BOTH, None, [1, 1_000_000]),
+    axis(Axis::Streams, "streams", UDP, None, [1, 1_000_000]),
+    axis(Axis::PacketsPerS, "packets_per_s", UDP, None, [1, 100_000_000]),
+    axis(Axis::Files, "files", HTTP, Some(1), [1, 1_000_000]),
+    axis(Axis::Depth, "depth", BOTH, Some(1), [1, 100_000]),
+    axis(Axis::RatePerS, "rate_per_s", BOTH, Some(0), [0, 100_000_000]),
+    axis(Axis::LoadPercent, "load_percent", BOTH, Some(0), [0, 100]),
+    axis(Axis::Churn, "churn", TCP, Some(0), [0, 1_000_000_000]),
+    axis(Axis::Keepalive, "keepalive", HTTP, Some(1), [0, 1]),
+    axis(Axis::Tls, "tls", HTTP, Some(0), [0, 1]),
+    axis(Axis::Http2, "http2", HTTP, Some(0), [0, 1]),
+    axis(Axis::Workers, "workers", Protocol::ALL, Some(1), [1, 1024]),
 ];
 
-static UDP: &[AxisSpec] = &[
-    axis(Axis::Bytes, "message_bytes", [1, DATAGRAM_BYTES_MAX]),
-    axis(Axis::Streams, "streams", [1, 1_000_000]),
-    axis(Axis::PacketsPerS, "packets_per_s", [1, 100_000_000]),
-    WORKERS,
-];
-
-static HTTP: &[AxisSpec] = &[
-    axis(Axis::Bytes, "file_bytes", [1, FILE_BYTES_MAX]),
-    CONNECTIONS,
-    or(1, axis(Axis::Files, "files", [1, 1_000_000])),
-    DEPTH,
-    RATE_PER_S,
-    LOAD_PERCENT,
-    flag(Axis::Keepalive, "keepalive", 1),
-    flag(Axis::Tls, "tls", 0),
-    flag(Axis::Http2, "http2", 0),
-    WORKERS,
-];
-
-/// The axes of each protocol, in the order of the reports: the points of the last are next to each other.
-pub(crate) fn axes_of(protocol: Protocol) -> &'static [AxisSpec] {
-    match protocol {
-        Protocol::Tcp => TCP,
-        Protocol::Udp => UDP,
-        Protocol::Http => HTTP,
-    }
+/// The axes of a protocol.
+pub(crate) fn axes_of(protocol: Protocol) -> impl Iterator<Item = &'static AxisSpec> {
+    SPECS.iter().filter(move |spec| spec.protocols.contains(&protocol))
 }
 
 impl Axis {
     /// The axis of this name, for an option: `bytes` is short for the size in any protocol.
     pub(crate) fn of_key(protocol: Protocol, key: &str) -> Option<&'static AxisSpec> {
-        let is_it =
-            |spec: &&AxisSpec| spec.key == key || (key == "bytes" && spec.axis == Axis::Bytes);
-        axes_of(protocol).iter().find(is_it)
+        axes_of(protocol).find(|it| it.key == key || (key == "bytes" && it.axis == Axis::Bytes))
     }
 }
 

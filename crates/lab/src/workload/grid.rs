@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::axis::Level;
 use super::{Axis, AxisSpec, Point, Protocol, axes_of};
 use crate::error::LabError;
 use crate::experiment::Source;
@@ -39,15 +40,6 @@ pub struct Grid {
     /// The axes, by key.
     #[serde(flatten)]
     axes: BTreeMap<String, Vec<Level>>,
-}
-
-/// A point of an axis.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(untagged)]
-enum Level {
-    Flag(bool),
-    Number(u32),
 }
 
 fn is_default<T: Default + PartialEq>(it: &T) -> bool {
@@ -112,22 +104,15 @@ impl Slo {
 impl Grid {
     /// The points of an axis: those given, or its default.
     pub(crate) fn values(&self, spec: &AxisSpec) -> Vec<u32> {
-        let number = |level: &Level| match *level {
-            Level::Flag(flag) => u32::from(flag),
-            Level::Number(number) => number,
-        };
         match self.axes.get(spec.key) {
-            Some(levels) => levels.iter().map(number).collect(),
+            Some(levels) => levels.iter().map(|it| it.number()).collect(),
             None => spec.default.into_iter().collect(),
         }
     }
 
     pub(crate) fn set(&mut self, spec: &AxisSpec, values: &[u32]) {
-        let level = |value: &u32| match spec.is_flag {
-            true => Level::Flag(*value != 0),
-            false => Level::Number(*value),
-        };
-        self.axes.insert(spec.key.to_owned(), values.iter().map(level).collect());
+        let levels = values.iter().map(|value| spec.level(*value)).collect();
+        self.axes.insert(spec.key.to_owned(), levels);
     }
 
     /// Every combination of the axes, in the order of the reports. Those that are out of bounds were
@@ -136,13 +121,9 @@ impl Grid {
         let mut all: Vec<Vec<(Axis, u32)>> = vec![Vec::new()];
         for spec in axes_of(protocol) {
             let values = self.values(spec);
-            let with = |one: Vec<(Axis, u32)>| {
-                values
-                    .iter()
-                    .map(move |value| [&one[..], &[(spec.axis, *value)]].concat())
-                    .collect::<Vec<_>>()
-            };
-            all = all.into_iter().flat_map(with).collect();
+            let with = |one: &Vec<(Axis, u32)>, value| [&one[..], &[(spec.axis, value)]].concat();
+            let each = |one| values.iter().map(move |it| with(one, *it));
+            all = all.iter().flat_map(each).collect();
         }
         all.iter().filter_map(|values| Point::new(protocol, values).ok()).collect()
     }
@@ -154,15 +135,10 @@ impl Grid {
 
     pub(crate) fn check(&self, protocol: Protocol, source: &Source<'_>) -> Result<(), LabError> {
         let at = |key: &str| format!("{protocol}.{key}");
-        let known: Vec<&str> = axes_of(protocol).iter().map(|spec| spec.key).collect();
+        let known: Vec<&str> = axes_of(protocol).map(|spec| spec.key).collect();
         for key in self.axes.keys() {
-            let is_known = known.contains(&key.as_str());
-            source.unless(
-                is_known,
-                &at(key),
-                format!("`{key}` in [{protocol}]"),
-                &known.join(", "),
-            )?;
+            let found = format!("`{key}` in [{protocol}]");
+            source.unless(known.contains(&&**key), &at(key), found, &known.join(", "))?;
         }
         for spec in axes_of(protocol) {
             let (values, [least, most]) = (self.values(spec), spec.bounds);

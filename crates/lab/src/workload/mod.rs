@@ -3,16 +3,16 @@
 mod axis;
 mod grid;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::experiment::NetKind;
 use twinring_wire::LoadResult;
 
-use axis::AXES;
 pub use axis::Axis;
+use axis::{AXES, Level};
 pub(crate) use axis::{AxisSpec, axes_of, bytes, rate};
 pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
@@ -86,7 +86,7 @@ impl fmt::Display for Protocol {
 /// ones there are says the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+#[serde(try_from = "Levels", into = "Levels")]
 pub struct Point {
     protocol: Protocol,
     /// Those of other protocols are 0.
@@ -122,7 +122,7 @@ impl Point {
 
     /// Its value on an axis, if it has the axis.
     pub fn on(&self, axis: Axis) -> Option<u32> {
-        let has = axes_of(self.protocol).iter().any(|spec| spec.axis == axis);
+        let has = axes_of(self.protocol).any(|spec| spec.axis == axis);
         has.then(|| self.values[axis as usize])
     }
 
@@ -144,7 +144,7 @@ impl Point {
     }
 
     pub(crate) fn axes(&self) -> impl Iterator<Item = (&'static AxisSpec, u32)> {
-        axes_of(self.protocol).iter().map(|spec| (spec, self.values[spec.axis as usize]))
+        axes_of(self.protocol).map(|spec| (spec, self.values[spec.axis as usize]))
     }
 
     /// Connections or streams: the axis, and how many at once.
@@ -190,35 +190,31 @@ impl Point {
     }
 }
 
-impl TryFrom<Map<String, Value>> for Point {
+type Levels = BTreeMap<String, Level>;
+
+impl TryFrom<Levels> for Point {
     type Error = String;
 
-    fn try_from(map: Map<String, Value>) -> Result<Point, String> {
-        let protocol = match (map.contains_key("streams"), map.contains_key("file_bytes")) {
+    fn try_from(levels: Levels) -> Result<Point, String> {
+        let protocol = match (levels.contains_key("streams"), levels.contains_key("file_bytes")) {
             (true, _) => Protocol::Udp,
             (_, true) => Protocol::Http,
             _ => Protocol::Tcp,
         };
-        let mut values = Vec::new();
-        for (key, value) in &map {
+        let value = |(key, level): (&String, &Level)| {
             let spec = Axis::of_key(protocol, key).filter(|spec| spec.key == key);
             let spec = spec.ok_or_else(|| format!("{protocol} has no axis `{key}`"))?;
-            let number = value.as_bool().map(u64::from).or_else(|| value.as_u64());
-            let number = number.and_then(|number| u32::try_from(number).ok());
-            values.push((spec.axis, number.ok_or_else(|| format!("{key} = {value}"))?));
-        }
+            Ok((spec.axis, level.number()))
+        };
+        let values = levels.iter().map(value).collect::<Result<Vec<_>, String>>()?;
         Point::new(protocol, &values)
     }
 }
 
-impl From<Point> for Map<String, Value> {
-    fn from(point: Point) -> Map<String, Value> {
-        let value = |spec: &AxisSpec, value: u32| match spec.is_flag {
-            true => Value::from(value != 0),
-            false => Value::from(value),
-        };
+impl From<Point> for Levels {
+    fn from(point: Point) -> Levels {
         let given = point.axes().filter(|(spec, value)| spec.default != Some(*value));
-        given.map(|(spec, it)| (spec.key.to_owned(), value(spec, it))).collect()
+        given.map(|(spec, value)| (spec.key.to_owned(), spec.level(value))).collect()
     }
 }
 

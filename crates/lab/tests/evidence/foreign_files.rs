@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sys::stat::Mode;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use twinring_lab::{Experiment, LabError, add_to, diff, rerender, verify};
+use twinring_lab::{Experiment, add_to, diff, rerender, verify};
 
 use crate::tampering::copy;
 use testing::{Test, tests};
@@ -117,8 +117,9 @@ fn what_is_not_a_bundle_is_refused() {
     let absent = out.path().join("absent");
     for (place, why) in [(out.path(), "has no bundle.json"), (&*absent, "no such directory")] {
         for error in [verify(place).unwrap_err(), add_to(place).unwrap_err()] {
-            let LabError::NotABundle { path, .. } = &error else { panic!("{error}") };
-            assert!(*path == place && error.to_string().contains(why), "{error}");
+            let said = error.to_string();
+            assert!(said.starts_with(&format!("{} is not", place.display())), "{said}");
+            assert!(said.contains(why), "{said}");
         }
     }
     fs::write(out.path().join("bundle.json"), "{\"schema\":\"other/1\"}").unwrap();
@@ -136,7 +137,6 @@ fn an_experiment_is_a_file_of_bounded_size() {
         (directory.path().to_str().unwrap(), "is a directory"),
     ] {
         let error = Experiment::find(path).unwrap_err();
-        assert!(matches!(error, LabError::Read { .. }), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
     }
     let large = directory.path().join("large.toml");

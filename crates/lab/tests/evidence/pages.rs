@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 use testing::{Test, tests};
 use twinring_lab::result::{Bundle, NotRun, State};
-use twinring_lab::{Style, first_page, full, markdown, recomputed, rerender};
+use twinring_lab::{first_page, full, markdown, recomputed, rerender};
 
 use crate::records::{bundle, experiment, pairs};
 use crate::tampering::copy;
@@ -22,7 +22,7 @@ const LINES: usize = 30;
 const COLUMNS: usize = 80;
 
 fn assert_fits(bundle: &Bundle) -> String {
-    let page = first_page(bundle, "b", Style::Plain);
+    let page = first_page(bundle, "b");
     let lines: Vec<&str> = page.lines().collect();
     assert!(lines.len() <= LINES, "{} lines:\n{page}", lines.len());
     for line in &lines {
@@ -44,9 +44,9 @@ fn the_first_page_of_every_committed_bundle_fits() {
     for directory in bundles.filter(|path| path.is_dir()) {
         let found = recomputed(&directory).unwrap();
         let page = assert_fits(&found);
-        let all = full(&found, "b", Style::Plain);
+        let all = full(&found, "b");
         assert!(all.ends_with(&page), "{directory:?}");
-        let wide = all.lines().find(|line| line.chars().count() > 200);
+        let wide = all.lines().find(|line| line.chars().count() > COLUMNS);
         assert_eq!(wide, None, "{directory:?}");
         count += 1;
     }
@@ -75,7 +75,7 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
 fn both_bottlenecks_are_named() {
     let mut records = pairs(6, 1.0);
     let said = |records: &[serde_json::Value]| {
-        let told = full(&bundle(experiment(), records.to_vec()), "b", Style::Plain);
+        let told = full(&bundle(experiment(), records.to_vec()), "b");
         told.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let alike = said(&records);

@@ -8,11 +8,11 @@ use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
 use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Overrides, Protocol};
 use twinring_wire::EncodedHistogram;
 
-pub(crate) const CONNECTIONS: u64 = 100;
-pub(crate) const ANSWERED: u64 = 200_000;
-pub(crate) const WINDOW_S: f64 = 2.0;
+const CONNECTIONS: u64 = 100;
+const ANSWERED: u64 = 200_000;
+const WINDOW_S: f64 = 2.0;
 /// Little's law: connections / rate.
-pub(crate) const LATENCY_NS: u64 = 1_000_000;
+const LATENCY_NS: u64 = 1_000_000;
 
 pub(crate) fn experiment() -> Experiment {
     let overrides = Overrides {
@@ -25,30 +25,11 @@ pub(crate) fn experiment() -> Experiment {
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
 }
 
-fn latencies(latency_ns: u64, answered: u64) -> Histogram<u64> {
-    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-    latencies.record_n(latency_ns, answered).unwrap();
-    latencies
-}
-
-fn histogram_of(latency_ns: u64, answered: u64) -> Value {
-    json!(EncodedHistogram::of(&latencies(latency_ns, answered)))
-}
-
 /// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
 pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
-    record_of(index, block, subject, server_busy_s, ANSWERED)
-}
-
-/// The same with as many answers; their latency follows by Little's law.
-pub(crate) fn record_of(
-    index: usize,
-    block: usize,
-    subject: &str,
-    server_busy_s: f64,
-    answered: u64,
-) -> Value {
-    let latency_ns = LATENCY_NS * ANSWERED / answered;
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+    latencies.record_n(LATENCY_NS, ANSWERED).unwrap();
+    let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
     let busy = |cpu: usize, busy_s: f64| {
         json!({"cpu": cpu, "busy_s": busy_s,
             "steal_coarse_s": 0.0, "backlog_drops": 0})
@@ -56,13 +37,12 @@ pub(crate) fn record_of(
     let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],
         "voluntary_switches": 10, "involuntary_switches": 0});
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
-    let p99_us = latencies(latency_ns, answered).value_at_quantile(0.99) as f64 / 1e3;
     json!({
         "schema": RUN_SCHEMA, "index": index, "block": block, "subject": subject,
         "cell": {"net": "rps", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
-        "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * answered}},
+        "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * ANSWERED}},
         "others": {"span_s": 2.5, "cpus": 2, "cpu_s": 0.0, "largest": null},
         "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, server_busy_s),
             "client_cpu": busy(1, 1.5), "server": process, "client": process,
@@ -71,11 +51,11 @@ pub(crate) fn record_of(
             "settings": {"connections": CONNECTIONS, "depth": 1, "mode": "closed", "verify": true},
             "window": {"start_monotonic_ns": 0, "end_monotonic_ns": 2_000_000_000_u64,
                 "seconds": WINDOW_S},
-            "requests": {"answered": answered, "per_second": answered as f64 / WINDOW_S},
-            "whole_run": {"sent": answered, "answered": answered, "failed": 0, "abandoned": 0},
-            "latency_us": {"mean": latency_ns as f64 / 1e3, "p99": p99_us},
+            "requests": {"answered": ANSWERED, "per_second": ANSWERED as f64 / WINDOW_S},
+            "whole_run": {"sent": ANSWERED, "answered": ANSWERED, "failed": 0, "abandoned": 0},
+            "latency_us": {"mean": LATENCY_NS as f64 / 1e3, "p99": p99_us},
             "schedule_lag_us": null,
-            "histogram": histogram_of(latency_ns, answered),
+            "histogram": EncodedHistogram::of(&latencies),
             "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
             "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
                 "other": 0},

@@ -55,7 +55,7 @@ fn contradiction(load: &LoadResult) -> Option<String> {
         Ok(histograms) => histograms,
         Err(why) => return Some(why),
     };
-    let differs = |(name, values, count, share, said_us): Printed| {
+    let differs = |(name, values, count, share, said_us): PrintedQuantile| {
         let found_us = values.value_at_quantile(share) as f64 / 1e3;
         (values.len() != count || differ(found_us, said_us)).then(|| {
             let held = values.len();
@@ -78,9 +78,9 @@ fn contradiction(load: &LoadResult) -> Option<String> {
 }
 
 /// A histogram by name, how many values it should hold, and a quantile of it as it was printed.
-type Printed = (&'static str, Histogram<u64>, u64, f64, f64);
+type PrintedQuantile = (&'static str, Histogram<u64>, u64, f64, f64);
 
-fn of_packets(udp: &UdpResult) -> Result<Vec<Printed>, String> {
+fn of_packets(udp: &UdpResult) -> Result<Vec<PrintedQuantile>, String> {
     let all = &udp.histograms;
     all.wait_overrun.decode()?;
     Ok(vec![
@@ -267,7 +267,7 @@ pub(super) fn answers(seen: &Seen<'_>) -> Found {
     if load.done() > 0 {
         return None;
     }
-    if seen.is_unanswered() {
+    if super::is_unanswered(seen.run) {
         let sent = load.udp().map_or(0, |udp| udp.packets.sent);
         return note(format!("{sent} packets were sent and none came back"));
     }

@@ -122,12 +122,6 @@ impl Seen<'_> {
             false => void(what),
         }
     }
-
-    /// Packets were sent in the window and none came back, with a load generator that ran to its end: the worst of
-    /// losses, and no fault of the measurement. Such a run missed the SLO.
-    fn is_unanswered(&self) -> bool {
-        is_unanswered(self.run)
-    }
 }
 
 /// Programs that had less than the rest of the window cannot be expected to serve anybody.
@@ -138,10 +132,10 @@ const STARVED_SHARE: f64 = 0.75;
 const RECOMPUTED_TOLERANCE: f64 = 0.005;
 
 /// A check, its function, what is wrong when it fails, and what the reader can do about it.
-type Row = (Check, fn(&Seen<'_>) -> Found, &'static str, &'static str);
+type CheckRow = (Check, fn(&Seen<'_>) -> Found, &'static str, &'static str);
 
 /// Every check, in the order of [`Check`].
-const CHECKS: [Row; 15] = [
+const CHECKS: [CheckRow; 15] = [
     (
         Check::ServerRuns,
         server_runs,
@@ -235,7 +229,7 @@ pub fn check(run: &RunRecord) -> Vec<Finding> {
     let load = run.load_result().and_then(Result::ok);
     let is_of_cell = |load: &&LoadResult| run.cell.protocol() == (*load).into();
     let seen = Seen { run, load: load.as_ref().filter(is_of_cell), taken_s: taken_s(run) };
-    let finding = |(check, function, ..): Row| {
+    let finding = |(check, function, ..): CheckRow| {
         let (effect, what) = function(&seen)?;
         Some(Finding { check, effect, subject: run.subject.clone(), run: run.index, what })
     };
@@ -250,7 +244,8 @@ fn taken_s(run: &RunRecord) -> f64 {
     (steal_s + others_s + late_s).min(cpu.window_s)
 }
 
-/// See [`Seen::is_unanswered`].
+/// Packets were sent in the window and none came back, with a load generator that ran to its end: the worst of
+/// losses, and no fault of the measurement. Such a run missed the SLO.
 pub(super) fn is_unanswered(run: &RunRecord) -> bool {
     let Some(Ok(load)) = run.load_result() else { return false };
     let Some(load) = load.udp() else { return false };
@@ -272,7 +267,7 @@ fn server_runs(seen: &Seen<'_>) -> Found {
 fn load_runs(seen: &Seen<'_>) -> Found {
     use Failed::{ClientFailed, ClientTimeout, NoAccounting};
     // Without any answer the load generator says that it failed; see `Check::Answers`.
-    let failure = match seen.is_unanswered() {
+    let failure = match is_unanswered(seen.run) {
         true => seen.failed(&[ClientTimeout, NoAccounting])?,
         false => seen.failed(&[ClientFailed, ClientTimeout, NoAccounting])?,
     };

@@ -73,7 +73,7 @@ pub(super) fn packets(seen: &Seen<'_>) -> Found {
     let (run, load) = (seen.run, seen.load?);
     if let Some(udp) = load.udp() {
         let at_client = udp.kernel_drops.unwrap_or(0);
-        let at_server = run.service_counter("kernel_drops").unwrap_or(0.0);
+        let at_server = run.counter("service_counters", "kernel_drops").unwrap_or(0.0);
         return match at_client > 0 || at_server > 0.0 {
             true => note(format!(
                 "full receive buffers dropped {at_client} packets of the load generator and {at_server} of the \
