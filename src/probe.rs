@@ -2,19 +2,15 @@
 
 use crate::output::{self, complain};
 use clap::Args;
-use console::{Style, Term, style};
 use serde::Serialize;
-use std::fmt::Display;
 use std::process::ExitCode;
+use textwrap::{Options, WordSplitter, fill};
 use twinring::config::UringFeatures;
-use twinring::probe::prices::{Price, Prices};
+use twinring::probe::prices::{PRICES, Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
 
-/// Widest table; a wider terminal is not filled.
-const COLUMNS_MAX: usize = 100;
-/// Narrowest table; a narrower terminal wraps by itself.
-const COLUMNS_MIN: usize = 60;
+const COLUMNS: usize = 80;
 const USAGE: u8 = 2;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
@@ -24,8 +20,8 @@ pub(crate) struct Probe {
     /// Print one JSON line instead of the table.
     #[arg(long)]
     json: bool,
-    /// Also measure this machine's prices of system calls, notifications, wake-ups and copies, in at
-    /// most 5 seconds.
+    /// Also measure this machine's prices of system calls, notifications and wake-ups, in at most 5
+    /// seconds.
     #[arg(long)]
     measure: bool,
     /// The CPU that calls and the CPU that is notified, such as `0,1` [default: the first two cores].
@@ -120,88 +116,63 @@ fn json_line(found: &Capabilities, prices: Option<Prices>) -> Result<String, Str
 }
 
 fn page(found: &Capabilities, prices: Option<&Prices>) -> String {
-    let term = Term::stdout();
-    let columns = term.size_checked().map_or(COLUMNS_MAX, |(_, columns)| usize::from(columns));
-    let mut table = Table { text: String::new(), columns: columns.clamp(COLUMNS_MIN, COLUMNS_MAX) };
+    let mut page = Page(String::new());
     let verdict = Verdict::of(found);
-    let colour = match verdict.state {
-        State::Best => Style::new().green(),
-        State::Degraded => Style::new().yellow(),
-        State::Refused => Style::new().red(),
-    };
-    table.paragraph("", &verdict.text, &colour.bold());
+    page.lines("", &verdict.text);
     if let Some(refusal) = &found.refusal {
-        table.paragraph("  ", &refusal.what, &Style::new());
+        page.lines("  ", &refusal.what);
     }
-    engines(&mut table, found);
-    features(&mut table, found);
-    operations(&mut table, found);
-    limits(&mut table, found);
-    if let Some(prices) = prices {
-        price_list(&mut table, prices);
-    }
-    // Colours are decided by console: a terminal, and not NO_COLOR.
-    table.text
-}
-
-/// Lines of text that fit the terminal.
-struct Table {
-    text: String,
-    columns: usize,
-}
-
-impl Table {
-    fn line(&mut self, line: impl Display) {
-        self.text.push_str(line.to_string().trim_end());
-        self.text.push('\n');
-    }
-
-    fn section(&mut self, name: &str) {
-        self.line("");
-        self.line(style(name).bold());
-    }
-
-    fn paragraph(&mut self, indent: &str, text: &str, look: &Style) {
-        let room = self.columns - indent.len();
-        for line in textwrap::wrap(text, room) {
-            self.line(format_args!("{indent}{}", look.apply_to(line)));
-        }
-    }
-
-    /// A label and, beside it, text broken into lines.
-    fn row(&mut self, label: &str, text: &str) {
-        let room = self.columns - LABEL_COLUMNS - 3;
-        let mut label = label;
-        for line in textwrap::wrap(text, room) {
-            self.line(format_args!("  {label:LABEL_COLUMNS$} {line}"));
-            label = "";
-        }
-    }
-}
-
-/// `yes` or `no`, three columns wide.
-fn mark(yes: bool) -> String {
-    if yes { style("yes").green().to_string() } else { style("no ").red().to_string() }
-}
-
-fn engines(table: &mut Table, found: &Capabilities) {
-    table.section("engines");
+    page.section("engines");
     let io_uring = match &found.chosen {
         Some(features) => describe(features),
-        None => String::from("cannot run here: see above"),
+        None => "cannot run here: see above".to_owned(),
     };
-    table.line(format_args!("  {}  io_uring", mark(found.chosen.is_some())));
-    table.paragraph("       ", &io_uring, &Style::new());
-    let epoll = if found.epoll_pwait2 {
-        "edge-triggered, timeouts in nanoseconds (epoll_pwait2)"
-    } else {
-        "edge-triggered, timeouts in milliseconds (no epoll_pwait2: Linux 5.11, or seccomp)"
+    page.row("io_uring", &io_uring);
+    let timeouts = match found.epoll_pwait2 {
+        true => "timeouts in nanoseconds (epoll_pwait2)",
+        false => "timeouts in milliseconds (no epoll_pwait2: Linux 5.11, or seccomp)",
     };
-    table.line(format_args!("  {}  epoll", mark(true)));
-    table.paragraph("       ", epoll, &Style::new());
+    page.row("epoll", &format!("edge-triggered, {timeouts}"));
+    if let Some(uring) = &found.uring {
+        page.section("io_uring features");
+        for FeatureReport { kernel_name, since, option, refusal } in &uring.features {
+            let option = option.map_or(String::new(), |option| format!(", for --uring {option}"));
+            let (mark, why) = match refusal {
+                None => ("  yes  ", String::new()),
+                Some(refusal) => ("  no   ", format!(": {refusal}")),
+            };
+            page.lines(mark, &format!("{kernel_name} (Linux {since}{option}){why}"));
+        }
+    }
+    limits(&mut page, found);
+    if let Some(prices) = prices {
+        price_list(&mut page, prices);
+    }
+    page.0
 }
 
-pub(crate) fn describe(features: &UringFeatures) -> String {
+/// Text of 80 columns.
+struct Page(String);
+
+impl Page {
+    fn section(&mut self, name: &str) {
+        self.0 += &format!("\n{name}\n");
+    }
+
+    /// Text broken into lines, the first behind `label` and the others below it.
+    fn lines(&mut self, label: &str, text: &str) {
+        let indent = " ".repeat(label.len());
+        let options = Options::new(COLUMNS).initial_indent(label).subsequent_indent(&indent);
+        self.0 += &fill(text, options.word_splitter(WordSplitter::NoHyphenation));
+        self.0.push('\n');
+    }
+
+    fn row(&mut self, label: &str, text: &str) {
+        self.lines(&format!("  {label:LABEL_COLUMNS$} "), text);
+    }
+}
+
+fn describe(features: &UringFeatures) -> String {
     let UringFeatures { buffer_count, buffer_bytes, sq_entries, cq_entries, .. } = features;
     let mut words = vec![
         String::from(if features.multishot { "multishot" } else { "single shot" }),
@@ -217,38 +188,10 @@ pub(crate) fn describe(features: &UringFeatures) -> String {
     words.join(", ")
 }
 
-fn features(table: &mut Table, found: &Capabilities) {
-    let Some(uring) = &found.uring else { return };
-    table.section("io_uring features");
-    for report in &uring.features {
-        let FeatureReport { kernel_name, since, option, default, refusal, .. } = report;
-        let taken = match option {
-            _ if *default => "default",
-            Some(_) => "option",
-            None => "not used",
-        };
-        table.line(format_args!(
-            "  {}  {kernel_name:28}  Linux {since:5}  {:19}  {}",
-            mark(refusal.is_none()),
-            option.unwrap_or_default(),
-            style(taken).dim(),
-        ));
-        if let Some(refusal) = refusal {
-            table.paragraph("       ", &refusal.to_string(), &Style::new());
-        }
-    }
-}
-
-fn operations(table: &mut Table, found: &Capabilities) {
-    let Some(uring) = &found.uring else { return };
-    table.section("opcodes used");
-    table.paragraph("  ", &uring.operations.join(" "), &Style::new());
-}
-
-fn limits(table: &mut Table, found: &Capabilities) {
+fn limits(page: &mut Page, found: &Capabilities) {
     let env = &found.environment;
-    table.section("limits");
-    table.row("kernel", &env.kernel);
+    page.section("limits");
+    page.row("kernel", &env.kernel);
     let disabled = match env.io_uring_disabled {
         None => "absent: the kernel is older than 6.6, or has no io_uring".into(),
         Some(0) => "0: all processes may".into(),
@@ -260,28 +203,28 @@ fn limits(table: &mut Table, found: &Capabilities) {
         ),
         Some(value) => format!("{value}: no process may"),
     };
-    table.row("kernel.io_uring_disabled", &disabled);
+    page.row("kernel.io_uring_disabled", &disabled);
     let seccomp = match env.seccomp_filter {
         Some(true) => "this process has a filter",
         Some(false) => "no filter",
         None => "unknown: /proc cannot be read",
     };
-    table.row("seccomp", seccomp);
+    page.row("seccomp", seccomp);
     let container = env.container.map_or("none found".into(), |kind| format!("{kind:?}"));
-    table.row("container", &container.to_lowercase());
+    page.row("container", &container.to_lowercase());
     let modules = match env.security_modules.as_slice() {
         [] => "none listed".into(),
         modules => modules.join(", "),
     };
-    table.row("security modules", &modules);
-    table.row("memlock (ulimit -l)", &memlock(env, found));
+    page.row("security modules", &modules);
+    page.row("memlock (ulimit -l)", &memlock(env, found));
     let quota = CpuQuota::read().cpus.map_or("none".into(), |cpus| {
         format!(
             "{cpus:.2} CPUs: all threads wait once they have used them up, which shows as latency"
         )
     });
-    table.row("CPU quota", &quota);
-    table.row("nofile (ulimit -n)", &limit(env.nofile, |number| number.to_string()));
+    page.row("CPU quota", &quota);
+    page.row("nofile (ulimit -n)", &limit(env.nofile, |number| number.to_string()));
 }
 
 fn memlock(env: &Environment, found: &Capabilities) -> String {
@@ -304,37 +247,19 @@ fn limit(limit: Limit, amount: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Columns of a price's name, and of its median and interval.
-const NAME_COLUMNS: usize = 29;
-const PRICE_COLUMNS: usize = 8;
-const INTERVAL_COLUMNS: usize = 16;
-
-fn price_list(table: &mut Table, prices: &Prices) {
-    table.section("prices in ns: median, 95 % interval");
-    let room = table.columns.saturating_sub(NAME_COLUMNS + PRICE_COLUMNS + INTERVAL_COLUMNS + 6);
-    for (name, meaning, price) in prices.list() {
-        match price {
+fn price_list(page: &mut Page, prices: &Prices) {
+    page.section("prices in ns: median, 95 % interval");
+    for (name, meaning) in PRICES {
+        let text = match &prices.list[name] {
             Price::Measured { median, low, high } => {
-                let interval = format!("[{}, {}]", nanoseconds(*low), nanoseconds(*high));
-                let figures = format!(
-                    "  {name:NAME_COLUMNS$} {:>PRICE_COLUMNS$} {interval:>INTERVAL_COLUMNS$}",
-                    nanoseconds(*median)
-                );
-                match meaning.len() <= room {
-                    true => table.line(format_args!("{figures}  {meaning}")),
-                    false => {
-                        table.line(figures);
-                        table.paragraph("     ", meaning, &Style::new().dim());
-                    }
-                }
+                let [median, low, high] = [median, low, high].map(|ns| nanoseconds(*ns));
+                format!("{median} [{low}, {high}], {meaning}")
             }
-            Price::Unavailable { why } => {
-                table.line(format_args!("  {name:NAME_COLUMNS$} {:>PRICE_COLUMNS$}", "-"));
-                table.paragraph("     ", why, &Style::new());
-            }
-        }
+            Price::Unavailable { why } => format!("- ({why})"),
+        };
+        page.row(name, &text);
     }
-    table.paragraph("  ", &conditions(prices), &Style::new().dim());
+    page.lines("  ", &conditions(prices));
 }
 
 /// With a decimal digit if the number is small.

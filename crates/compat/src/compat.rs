@@ -27,7 +27,7 @@ pub const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// wrap clones of an [`Rc`](std::rc::Rc) of the stream, one for each direction.
 #[derive(Debug)]
 pub struct Compat<S> {
-    socket: S,
+    pub(crate) socket: S,
     /// Received and not yet read; never empty.
     unread: Option<RecvBuf>,
 }
@@ -106,15 +106,8 @@ impl<S: Socket> Compat<S> {
         self.unread = Some(chunk).filter(|chunk| !chunk.is_empty()).map(RecvBuf::detach);
     }
 
-    pub(crate) fn poll_write_bytes(
-        &self,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        ready!(self.socket.poll_send_ready(cx))?;
-        self.poll_write_copy(cx, bytes[..bytes.len().min(WRITE_BYTES_MAX)].to_vec())
-    }
-
+    /// Waits for room, and may wait once more if the task has used up its turn; the caller then
+    /// writes the same bytes again.
     pub(crate) fn poll_write_slices(
         &self,
         cx: &mut Context<'_>,
@@ -127,19 +120,10 @@ impl<S: Socket> Compat<S> {
             let room = WRITE_BYTES_MAX - copy.len();
             copy.extend_from_slice(&slice[..slice.len().min(room)]);
         }
-        self.poll_write_copy(cx, copy)
-    }
-
-    /// Waits only if the task has used up its turn; the caller then writes the same bytes again.
-    fn poll_write_copy(&self, cx: &mut Context<'_>, copy: Vec<u8>) -> Poll<io::Result<usize>> {
         let bytes = copy.len();
         if bytes > 0 {
             ready!(self.socket.poll_send(cx, &mut Some(SendBuf::from(copy))))?;
         }
         Poll::Ready(Ok(bytes))
-    }
-
-    pub(crate) fn poll_shut_down(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_shutdown(cx)
     }
 }

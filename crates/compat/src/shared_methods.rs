@@ -11,7 +11,7 @@ macro_rules! write_to_socket {
             cx: &mut Context<'_>,
             buf: &[u8],
         ) -> Poll<io::Result<usize>> {
-            self.poll_write_bytes(cx, buf)
+            self.poll_write_slices(cx, &[IoSlice::new(buf)])
         }
 
         fn poll_write_vectored(
@@ -27,7 +27,7 @@ macro_rules! write_to_socket {
         }
 
         fn $close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_shut_down(cx)
+            self.socket.poll_shutdown(cx)
         }
     };
 }

@@ -1,4 +1,4 @@
-//! What a machine charges for a system call, a notification, a wake-up and a copied byte.
+//! What a machine charges for a system call, a notification and a wake-up.
 //!
 //! `lab run` has the server's own program measure the prices before the first run ([`measure`]). The report multiplies
 //! differences in counts by them.
@@ -54,8 +54,7 @@ pub enum Price {
     },
 }
 
-pub(crate) const PRICES: [&str; 4] =
-    ["syscall_ns", "notification_busy_ns", "wakeup_ns", "copy_ns_per_kb"];
+const PRICES: [&str; 3] = ["syscall_ns", "notification_busy_ns", "wakeup_ns"];
 
 /// No price is higher: a bundle may come from anywhere.
 const PRICE_NS_MAX: f64 = 1e9;
@@ -122,10 +121,10 @@ mod tests {
     #[test]
     fn prices_that_are_known_are_kept() {
         let line = "{\"event\":\"probe\",\"prices\":{\"syscall_ns\":{\"median\":80.5,\"low\":79,\"high\":82},\
-                    \"other\":1,\"copy_ns_per_kb\":{\"unavailable\":\"no time\"},\"wakeup_ns\":7}}";
+                    \"other\":1,\"notification_busy_ns\":{\"unavailable\":\"no time\"},\"wakeup_ns\":7}}";
         let found = read(line).expect("a line of a probe");
         assert_eq!(
-            (found.median("syscall_ns"), found.median("copy_ns_per_kb")),
+            (found.median("syscall_ns"), found.median("notification_busy_ns")),
             (Some(80.5), None)
         );
         assert_eq!((found.list.len(), &found.unavailable), (2, &None));

@@ -2,20 +2,20 @@
 //! otherwise, and more for what the program asks for ([`spawn_blocking`]).
 //!
 //! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
-//! starts them. Work arrives through a bounded queue; callers wait while it is full. A job owns all
-//! that it uses, so a running job keeps its memory when its future is dropped.
+//! starts them. A job that waits for a thread belongs to its future and ends with it, so there are no
+//! more of them than tasks. A job owns all that it uses, so a running one keeps its memory when its
+//! future is dropped.
 
 use crate::runtime::current;
 use crate::sys;
 use crate::sys::Mapping;
-use crate::task::{JoinError, JoinHandle, Outcome, WaitQueue, WaitToken, Waiter};
+use crate::task::{JoinError, JoinHandle, Outcome};
 use crate::time::sleep;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -29,16 +29,14 @@ pub(crate) const SPAWNED: (&str, usize) = ("twinring-blocking", 64);
 /// The standard library starts a thread with an alternative signal stack, and ends the process if
 /// it cannot allocate that (std/src/sys/pal/unix/stack_overflow.rs).
 const THREAD_BYTES: usize = 4 << 20;
-/// Jobs that wait for a thread; further ones wait in their tasks.
-const QUEUE_MAX: usize = 256;
 
-pub(crate) type Work = Box<dyn FnOnce() + Send>;
+type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads of one runtime.
-pub(crate) struct Pool {
+pub(crate) struct ThreadPool {
     name: &'static str,
     threads_max: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Work was queued, or the pool closed.
     work: Condvar,
     /// A thread has ended.
@@ -46,37 +44,28 @@ pub(crate) struct Pool {
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Work>,
+struct PoolState {
+    /// By their numbers, so in the order in which they came.
+    queue: BTreeMap<u64, Work>,
+    last: u64,
     threads: Vec<thread::JoinHandle<()>>,
     /// Running threads, and those among them that wait for work.
     alive: usize,
     idle: usize,
-    /// Tasks that found the queue full.
-    waiters: WaitQueue,
     closed: bool,
 }
 
-impl State {
-    /// True if a job must wait. FIFO: newcomers queue behind waiters, which are woken when half of
-    /// the queue is free.
-    fn is_full(&self) -> bool {
-        let least = if self.waiters.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
-        self.queue.len() >= least
-    }
-}
-
-impl Pool {
+impl ThreadPool {
     /// [`FILES`] or [`SPAWNED`].
-    pub(crate) fn new((name, threads_max): (&'static str, usize)) -> Pool {
+    pub(crate) fn new((name, threads_max): (&'static str, usize)) -> ThreadPool {
         let (state, work, ended) = Default::default();
-        Pool { name, threads_max, state, work, ended }
+        ThreadPool { name, threads_max, state, work, ended }
     }
 
     /// Runs work, which is queued when this is polled first. If it is dropped, work that has begun
     /// continues. Fails if the runtime has ended or no thread can be started.
     pub(crate) fn run<T, W>(
-        self: &Arc<Pool>,
+        self: &Arc<ThreadPool>,
         work: W,
     ) -> impl Future<Output = io::Result<T>> + use<T, W>
     where
@@ -85,7 +74,7 @@ impl Pool {
     {
         let (pool, (work, outcome)) = (Arc::clone(self), job(work));
         async move {
-            pool.queue(&mut Some(work)).await?;
+            let _queued = pool.queue(&mut Some(work))?;
             match poll_fn(|cx| outcome.poll(cx)).await.map_err(JoinError::try_into_panic) {
                 Ok(output) => Ok(output),
                 Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -94,44 +83,29 @@ impl Pool {
         }
     }
 
-    /// Queues the work; waits while the queue is full.
-    ///
-    /// # Errors
-    /// As [`run`](Pool::run); the work is left.
-    pub(crate) async fn queue(self: &Arc<Pool>, work: &mut Option<Work>) -> io::Result<()> {
-        let mut place = Place { pool: self, token: WaitToken::default() };
-        poll_fn(|cx| {
-            let mut waiter = Waiter::new(cx, &mut place.token);
-            let mut state = self.lock();
-            if state.closed {
-                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
-            }
-            if state.is_full() {
-                state.waiters.add(&mut waiter);
-                return Poll::Pending;
-            }
-            if !self.has_thread(&mut state) {
-                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
-            }
-            state.waiters.leave(&mut waiter);
-            state.queue.extend(work.take());
-            drop(state);
-            self.work.notify_one();
-            Poll::Ready(Ok(()))
-        })
-        .await
-    }
-
-    /// Queues work without a future; returns it if the queue is full.
-    pub(crate) fn run_detached(self: &Arc<Pool>, work: Work) -> Result<(), Work> {
+    /// Queues the work. Fails as [`run`](ThreadPool::run), and leaves it then.
+    fn queue(self: &Arc<ThreadPool>, work: &mut Option<Work>) -> io::Result<Queued> {
         let mut state = self.lock();
-        if state.closed || state.queue.len() >= QUEUE_MAX || !self.has_thread(&mut state) {
-            return Err(work);
+        if state.closed {
+            return Err(io::Error::from_raw_os_error(libc::ECANCELED));
         }
-        state.queue.push_back(work);
+        if !self.has_thread(&mut state) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        state.last += 1;
+        let number = state.last;
+        state.queue.extend(work.take().map(|work| (number, work)));
         drop(state);
         self.work.notify_one();
-        Ok(())
+        Ok(Queued { pool: Arc::clone(self), number })
+    }
+
+    /// Has `last` dropped by a thread, or here if there is none.
+    pub(crate) fn drop_there(self: &Arc<ThreadPool>, last: impl Send + 'static) {
+        if let Ok(queued) = self.queue(&mut Some(Box::new(move || drop(last)))) {
+            // It stays in the queue without a future.
+            std::mem::forget(queued);
+        }
     }
 
     /// Ends the threads. Queued jobs are dropped, running ones have `patience` to end. Returns how
@@ -167,12 +141,12 @@ impl Pool {
     }
 
     /// A panic inside a critical section leaves no inconsistent state here.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a thread if no thread is free for one more job; false without any thread.
-    fn has_thread(self: &Arc<Pool>, state: &mut State) -> bool {
+    fn has_thread(self: &Arc<ThreadPool>, state: &mut PoolState) -> bool {
         let needs_one = state.queue.len() >= state.idle && state.alive < self.threads_max;
         if needs_one && Mapping::fits(THREAD_BYTES) {
             let pool = Arc::clone(self);
@@ -189,18 +163,13 @@ impl Pool {
     fn serve(&self) {
         let mut state = self.lock();
         while !state.closed {
-            let Some(work) = state.queue.pop_front() else {
+            let Some((_, work)) = state.queue.pop_first() else {
                 state.idle += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
-            let mut wakes = Vec::new();
-            if state.queue.len() == QUEUE_MAX / 2 {
-                state.waiters.wake(&mut wakes);
-            }
             drop(state);
-            wakes.into_iter().for_each(Waker::wake);
             work();
             state = self.lock();
         }
@@ -210,31 +179,25 @@ impl Pool {
     }
 }
 
-/// A place among those who wait for room in the queue.
-struct Place<'a> {
-    pool: &'a Pool,
-    token: WaitToken,
+/// A job that may still be in the queue, and leaves it when this is dropped.
+struct Queued {
+    pool: Arc<ThreadPool>,
+    number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Queued {
     fn drop(&mut self) {
-        if self.token.may_wait() {
-            let waker = self.pool.lock().waiters.remove(&mut self.token);
-            drop(waker);
-        }
+        let work = self.pool.lock().queue.remove(&self.number);
+        drop(work);
     }
 }
 
-/// Work for a thread, and how it ends. It does not begin if nobody waits for it then.
-pub(crate) fn job<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> (Work, Outcome<T>) {
+/// Work for a thread, and how it ends.
+fn job<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Work, Outcome<T>) {
     let (outcome, completion) = Outcome::new();
     let work = move || {
-        if completion.is_awaited() {
-            let done = catch_unwind(AssertUnwindSafe(work));
-            completion.settle(done.map_err(JoinError::panicked));
-        }
+        let done = catch_unwind(AssertUnwindSafe(work));
+        completion.settle(done.map_err(JoinError::panicked));
     };
     (Box::new(work), outcome)
 }
@@ -245,12 +208,11 @@ const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 /// Runs blocking work on another thread: calls that wait, or that compute for more than a fraction
 /// of a millisecond, would hold up all connections of a worker.
 ///
-/// A runtime has at most 64 such threads, started on demand, and queues 256 jobs; further ones wait
-/// in their tasks. A thread can only be used once the caller awaits something. Dropping the handle
-/// detaches the work. [`JoinHandle::abort`] gives it up: it does not begin, or its result is
-/// dropped. When the runtime ends, running work has a second to end (half of one after a requested
-/// shutdown); then its thread is abandoned, see
-/// [`Event::BlockingStuck`](crate::Event::BlockingStuck).
+/// A runtime has at most 64 such threads, started on demand; further jobs wait for one. A thread can
+/// only be used once the caller awaits something. Dropping the handle detaches the work.
+/// [`JoinHandle::abort`] gives it up: it does not begin, or its result is dropped. When the runtime
+/// ends, running work has a second to end (half of one after a requested shutdown); then its thread
+/// is abandoned, see [`Event::BlockingStuck`](crate::Event::BlockingStuck).
 ///
 /// A panic of `work` is that of a task, see [`spawn`](crate::spawn).
 ///
@@ -268,10 +230,13 @@ where
     let pool = Arc::clone(&worker.shared.spawned);
     JoinHandle::spawn(&worker, async move {
         let mut work = Some(work);
-        // The pool outlives the tasks: an error says that there is no memory for any thread.
-        while pool.queue(&mut work).await.is_err() {
-            sleep(NO_THREAD_PAUSE).await;
-        }
+        let _queued = loop {
+            // The pool outlives the tasks: an error says that there is no memory for any thread.
+            match pool.queue(&mut work) {
+                Ok(queued) => break queued,
+                Err(_) => sleep(NO_THREAD_PAUSE).await,
+            }
+        };
         match poll_fn(|cx| outcome.poll(cx)).await {
             Ok(output) => output,
             Err(error) => match error.try_into_panic() {
@@ -280,67 +245,4 @@ where
             },
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
-    use std::task::{Context, Wake};
-
-    /// A job that reports that it has begun, and then blocks as on a dead server.
-    fn stuck(begun: &mpsc::Sender<()>, gate: &Arc<Mutex<mpsc::Receiver<()>>>) -> Work {
-        let (begun, gate) = (begun.clone(), Arc::clone(gate));
-        Box::new(move || {
-            begun.send(()).unwrap_or_default();
-            gate.lock().unwrap().recv().unwrap_or_default();
-        })
-    }
-
-    #[derive(Default)]
-    struct Called(AtomicBool);
-
-    impl Wake for Called {
-        fn wake(self: Arc<Called>) {
-            self.0.store(true, Ordering::Release);
-        }
-    }
-
-    /// Newcomers took the place that had just become free, while the waiters were woken only when
-    /// half of the queue was: under constant load, never.
-    #[test]
-    fn newcomers_queue_behind_waiters() {
-        let (end, gate) = mpsc::channel();
-        let (begun, begins) = mpsc::channel();
-        let gate = Arc::new(Mutex::new(gate));
-        let pool = Arc::new(Pool::new(FILES));
-        let called = Arc::new(Called::default());
-        let waker = Waker::from(Arc::clone(&called));
-        let mut cx = Context::from_waker(&waker);
-        for _ in 0..FILES.1 {
-            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
-            begins.recv().unwrap();
-        }
-        for _ in 0..QUEUE_MAX {
-            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
-        }
-        assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "full");
-        let mut first = std::pin::pin!(pool.run(|| ()));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        let one_ends = || {
-            end.send(()).unwrap();
-            begins.recv().unwrap();
-        };
-        one_ends();
-        let mut late = std::pin::pin!(pool.run(|| ()));
-        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert_eq!(pool.lock().queue.len(), QUEUE_MAX - 1, "it waits behind the other");
-        (1..QUEUE_MAX / 2).for_each(|_| one_ends());
-        assert!(called.0.load(Ordering::Acquire));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(pool.lock().queue.len(), QUEUE_MAX / 2 + 1, "it is queued");
-        drop(end);
-        assert_eq!(pool.close(Duration::from_secs(60)), 0);
-    }
 }

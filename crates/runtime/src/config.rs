@@ -94,22 +94,20 @@ pub(crate) const GATHER_MAX: u32 = 512;
 
 /// The values of an option.
 enum Values {
-    Switch,
+    /// Off or on, which is this number; smaller ones are between.
+    Switch(u32),
     Range(u32, u32),
     PowerOfTwo(u32, u32),
-    /// How many sends wait, or a switch.
-    Sends,
 }
 
 impl Values {
     fn read(&self, text: &str) -> Option<u32> {
         let number = |least, most| text.parse().ok().filter(|it| (least..=most).contains(it));
         match (self, text) {
-            (Values::Switch, "on" | "true" | "yes") => Some(1),
-            (Values::Sends, "on" | "true" | "yes") => Some(GATHER_MAX),
-            (Values::Switch | Values::Sends, "off" | "false" | "no") => Some(0),
-            (Values::Switch, _) => None,
-            (Values::Sends, _) => number(1, GATHER_MAX),
+            (Values::Switch(most), "on" | "true" | "yes") => Some(*most),
+            (Values::Switch(_), "off" | "false" | "no") => Some(0),
+            (Values::Switch(1), _) => None,
+            (Values::Switch(most), _) => number(1, *most),
             (Values::Range(least, most), _) => number(*least, *most),
             (Values::PowerOfTwo(least, most), _) => {
                 number(*least, *most).filter(|number| number.is_power_of_two())
@@ -121,8 +119,8 @@ impl Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Values::Switch => f.write_str("on or off"),
-            Values::Sends => write!(f, "on, off or 1 to {GATHER_MAX} sends"),
+            Values::Switch(1) => f.write_str("on or off"),
+            Values::Switch(most) => write!(f, "on, off or 1 to {most}"),
             Values::Range(least, most) => write!(f, "{least} to {most}"),
             Values::PowerOfTwo(least, most) => write!(f, "a power of two from {least} to {most}"),
         }
@@ -175,11 +173,11 @@ impl FromStr for UringOptions {
     fn from_str(text: &str) -> Result<UringOptions, OptionError> {
         let (mut options, mut multishot) = (UringOptions::default(), None);
         let table = &mut [
-            ("multishot", Values::Switch, &mut multishot),
+            ("multishot", Values::Switch(1), &mut multishot),
             ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
             ("buffer_count", Values::PowerOfTwo(4, 1 << 15), &mut options.buffer_count),
             ("sqpoll_idle_ms", Values::Range(0, 10_000), &mut options.sqpoll_idle_ms),
-            ("gather", Values::Sends, &mut options.gather),
+            ("gather", Values::Switch(GATHER_MAX), &mut options.gather),
             ("sq_entries", Values::PowerOfTwo(8, 1 << 15), &mut options.sq_entries),
             ("cq_entries", Values::PowerOfTwo(16, 1 << 16), &mut options.cq_entries),
         ];
@@ -246,7 +244,7 @@ impl FromStr for EpollOptions {
         let table = &mut [
             ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
             ("buffer_count", Values::Range(4, 1 << 15), &mut options.buffer_count),
-            ("gather", Values::Sends, &mut options.gather),
+            ("gather", Values::Switch(GATHER_MAX), &mut options.gather),
         ];
         read(text, table)?;
         Ok(options)
@@ -314,7 +312,7 @@ mod tests {
         let error = "buffers=legacy".parse::<UringOptions>().unwrap_err().to_string();
         assert!(error.contains("one of: multishot, buffer_bytes"), "{error}");
         let error = "gather=-1".parse::<EpollOptions>().unwrap_err();
-        assert_eq!(error.to_string(), "gather=-1: expected on, off or 1 to 512 sends");
+        assert_eq!(error.to_string(), "gather=-1: expected on, off or 1 to 512");
         let error = "edge".parse::<EpollOptions>().unwrap_err().to_string();
         assert!(error.contains("one of: buffer_bytes, buffer_count, gather"), "{error}");
     }

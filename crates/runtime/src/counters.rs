@@ -3,7 +3,6 @@
 //! Each worker is the only writer of its own [`Counters`], so a count is a load and a store and no
 //! locked instruction. Any thread may read them at any time.
 
-use crate::calls::Calls;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,7 +36,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: Count,)*
-            pub(crate) calls: Calls,
+            /// The durations of calls are recorded.
+            pub(crate) call_times: bool,
         }
 
         impl Counters {
@@ -118,13 +118,6 @@ counters! {
     /// also those of sends submitted by that wait. Single-shot receives of datagrams have pools of
     /// their own, which are not counted. 0 when the worker has ended.
     buffers_in_use,
-}
-
-impl Counters {
-    /// With the table of single calls switched on or off.
-    pub(crate) fn with_call_times(on: bool) -> Counters {
-        Counters { calls: Calls::new(on), ..Counters::default() }
-    }
 }
 
 impl CounterSnapshot {

@@ -29,7 +29,6 @@ use rustix::fs::{OFlags, ResolveFlags};
 use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::ffi::OsString;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,7 +77,7 @@ impl Storage {
 
 /// An open file or directory; closed when its last user drops it.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct OpenFile {
     pub(crate) file: std::fs::File,
     pub(crate) storage: Storage,
     device: u64,
@@ -189,7 +188,7 @@ pub struct Listed {
 /// clone, and usable on every worker. Its operations panic outside a runtime.
 #[derive(Clone, Debug)]
 pub struct Dir {
-    handle: Arc<Handle>,
+    handle: Arc<OpenFile>,
 }
 
 impl Dir {
@@ -215,7 +214,7 @@ impl Dir {
         }
         let storage = Storage::of(&file)?;
         let Metadata { device, kind, .. } = Metadata::of(&file)?;
-        Ok(Dir { handle: Arc::new(Handle { file, storage, device, kind }) })
+        Ok(Dir { handle: Arc::new(OpenFile { file, storage, device, kind }) })
     }
 
     /// Opens the file at `path` (relative) beneath the directory, for reading. A FIFO or a device
@@ -258,7 +257,7 @@ impl Dir {
         let Metadata { device, kind, .. } = Metadata::of(&file)?;
         let ours = device == self.handle.device;
         let storage = if ours { self.handle.storage } else { Storage::Elsewhere };
-        let handle = Arc::new(Handle { file, storage, device, kind });
+        let handle = Arc::new(OpenFile { file, storage, device, kind });
         let (refuses_sendfile, looked, cached) = Default::default();
         Ok(File { worker, handle, refuses_sendfile, looked, cached })
     }
@@ -314,7 +313,7 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
 /// or to a thread until it is over, never to a future.
 pub(crate) struct FileRead {
     /// Kept open until then.
-    pub(crate) on: Arc<Handle>,
+    pub(crate) on: Arc<OpenFile>,
     pub(crate) offset: u64,
     pub(crate) most: usize,
     pub(crate) bytes: Vec<u8>,
@@ -349,21 +348,16 @@ impl Drop for OnRing<'_> {
 
 /// An open file of the current worker. Tasks may share it in an [`Rc`]; dropping it closes it, when
 /// operations that use it are over.
+#[derive(Debug)]
 pub struct File {
     worker: Rc<Worker>,
-    handle: Arc<Handle>,
+    handle: Arc<OpenFile>,
     /// sendfile(2) does not support it.
     pub(crate) refuses_sendfile: Cell<bool>,
     /// Its last metadata, and the round of the worker in which they were read.
     looked: Cell<Option<(u64, Metadata)>>,
     /// The part that was in the page cache last, and when.
     cached: Cell<Option<(u64, u64, Instant)>>,
-}
-
-impl fmt::Debug for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("handle", &self.handle).finish_non_exhaustive()
-    }
 }
 
 impl File {
@@ -421,7 +415,7 @@ impl File {
     /// Reads at least one byte behind `bytes`, or none at the end of the file.
     async fn append(&self, offset: u64, mut bytes: Vec<u8>, most: usize) -> io::Result<Vec<u8>> {
         self.check_readable(offset)?;
-        let Handle { file, storage, .. } = &*self.handle;
+        let OpenFile { file, storage, .. } = &*self.handle;
         if *storage != Storage::Elsewhere {
             self.worker.executor.spend_or_yield().await;
             self.worker.counters.syscalls.add(1);
@@ -536,12 +530,9 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         // A file of this machine is closed here, so that its descriptor is free for the next one.
-        // Closing a remote one may call a server: a thread then drops the last handle, unless the
-        // queue is full, in which case the job drops it here.
+        // Closing a remote one may call a server: a thread then drops the last handle.
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
-            let last = Arc::clone(&self.handle);
-            let close = Box::new(move || drop(last));
-            let _closed_anyhow = self.worker.shared.blocking.run_detached(close);
+            self.worker.shared.blocking.drop_there(Arc::clone(&self.handle));
         }
         self.worker.wake_descriptor_waiters();
     }

@@ -1,8 +1,7 @@
 //! Counters, clocks, and the durations of system calls.
 
-pub use crate::calls::CallTime;
+pub use crate::calls::{CallTime, call_times, restart_call_times};
 pub use crate::counters::CounterSnapshot;
-pub use crate::runtime::{call_times, restart_call_times};
 
 use crate::sys;
 

@@ -5,12 +5,12 @@ mod builder;
 mod model;
 mod worker;
 
-use crate::blocking;
+use crate::blocking::{self, ThreadPool};
 use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::event::Event;
 use crate::sync::AtomicU8;
-use crate::task::{Registration, RemoteHandle, task_for};
+use crate::task::Registration;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use builder::Builder;
 pub(crate) use worker::{Worker, current, is_serving, with_current};
-pub use worker::{call_times, restart_call_times, shutdown_requested, submit};
+pub use worker::{shutdown_requested, submit};
 
 /// Says what failed.
 pub(crate) fn failed(what: impl fmt::Display, error: &io::Error) -> io::Error {
@@ -35,13 +35,23 @@ pub(crate) struct Shared {
     stage: AtomicU8,
     registrations: Vec<Arc<Registration>>,
     /// Threads for blocking work on files; none until they are needed.
-    pub(crate) blocking: Arc<blocking::Pool>,
+    pub(crate) blocking: Arc<ThreadPool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
-    pub(crate) spawned: Arc<blocking::Pool>,
+    pub(crate) spawned: Arc<ThreadPool>,
     workers: Vec<Arc<Counters>>,
 }
 
 impl Shared {
+    fn new(registrations: Vec<Arc<Registration>>, workers: Vec<Arc<Counters>>) -> Shared {
+        Shared {
+            stage: AtomicU8::new(RUNNING),
+            registrations,
+            blocking: Arc::new(ThreadPool::new(blocking::FILES)),
+            spawned: Arc::new(ThreadPool::new(blocking::SPAWNED)),
+            workers,
+        }
+    }
+
     fn stage(&self) -> u8 {
         self.stage.load(Ordering::Acquire)
     }
@@ -85,38 +95,6 @@ impl Handle {
     /// Ends every worker at once; tasks are dropped at their current await.
     pub fn stop(&self) {
         self.shared.advance_to(STOPPING);
-    }
-
-    /// Starts a task on a worker, from any thread: from another worker, or from outside of the runtime.
-    /// `task` is sent to the worker and called there, so what it returns need not be `Send`. A worker
-    /// that has not started yet starts it then. Without a reason to choose a worker, take them in turn.
-    ///
-    /// ```no_run
-    /// # fn example(handle: &twinring::Handle) -> std::io::Result<()> {
-    /// let length = handle.spawn_on(0, || async {
-    ///     let stream = twinring::TcpStream::connect("example.org:80").await?;
-    ///     stream.send("GET / HTTP/1.0\r\n\r\n").await?;
-    ///     Ok::<usize, std::io::Error>(stream.recv().await?.len())
-    /// })?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    /// Fails when the worker has ended; WouldBlock when it has 1,024 such tasks that it has not
-    /// started.
-    pub fn spawn_on<F, Fut>(&self, worker: usize, task: F) -> io::Result<RemoteHandle<Fut::Output>>
-    where
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future + 'static,
-        Fut::Output: Send + 'static,
-    {
-        let Some(registration) = self.shared.registrations.get(worker) else {
-            let last = self.shared.workers.len() - 1;
-            let what = format!("there is no worker {worker}: the last is {last}");
-            return Err(io::Error::new(io::ErrorKind::NotConnected, what));
-        };
-        let (starter, handle) = task_for(task);
-        registration.inbox.start(starter)?;
-        Ok(handle)
     }
 
     /// The counters of each worker, at this moment.
@@ -223,11 +201,10 @@ impl Runtime {
     /// Runs one future on a worker on the calling thread. It may borrow from the caller; tasks that
     /// it spawns may not, and end with it. May be called again.
     ///
-    /// Streams that were dropped with queued data continue to send it within the linger limit, but a
-    /// peer that takes nothing for half a second is not waited for.
-    ///
-    /// # Errors
-    /// As [`run`](Runtime::run); also if the runtime was built for several workers, was stopped, or runs already.
+    /// Streams that were dropped with queued data continue to send it within the linger limit, but
+    /// a peer that takes nothing for half a second is not waited for. Fails as
+    /// [`run`](Runtime::run), and if the runtime was built for several workers, was stopped, or runs
+    /// already.
     pub fn block_on<Fut>(&self, future: Fut) -> io::Result<Fut::Output>
     where
         Fut: Future,
@@ -245,10 +222,9 @@ impl Runtime {
 const STUCK: Duration = Duration::from_millis(500);
 
 impl Drop for Runtime {
-    /// Ends the threads for blocking work, and the tasks for workers that were never started.
+    /// Ends the threads for blocking work.
     fn drop(&mut self) {
         let shared = &self.shared;
-        shared.registrations.iter().for_each(|worker| worker.inbox.close());
         for (pool, stuck) in [
             (&shared.blocking, Event::FilesystemStuck as fn(usize) -> Event),
             (&shared.spawned, Event::BlockingStuck),

@@ -24,16 +24,11 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 }
 
 /// The future of [`sleep`] and [`sleep_until`]. Dropping it removes its timer.
+#[derive(Debug)]
 pub struct Sleep {
     deadline: Instant,
     /// The number of its timer.
     registered: Option<(Rc<Worker>, u64)>,
-}
-
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
 }
 
 impl Sleep {
@@ -143,11 +138,9 @@ impl From<Elapsed> for std::io::Error {
 }
 
 /// Runs `future` for at most `duration`. A future that is ready in time wins even if the deadline
-/// passes at the same moment.
-///
-/// # Errors
-/// [`Elapsed`] if the deadline comes first. The future is then dropped: a receive loses no data
-/// that way, a send drops its waiting buffer ([`TcpStream::send`](crate::TcpStream::send)).
+/// passes at the same moment. Fails with [`Elapsed`] if the deadline comes first. The future is
+/// then dropped: a receive loses no data that way, a send drops its waiting buffer
+/// ([`TcpStream::send`](crate::TcpStream::send)).
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     match crate::race(future, sleep(duration)).await {
         crate::Either::Left(output) => Ok(output),
@@ -156,9 +149,6 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
 }
 
 /// Like [`timeout`], with a point in time.
-///
-/// # Errors
-/// [`Elapsed`] if the deadline came first.
 pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let future = pin!(future);
     match crate::race(future, sleep_until(deadline)).await {

@@ -5,7 +5,7 @@ use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES};
 use super::common::errno;
 use super::udp::{BATCH_MAX, Udp, UdpSetup};
 use crate::buf::{BufPool, RecvBuf};
-use crate::calls::{Call, Calls};
+use crate::calls::timed;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received};
 use crate::sys::datagram::{empty_header, recvmmsg, sendmmsg};
@@ -135,14 +135,14 @@ impl RecvBatch {
         setup: &UdpSetup,
         most: usize,
         into: &mut Vec<Received>,
-        calls: &Calls,
+        timed_calls: bool,
     ) -> io::Result<(usize, usize)> {
         let asked = self.prepare(setup, if setup.batch { most.min(BATCH_MAX) } else { 1 });
         // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
         // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
         // that was taken from the pool and has no readers.
         let receive = || unsafe { recvmmsg(fd, &mut self.headers[..asked]) };
-        let count = calls.timed(Call::Recvmmsg, receive)?;
+        let count = timed(timed_calls, "recvmmsg", receive)?;
         into.extend((0..count).filter_map(|at| {
             let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = &self.headers[at];
             let bytes = self.bytes.min(*bytes as usize);
@@ -211,7 +211,8 @@ impl SendBatch {
         let headers = &mut self.headers[..count];
         // SAFETY: the headers point at memory of `self` and of datagrams in the outbox, neither of which
         // changes during this call.
-        let sent = counters.calls.timed(Call::Sendmmsg, || unsafe { sendmmsg(fd, headers) });
+        let sent =
+            timed(counters.call_times, "sendmmsg", || unsafe { sendmmsg(fd, headers) });
         match sent {
             Ok(count) => {
                 counters.sent.add(count as u64);

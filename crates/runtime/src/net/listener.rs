@@ -5,7 +5,7 @@ use super::{Operation, TcpStream, bind_each, close, internet_address, patiently,
 use crate::driver::{Driver, Side};
 use crate::event::Event;
 use crate::race;
-use crate::runtime::{Worker, current};
+use crate::runtime::{Worker, current, failed};
 use crate::slots::Key;
 use crate::sys::Mapping;
 use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
@@ -45,15 +45,13 @@ const STALL: Duration = Duration::from_millis(100);
 /// Connections accepted between two checks of the memory. A check takes two system calls.
 const ACCEPTS_PER_LOOK: u32 = 16;
 
-/// Options of listening sockets.
+/// Options of listening sockets. Accepted connections have TCP_NODELAY: without it, a reply sent in
+/// two chunks waits for a delayed acknowledgement.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Connections the kernel holds for us before we accept them; it caps this at
     /// net.core.somaxconn. 4,096 by default.
     pub backlog: u32,
-    /// Disable Nagle's algorithm on accepted connections, which inherit it from the listener. On
-    /// by default: with it off, a reply sent in two chunks waits for a delayed acknowledgement.
-    pub nodelay: bool,
     /// An IPv6 socket accepts IPv6 alone, so that `0.0.0.0` and `[::]` can be used together. On by
     /// default. Off, `[::]` accepts IPv4 too, with addresses such as `::ffff:192.0.2.1`.
     pub only_v6: bool,
@@ -61,7 +59,7 @@ pub struct ListenOptions {
 
 impl Default for ListenOptions {
     fn default() -> ListenOptions {
-        ListenOptions { backlog: 4096, nodelay: true, only_v6: true }
+        ListenOptions { backlog: 4096, only_v6: true }
     }
 }
 
@@ -83,9 +81,8 @@ impl ListenOptions {
             bound.iter().try_for_each(|listener| listener.socket.listen(backlog))?;
             Ok(bound)
         };
-        listen().map_err(|error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        })
+        let refused = |error| failed(format_args!("cannot listen on {address}"), &error);
+        listen().map_err(refused)
     }
 
     /// Takes over a listening Internet socket for `workers`, which share it: one that systemd passes, say.
@@ -98,12 +95,10 @@ impl ListenOptions {
         let address = listener.local_addr()?;
         let socket = Socket::from(listener);
         if !socket.is_listener()? {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("the socket of {address} does not listen"),
-            ));
+            let what = format!("the socket of {address} does not listen");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        socket.set_tcp_nodelay(self.nodelay)?;
+        socket.set_tcp_nodelay(true)?;
         let bound = |socket| BoundListener { socket, address };
         let more = (1..workers).map(|_| socket.try_clone().map(bound));
         let mut all = more.collect::<io::Result<Vec<_>>>()?;
@@ -118,7 +113,7 @@ impl ListenOptions {
         if address.is_ipv6() {
             socket.set_only_v6(self.only_v6)?;
         }
-        socket.set_tcp_nodelay(self.nodelay)?;
+        socket.set_tcp_nodelay(true)?;
         socket.bind(&address.into())?;
         Ok(socket)
     }
@@ -146,6 +141,7 @@ pub struct TcpListener {
 }
 
 /// A listening socket of any kind.
+#[derive(Debug)]
 pub(super) struct Acceptor {
     worker: Rc<Worker>,
     key: Key,
@@ -156,12 +152,6 @@ pub(super) struct Acceptor {
     accepts_left: Cell<u32>,
     told_of_descriptors: Cell<bool>,
     told_of_memory: Cell<bool>,
-}
-
-impl fmt::Debug for Acceptor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acceptor").finish_non_exhaustive()
-    }
 }
 
 impl TcpListener {
@@ -199,10 +189,8 @@ impl TcpListener {
     /// Running out of descriptors or memory is not an error: it waits, without using CPU, until
     /// some are available, and notifies the handler of
     /// [`Builder::on_event`](crate::Builder::on_event) once. Memory counts as exhausted when less
-    /// than 16 MiB is available. Connections that broke in the backlog are skipped.
-    ///
-    /// # Errors
-    /// When the listening socket itself is unusable.
+    /// than 16 MiB is available. Connections that broke in the backlog are skipped. Fails when the
+    /// listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         self.acceptor.accept().await
     }

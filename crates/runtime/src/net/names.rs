@@ -12,10 +12,8 @@ use std::os::fd::OwnedFd;
 /// which they should be tried. The system's resolver is called on one of the threads of
 /// [`spawn_blocking`](crate::spawn_blocking), so the worker continues. The resolver has time limits
 /// of its own, of many seconds; use [`timeout`](crate::timeout) for a shorter one. Dropping the
-/// future discards the answer.
-///
-/// # Errors
-/// Those of the resolver; EAGAIN if no thread can be started.
+/// future discards the answer. Fails as the resolver does, and with EAGAIN if no thread can be
+/// started.
 pub async fn resolve<N>(name: N) -> io::Result<Vec<SocketAddr>>
 where
     N: ToSocketAddrs + Send + 'static,
@@ -67,8 +65,7 @@ impl TcpStream {
     /// # }
     /// ```
     ///
-    /// # Errors
-    /// Those of [`resolve`], or that of the last address.
+    /// Fails as [`resolve`], or as the last address did.
     pub async fn connect<N>(to: N) -> io::Result<TcpStream>
     where
         N: ToSocketAddrs + Send + 'static,

@@ -31,6 +31,12 @@ use std::task::{Context, Poll};
 /// All methods take `&self`, so one task may receive while another sends (share the stream in an
 /// [`Rc`]). Dropping it closes the connection: pending operations end, queued data is still sent
 /// within the linger limit of the runtime.
+///
+/// # Errors
+/// A receive fails with the error that broke the connection, once. A send fails with that of an
+/// earlier send, or EPIPE after [`shutdown`](Self::shutdown); its bytes are then not sent. Either
+/// fails with ECANCELED when it is ended by [`cancel`](Self::cancel). Other methods fail as the
+/// system call that they name, or are named after.
 pub struct TcpStream {
     worker: Rc<Worker>,
     stream: StreamRef,
@@ -68,12 +74,6 @@ impl TcpStream {
 
     /// Like [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
-    ///
-    /// # Errors
-    /// Those of bind(2) and connect(2).
-    ///
-    /// # Panics
-    /// When polled outside a twinring runtime.
     pub async fn connect_from(
         local: Option<SocketAddr>,
         address: SocketAddr,
@@ -111,12 +111,6 @@ impl TcpStream {
     }
 
     /// Adds a connected socket of the standard library to the current worker.
-    ///
-    /// # Errors
-    /// Those of fcntl(2).
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
         TcpStream::from_fd(OwnedFd::from(stream), false)
     }
@@ -129,18 +123,12 @@ impl TcpStream {
     }
 
     /// The next received bytes, in order; empty at the end of the stream, for ever after.
-    ///
-    /// # Errors
-    /// The error that broke the connection, once; or ECANCELED, see [`cancel`](Self::cancel).
     pub fn recv(&self) -> Recv<'_> {
         Recv::new(self)
     }
 
     /// Like [`recv`](Self::recv), for hand-written futures. Of several tasks that call this, the
     /// last one is woken.
-    ///
-    /// # Errors
-    /// The error that broke the connection, once.
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let mut token = self.recv_token.take();
         let polled = self.recv_or_wait(cx, &mut token);
@@ -166,19 +154,12 @@ impl TcpStream {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// The error of an earlier send; EPIPE after [`shutdown`](Self::shutdown); ECANCELED. The bytes
-    /// are then not sent.
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         Send::new(self, buf.into(), false)
     }
 
     /// Like [`send`](Self::send), for hand-written futures: takes `buf` once it can be queued, and
     /// leaves it in place until then. Of several tasks that call this, the last one is woken.
-    ///
-    /// # Errors
-    /// The error of an earlier send; EPIPE after [`shutdown`](Self::shutdown).
     pub fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -190,11 +171,8 @@ impl TcpStream {
         polled
     }
 
-    /// Queues `buf` if the queue has room now, and leaves it in place otherwise: for one that must not
-    /// wait for a slow peer.
-    ///
-    /// # Errors
-    /// WouldBlock if there is no room; otherwise as [`send`](Self::send).
+    /// Queues `buf` if the queue has room now, and leaves it in place otherwise: for one that must
+    /// not wait for a slow peer. Fails with WouldBlock if there is no room.
     pub fn try_send(&self, buf: &mut Option<SendBuf>) -> io::Result<()> {
         match self.worker.driver.borrow_mut().try_send(&self.stream, buf, false) {
             Poll::Ready(sent) => sent,
@@ -274,25 +252,16 @@ impl TcpStream {
     /// bytes only when they can be queued. Of several tasks that call this, `poll_send`,
     /// [`poll_flush`](Self::poll_flush) or [`poll_shutdown`](Self::poll_shutdown), the
     /// last one is woken.
-    ///
-    /// # Errors
-    /// As [`poll_send`](Self::poll_send).
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_sending(cx, |sending| sending.may_accept())
     }
 
     /// Like [`flush`](Self::flush), for hand-written futures.
-    ///
-    /// # Errors
-    /// The error that broke the connection.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_sending(cx, |sending| sending.is_flushed())
     }
 
     /// Like [`shutdown`](Self::shutdown), for hand-written futures.
-    ///
-    /// # Errors
-    /// The error that broke the connection.
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.poll_flush(cx)
@@ -317,9 +286,6 @@ impl TcpStream {
     /// segment that is not full (MSG_MORE), so that a header shares a segment with the data behind
     /// it. If no data follows, the segment leaves after 200 ms, or with [`shutdown`](Self::shutdown).
     /// Behind data that is still queued it is an ordinary send.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
     pub fn send_corked(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         Send::new(self, buf.into(), true)
     }
@@ -336,17 +302,11 @@ impl TcpStream {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
     pub fn send_vectored<B: Into<SendBuf>>(&self, bufs: impl IntoIterator<Item = B>) -> Send<'_> {
         Send::new(self, SendBuf::joined(bufs.into_iter().map(Into::into)), false)
     }
 
     /// Returns when the kernel has all sent data.
-    ///
-    /// # Errors
-    /// The error that broke the connection, or ECANCELED.
     pub async fn flush(&self) -> io::Result<()> {
         let cancels = self.cancels.get();
         let mut flush = Operation::new(&self.worker, self.key, Side::Send);
@@ -361,18 +321,12 @@ impl TcpStream {
 
     /// Closes the sending half behind all queued data: the peer reads all of it, then the end of
     /// the stream. Receiving continues. Returns when the kernel has all data.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
     pub async fn shutdown(&self) -> io::Result<()> {
         self.finish();
         self.flush().await
     }
 
-    /// Sends queued data, then closes the connection.
-    ///
-    /// # Errors
-    /// The error that prevented queued data from being sent.
+    /// Sends queued data, then closes the connection. Fails if queued data could not be sent.
     pub async fn close(self) -> io::Result<()> {
         self.flush().await
     }
@@ -386,18 +340,12 @@ impl TcpStream {
 
     /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1):
     /// only these are known to have arrived.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
     pub fn acked_bytes(&self) -> io::Result<u64> {
         with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
     }
 
     /// True if the peer has acknowledged everything that the kernel was given to send, FIN included
     /// (`tcpi_unacked` and `tcpi_notsent_bytes`).
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
     pub fn is_acked(&self) -> io::Result<bool> {
         with_socket(&self.worker, self.key, |socket| sys::tcp_is_acked(socket.as_raw_fd()))
     }
@@ -411,18 +359,12 @@ impl TcpStream {
         with_fd(&self.worker, self.key, f)
     }
 
-    /// The address of the other end.
-    ///
-    /// # Errors
-    /// ENOTCONN when the connection has ended.
+    /// The address of the other end. Fails with ENOTCONN when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         with_socket(&self.worker, self.key, |socket| socket.peer_addr()).and_then(internet_address)
     }
 
     /// The address of this end.
-    ///
-    /// # Errors
-    /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
     }

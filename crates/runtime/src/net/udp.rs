@@ -25,7 +25,8 @@ use std::task::{Context, Poll};
 /// Datagrams come and go in batches, whose vectors the program keeps and uses again. All methods
 /// take `&self`, so one task may receive while another sends. Dropping the socket closes it:
 /// pending operations end, what was handed over is still sent within the linger limit of the
-/// runtime. Sockets are made inside a runtime: the constructors panic elsewhere.
+/// runtime. Operations that wait fail with ECANCELED when they are ended by
+/// [`cancel`](Self::cancel).
 ///
 /// ```no_run
 /// # async fn reflect() -> std::io::Result<()> {
@@ -92,12 +93,9 @@ impl UdpSocket {
     }
 
     /// Waits for a datagram and appends all available ones, at most 64, to `into`, in the order of
-    /// arrival; returns how many it appended. ICMP errors are counted and do not end the wait. Dropping
-    /// the future loses no datagram.
-    ///
-    /// # Errors
-    /// The error that makes the socket itself fail, once; or ECANCELED, see
-    /// [`cancel`](Self::cancel).
+    /// arrival; returns how many it appended. ICMP errors are counted and do not end the wait.
+    /// Dropping the future loses no datagram. Fails with the error that makes the socket itself
+    /// fail, once.
     pub async fn recv_batch(&self, into: &mut Vec<Received>) -> io::Result<usize> {
         self.recv_at_most(BATCH_MAX, into).await
     }
@@ -143,9 +141,6 @@ impl UdpSocket {
     ///
     /// A datagram that the kernel refuses is counted, see [`stats`](Self::stats), and affects no
     /// other.
-    ///
-    /// # Errors
-    /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         self.until_ready(Side::Send, |driver, key, waiter| {
             driver.send_batch(key, batch)?;

@@ -2,6 +2,7 @@
 
 use super::{bind_each, internet_address, patiently};
 use crate::driver::udp::UdpSetup;
+use crate::runtime::failed;
 use crate::sys::datagram::{knows_segmentation, set_option};
 use crate::sys::socket::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -128,7 +129,7 @@ impl UdpOptions {
         });
         socket.and_then(|socket| self.bound(socket, peer)).map_err(|error| {
             let what = if peer.is_some() { "connect UDP to" } else { "bind UDP" };
-            io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
+            failed(format_args!("cannot {what} {address}"), &error)
         })
     }
 

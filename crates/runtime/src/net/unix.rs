@@ -3,6 +3,7 @@
 
 use super::listener::Acceptor;
 use super::stream::TcpStream;
+use crate::runtime::failed;
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
 use std::io;
@@ -35,10 +36,9 @@ impl UnixListener {
             socket.listen(BACKLOG)?;
             Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket), true)? })
         };
-        listen().map_err(|error: io::Error| {
-            let what = format!("cannot listen on {}: {error}", path.display());
-            io::Error::new(error.kind(), what)
-        })
+        let refused =
+            |error| failed(format_args!("cannot listen on {}", path.display()), &error);
+        listen().map_err(refused)
     }
 
     /// Adds a listening socket of the standard library to the current worker.

@@ -2,7 +2,6 @@
 //! them, so each layer is checked separately, and the result names the one to change and how.
 
 use super::environment::{Container, Environment};
-use crate::sys::probe as ask;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -11,7 +10,7 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// The options contradict each other.
+    /// The options contradict each other, or name what another layer refuses.
     Options,
     /// The kernel is too old or was built without it.
     Kernel,
@@ -53,28 +52,17 @@ pub struct Refusal {
     pub what: String,
     /// The fix.
     pub fix: String,
-    /// See [`Refusal::allows_fallback`].
-    #[serde(skip)]
-    pub(super) fallback: bool,
 }
 
 impl Refusal {
     pub(super) fn new(layer: Layer, what: impl Into<String>, fix: impl Into<String>) -> Refusal {
-        let fallback = !matches!(layer, Layer::Options | Layer::Resources);
-        Refusal { layer, what: what.into(), fix: fix.into(), fallback }
+        Refusal { layer, what: what.into(), fix: fix.into() }
     }
 
     /// True if `auto` may use epoll instead. Not if the options name an unsupported feature, nor if
     /// memory or descriptors have run out: epoll would fail next, or hide it.
     pub fn allows_fallback(&self) -> bool {
-        self.fallback
-    }
-
-    /// As the response to an option that was given by name, which is never replaced by a fallback.
-    pub(super) fn of_option(mut self, option: &str) -> Refusal {
-        self.what = format!("{option} was requested: {}", self.what);
-        self.fallback = false;
-        self
+        !matches!(self.layer, Layer::Options | Layer::Resources)
     }
 }
 
@@ -85,16 +73,6 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-/// The calls of io_uring other than setup that are blocked: a kernel that has a call reports a bad
-/// descriptor.
-pub(super) fn blocked_calls() -> Vec<&'static str> {
-    [("io_uring_enter", ask::enter_errno()), ("io_uring_register", ask::register_errno())]
-        .into_iter()
-        .filter(|(_, errno)| *errno != libc::EBADF)
-        .map(|(name, _)| name)
-        .collect()
-}
 
 /// Explains why io_uring_setup failed; `blocked` are other calls of io_uring that fail.
 pub(super) fn setup_refused(error: &io::Error, env: &Environment, blocked: &[&str]) -> Refusal {
@@ -115,15 +93,14 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, blocked: &[&st
             let sure = denied || env.io_uring_disabled.is_some() || blocked.len() < 2;
             let doubt = if sure { "" } else { ", or the kernel was built without io_uring" };
             let what = format!(
-                "seccomp refuses io_uring: io_uring_setup answers {}, and a filter is on this \
-                 process{doubt}",
-                name_of(errno)
+                "seccomp refuses io_uring: io_uring_setup: {error}, and a filter is on this \
+                 process{doubt}"
             );
             Refusal::new(Layer::Seccomp, what, seccomp_fix(env))
         }
         libc::ENOSYS => Refusal::new(
             Layer::Kernel,
-            format!("the kernel ({}) has no io_uring: io_uring_setup answers ENOSYS", env.kernel),
+            format!("the kernel ({}) has no io_uring: io_uring_setup: {error}", env.kernel),
             "run a kernel with CONFIG_IO_URING, Linux 6.1 or newer",
         ),
         libc::EPERM | libc::EACCES => {
@@ -132,15 +109,14 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, blocked: &[&st
                 modules => modules.join(", "),
             };
             let what = format!(
-                "a security module refuses io_uring: io_uring_setup answers {}, but neither sysctl \
-                 nor seccomp forbids it (active modules: {modules})",
-                name_of(errno)
+                "a security module refuses io_uring: io_uring_setup: {error}, but neither sysctl nor \
+                 seccomp forbids it (active modules: {modules})"
             );
             let fix = "find the denial in the audit log (SELinux: `ausearch -m avc -c twinring`) \
                        and allow the io_uring permissions it names";
             Refusal::new(Layer::SecurityModule, what, fix)
         }
-        _ if is_exhaustion(errno) => exhausted(errno, env),
+        _ if is_exhaustion(error) => exhausted(error, env),
         _ => Refusal::new(
             Layer::Kernel,
             format!("the kernel ({}) refuses io_uring: io_uring_setup: {error}", env.kernel),
@@ -162,19 +138,17 @@ pub(super) fn feature_refused(
     error: &io::Error,
     env: &Environment,
 ) -> Refusal {
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    let answers = name_of(errno);
-    match errno {
+    match error.raw_os_error().unwrap_or(libc::EIO) {
         libc::EPERM | libc::EACCES => Refusal::new(
             Layer::OperationFilter,
-            format!("{feature} is filtered ({answers})"),
+            format!("{feature} is filtered ({error})"),
             "allow it in the restrictions that this process inherited, or in the policy of the \
              security module",
         ),
-        _ if is_exhaustion(errno) => exhausted(errno, env),
+        _ if is_exhaustion(error) => exhausted(error, env),
         libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP => Refusal::new(
             Layer::Kernel,
-            format!("the kernel ({}) lacks {feature} ({answers})", env.kernel),
+            format!("the kernel ({}) lacks {feature} ({error})", env.kernel),
             format!("run Linux {since} or newer"),
         ),
         _ => Refusal::new(
@@ -214,31 +188,30 @@ pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64, gives_up: boo
 /// Explains why a ring could not be created although the probe allows it; `None` if no resource ran
 /// out.
 pub(crate) fn ring_refused(error: &io::Error) -> Option<Refusal> {
-    error.raw_os_error().filter(|errno| is_exhaustion(*errno)).map(|errno| {
-        let env = Environment::read();
-        exhausted(errno, &env)
-    })
+    is_exhaustion(error).then(|| exhausted(error, &Environment::read()))
 }
 
-fn is_exhaustion(errno: i32) -> bool {
-    matches!(errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN)
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN)
+    )
 }
 
 /// The resource that ran out when a ring was created.
-fn exhausted(errno: i32, env: &Environment) -> Refusal {
-    let answers = name_of(errno);
-    if matches!(errno, libc::EMFILE | libc::ENFILE) {
+fn exhausted(error: &io::Error, env: &Environment) -> Refusal {
+    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
         let limit = env.nofile.soft.map_or("unlimited".to_owned(), |limit| limit.to_string());
-        let what = format!("no descriptor is free for a ring ({answers}, `ulimit -n` is {limit})");
+        let what = format!("no descriptor is free for a ring ({error}, `ulimit -n` is {limit})");
         return Refusal::new(Layer::Resources, what, "raise `ulimit -n` (systemd: LimitNOFILE=)");
     }
     let what = match env.memlock_bytes.soft.filter(|_| !env.cap_ipc_lock) {
         Some(limit) => format!(
-            "no memory for a ring ({answers}): rings of all processes of this user may be charged \
+            "no memory for a ring ({error}): rings of all processes of this user may be charged \
              to RLIMIT_MEMLOCK, which is {} KiB",
             limit / 1024
         ),
-        None => format!("no memory for a ring ({answers})"),
+        None => format!("no memory for a ring ({error})"),
     };
     let fix = "free memory, or raise `ulimit -l` (systemd: LimitMEMLOCK=) or the memory limit of \
                the cgroup";
@@ -289,23 +262,6 @@ fn seccomp_fix(env: &Environment) -> String {
     format!("{PROFILE}{place} (for other programs, the default profile with {CALLS} allowed)")
 }
 
-/// The name of an errno that the calls of io_uring return.
-fn name_of(errno: i32) -> String {
-    let name = match errno {
-        libc::EPERM => "EPERM",
-        libc::ENOMEM => "ENOMEM",
-        libc::EACCES => "EACCES",
-        libc::EAGAIN => "EAGAIN",
-        libc::EINVAL => "EINVAL",
-        libc::ENFILE => "ENFILE",
-        libc::EMFILE => "EMFILE",
-        libc::ENOSYS => "ENOSYS",
-        libc::EOPNOTSUPP => "EOPNOTSUPP",
-        other => return io::Error::from_raw_os_error(other).to_string(),
-    };
-    name.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +308,7 @@ mod tests {
             (EACCES, OPEN, Some(0), None, SecurityModule, "capability, selinux"),
             (ENOMEM, OPEN, Some(0), None, Resources, "8192 KiB"),
             (EMFILE, OPEN, Some(0), None, Resources, "is 1024"),
-            (ENFILE, OPEN, Some(0), None, Resources, "ENFILE"),
+            (ENFILE, OPEN, Some(0), None, Resources, "in system"),
             (EINVAL, OPEN, Some(0), None, Kernel, "Linux 6.1"),
         ] {
             let mut env = open_machine();

@@ -16,10 +16,10 @@ pub use self::environment::{Container, Environment, Limit, Rights};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
 pub(crate) use self::select::select_uring;
-pub use self::uring::{FeatureReport, Uring};
+pub use self::uring::{FeatureReport, UringReport};
 
 use crate::config::{UringFeatures, UringOptions};
-use crate::sys::probe as ask;
+use crate::sys;
 use serde::Serialize;
 
 /// The result of the probe.
@@ -28,7 +28,7 @@ pub struct Capabilities {
     /// The restrictions between this process and io_uring.
     pub environment: Environment,
     /// The features of io_uring; `None` if it is refused as a whole.
-    pub uring: Option<Uring>,
+    pub uring: Option<UringReport>,
     /// The features that the engine uses by default; `None` if it cannot run.
     pub chosen: Option<UringFeatures>,
     /// Why the engine cannot run on io_uring.
@@ -42,7 +42,7 @@ impl Capabilities {
     /// Runs the whole probe; about a millisecond.
     pub fn detect() -> Capabilities {
         let environment = Environment::read();
-        let (uring, refused) = match Uring::detect(&environment) {
+        let (uring, refused) = match UringReport::detect(&environment) {
             Ok(uring) => (Some(uring), None),
             Err(refusal) => (None, Some(refusal)),
         };
@@ -55,13 +55,13 @@ impl Capabilities {
             uring,
             chosen,
             refusal,
-            epoll_pwait2: ask::epoll_pwait2_errno() == libc::EBADF,
+            epoll_pwait2: sys::poll::has_pwait2(),
         }
     }
 
     /// The default features that are not available here.
     pub fn missing(&self) -> Vec<&FeatureReport> {
         let features = self.uring.iter().flat_map(|uring| &uring.features);
-        features.filter(|report| report.default && report.refusal.is_some()).collect()
+        features.filter(|it| it.option.is_none() && it.refusal.is_some()).collect()
     }
 }

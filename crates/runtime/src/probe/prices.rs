@@ -1,21 +1,20 @@
-//! The prices of this machine: a system call, a notification, a wake-up, a copied kilobyte.
+//! The prices of this machine: a system call, a notification, a wake-up.
 //!
 //! The difference between two engines follows from how often each enters the kernel, notifies
-//! another CPU, wakes a thread and copies a byte, and from the cost of each. These costs are a
-//! property of the machine, and of its hypervisor if it has one.
+//! another CPU and wakes a thread, and from the cost of each. These costs are a property of the
+//! machine, and of its hypervisor if it has one.
 
 mod notification;
 
 use super::{Layer, Refusal};
 use crate::sys;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::MemfdFlags;
 use rustix::thread::CpuSet;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,13 @@ const ROUNDS_WITHIN: Duration = Duration::from_secs(4);
 /// Fewest rounds for an interval of 95 %.
 const ROUNDS_MIN: usize = 6;
 
+/// The prices, and what each is for.
+pub const PRICES: [(&str, &str); 3] = [
+    ("syscall_ns", "a system call that does nothing"),
+    ("notification_busy_ns", "notifying a busy CPU, both sides"),
+    ("wakeup_ns", "waking a thread of the same CPU"),
+];
+
 /// The prices of a machine, in nanoseconds of CPU time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prices {
@@ -35,14 +41,9 @@ pub struct Prices {
     pub rounds: usize,
     /// How long it took.
     pub seconds: f64,
-    /// A system call that does nothing.
-    pub syscall_ns: Price,
-    /// Notifying a busy CPU, on both sides.
-    pub notification_busy_ns: Price,
-    /// Waking a thread of the same CPU.
-    pub wakeup_ns: Price,
-    /// Copying 1 KB to or from the kernel.
-    pub copy_ns_per_kb: Price,
+    /// By their names in [`PRICES`].
+    #[serde(flatten)]
+    pub list: BTreeMap<&'static str, Price>,
 }
 
 /// A price with the 95 % interval of its median, or why it is unavailable.
@@ -96,27 +97,9 @@ impl Prices {
         let measured = measured.unwrap_or_else(|_| Err(io::Error::other("a thread has ended")));
         let samples = measured.map_err(refuse)?;
         let (rounds, seconds) = (samples[0].len(), began.elapsed().as_secs_f64());
-        let [syscall_ns, notification_busy_ns, wakeup_ns, copy_ns_per_kb] = samples.map(Price::of);
-        Ok(Prices {
-            cpus,
-            rounds,
-            seconds,
-            syscall_ns,
-            notification_busy_ns,
-            wakeup_ns,
-            copy_ns_per_kb,
-        })
-    }
-
-    /// Each price with its name and meaning.
-    pub fn list(&self) -> [(&'static str, &'static str, &Price); 4] {
-        let busy = "notifying a busy CPU, both sides";
-        [
-            ("syscall_ns", "a system call that does nothing", &self.syscall_ns),
-            ("notification_busy_ns", busy, &self.notification_busy_ns),
-            ("wakeup_ns", "waking a thread of the same CPU", &self.wakeup_ns),
-            ("copy_ns_per_kb", "copying 1 KB to or from the kernel", &self.copy_ns_per_kb),
-        ]
+        let names = PRICES.iter().map(|(name, _)| *name);
+        let list = names.zip(samples.map(Price::of)).collect();
+        Ok(Prices { cpus, rounds, seconds, list })
     }
 }
 
@@ -163,26 +146,15 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*values.get(count.checked_sub(1)? / 2)?, *values.get(count / 2)?))
 }
 
-fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sample>; 4] {
-    let mut samples: [Vec<Sample>; 4] = Default::default();
+fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sample>; 3] {
+    let mut samples: [Vec<Sample>; 3] = Default::default();
     let second = there.ok_or_else(|| {
         format!("this process may use CPU {here} only: give it a second one (taskset, cpuset)")
     });
-    let file = rustix::fs::memfd_create("twinring-prices", MemfdFlags::CLOEXEC);
-    let file = file.map(File::from).map_err(|error| {
-        said("a file in memory", error.into(), "raise the memory limit, or allow memfd_create")
-    });
-    let mut memory = vec![1; COPIED_BYTES];
     while samples[0].len() < ROUNDS && began.elapsed() < ROUNDS_WITHIN {
-        let called = nanoseconds_of(CALLS, || {
-            sys::prices::do_nothing();
-            Ok(())
-        });
-        samples[0].push(called.map_err(|error| error.to_string()));
+        samples[0].push(Ok(syscall()));
         samples[1].push(second.clone().and_then(notification::measure));
         samples[2].push(wakeup());
-        let copied = |file| copy_of_1_kb(file, &mut memory).map_err(|error| error.to_string());
-        samples[3].push(file.as_ref().map_err(Clone::clone).and_then(copied));
     }
     samples
 }
@@ -190,37 +162,16 @@ fn measure_rounds(here: usize, there: Option<usize>, began: Instant) -> [Vec<Sam
 /// Calls of a batch, and batches of a round: some 100 us each.
 const CALLS: u32 = 500;
 const BATCHES: usize = 5;
-/// Copies of a batch, and bytes of a copy: as many as fit a second-level cache.
-const COPIES: u32 = 32;
-const COPIED_BYTES: usize = 64 * 1024;
 /// Wake-ups of a round.
 const WAKE_UPS: u32 = 200;
 
-/// The median over the batches of the duration of one of `calls`.
-fn nanoseconds_of(calls: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+fn syscall() -> f64 {
     let batch = |_| {
         let started = Instant::now();
-        for _ in 0..calls {
-            call()?;
-        }
-        Ok(started.elapsed().as_nanos() as f64 / f64::from(calls))
+        (0..CALLS).for_each(|_| sys::prices::do_nothing());
+        started.elapsed().as_nanos() as f64 / f64::from(CALLS)
     };
-    let batches = (0..BATCHES).map(batch).collect::<io::Result<_>>()?;
-    Ok(median(batches).unwrap_or_default())
-}
-
-/// Reads and writes of 64 KB less those of one byte, per KB. A file in memory and not a socket or a
-/// pipe, because those also allocate the memory that they copy to.
-fn copy_of_1_kb(file: &File, memory: &mut [u8]) -> io::Result<f64> {
-    let mut copy = |bytes: usize| {
-        nanoseconds_of(COPIES, || {
-            file.write_all_at(&memory[..bytes], 0)?;
-            file.read_exact_at(&mut memory[..bytes], 0)
-        })
-    };
-    let (small, large) = (copy(1)?, copy(COPIED_BYTES)?);
-    // Each copy is one write and one read.
-    Ok((large - small) / 2.0 / ((COPIED_BYTES - 1) as f64 / 1024.0))
+    median((0..BATCHES).map(batch).collect()).unwrap_or_default()
 }
 
 /// Two threads of this CPU wake each other in turn and sleep in a read of an eventfd, like the

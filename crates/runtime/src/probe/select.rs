@@ -2,7 +2,7 @@
 
 use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
-use super::uring::{NO_IOWAIT, SQPOLL, Uring};
+use super::uring::{NO_IOWAIT, SQPOLL, UringReport};
 use crate::config::{UringFeatures, UringOptions};
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ pub(crate) fn select_uring(
     workers: usize,
     rights: &Rights,
 ) -> Result<UringFeatures, Refusal> {
-    static DETECTED: OnceLock<Uring> = OnceLock::new();
+    static DETECTED: OnceLock<UringReport> = OnceLock::new();
     if options.sq_entries.is_some_and(|sq| options.cq_entries.is_some_and(|cq| cq < sq)) {
         let what = "cq_entries and a larger sq_entries contradict each other: the completion queue \
                     is never the smaller one";
@@ -37,7 +37,7 @@ pub(crate) fn select_uring(
         Some(uring) => uring,
         None => {
             // On a kernel that charges rings the first of the probe fails already.
-            let found = Uring::detect(&env).map_err(|refusal| match refusal.layer {
+            let found = UringReport::detect(&env).map_err(|refusal| match refusal.layer {
                 Layer::Resources if !uncharged => {
                     check_memlock(options, workers, &env).err().unwrap_or(refusal)
                 }
@@ -48,7 +48,8 @@ pub(crate) fn select_uring(
     };
     let features = options.resolve(uring.refusal_of(NO_IOWAIT).is_none());
     if let Some(refusal) = uring.refusal_of(SQPOLL).filter(|_| features.sqpoll_idle_ms > 0) {
-        return Err(refusal.clone().of_option("sqpoll_idle_ms"));
+        let what = format!("sqpoll_idle_ms was requested: {}", refusal.what);
+        return Err(Refusal::new(Layer::Options, what, &*refusal.fix));
     }
     if uring.memlock_charged && !uncharged {
         check_memlock(options, workers, &env)?;

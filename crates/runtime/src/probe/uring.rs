@@ -3,10 +3,9 @@
 use super::environment::Environment;
 use super::known_faults;
 use super::layers::{self, Layer, Refusal};
-use crate::sys::probe as ask;
-use crate::sys::ring::charged;
-use crate::sys::trial::TrialRing;
-use io_uring::opcode;
+use crate::sys::probe as trial;
+use io_uring::{Probe, opcode};
+use rustix::io_uring::IoringSetupFlags;
 use serde::Serialize;
 use std::io;
 
@@ -25,12 +24,12 @@ const OPERATIONS: [(&str, u8); 11] = [
     ("READ", opcode::Read::CODE),
 ];
 
-const SETUP_SQPOLL: u32 = 1 << 1;
 /// Bits of `io_uring_params.features`.
 const FEAT_RW_ATTR: u32 = 1 << 16;
 const FEAT_NO_IOWAIT: u32 = 1 << 17;
 
 const DEFER_TASKRUN: &str = "IORING_SETUP_DEFER_TASKRUN";
+const PBUF_RING: &str = "IORING_REGISTER_PBUF_RING";
 pub(super) const NO_IOWAIT: &str = "IORING_ENTER_NO_IOWAIT";
 pub(super) const SQPOLL: &str = "IORING_SETUP_SQPOLL";
 
@@ -41,31 +40,27 @@ pub struct FeatureReport {
     pub kernel_name: &'static str,
     /// The Linux release that brought it; distributions may have it earlier.
     pub since: &'static str,
-    /// The option that depends on it, as in `--uring OPTION`; `None`: nothing does.
+    /// The option that needs it, as in `--uring OPTION`; `None`: the engine takes it where it can.
     pub option: Option<&'static str>,
-    /// The engine takes it wherever it can, without being asked.
-    pub default: bool,
     /// Why not; `None` if it can be used.
     pub refusal: Option<Refusal>,
 }
 
 /// The capabilities of io_uring on this machine, on which the engine can run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Uring {
+pub struct UringReport {
     /// What the engine uses, in fixed order.
     pub features: Vec<FeatureReport>,
-    /// The operations that the engine uses, by their names behind `IORING_OP_`.
-    pub operations: Vec<&'static str>,
     /// Rings of processes without CAP_IPC_LOCK count against RLIMIT_MEMLOCK.
     pub memlock_charged: bool,
 }
 
-impl Uring {
+impl UringReport {
     /// Tries a ring, its registrations and what it can do; about a millisecond. Fails when the
     /// engine cannot run on it.
-    pub(super) fn detect(env: &Environment) -> Result<Uring, Refusal> {
-        let blocked = layers::blocked_calls();
-        let (_ring, bits) = charged(|| ask::setup(0))
+    pub(super) fn detect(env: &Environment) -> Result<UringReport, Refusal> {
+        let blocked: Vec<_> = trial::blocked_calls().collect();
+        let (_ring, bits) = trial::setup(IoringSetupFlags::empty())
             .map_err(|error| layers::setup_refused(&error, env, &blocked))?;
         if !blocked.is_empty() {
             return Err(layers::calls_blocked(&blocked, env));
@@ -76,26 +71,23 @@ impl Uring {
         let refused = |name: &str, since: &str, error: &io::Error| {
             layers::feature_refused(name, since, error, env)
         };
-        let ring = TrialRing::new().map_err(|error| refused(DEFER_TASKRUN, "6.1", &error))?;
-        let mut features = Vec::new();
-        for (kernel_name, since, tried) in [
-            (DEFER_TASKRUN, "6.1", Ok(())),
-            ("IORING_REGISTER_RING_FDS", "5.18", ring.register_own_descriptor()),
-            ("IORING_REGISTER_PBUF_RING", "5.19", ring.register_buffers()),
-        ] {
-            tried.map_err(|error| refused(kernel_name, since, &error))?;
-            let (option, refusal) = (None, None);
-            features.push(FeatureReport { kernel_name, since, option, default: true, refusal });
-        }
-        let probe = ring
-            .list_operations()
+        let ring = trial::trial_ring().map_err(|error| refused(DEFER_TASKRUN, "6.1", &error))?;
+        trial::register_buffers(&ring).map_err(|error| refused(PBUF_RING, "5.19", &error))?;
+        let mut features = [(DEFER_TASKRUN, "6.1"), (PBUF_RING, "5.19")]
+            .map(|(kernel_name, since)| {
+                FeatureReport { kernel_name, since, option: None, refusal: None }
+            })
+            .to_vec();
+        let mut probe = Probe::new();
+        ring.submitter()
+            .register_probe(&mut probe)
             .map_err(|error| refused("IORING_REGISTER_PROBE", "5.6", &error))?;
         let missing = OPERATIONS.iter().find(|(_, code)| !probe.is_supported(*code));
         if let Some((name, _)) = missing {
             return Err(refused(&format!("IORING_OP_{name}"), "6.1", &unsupported()));
         }
         let no_iowait = if bits & FEAT_NO_IOWAIT == 0 { Err(unsupported()) } else { Ok(()) };
-        let sqpoll = charged(|| ask::setup(SETUP_SQPOLL)).map(drop);
+        let sqpoll = trial::setup(IoringSetupFlags::SQPOLL).map(drop);
         for (kernel_name, since, option, tried) in
             [(NO_IOWAIT, "6.15", None, no_iowait), (SQPOLL, "5.13", Some("sqpoll_idle_ms"), sqpoll)]
         {
@@ -104,12 +96,10 @@ impl Uring {
                 Some(refusal) if refusal.layer == Layer::Resources => return Err(refusal),
                 other => other,
             };
-            let default = option.is_none();
-            features.push(FeatureReport { kernel_name, since, option, default, refusal });
+            features.push(FeatureReport { kernel_name, since, option, refusal });
         }
-        Ok(Uring {
+        Ok(UringReport {
             features,
-            operations: OPERATIONS.iter().map(|(name, _)| *name).collect(),
             // Charged again since the release that brought RW_ATTR, 6.14.
             memlock_charged: bits & FEAT_RW_ATTR != 0,
         })

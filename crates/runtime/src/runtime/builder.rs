@@ -1,13 +1,11 @@
 //! The settings of a runtime, and the choice of its engine.
 
-use super::{RUNNING, Runtime, Shared, failed};
-use crate::blocking;
+use super::{Runtime, Shared, failed};
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::probe::{self, Rights};
-use crate::sync::AtomicU8;
 use crate::task::Registration;
 use std::fmt;
 use std::io;
@@ -167,15 +165,10 @@ impl Builder {
         let registrations = registrations
             .collect::<io::Result<_>>()
             .map_err(|error| failed("setting up the workers", &error))?;
-        let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
+        let call_times = self.call_times;
+        let counters = |_| Arc::new(Counters { call_times, ..Counters::default() });
         let workers = (0..self.workers).map(counters).collect();
-        let shared = Arc::new(Shared {
-            stage: AtomicU8::new(RUNNING),
-            registrations,
-            blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
-            spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
-            workers,
-        });
+        let shared = Arc::new(Shared::new(registrations, workers));
         Ok(Runtime { builder: self, features, second, fallback_reason, shared })
     }
 }

@@ -9,9 +9,7 @@
 //!
 //! CONTRIBUTING.md has the command.
 
-use super::{DRAINING, RUNNING, STOPPING, Shared};
-use crate::blocking;
-use crate::sync::AtomicU8;
+use super::{DRAINING, STOPPING, Shared};
 use crate::sys::waker::waker;
 use crate::task::{Executor, Registration, Watch};
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -150,13 +148,7 @@ fn no_wake_is_lost_when_an_inbox_overflows() {
 fn no_shutdown_is_missed() {
     check(|machine| {
         machine.executor.spawn(Box::pin(pending()));
-        let shared = Arc::new(Shared {
-            stage: AtomicU8::new(RUNNING),
-            registrations: vec![Arc::clone(&machine.registration)],
-            blocking: Arc::new(blocking::Pool::new(blocking::FILES)),
-            spawned: Arc::new(blocking::Pool::new(blocking::SPAWNED)),
-            workers: Vec::new(),
-        });
+        let shared = Arc::new(Shared::new(vec![Arc::clone(&machine.registration)], Vec::new()));
         let threads = [DRAINING, STOPPING].map(|stage| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.advance_to(stage))

@@ -2,7 +2,6 @@
 
 use super::builder::EventHandler;
 use super::{DRAINING, Runtime, STOPPING, Shared, failed};
-use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::driver::{Driver, DriverSetup};
@@ -13,6 +12,7 @@ use crate::sys::lend::{Lent, lend};
 use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, wait};
 use crate::time::{Timers, sleep_until};
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -56,6 +56,12 @@ pub(crate) struct Worker {
     over: Cell<bool>,
     pub(crate) shared: Arc<Shared>,
     pub(super) on_event: EventHandler,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Worker({})", self.registration.worker)
+    }
 }
 
 impl Worker {
@@ -144,7 +150,7 @@ impl Worker {
         lend(main.as_mut(), |main| self.run_main(main))?;
         // What it owns is dropped inside the runtime, and before the wait for queued data.
         drop(main);
-        self.abort_tasks();
+        self.executor.abort_all();
         self.linger(patience)?;
         Ok(output.into_inner())
     }
@@ -187,12 +193,6 @@ impl Worker {
             Some(panic) => std::panic::resume_unwind(panic),
             None => Ok(()),
         }
-    }
-
-    /// Drops all tasks, and those that other threads want to start.
-    pub(super) fn abort_tasks(&self) {
-        self.registration.inbox.close();
-        self.executor.abort_all();
     }
 
     /// Lets the driver submit, wait and report, and collects the tasks that it woke.
@@ -270,6 +270,7 @@ impl CurrentWorker {
         if !worker.registration.inbox.open() {
             return Err(io::Error::other("the runtime runs on another thread already"));
         }
+        crate::calls::restart_call_times();
         CURRENT.set(Some(Rc::clone(&worker)));
         Ok(CurrentWorker(worker))
     }
@@ -278,7 +279,7 @@ impl CurrentWorker {
 impl Drop for CurrentWorker {
     fn drop(&mut self) {
         let worker = &self.0;
-        worker.abort_tasks();
+        worker.executor.abort_all();
         let wakes = worker.driver.borrow_mut().teardown(worker.shared.patience());
         drop(wakes);
         worker.registration.inbox.end();
@@ -293,17 +294,6 @@ impl Drop for CurrentWorker {
 /// failed as a whole.
 pub fn submit() -> io::Result<()> {
     current().driver.borrow_mut().submit()
-}
-
-/// The durations of this worker's system calls since it started, or since [`restart_call_times`];
-/// empty without [`Builder::call_times`](crate::Builder::call_times).
-pub fn call_times() -> Vec<CallTime> {
-    current().counters.calls.table()
-}
-
-/// Resets [`call_times`].
-pub fn restart_call_times() {
-    current().counters.calls.restart();
 }
 
 /// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) is called; at once if that was

@@ -1,14 +1,12 @@
 //! Wakes from other threads.
 //!
 //! Each worker registers one inbox under a number. A wake from another thread stores the task and
-//! signals the worker's eventfd, which its driver watches. Tasks that another thread starts here come the
-//! same way. The order matters: the worker clears
+//! signals the worker's eventfd, which its driver watches. The order matters: the worker clears
 //! `signalled` *before* it empties the queue, a waker fills the queue *before* it reads
 //! `signalled`, so a wake is seen by the current drain or signals the next one.
 
 #[cfg(all(test, loom))]
 use super::eventfd_model::EventFd;
-use super::join::Starter;
 use crate::runtime::with_current;
 use crate::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
@@ -32,26 +30,19 @@ loom::lazy_static! {
     static ref INBOXES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
 }
 
-/// Tasks of other threads that an inbox holds until its worker starts them.
-const STARTERS_MAX: usize = 1024;
-
 #[derive(Default)]
 pub(super) struct Requests {
     /// Tasks to wake; all of them if it overflowed.
     pub(super) tasks: Vec<Key>,
     pub(super) overflowed: bool,
-    /// Tasks to start.
-    pub(super) starters: Vec<Starter>,
-    /// A worker takes them.
-    running: bool,
-    /// The worker has ended: it starts no further tasks of others.
-    closed: bool,
 }
 
 /// Requests of other threads to this worker.
 pub(crate) struct Inbox {
     requests: Mutex<Requests>,
     signalled: AtomicBool,
+    /// A worker takes the requests.
+    running: AtomicBool,
     /// Becomes readable when something was pushed.
     pub(crate) eventfd: EventFd,
 }
@@ -82,44 +73,13 @@ impl Inbox {
         self.signal();
     }
 
-    /// Makes the worker start a task. Fails when it has ended, or has not started the last 1,024.
-    pub(crate) fn start(&self, starter: Starter) -> io::Result<()> {
-        {
-            let mut requests = self.lock();
-            if requests.closed {
-                return Err(io::Error::new(io::ErrorKind::NotConnected, "the worker has ended"));
-            }
-            if requests.starters.len() == STARTERS_MAX {
-                let what = format!("the worker has not started the last {STARTERS_MAX} tasks yet");
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
-            }
-            requests.starters.push(starter);
-        }
-        self.signal();
-        Ok(())
-    }
-
     /// A worker takes what comes from now on, until [`end`](Inbox::end). False if another one does.
     pub(crate) fn open(&self) -> bool {
-        let mut requests = self.lock();
-        let free = !std::mem::replace(&mut requests.running, true);
-        requests.closed &= !free;
-        free
+        !self.running.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn end(&self) {
-        self.lock().running = false;
-    }
-
-    /// Drops the tasks that were not started, and refuses further ones.
-    pub(crate) fn close(&self) {
-        let starters = {
-            let mut requests = self.lock();
-            requests.closed = true;
-            std::mem::take(&mut requests.starters)
-        };
-        // Foreign code: what the tasks own.
-        drop(starters);
+        self.running.store(false, Ordering::Release);
     }
 
     /// True if wakes may be waiting; cheap, so it can be called before every wait.
@@ -133,9 +93,7 @@ impl Inbox {
         // A swap and not a store: it also acquires what a signaller did before, which may be
         // something other than a push (the stage of the runtime), and is not ordered by a lock.
         self.signalled.swap(false, Ordering::AcqRel);
-        let mut requests = self.lock();
-        let Requests { running, closed, .. } = *requests;
-        std::mem::replace(&mut *requests, Requests { running, closed, ..Requests::default() })
+        std::mem::take(&mut *self.lock())
     }
 }
 
@@ -152,6 +110,7 @@ impl Registration {
         let inbox = Arc::new(Inbox {
             requests: Mutex::new(Requests::default()),
             signalled: AtomicBool::new(false),
+            running: AtomicBool::new(false),
             eventfd: EventFd::new()?,
         });
         let mut inboxes = INBOXES.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Starting tasks, and waiting for them, on their worker or from any thread.
+//! Starting tasks, and waiting for them.
 
 use super::{WaitToken, Waiter};
 use crate::runtime::{Worker, current, with_current};
@@ -133,11 +133,6 @@ impl<T> Drop for Outcome<T> {
 pub(crate) struct Promise<T>(Arc<Mutex<Progress<T>>>);
 
 impl<T> Promise<T> {
-    /// False if nobody waits any more.
-    pub(crate) fn is_awaited(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
-    }
-
     /// The first call counts.
     pub(crate) fn settle(&self, outcome: Result<T, JoinError>) {
         let before = {
@@ -225,20 +220,13 @@ where
     JoinHandle::spawn(&current(), future)
 }
 
-fn start<F>(worker: &Worker, future: F, promise: Promise<F::Output>) -> Key
-where
-    F: Future + 'static,
-{
-    worker.executor.spawn(Box::pin(Tracked { future, promise }))
-}
-
 impl<T: 'static> JoinHandle<T> {
     pub(crate) fn spawn(
         worker: &Rc<Worker>,
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
         let (outcome, promise) = Outcome::new();
-        let key = start(worker, future, promise);
+        let key = worker.executor.spawn(Box::pin(Tracked { future, promise }));
         JoinHandle { outcome, worker: Rc::downgrade(worker), key }
     }
 }
@@ -272,50 +260,4 @@ impl<T> Future for JoinHandle<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.outcome.poll(cx)
     }
-}
-
-/// Waits, on any thread and in any runtime, for a task that
-/// [`Handle::spawn_on`](crate::Handle::spawn_on) started. Dropping it detaches the task.
-///
-/// It yields the task's result, or a [`JoinError`] if the task panicked or its runtime ended first.
-#[must_use = "dropping it detaches the task"]
-pub struct RemoteHandle<T>(Outcome<T>);
-
-impl<T> fmt::Debug for RemoteHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteHandle")
-            .field("finished", &self.is_finished())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<T> RemoteHandle<T> {
-    /// True once the task has finished.
-    pub fn is_finished(&self) -> bool {
-        self.0.is_finished()
-    }
-}
-
-impl<T> Future for RemoteHandle<T> {
-    type Output = Result<T, JoinError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx)
-    }
-}
-
-/// Starts a task when its worker calls it.
-pub(crate) type Starter = Box<dyn FnOnce() + Send>;
-
-/// A task for another worker: how to start it there, and how to wait for it here.
-pub(crate) fn task_for<F, Fut>(task: F) -> (Starter, RemoteHandle<Fut::Output>)
-where
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future + 'static,
-    Fut::Output: Send + 'static,
-{
-    let (outcome, promise) = Outcome::new();
-    // Called within the task, so that a panic ends only that.
-    let starter = move || _ = start(&current(), async move { task().await }, promise);
-    (Box::new(starter), RemoteHandle(outcome))
 }

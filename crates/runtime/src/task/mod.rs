@@ -11,8 +11,8 @@ mod wait_queue;
 #[cfg(all(test, loom))]
 pub(crate) use eventfd_model::Watch;
 pub(crate) use inbox::{Inbox, Registration, wake};
-pub use join::{JoinError, JoinHandle, RemoteHandle, spawn};
-pub(crate) use join::{OUTSIDE, Outcome, Panic, task_for};
+pub use join::{JoinError, JoinHandle, spawn};
+pub(crate) use join::{OUTSIDE, Outcome, Panic};
 pub use join_set::JoinSet;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
 
@@ -125,10 +125,9 @@ impl Executor {
         keys.into_iter().for_each(|key| self.wake(key));
     }
 
-    /// Takes the wakes of other threads, and starts their tasks; returns how many wakes there were.
+    /// Takes the wakes of other threads; returns how many there were.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
-        let Requests { tasks, overflowed, starters, .. } = inbox.drain();
-        starters.into_iter().for_each(|start| start());
+        let Requests { tasks, overflowed } = inbox.drain();
         if overflowed {
             self.wake_all();
         }

@@ -3,7 +3,6 @@
 use crate::support::*;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
 use twinring::{
@@ -15,8 +14,6 @@ pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
     a_panic_and_a_stop_end_every_worker,
     numbers_of_workers_out_of_range_are_refused,
-    tasks_start_on_the_worker_they_are_sent_to,
-    a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end,
     a_runtime_runs_several_futures_one_after_the_other,
 ];
 
@@ -135,92 +132,6 @@ fn numbers_of_workers_out_of_range_are_refused(configuration: Configuration) {
         let error = configuration.builder().workers(workers).build().expect_err("out of range");
         assert!(error.to_string().contains("expected 1 to 1024"), "{error}");
     }
-}
-
-fn tasks_start_on_the_worker_they_are_sent_to(configuration: Configuration) {
-    let runtime = configuration.builder().workers(WORKERS).stop_on_panic(false);
-    let runtime = runtime.build().expect("tried before");
-    let handle = runtime.handle();
-    let ran = runtime.run(|number| {
-        let handle = handle.clone();
-        async move {
-            let here = std::thread::current().id();
-            if number > 0 {
-                shutdown_requested().await;
-                return 0;
-            }
-            let started = loop {
-                // The other worker may not have started.
-                match handle.spawn_on(1, || async { std::thread::current().id() }) {
-                    Ok(started) => break started,
-                    Err(_) => sleep(Duration::from_millis(1)).await,
-                }
-            };
-            assert_ne!(started.await.expect("no panic"), here);
-            // What a task owns there need not be `Send`, and it can use sockets.
-            let echoing = |seed: u8| {
-                let echoed = handle.spawn_on(usize::from(seed) % WORKERS, move || async move {
-                    let (stream, mut peer) = pair().await;
-                    let stream = Rc::new(stream);
-                    std::io::Write::write_all(&mut peer, &[seed]).expect("room");
-                    usize::from(stream.recv().await.expect("a byte")[0])
-                });
-                echoed.expect("room for 100")
-            };
-            let echoing: Vec<_> = (0..100).map(echoing).collect();
-            let mut sum = 0;
-            for echoed in echoing {
-                sum += echoed.await.expect("no panic");
-            }
-            let failed = handle.spawn_on(1, || async { panic!("on purpose") }).expect("room");
-            assert!(failed.await.expect_err("a panic").is_panic());
-            handle.shutdown();
-            sum
-        }
-    });
-    assert_eq!(ran.expect("the engine works"), [Some((0..100).sum()), Some(0)]);
-}
-
-fn a_task_waits_for_its_worker_to_start_and_is_refused_after_its_end(configuration: Configuration) {
-    let used = runtime(configuration, 1);
-    let handle = used.handle();
-    let early = handle.spawn_on(0, || async { "early" }).expect("room");
-    let inside = handle.clone();
-    let ended = used.block_on(async move {
-        assert_eq!(early.await.expect("it starts"), "early");
-        let missing = inside.spawn_on(1, || async {}).expect_err("there is one");
-        assert!(missing.to_string().contains("no worker 1: the last is 0"), "{missing}");
-        // A worker that does not get to start them bounds how many wait.
-        let mut waiting = Vec::new();
-        let full = loop {
-            match inside.spawn_on(0, || async {}) {
-                Ok(handle) => waiting.push(handle),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!((waiting.len(), full.kind()), (1024, std::io::ErrorKind::WouldBlock));
-        for one in waiting {
-            one.await.expect("it starts");
-        }
-        // These end with the runtime, one running and one not started.
-        let running = inside.spawn_on(0, pending::<()>).expect("room");
-        settle().await;
-        assert!(!running.is_finished());
-        [running, inside.spawn_on(0, pending::<()>).expect("room")]
-    });
-    let late = handle.spawn_on(0, || async {}).expect_err("it has ended");
-    assert!(late.to_string().contains("has ended"), "{late}");
-    let unused = runtime(configuration, 1);
-    let never = unused.handle().spawn_on(0, pending::<()>).expect("room");
-    drop(unused);
-    // Handles can be awaited in any runtime.
-    let [running, waiting] = ended.expect("the engine works");
-    configuration.run(async {
-        for task in [running, waiting, never] {
-            assert!(task.is_finished());
-            assert!(task.await.expect_err("dropped, or never started").is_cancelled());
-        }
-    });
 }
 
 /// A peer that does not read held up the end for the linger time.

@@ -22,13 +22,13 @@ use super::stream::{Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
 use super::uring::DatagramMemory;
 use crate::buf::{BufPool, SendBuf};
-use crate::calls::Call;
+use crate::calls::timed;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
 use crate::driver::common::{DriverSetup, check_geometries, errno};
 use crate::slots::Key;
 use crate::sys;
-use crate::sys::poll::{Epoll, Event};
+use crate::sys::poll::{EpollEvent, EpollSet};
 use crate::sys::socket::{SockAddr, SockRef};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -44,8 +44,8 @@ const EVENTS_PER_TURN: usize = 512;
 const PORTION: usize = 32;
 
 pub(crate) struct EpollEngine {
-    pub(super) epoll: Epoll,
-    events: Vec<Event>,
+    pub(super) epoll: EpollSet,
+    events: Vec<EpollEvent>,
     /// The first of `events` that is still to be handled.
     next_event: usize,
     gather: Gather,
@@ -68,7 +68,7 @@ pub(super) struct EpollShared {
 
 impl EpollEngine {
     pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollEngine> {
-        let epoll = Epoll::new()?;
+        let epoll = EpollSet::new()?;
         let pool = Rc::new(BufPool::new(features.buffer_count, features.buffer_bytes)?);
         // It has no slot: its events only end a wait.
         epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, u64::MAX)?;
@@ -260,7 +260,7 @@ impl EpollEngine {
         }
         let end = self.events.len().min(self.next_event + PORTION);
         for at in self.next_event..end {
-            let Event { events, u64: data } = self.events[at];
+            let EpollEvent { events, u64: data } = self.events[at];
             let (key, bits) = (Key::from_bits(data), events as i32);
             let finished = match sockets.stream(key) {
                 Some((stream, wakes)) => stream.borrow_mut().on_event(bits, &self.shared, wakes),
@@ -289,7 +289,8 @@ impl EpollEngine {
         counters.waits.add(1);
         counters.syscalls.add(1);
         self.next_event = 0;
-        counters.calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
+        let wait = || self.epoll.wait(&mut self.events, timeout);
+        timed(counters.call_times, "epoll_pwait2", wait)?;
         counters.events.add(self.events.len() as u64);
         self.gather.begin(self.events.len());
         Ok(())

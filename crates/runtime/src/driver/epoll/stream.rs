@@ -5,7 +5,7 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::common::{closed, errno};
 use crate::driver::stream::{End, Next, Stream};
 use crate::sys;
-use crate::sys::poll::Epoll;
+use crate::sys::poll::EpollSet;
 use crate::sys::socket::SockRef;
 use std::io;
 use std::os::fd::AsFd;
@@ -48,7 +48,7 @@ impl EpollStream {
 }
 
 impl Stream {
-    pub(super) fn register(&self, epoll: &Epoll) -> io::Result<()> {
+    pub(super) fn register(&self, epoll: &EpollSet) -> io::Result<()> {
         epoll.add(self.fd().ok_or_else(closed)?, INTEREST, self.key.to_bits())
     }
 

@@ -9,7 +9,7 @@ use crate::datagram::Received;
 use crate::driver::common::errno;
 use crate::driver::udp::{BATCH_MAX, Udp, is_icmp_error};
 use crate::slots::Key;
-use crate::sys::poll::Epoll;
+use crate::sys::poll::EpollSet;
 use std::io;
 use std::task::Waker;
 
@@ -55,7 +55,7 @@ impl Udp {
         while self.epoll.readable {
             counters.syscalls.add(1);
             let (before, most) = (into.len(), most.min(self.epoll.asked));
-            match batch.receive(fd, &self.setup, most, into, &counters.calls) {
+            match batch.receive(fd, &self.setup, most, into, counters.call_times) {
                 Ok((came, asked)) => {
                     self.epoll.readable = came == asked;
                     // Grown immediately, as a further call costs more than headers do.
@@ -112,7 +112,7 @@ impl Udp {
     /// Watches for free space in the send buffer while a send is blocked.
     pub(in crate::driver) fn update_interest(
         &mut self,
-        epoll: &Epoll,
+        epoll: &EpollSet,
         key: Key,
         shared: &EpollShared,
     ) -> io::Result<()> {

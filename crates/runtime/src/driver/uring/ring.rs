@@ -1,10 +1,10 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
-use crate::calls::Call;
+use crate::calls::{name_of_enter, timed};
 use crate::config::UringFeatures;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
-use crate::sys::ring::{self, Setup, Uring, Wait};
+use crate::sys::ring::{self, KernelRing, Setup, Wait};
 use io_uring::squeue::{Entry, Flags};
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ const BURST_MAX: u32 = 64;
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Ring {
-    pub(super) uring: Uring,
+    pub(super) uring: KernelRing,
     /// Entries that found the submission queue full. Bounded by the operations of all sockets.
     backlog: VecDeque<Entry>,
     pub(super) sqpoll: bool,
@@ -44,7 +44,7 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(features: &UringFeatures, setup: &DriverSetup) -> io::Result<Ring> {
-        let uring = Uring::new(Setup {
+        let uring = KernelRing::new(Setup {
             sq_entries: features.sq_entries,
             cq_entries: features.cq_entries,
             disabled: setup.confined.is_some(),
@@ -57,7 +57,7 @@ impl Ring {
             sqpoll: features.sqpoll_idle_ms > 0,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
             takes_bursts: features.sqpoll_idle_ms == 0 && features.gather > 0,
-            timed: setup.counters.calls.on,
+            timed: setup.counters.call_times,
             counters: Arc::clone(&setup.counters),
         })
     }
@@ -217,9 +217,9 @@ impl Ring {
     fn enter_for_a_time(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<()> {
         // A burst requests many with a timeout of zero: that is not a wait.
         let waits = wait.completions > 0 && wait.timeout != Some(Duration::ZERO);
-        let call = Call::of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
+        let call = name_of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
         let uring = &mut self.uring;
-        match self.counters.calls.timed(call, || uring.enter(to_submit, flags, wait)) {
+        match timed(self.timed, call, || uring.enter(to_submit, flags, wait)) {
             Ok(taken) => self.left = to_submit - taken,
             Err(error) => self.refused(to_submit, error)?,
         }

@@ -15,69 +15,59 @@ impl TcpStream {
     /// Receives at least one byte into `into`; 0 is the end of the stream, or says that `into` is
     /// empty. What does not fit stays in the stream. Copies each byte; [`recv`](Self::recv) does
     /// not. Dropping the future loses no data.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv).
     pub async fn recv_into(&self, into: &mut [u8]) -> io::Result<usize> {
         if into.is_empty() {
             return Ok(0);
         }
-        let mut chunk = self.recv().await?;
+        let chunk = self.recv().await?;
         let bytes = chunk.len().min(into.len());
         into[..bytes].copy_from_slice(&chunk[..bytes]);
+        self.put_back_behind(chunk, bytes);
+        Ok(bytes)
+    }
+
+    /// Fills `into`. If the future is dropped or fails, what it has received goes back to the
+    /// stream. Fails with UnexpectedEof if the stream ends before.
+    pub async fn recv_exact(&self, into: &mut [u8]) -> io::Result<()> {
+        let mut taken = Taken { stream: self, bytes: Vec::new() };
+        while taken.bytes.len() < into.len() {
+            let chunk = self.recv().await?;
+            if chunk.is_empty() {
+                let (filled, wanted) = (taken.bytes.len(), into.len());
+                let what = format!("the stream ended after {filled} of {wanted} bytes");
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+            }
+            let bytes = chunk.len().min(into.len() - taken.bytes.len());
+            taken.add(chunk, bytes);
+        }
+        into.copy_from_slice(&std::mem::take(&mut taken.bytes));
+        Ok(())
+    }
+
+    /// Returns to the stream what is behind the first bytes of a chunk.
+    fn put_back_behind(&self, mut chunk: RecvBuf, bytes: usize) {
         chunk.advance(bytes);
         if !chunk.is_empty() {
             self.put_back(chunk);
         }
-        Ok(bytes)
-    }
-
-    /// Fills `into`. If the future is dropped or fails, what it has received goes back to the stream.
-    ///
-    /// # Errors
-    /// UnexpectedEof if the stream ends before; otherwise as [`recv`](Self::recv).
-    pub async fn recv_exact(&self, into: &mut [u8]) -> io::Result<()> {
-        let mut filling = Filling { stream: self, into, filled: 0 };
-        while filling.filled < filling.into.len() {
-            let bytes = self.recv_into(&mut filling.into[filling.filled..]).await?;
-            if bytes == 0 {
-                let (filled, wanted) = (filling.filled, filling.into.len());
-                let what = format!("the stream ended after {filled} of {wanted} bytes");
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
-            }
-            filling.filled += bytes;
-        }
-        filling.filled = 0;
-        Ok(())
     }
 
     /// Receives up to and including the next `separator`, such as `b'\n'` for lines. At the end of
     /// the stream it returns the rest, without a separator, and then nothing. At most `limit` bytes
-    /// are kept while it waits. If the future is dropped or fails, what it has received goes back to
-    /// the stream.
-    ///
-    /// # Errors
-    /// InvalidData if the first `limit` bytes contain no separator; otherwise as
-    /// [`recv`](Self::recv).
+    /// are kept while it waits. If the future is dropped or fails, what it has received goes back
+    /// to the stream. Fails with InvalidData if the first `limit` bytes contain no separator.
     pub async fn recv_until(&self, separator: u8, limit: usize) -> io::Result<Vec<u8>> {
-        let mut found = Collecting { stream: self, bytes: Vec::new() };
+        let mut taken = Taken { stream: self, bytes: Vec::new() };
         loop {
-            let mut chunk = self.recv().await?;
-            if chunk.is_empty() {
-                return Ok(std::mem::take(&mut found.bytes));
+            let chunk = self.recv().await?;
+            let within = chunk.len().min(limit - taken.bytes.len());
+            let found = chunk[..within].iter().position(|byte| *byte == separator);
+            let is_over = found.is_some() || chunk.is_empty();
+            taken.add(chunk, found.map_or(within, |at| at + 1));
+            if is_over {
+                return Ok(std::mem::take(&mut taken.bytes));
             }
-            let within = chunk.len().min(limit - found.bytes.len());
-            let end = chunk[..within].iter().position(|byte| *byte == separator);
-            let taken = end.map_or(within, |at| at + 1);
-            found.bytes.extend_from_slice(&chunk[..taken]);
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                self.put_back(chunk);
-            }
-            if end.is_some() {
-                return Ok(std::mem::take(&mut found.bytes));
-            }
-            if found.bytes.len() == limit {
+            if taken.bytes.len() == limit {
                 let what = format!("no separator in {limit} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
@@ -85,28 +75,21 @@ impl TcpStream {
     }
 }
 
-/// Returns what was received when it is dropped, unless `filled` is 0.
-struct Filling<'a> {
-    stream: &'a TcpStream,
-    into: &'a mut [u8],
-    filled: usize,
-}
-
-impl Drop for Filling<'_> {
-    fn drop(&mut self) {
-        if self.filled > 0 {
-            self.stream.put_back(self.into[..self.filled].to_vec());
-        }
-    }
-}
-
-/// The same for bytes in memory of its own.
-struct Collecting<'a> {
+/// Bytes that go back to the stream when this is dropped.
+struct Taken<'a> {
     stream: &'a TcpStream,
     bytes: Vec<u8>,
 }
 
-impl Drop for Collecting<'_> {
+impl Taken<'_> {
+    /// Takes the first bytes of a chunk; the others go back.
+    fn add(&mut self, chunk: RecvBuf, bytes: usize) {
+        self.bytes.extend_from_slice(&chunk[..bytes]);
+        self.stream.put_back_behind(chunk, bytes);
+    }
+}
+
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if !self.bytes.is_empty() {
             self.stream.put_back(std::mem::take(&mut self.bytes));

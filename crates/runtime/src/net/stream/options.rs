@@ -26,9 +26,6 @@ impl Default for Keepalive {
 
 impl TcpStream {
     /// Sets TCP_NODELAY.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
     }
@@ -37,9 +34,6 @@ impl TcpStream {
     /// without an answer the connection fails with ETIMEDOUT (SO_KEEPALIVE, TCP_KEEPIDLE,
     /// TCP_KEEPINTVL, TCP_KEEPCNT). The kernel counts in whole seconds, from 1 to 32,767, and 1 to
     /// 127 probes. `None` turns it off, which is the default.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| match keepalive {
             None => socket.set_keepalive(false),
@@ -51,9 +45,6 @@ impl TcpStream {
 
     /// Requests a receive buffer size (SO_RCVBUF) and returns the granted one, which is twice the
     /// request for the kernel's bookkeeping, within net.core.rmem_max.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
     pub fn set_recv_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_recv_buffer_size(bytes)?;
@@ -62,9 +53,6 @@ impl TcpStream {
     }
 
     /// Requests a send buffer size (SO_SNDBUF) and returns the granted one.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
     pub fn set_send_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_send_buffer_size(bytes)?;
@@ -73,9 +61,6 @@ impl TcpStream {
     }
 
     /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping unsent data.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
     pub fn set_reset_on_close(&self) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| socket.set_linger(Some(Duration::ZERO)))?;
         self.resets.set(true);

@@ -32,11 +32,7 @@ impl TcpStream {
     /// drop), and the close is a reset, so that the peer does not take the part for the whole.
     ///
     /// sendfile(2) raises SIGPIPE on a closed connection. Rust programs ignore that signal by
-    /// default; this requires it to be ignored.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send); those of reading the file; ECANCELED, see
-    /// [`cancel`](Self::cancel).
+    /// default; this requires it to be ignored. Fails also as reading the file does.
     pub async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         let cancels = self.cancels.get();
         let mut watch = self.sends();

@@ -3,6 +3,7 @@
 
 use oorandom::Rand64;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 
@@ -17,51 +18,49 @@ pub(super) enum Fault {
     Late,
     /// Completions of different operations are reported in another order.
     Reordered,
+    /// A multishot operation ends although it could continue.
+    EndedEarly,
     /// ENOBUFS.
     NoBuffers,
     /// An operation ends with ECANCELED although it was not cancelled.
     Cancelled,
-    /// A multishot operation ends although it could continue.
-    EndedEarly,
     /// EAGAIN although the socket is ready.
     Again,
     /// EINTR.
     Interrupted,
-    /// EMFILE, when a descriptor is created.
-    NoDescriptor,
-    /// ENFILE, likewise.
-    FileTableFull,
-    /// ENOMEM, likewise.
-    NoMemory,
-    /// An armed receive does not report a reset behind data (`driver/uring/lost_events.rs`).
+    /// EMFILE, ENFILE or ENOMEM, when a descriptor is created. Holds up accepting for a tenth of a
+    /// second.
+    Exhausted,
+    /// An armed receive does not report a reset behind data (`driver/uring/lost_events.rs`), which
+    /// is found out after a second or two.
     LostReset,
 }
 
-/// All kinds, and how often in a million chances they happen at most.
-const KINDS: &[(Fault, u32)] = &[
-    (Fault::ShortSend, 300_000),
-    (Fault::ShortReceive, 300_000),
-    (Fault::Late, 300_000),
-    (Fault::Reordered, 300_000),
-    (Fault::NoBuffers, 300_000),
-    (Fault::Cancelled, 300_000),
-    (Fault::EndedEarly, 300_000),
-    (Fault::Again, 300_000),
-    (Fault::Interrupted, 300_000),
-    // Each holds up accepting for a tenth of a second.
-    (Fault::NoDescriptor, 5_000),
-    (Fault::FileTableFull, 5_000),
-    (Fault::NoMemory, 5_000),
-    // Each is found out after a second or two.
-    (Fault::LostReset, 100_000),
+/// All kinds.
+const KINDS: [Fault; 11] = [
+    Fault::ShortSend,
+    Fault::ShortReceive,
+    Fault::Late,
+    Fault::Reordered,
+    Fault::EndedEarly,
+    Fault::NoBuffers,
+    Fault::Cancelled,
+    Fault::Again,
+    Fault::Interrupted,
+    Fault::Exhausted,
+    Fault::LostReset,
 ];
 
-/// The faults of creating a descriptor.
-pub(super) const OF_DESCRIPTORS: &[(Fault, i32)] = &[
-    (Fault::NoDescriptor, libc::EMFILE),
-    (Fault::FileTableFull, libc::ENFILE),
-    (Fault::NoMemory, libc::ENOMEM),
-];
+impl Fault {
+    /// How often in a million chances it happens at most.
+    fn most(self) -> u32 {
+        match self {
+            Fault::Exhausted => 15_000,
+            Fault::LostReset => 100_000,
+            _ => 300_000,
+        }
+    }
+}
 
 /// With this in its environment, a process built with the feature `faults` has them; the value is
 /// their seed, or `SEED:KIND` for faults of one kind, each at every third chance.
@@ -90,33 +89,21 @@ impl Dice {
         let name = thread.name().unwrap_or_default();
         let number = ENGINES.replace(ENGINES.get() + 1);
         let own = BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, name, number));
-        let mut dice = Dice::new(own);
-        if !kind.is_empty() {
-            let is_asked = |(fault, _): &(Fault, u32)| format!("{fault:?}") == kind;
-            let kind = KINDS.iter().position(is_asked);
-            dice.per_million = [0; KINDS.len()];
-            dice.per_million[kind.expect("a kind of fault")] = 333_333;
-        }
-        let mix = KINDS.iter().zip(dice.per_million).filter(|(_, chance)| *chance > 0);
-        let mix: Vec<_> = mix.map(|((fault, _), chance)| (fault, chance)).collect();
+        let mut random = Rand64::new(u128::from(own));
+        // A mix that the seed chooses.
+        let per_million = KINDS.map(|fault| match format!("{fault:?}") == kind {
+            true => 333_333,
+            false if kind.is_empty() && random.rand_range(0..4) > 0 => {
+                fault.most() >> random.rand_range(0..6)
+            }
+            false => 0,
+        });
         // Captured by the harness, and shown when the test fails.
         eprintln!(
-            "faults in a million chances: {mix:?}\nagain with: {ENVIRONMENT}={asked}, and the same test ({name}) of the \
-             same binary"
+            "faults in a million chances, of {KINDS:?}: {per_million:?}\n\
+             again with: {ENVIRONMENT}={asked}, and the same test ({name}) of the same binary"
         );
-        Some(dice)
-    }
-
-    /// A mix that the seed chooses.
-    fn new(seed: u64) -> Dice {
-        let mut random = Rand64::new(u128::from(seed));
-        let mut per_million = [0; KINDS.len()];
-        for (chance, (_, most)) in per_million.iter_mut().zip(KINDS) {
-            if random.rand_range(0..4) > 0 {
-                *chance = most >> random.rand_range(0..6);
-            }
-        }
-        Dice { random, per_million }
+        Some(Dice { random, per_million })
     }
 
     /// True if a fault of this kind occurs here.
@@ -126,16 +113,51 @@ impl Dice {
     }
 
     /// The errno of one of these kinds, if one occurs here.
-    pub(super) fn errno(&mut self, faults: &[(Fault, i32)]) -> Option<i32> {
-        faults.iter().find(|(fault, _)| self.strikes(*fault)).map(|(_, errno)| *errno)
+    pub(super) fn errno(&mut self, kinds: &[Fault]) -> Option<i32> {
+        let kind = kinds.iter().find(|kind| self.strikes(**kind))?;
+        Some(match kind {
+            Fault::NoBuffers => libc::ENOBUFS,
+            Fault::Cancelled => libc::ECANCELED,
+            Fault::Again => libc::EAGAIN,
+            Fault::Exhausted => [libc::EMFILE, libc::ENFILE, libc::ENOMEM][self.between(0..3)],
+            _ => libc::EINTR,
+        })
     }
 
-    pub(super) fn between(&mut self, range: Range<u64>) -> u64 {
-        if range.is_empty() { range.start } else { self.random.rand_range(range) }
+    pub(super) fn between(&mut self, range: Range<usize>) -> usize {
+        match range.is_empty() {
+            true => range.start,
+            false => self.random.rand_range(range.start as u64..range.end as u64) as usize,
+        }
     }
 
     /// A part of `whole`, at least one of it.
     pub(super) fn part(&mut self, whole: usize) -> usize {
-        self.between(1..whole.max(1) as u64 + 1) as usize
+        self.between(1..whole.max(1) + 1)
+    }
+}
+
+/// The maximum number of looks for which something is held back.
+const LOOKS_MAX: usize = 8;
+
+/// What is reported some looks after it happened, with the looks that are left.
+pub(super) struct Held<T>(pub(super) VecDeque<(usize, T)>);
+
+impl<T> Held<T> {
+    pub(super) fn nothing() -> Held<T> {
+        Held(VecDeque::new())
+    }
+
+    pub(super) fn hold(&mut self, dice: &mut Dice, what: T) {
+        self.0.push_back((dice.between(1..LOOKS_MAX), what));
+    }
+
+    /// A look: what was held back long enough.
+    pub(super) fn due(&mut self) -> Vec<T> {
+        for (left, _) in &mut self.0 {
+            *left = left.saturating_sub(1);
+        }
+        let due = self.0.iter().take_while(|(left, _)| *left == 0).count();
+        self.0.drain(..due).map(|(_, what)| what).collect()
     }
 }

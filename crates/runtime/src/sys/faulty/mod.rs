@@ -6,7 +6,6 @@
 
 mod calls;
 mod dice;
-mod operations;
 pub(crate) mod ring;
 
 pub(crate) use super::real::*;
@@ -27,7 +26,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Resu
 }
 
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
-    calls::may_accept(listener)?;
+    calls::with(Ok(()), |faults| faults.may_accept(listener))?;
     real::accept(listener)
 }
 
@@ -80,45 +79,45 @@ pub(crate) mod file {
 /// Waits that report events later and reordered.
 pub(crate) mod poll {
     use super::*;
-    use std::os::fd::{AsRawFd, RawFd};
+    use std::os::fd::RawFd;
     use std::time::Duration;
 
     pub(crate) use real::poll::*;
 
     /// An epoll set.
-    pub(crate) struct Epoll(real::poll::Epoll);
+    pub(crate) struct EpollSet(real::poll::EpollSet);
 
-    impl Epoll {
-        pub(crate) fn new() -> io::Result<Epoll> {
-            let epoll = real::poll::Epoll::new()?;
-            calls::install(epoll.as_raw_fd());
-            Ok(Epoll(epoll))
+    impl EpollSet {
+        pub(crate) fn new() -> io::Result<EpollSet> {
+            let set = real::poll::EpollSet::new()?;
+            calls::install();
+            Ok(EpollSet(set))
         }
 
         pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
-            calls::watched(target, interest, data);
+            calls::with((), |faults| faults.watched(target, interest, data));
             self.0.add(target, interest, data)
         }
 
         pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
-            calls::watched(target, interest, data);
+            calls::with((), |faults| faults.watched(target, interest, data));
             self.0.modify(target, interest, data)
         }
 
         pub(crate) fn wait(
             &self,
-            events: &mut Vec<Event>,
+            events: &mut Vec<EpollEvent>,
             timeout: Option<Duration>,
         ) -> io::Result<()> {
-            self.0.wait(events, calls::patience(timeout))?;
-            calls::reported(events);
+            self.0.wait(events, calls::with(timeout, |faults| faults.patience(timeout)))?;
+            calls::with((), |faults| faults.reported(events));
             Ok(())
         }
     }
 
-    impl Drop for Epoll {
+    impl Drop for EpollSet {
         fn drop(&mut self) {
-            calls::remove(self.0.as_raw_fd());
+            calls::remove();
         }
     }
 }

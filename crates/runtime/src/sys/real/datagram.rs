@@ -1,4 +1,4 @@
-//! Socket options and calls of datagram sockets that no wrapper library in use offers.
+//! Options of sockets, and calls of datagram sockets, that no wrapper library in use offers.
 
 use super::retry_eintr;
 use std::io;
@@ -21,31 +21,32 @@ pub(crate) fn set_option(
 }
 
 /// Reads an option that is an array of 32-bit numbers; words that the kernel does not fill stay 0.
-fn get_option<const N: usize>(
-    socket: BorrowedFd<'_>,
+pub(super) fn get_option<const N: usize>(
+    socket: RawFd,
     level: libc::c_int,
     name: libc::c_int,
 ) -> io::Result<[u32; N]> {
-    let (fd, mut values) = (socket.as_raw_fd(), [0u32; N]);
+    let mut values = [0u32; N];
     let mut bytes = size_of_val(&values) as libc::socklen_t;
     retry_eintr(|| {
         let values = values.as_mut_ptr().cast();
         // SAFETY: the pointer names `bytes` live bytes, exclusively borrowed, of a type that any
         // bit pattern is valid for.
-        unsafe { libc::getsockopt(fd, level, name, values, &mut bytes) as isize }
+        unsafe { libc::getsockopt(socket, level, name, values, &mut bytes) as isize }
     })?;
     Ok(values)
 }
 
 /// True if the kernel cuts UDP buffers into datagrams (UDP_SEGMENT, Linux 4.18).
 pub(crate) fn knows_segmentation(socket: BorrowedFd<'_>) -> bool {
-    get_option::<1>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+    get_option::<1>(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
 /// Packets that this socket has dropped since it was created, modulo 2^32 (SO_MEMINFO, Linux 4.12).
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     /// Number of entries, of which the drops are the last (sock_diag.h).
     const SK_MEMINFO_VARS: usize = 9;
+    let socket = socket.as_raw_fd();
     let memory = get_option::<SK_MEMINFO_VARS>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
     Ok(memory[libc::SK_MEMINFO_DROPS as usize])
 }

@@ -10,15 +10,14 @@ pub(crate) mod prices;
 pub(crate) mod probe;
 pub(crate) mod ring;
 pub(crate) mod socket;
-pub(crate) mod trial;
 
 use rustix::event::EventfdFlags;
 use rustix::io::retry_on_intr;
-use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Instant;
 
@@ -59,15 +58,10 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Resu
 /// The new socket is close-on-exec and non-blocking: a receive or send passes MSG_DONTWAIT, but
 /// sendfile(2) has no such flag.
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
-    const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let fd = retry_eintr(|| {
-        // SAFETY: null address pointers are allowed by accept4(2): no address is written.
-        let fd =
-            unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), FLAGS) };
-        fd as isize
-    })?;
-    // SAFETY: accept4 returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // SAFETY: the caller has the descriptor open.
+    let listener = unsafe { BorrowedFd::borrow_raw(listener) };
+    Ok(retry_on_intr(|| net::accept_with(listener, flags))?)
 }
 
 /// Shuts down the sending half: the peer reads the end of the stream after all queued bytes.
@@ -81,54 +75,30 @@ pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
 pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
     // TCP_CLOSE of include/net/tcp_states.h.
     const CLOSED: u8 = 7;
-    // The state is the first byte of struct tcp_info, and the kernel copies no more than requested.
-    let mut state = [0];
-    matches!(tcp_info(socket, &mut state), Ok(1)) && state == [CLOSED]
+    tcp_info::<1>(socket).is_ok_and(|[states]| states.to_ne_bytes()[0] == CLOSED)
 }
 
-/// Where tcpi_bytes_acked is in struct tcp_info of include/uapi/linux/tcp.h: behind 8 bytes, 24
-/// numbers of 4 and 2 of 8.
-pub(crate) const TCP_BYTES_ACKED_AT: usize = 120;
-
-/// Where tcpi_unacked (segments) and tcpi_notsent_bytes are.
-const TCP_UNACKED_AT: usize = 24;
-const TCP_NOTSENT_AT: usize = 144;
+/// Where struct tcp_info of include/uapi/linux/tcp.h has tcpi_unacked (segments), tcpi_bytes_acked
+/// (of 64 bits) and tcpi_notsent_bytes, in numbers of 32 bits. Its first byte is the state.
+const TCP_UNACKED: usize = 6;
+const TCP_BYTES_ACKED: usize = 30;
+const TCP_NOTSENT: usize = 36;
 
 /// True if the peer has acknowledged all that was sent.
 pub(crate) fn tcp_is_acked(socket: RawFd) -> io::Result<bool> {
-    let mut info = [0; TCP_NOTSENT_AT + size_of::<u32>()];
-    tcp_info(socket, &mut info)?;
-    let is_zero = |at: usize| info[at..at + size_of::<u32>()] == [0; size_of::<u32>()];
-    Ok(is_zero(TCP_UNACKED_AT) && is_zero(TCP_NOTSENT_AT))
+    let info = tcp_info::<{ TCP_NOTSENT + 1 }>(socket)?;
+    Ok(info[TCP_UNACKED] == 0 && info[TCP_NOTSENT] == 0)
 }
 
-/// Bytes that the peer has acknowledged since the connection began; 0 if the kernel does not report
-/// them (before Linux 4.1).
+/// Bytes that the peer has acknowledged since the connection began.
 pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
-    let mut info = [0; TCP_BYTES_ACKED_AT + size_of::<u64>()];
-    tcp_info(socket, &mut info)?;
-    let mut acked = [0; size_of::<u64>()];
-    acked.copy_from_slice(&info[TCP_BYTES_ACKED_AT..]);
-    Ok(u64::from_ne_bytes(acked))
+    let info = tcp_info::<{ TCP_BYTES_ACKED + 2 }>(socket)?;
+    Ok(u64::from(info[TCP_BYTES_ACKED]) | u64::from(info[TCP_BYTES_ACKED + 1]) << 32)
 }
 
-/// The beginning of struct tcp_info, limited by the buffer and the kernel's version. Returns its
-/// length.
-fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    let mut bytes = into.len() as libc::socklen_t;
-    retry_eintr(|| {
-        // SAFETY: live, exclusively borrowed bytes and how many they are.
-        unsafe {
-            libc::getsockopt(
-                socket,
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                into.as_mut_ptr().cast(),
-                &mut bytes,
-            ) as isize
-        }
-    })?;
-    Ok(bytes as usize)
+/// The beginning of struct tcp_info.
+fn tcp_info<const N: usize>(socket: RawFd) -> io::Result<[u32; N]> {
+    datagram::get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 
 /// The eventfd(2) that wakes a worker; its driver watches it.

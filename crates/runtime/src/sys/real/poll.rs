@@ -1,36 +1,27 @@
 //! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
 
 use super::retry_eintr;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An event of epoll for one descriptor.
-pub(crate) type Event = libc::epoll_event;
+pub(crate) type EpollEvent = libc::epoll_event;
 
 /// An epoll set.
-pub(crate) struct Epoll {
+pub(crate) struct EpollSet {
     fd: OwnedFd,
     /// epoll_pwait2(2) was refused: older kernels lack it, and so do older seccomp profiles.
     in_milliseconds: Cell<bool>,
 }
 
-impl AsRawFd for Epoll {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-}
-
-impl Epoll {
-    pub(crate) fn new() -> io::Result<Epoll> {
-        // SAFETY: no memory is passed.
-        let fd = retry_eintr(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) as isize })?;
-        // SAFETY: epoll_create1 returned a new descriptor that has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        Ok(Epoll { fd, in_milliseconds: Cell::new(false) })
+impl EpollSet {
+    pub(crate) fn new() -> io::Result<EpollSet> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(EpollSet { fd, in_milliseconds: Cell::new(false) })
     }
 
     /// Registers `target` for `interest`; events carry `data`.
@@ -60,22 +51,19 @@ impl Epoll {
     #[unsafe(link_section = ".text.hot")]
     pub(crate) fn wait(
         &self,
-        events: &mut Vec<Event>,
+        events: &mut Vec<EpollEvent>,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         events.clear();
         let room = events.capacity() as i32;
         let events_at = events.as_mut_ptr();
-        let mut count = match self.in_milliseconds.get() {
-            true => self.wait_ms(events_at, room, timeout),
-            false => self.wait_ns(events_at, room, timeout),
-        };
+        let mut count = self.wait_once(events_at, room, timeout);
         if !self.in_milliseconds.get()
             && let Err(error) = &count
             && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
         {
             self.in_milliseconds.set(true);
-            count = self.wait_ms(events_at, room, timeout);
+            count = self.wait_once(events_at, room, timeout);
         }
         match count {
             // SAFETY: the kernel initialised `count` events, and `count <= room <= capacity`.
@@ -86,46 +74,42 @@ impl Epoll {
         Ok(())
     }
 
-    fn wait_ns(
+    fn wait_once(
         &self,
-        events: *mut Event,
+        events: *mut EpollEvent,
         room: i32,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
-        let timespec = timeout.map(|t| libc::timespec {
-            tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
-        let timespec = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
-        // SAFETY: `events` has space for `room` entries, `timespec` is null or live, and a null
-        // signal mask leaves the mask unchanged.
-        let count = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.fd.as_raw_fd(),
-                events,
-                room,
-                timespec,
-                std::ptr::null::<libc::sigset_t>(),
-                8usize,
-            )
+        let fd = self.fd.as_raw_fd();
+        let count = if self.in_milliseconds.get() {
+            let up = |t: Duration| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+            // SAFETY: `events` has space for `room` entries.
+            unsafe { libc::epoll_wait(fd, events, room, timeout.map_or(-1, up)) }.into()
+        } else {
+            let timespec = timeout.map(|t| libc::timespec {
+                tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
+                tv_nsec: i64::from(t.subsec_nanos()),
+            });
+            let timespec = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let no_mask = std::ptr::null::<libc::sigset_t>();
+            // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
+            // SAFETY: `events` has space for `room` entries, `timespec` is null or live, and a null
+            // signal mask leaves the mask unchanged.
+            unsafe {
+                libc::syscall(libc::SYS_epoll_pwait2, fd, events, room, timespec, no_mask, 8usize)
+            }
         };
         if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
     }
+}
 
-    fn wait_ms(
-        &self,
-        events: *mut Event,
-        room: i32,
-        timeout: Option<Duration>,
-    ) -> io::Result<usize> {
-        let ms =
-            timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
-        // SAFETY: `events` has space for `room` entries.
-        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events, room, ms) };
-        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
-    }
+/// True if epoll_pwait2(2) is there.
+pub(crate) fn has_pwait2() -> bool {
+    let waited = EpollSet::new().and_then(|set| {
+        set.wait(&mut Vec::with_capacity(1), Some(Duration::ZERO))?;
+        Ok(!set.in_milliseconds.get())
+    });
+    waited.unwrap_or(true)
 }
 
 /// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner. True if it is.

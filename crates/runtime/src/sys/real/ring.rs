@@ -81,7 +81,7 @@ pub(crate) struct Wait {
 pub(crate) struct Setup {
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
-    /// It accepts no entry before [`Uring::restrict`].
+    /// It accepts no entry before [`KernelRing::restrict`].
     pub(crate) disabled: bool,
     /// How long the kernel's submission thread polls for entries before it sleeps; 0 is without
     /// one.
@@ -90,7 +90,7 @@ pub(crate) struct Setup {
 
 /// A ring. What is pushed and taken is known to the kernel from the next enter on, or from the next look at
 /// the queues.
-pub(crate) struct Uring {
+pub(crate) struct KernelRing {
     // Both refer to the ring, which is dropped behind them.
     submission: SubmissionQueue<'static>,
     completion: CompletionQueue<'static>,
@@ -101,9 +101,9 @@ pub(crate) struct Uring {
     fd_flag: IoringEnterFlags,
 }
 
-impl Uring {
+impl KernelRing {
     /// Creates a ring for this thread.
-    pub(crate) fn new(setup: Setup) -> io::Result<Uring> {
+    pub(crate) fn new(setup: Setup) -> io::Result<KernelRing> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(setup.cq_entries).setup_submit_all().setup_single_issuer().dontfork();
         if setup.disabled {
@@ -132,7 +132,7 @@ impl Uring {
                 ),
             )
         };
-        Ok(Uring { submission, completion, uring, fd, fd_flag })
+        Ok(KernelRing { submission, completion, uring, fd, fd_flag })
     }
 
     /// Puts an entry into the submission queue; false if that is full.
@@ -175,7 +175,7 @@ impl Uring {
         self.completion.len()
     }
 
-    /// Takes the completions that [`arrived`](Uring::arrived) has counted. Their places are given back by the next
+    /// Takes the completions that [`arrived`](KernelRing::arrived) has counted. Their places are given back by the next
     /// enter.
     #[inline]
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
@@ -253,7 +253,7 @@ fn not_entered(errno: Errno) -> io::Result<u32> {
     if matches!(errno, Errno::TIME | Errno::INTR) { Ok(0) } else { Err(errno.into()) }
 }
 
-impl Drop for Uring {
+impl Drop for KernelRing {
     fn drop(&mut self) {
         if !self.fd_flag.is_empty() {
             let _ends_with_the_thread = unregister_ring_fd(borrow(&self.uring), self.fd as u32);
