@@ -211,8 +211,7 @@ impl SendBatch {
         let headers = &mut self.headers[..count];
         // SAFETY: the headers point at memory of `self` and of datagrams in the outbox, neither of which
         // changes during this call.
-        let sent =
-            timed(counters.call_times, "sendmmsg", || unsafe { sendmmsg(fd, headers) });
+        let sent = timed(counters.call_times, "sendmmsg", || unsafe { sendmmsg(fd, headers) });
         match sent {
             Ok(count) => {
                 counters.sent.add(count as u64);

@@ -36,8 +36,7 @@ impl UnixListener {
             socket.listen(BACKLOG)?;
             Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket), true)? })
         };
-        let refused =
-            |error| failed(format_args!("cannot listen on {}", path.display()), &error);
+        let refused = |error| failed(format_args!("cannot listen on {}", path.display()), &error);
         listen().map_err(refused)
     }
 

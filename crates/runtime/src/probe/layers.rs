@@ -192,10 +192,7 @@ pub(crate) fn ring_refused(error: &io::Error) -> Option<Refusal> {
 }
 
 fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN)
-    )
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN))
 }
 
 /// The resource that ran out when a ring was created.

@@ -50,13 +50,7 @@ impl Capabilities {
         let chosen = select_uring(&UringOptions::default(), 1, &Rights::default());
         let refusal = chosen.as_ref().err().cloned().or(refused);
         let chosen = chosen.ok().filter(|_| refusal.is_none());
-        Capabilities {
-            environment,
-            uring,
-            chosen,
-            refusal,
-            epoll_pwait2: sys::poll::has_pwait2(),
-        }
+        Capabilities { environment, uring, chosen, refusal, epoll_pwait2: sys::poll::has_pwait2() }
     }
 
     /// The default features that are not available here.

@@ -74,8 +74,11 @@ impl UringReport {
         let ring = trial::trial_ring().map_err(|error| refused(DEFER_TASKRUN, "6.1", &error))?;
         trial::register_buffers(&ring).map_err(|error| refused(PBUF_RING, "5.19", &error))?;
         let mut features = [(DEFER_TASKRUN, "6.1"), (PBUF_RING, "5.19")]
-            .map(|(kernel_name, since)| {
-                FeatureReport { kernel_name, since, option: None, refusal: None }
+            .map(|(kernel_name, since)| FeatureReport {
+                kernel_name,
+                since,
+                option: None,
+                refusal: None,
             })
             .to_vec();
         let mut probe = Probe::new();

@@ -60,7 +60,8 @@ impl Groups {
         count: u16,
         bytes: usize,
     ) -> io::Result<u16> {
-        let fits = |group: &&Provided| group.bytes == bytes && group.pool.count() == usize::from(count);
+        let fits =
+            |group: &&Provided| group.bytes == bytes && group.pool.count() == usize::from(count);
         if let Some(group) = self.others.iter().find(fits) {
             return Ok(group.number);
         }
