@@ -4,20 +4,11 @@ use super::http::HttpArgs;
 use super::http::config::{self, File};
 use std::path::Path;
 
-/// The result of reading a configuration file of `serve http`.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Configured {
-    /// All options and sites, in the format of `Debug`, if there is no error.
-    pub options: Option<String>,
-    /// The first error.
-    pub problem: Option<String>,
-}
-
-/// Reads a configuration file of this name and text.
-pub fn configuration(name: &str, text: &str) -> Configured {
+/// Reads a configuration file of `serve http` of this name and text: all options and sites, in the format of `Debug`.
+///
+/// # Errors
+/// The first one of the file.
+pub fn configuration(name: &str, text: &str) -> Result<String, String> {
     let file = File { path: Path::new(name), text };
-    match config::merge(&file, &HttpArgs::default()) {
-        Ok(read) => Configured { options: Some(format!("{read:?}")), problem: None },
-        Err(problem) => Configured { options: None, problem: Some(problem) },
-    }
+    config::merge(&file, &HttpArgs::default()).map(|read| format!("{read:?}"))
 }

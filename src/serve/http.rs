@@ -194,7 +194,8 @@ fn run(
     let server = started.server.clone();
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
-    let options = ListenOptions { backlog: server.listening.backlog, ..ListenOptions::default() };
+    let backlog = server.listening.backlog.map_or(4096, |backlog| backlog.get() as u32);
+    let options = ListenOptions { backlog, ..ListenOptions::default() };
     let lists = [&server.listening.listen[..], &server.listening.listen_tls];
     let [listen, listen_tls] = lists.map(listen::addresses);
     let [listen, listen_tls] = families::available([&listen, &listen_tls]);

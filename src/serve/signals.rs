@@ -6,7 +6,6 @@ use super::notices::{finish, tell};
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fmt;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,12 +53,6 @@ impl Actions {
     /// not block. Opening a file can block: its filesystem may never answer.
     pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
         self.all.push((signal, Box::new(action)));
-    }
-}
-
-impl fmt::Debug for Actions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all.iter().map(|(signal, _)| name(*signal))).finish()
     }
 }
 

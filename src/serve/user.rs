@@ -43,20 +43,17 @@ impl UserArgs {
             return Ok(None);
         }
         let user = self.user.as_deref().map(find_user).transpose()?;
-        let group = match (&self.group, &user) {
+        let (user, entry) = user.map_or((None, None), |(uid, entry)| (Some(uid), entry));
+        let group = match (&self.group, &entry) {
             (Some(group), _) => find_group(group)?,
-            (None, Some(Found { group: Some(group), .. })) => *group,
-            (None, _) => {
+            (None, Some(entry)) => entry.gid,
+            (None, None) => {
                 let user = self.user.as_deref().unwrap_or_default();
                 return Err(format!("--user {user} has no entry in passwd: give a --group, too"));
             }
         };
         let name = self.user.clone().or(self.group.clone()).unwrap_or_default();
-        let (user, listed_as) = match user {
-            Some(found) => (Some(found.uid), found.listed_as),
-            None => (None, None),
-        };
-        let groups = match listed_as {
+        let groups = match entry.and_then(|entry| CString::new(entry.name).ok()) {
             Some(listed_as) => getgrouplist(&listed_as, group)
                 .map_err(|error| format!("cannot find the groups of {name}: {}", error.desc()))?,
             None => vec![group],
@@ -72,25 +69,14 @@ impl UserArgs {
     }
 }
 
-struct Found {
-    uid: Uid,
-    group: Option<Gid>,
-    listed_as: Option<CString>,
-}
-
-fn find_user(text: &str) -> Result<Found, String> {
+/// By name or number, with its entry in passwd.
+fn find_user(text: &str) -> Result<(Uid, Option<User>), String> {
     let wrong = |why: &str| format!("cannot use --user {text}: {why}");
-    let by_name = User::from_name(text).map_err(|error| wrong(error.desc()))?;
-    let user = match (by_name, text.parse().map(Uid::from_raw)) {
-        (Some(user), _) => user,
-        (None, Ok(uid)) => match User::from_uid(uid).map_err(|error| wrong(error.desc()))? {
-            Some(user) => user,
-            None => return Ok(Found { uid, group: None, listed_as: None }),
-        },
-        (None, Err(_)) => return Err(wrong("unknown user")),
-    };
-    let listed_as = CString::new(user.name).ok();
-    Ok(Found { uid: user.uid, group: Some(user.gid), listed_as })
+    if let Some(user) = User::from_name(text).map_err(|error| wrong(error.desc()))? {
+        return Ok((user.uid, Some(user)));
+    }
+    let uid = text.parse().map(Uid::from_raw).map_err(|_| wrong("unknown user"))?;
+    Ok((uid, User::from_uid(uid).map_err(|error| wrong(error.desc()))?))
 }
 
 fn find_group(text: &str) -> Result<Gid, String> {

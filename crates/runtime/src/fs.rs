@@ -96,13 +96,14 @@ pub enum Kind {
 }
 
 /// Whether symbolic links are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Symlinks {
     /// A path with a symbolic link anywhere in it is refused (ELOOP).
     Refuse,
     /// Followed as long as they stay beneath the directory; a link out of it is refused (EXDEV).
     /// Absolute links always lead out of it.
+    #[default]
     Beneath,
 }
 

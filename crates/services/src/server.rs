@@ -17,7 +17,6 @@ pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracke
 pub(crate) use meters::{Count, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -90,12 +89,6 @@ pub trait Service: Sized {
 
     /// The work of a worker, without its CPU time.
     fn reading(&self, worker: usize) -> Reading;
-}
-
-impl<S: Service> fmt::Debug for Server<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
-    }
 }
 
 impl<S: Service> Server<S> {

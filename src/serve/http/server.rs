@@ -12,7 +12,8 @@ use crate::serve::user::UserArgs;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use twinring_services::http::text::{count, several};
+use twinring_input::quantity::Count;
+use twinring_services::http::text::{optional, several};
 use twinring_services::http::{HttpSettings, LogSettings, MinVersion};
 
 /// Where a server listens unless it is said.
@@ -31,31 +32,19 @@ pub(super) struct Server {
     pub(super) http: HttpSettings,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Listening {
     #[serde(deserialize_with = "several")]
     pub(super) listen: Vec<ListenOn>,
     #[serde(deserialize_with = "several")]
     pub(super) listen_tls: Vec<ListenOn>,
-    #[serde(deserialize_with = "count::<1, 65_535, _, _>")]
-    pub(super) backlog: u32,
+    #[serde(deserialize_with = "optional")]
+    pub(super) backlog: Option<Count<1, 65_535>>,
     pub(super) tls_min_version: MinVersion,
     /// Directories for roots that a reload adds.
     #[serde(deserialize_with = "several")]
     pub(super) sandbox_read: Vec<PathBuf>,
-}
-
-impl Default for Listening {
-    fn default() -> Listening {
-        Listening {
-            listen: Vec::new(),
-            listen_tls: Vec::new(),
-            backlog: 4096,
-            tls_min_version: MinVersion::default(),
-            sandbox_read: Vec::new(),
-        }
-    }
 }
 
 /// The keys of `[server]`.

@@ -9,7 +9,7 @@ mod line;
 pub(super) use line::{Ended, LogLine, error_line};
 pub use line::{LogFormat, log_line};
 
-use super::text::{optional, size};
+use super::text::optional;
 use crate::process::take_no_signals;
 use crate::server::Count;
 use memchr::memchr_iter;
@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use twinring_input::quantity::Size;
 
 const BATCH_BYTES: usize = 64 * 1024;
 
@@ -91,7 +92,7 @@ impl FromStr for LogTarget {
 }
 
 /// How a log is kept: keys of `[server]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LogSettings {
     /// The destination.
@@ -100,16 +101,12 @@ pub struct LogSettings {
     /// The format.
     pub access_log_format: LogFormat,
     /// Memory, in bytes for each worker, for lines that are not written yet. Lines beyond it are dropped.
-    #[serde(deserialize_with = "size::<65_536, { 1 << 30 }, _, _>")]
-    pub access_log_buffer: usize,
+    #[serde(deserialize_with = "optional")]
+    pub access_log_buffer: Option<Size<65_536, { 1 << 30 }>>,
 }
 
-impl Default for LogSettings {
-    fn default() -> LogSettings {
-        let access_log_format = LogFormat::default();
-        LogSettings { access_log: None, access_log_format, access_log_buffer: 4 << 20 }
-    }
-}
+/// The memory for lines unless it is said.
+const BUFFER_BYTES: usize = 4 << 20;
 
 /// Lines that are not written yet, and what else the thread has to do.
 #[derive(Debug, Default)]
@@ -150,10 +147,11 @@ impl AccessLog {
         notice: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Arc<AccessLog>> {
         let file = target.open()?;
+        let bytes = settings.access_log_buffer.map_or(BUFFER_BYTES, |bytes| bytes.get() as usize);
         let log = Arc::new(AccessLog {
             target,
             format: settings.access_log_format,
-            bytes_max: settings.access_log_buffer.saturating_mul(workers),
+            bytes_max: bytes.saturating_mul(workers),
             queue: Mutex::default(),
             changed: Condvar::new(),
             written: Count::default(),

@@ -21,7 +21,7 @@ use twinring::fs::{Dir, Symlinks};
 const NAME_BYTES_MAX: usize = 253;
 
 /// The files of some hosts, and their rules: a `[[site]]` of a configuration, each field one of its keys.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Site {
     /// Its hosts; without names, it is for all that have no site of their own.
@@ -31,9 +31,9 @@ pub struct Site {
     pub root: Option<PathBuf>,
     /// Whether symbolic links beneath it are followed.
     pub symlinks: Symlinks,
-    /// Index file names; the first that exists is used.
+    /// Index file names instead of `index.html`; the first that exists is used.
     #[serde(deserialize_with = "file_names")]
-    pub index: Vec<String>,
+    pub index: Option<Vec<String>>,
     /// `/about` is also the file `about.html`.
     pub clean_urls: bool,
     /// Codings of precompressed files, the preferred one first.
@@ -45,12 +45,12 @@ pub struct Site {
     /// Media types by extension, before those that everybody knows.
     #[serde(deserialize_with = "mime::types")]
     pub types: HashMap<String, String>,
-    /// The media type of unknown extensions.
+    /// The media type of unknown extensions instead of `application/octet-stream`.
     #[serde(deserialize_with = "mime::one")]
-    pub default_type: String,
-    /// The charset of text; none is declared if it is empty.
+    pub default_type: Option<String>,
+    /// The charset of text instead of UTF-8; none is declared if it is empty.
     #[serde(deserialize_with = "mime::charset")]
-    pub charset: String,
+    pub charset: Option<String>,
     /// Where requests without TLS are sent, before any rule is applied.
     #[serde(deserialize_with = "to_https")]
     pub redirect_to_https: Option<HttpsAddress>,
@@ -68,37 +68,13 @@ pub struct Site {
     pub(super) directory: Option<Dir>,
 }
 
-impl Default for Site {
-    fn default() -> Site {
-        Site {
-            names: Vec::new(),
-            root: None,
-            symlinks: Symlinks::Beneath,
-            index: vec!["index.html".to_owned()],
-            clean_urls: false,
-            precompressed: Vec::new(),
-            compress: Vec::new(),
-            types: HashMap::new(),
-            default_type: "application/octet-stream".to_owned(),
-            // It nearly always is that, and a client that guesses can be misled.
-            charset: "utf-8".to_owned(),
-            redirect_to_https: None,
-            hsts: None,
-            tls_cert: None,
-            tls_key: None,
-            rules: Rules::default(),
-            directory: None,
-        }
-    }
-}
-
-fn file_names<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+fn file_names<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
     let names: Vec<String> = several(from)?;
     let is_name =
         |name: &&String| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     match names.iter().find(|name| !is_name(name)) {
         Some(wrong) => Err(Error::custom(format!("`{wrong}` is not a file name"))),
-        None => Ok(names),
+        None => Ok(Some(names)),
     }
 }
 

@@ -53,12 +53,6 @@ pub struct Observer {
     started: SystemTime,
 }
 
-impl std::fmt::Debug for Observer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Observer").field("stage", &self.stage.get()).finish_non_exhaustive()
-    }
-}
-
 impl<S: Service> Server<S> {
     /// Shows the metrics that `append` adds, and those of the runtime and the process; `engine` is that of the service.
     pub fn observer(

@@ -14,18 +14,21 @@ pub(super) fn media_type(site: &Site, path: &Path) -> Cow<'static, str> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     let owned = |media_type: &String| Cow::Owned(media_type.clone());
     let own = site.types.get(&extension.to_ascii_lowercase()).map(owned);
+    let other = site.default_type.as_ref().map(owned);
     let known = || new_mime_guess::from_ext(extension).first_raw().map(Cow::Borrowed);
     let media_type: Cow<'static, str> =
-        own.or_else(known).unwrap_or_else(|| owned(&site.default_type));
+        own.or_else(known).or(other).unwrap_or(Cow::Borrowed("application/octet-stream"));
     let is_text = media_type.starts_with("text/") || is_text_by_another_name(&media_type);
-    match is_text && !site.charset.is_empty() && !media_type.contains(';') {
-        true => Cow::Owned(format!("{media_type}; charset={}", site.charset)),
+    // Text nearly always is that, and a client that guesses can be misled.
+    let charset = site.charset.as_deref().unwrap_or("utf-8");
+    match is_text && !charset.is_empty() && !media_type.contains(';') {
+        true => Cow::Owned(format!("{media_type}; charset={charset}")),
         false => media_type,
     }
 }
 
-pub(super) fn one<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    read(from, checked)
+pub(super) fn one<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    read(from, checked).map(Some)
 }
 
 fn checked(text: &str) -> Result<String, String> {
@@ -50,12 +53,12 @@ pub(super) fn types<'de, D: Deserializer<'de>>(
 }
 
 /// A charset of a configuration; empty for `off`.
-pub(super) fn charset<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+pub(super) fn charset<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     read(from, |text| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         match !text.is_empty() && text.bytes().all(is_part) {
-            true if text == "off" => Ok(String::new()),
-            true => Ok(text.to_owned()),
+            true if text == "off" => Ok(Some(String::new())),
+            true => Ok(Some(text.to_owned())),
             false => Err(format!("`{text}` is not a charset: expected one such as utf-8, or off")),
         }
     })
@@ -118,8 +121,8 @@ mod tests {
         let own = [("md", "text/markdown"), ("txt", "text/plain; charset=koi8-r")];
         let site = Site {
             types: own.map(|(name, media_type)| (name.to_owned(), media_type.to_owned())).into(),
-            default_type: "text/plain".to_owned(),
-            charset: "iso-8859-1".to_owned(),
+            default_type: Some("text/plain".to_owned()),
+            charset: Some("iso-8859-1".to_owned()),
             ..Site::default()
         };
         for (name, expected) in [
@@ -130,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(media_type(&site, Path::new(name)), expected, "{name}");
         }
-        let bare = Site { charset: String::new(), ..site };
+        let bare = Site { charset: Some(String::new()), ..site };
         assert_eq!(media_type(&bare, Path::new("a.html")), "text/html");
     }
 }

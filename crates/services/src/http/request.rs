@@ -183,10 +183,7 @@ impl<'a> Request<'a> {
             return Err(Status::BAD_REQUEST);
         };
         let (lines, is_1_0) = (&*headers, version == Some(0));
-        let mut request = Request::read(method, target, Fields::Lines(lines), is_1_0, limits)?;
-        if request.path != "*" {
-            request.authority = Target::authority(target);
-        }
+        let request = Request::read(method, target, Fields::Lines(lines), is_1_0, limits)?;
         let hosts = lines.iter().filter(|field| field.name.eq_ignore_ascii_case("host"));
         let is_valid = is_valid_host(hosts.map(|field| field.value), is_1_0);
         if is_valid { Ok(request) } else { Err(Status::BAD_REQUEST) }
@@ -274,9 +271,10 @@ impl<'a> Request<'a> {
                 Err(Status::BAD_REQUEST)
             };
         }
-        if let Target::Resource { path, query } = Target::parse(target, method == Method::Options)?
+        if let Target::Resource { authority, path, query } =
+            Target::parse(target, method == Method::Options)?
         {
-            (request.path, request.query) = (path, query);
+            (request.authority, request.path, request.query) = (authority, path, query);
         }
         Ok(request)
     }

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 use twinring::fs::{File, Kind, Metadata};
 use twinring::sleep;
 
+const INDEX: &str = "index.html";
+
 /// How often a small file is read again while it is being written to.
 const READ_ATTEMPTS: u32 = 3;
 
@@ -87,7 +89,8 @@ pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
         }
         return found;
     }
-    for name in &site.index {
+    let default = [INDEX.to_owned()];
+    for name in site.index.as_deref().unwrap_or(&default) {
         match find_file(site, &relative.join(name)).await {
             Err(Missing::Nothing | Missing::Link(_) | Missing::Directory) => {}
             other => return other,

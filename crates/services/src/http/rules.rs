@@ -9,14 +9,12 @@ use super::auth::{Auth, Users};
 use super::pattern::PathGlob;
 use super::redirect::Redirect;
 use super::response::Field;
-use super::text::{Value, optional, read, several};
+use super::text::{cache_control, header_fields, optional, read, several};
 use crate::Networks;
 use crate::rate::RateLimit;
 use globset::{GlobSet, GlobSetBuilder};
-use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -27,10 +25,6 @@ use std::time::Instant;
 use twinring_input::quantity::{Count, PerSecond};
 
 const RULES_MAX: usize = 2000;
-
-/// Header fields that the service sets itself; another value would be wrong.
-const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
-                        content-type date etag last-modified transfer-encoding";
 
 /// What a later rule can drop of the rules above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,37 +50,6 @@ impl FromStr for Protection {
             "rate" => Ok(Protection::Rate),
             _ => Err(format!("`{text}`: expected auth, allow, deny, headers or rate")),
         }
-    }
-}
-
-/// Header fields that the operator chooses.
-fn header_fields<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Field>, D::Error> {
-    let mut fields = Vec::new();
-    for (name, values) in BTreeMap::<String, Value>::deserialize(from)? {
-        for value in values.texts().map_err(Error::custom)? {
-            fields.push(header_field(&name, &value).map_err(Error::custom)?);
-        }
-    }
-    Ok(fields)
-}
-
-fn header_field(name: &str, value: &str) -> Result<Field, String> {
-    match RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-        true => Err(format!("the service itself decides on `{name}`")),
-        false => any_field(name, value),
-    }
-}
-
-fn cache_control<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Field>, D::Error> {
-    read(from, |value| any_field("Cache-Control", value)).map(Some)
-}
-
-fn any_field(name: &str, value: &str) -> Result<Field, String> {
-    let value = value.trim();
-    let parsed = HeaderValue::from_bytes(value.as_bytes());
-    match (HeaderName::from_bytes(name.as_bytes()), parsed) {
-        (Ok(_), Ok(parsed)) if !value.is_empty() => Ok((Cow::Owned(name.to_owned()), parsed)),
-        _ => Err(format!("`{name}: {value}` is not a header field")),
     }
 }
 
@@ -387,6 +350,7 @@ impl<'a> Policy<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::text::{any_field, header_field};
     use super::*;
     use crate::server::Network;
 
@@ -487,24 +451,5 @@ mod tests {
         let error = compiled(vec![addresses(&["/secret.html"], &["::1/128"], &[])]).unwrap_err();
         assert!(error.contains("only directories can be protected"), "{error}");
         assert!(compiled(vec![Rule::default(); RULES_MAX + 1]).is_err());
-    }
-
-    #[test]
-    fn fields_are_complete_and_not_those_of_the_service() {
-        let field = header_field("X-A", " b c ").unwrap();
-        assert_eq!((&*field.0, field.1.as_bytes()), ("X-A", &b"b c"[..]));
-        for (name, value) in [
-            ("", "b"),
-            ("a b", "c"),
-            ("A", ""),
-            ("A", "b\r\nc: d"),
-            ("A", "b\nc"),
-            ("A", "\0"),
-            ("Date", "x"),
-            ("content-length", "5"),
-            ("Cache-Control", "x"),
-        ] {
-            assert!(header_field(name, value).is_err(), "{name:?} {value:?}");
-        }
     }
 }

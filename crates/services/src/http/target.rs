@@ -38,6 +38,8 @@ pub enum Target<'a> {
     Asterisk,
     /// Something on it.
     Resource {
+        /// The host, with its port, of a target in absolute form.
+        authority: Option<&'a str>,
         /// Begins with a slash; still percent-encoded.
         path: &'a str,
         /// The text after the question mark, if there is one.
@@ -54,9 +56,9 @@ impl<'a> Target<'a> {
         if target == "*" && asterisk_allowed {
             return Ok(Target::Asterisk);
         }
-        let origin = match target.starts_with('/') {
-            true => target,
-            false => behind_authority(target).ok_or(Status::BAD_REQUEST)?,
+        let (authority, origin) = match target.starts_with('/') {
+            true => (None, target),
+            false => split_authority(target).ok_or(Status::BAD_REQUEST)?,
         };
         let (path, query) = match origin.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -65,33 +67,25 @@ impl<'a> Target<'a> {
         if !consists_of(IN_PATH, path) || !query.is_none_or(|query| consists_of(IN_QUERY, query)) {
             return Err(Status::BAD_REQUEST);
         }
-        Ok(Target::Resource { path: if path.is_empty() { "/" } else { path }, query })
+        Ok(Target::Resource { authority, path: if path.is_empty() { "/" } else { path }, query })
     }
 
     /// True if `target` could be one, in any form: for methods whose target is not parsed.
     pub(super) fn is_plausible(target: &str) -> bool {
         consists_of(IN_PATH | IN_QUERY, target)
     }
-
-    /// The authority of a target that [`parse`](Target::parse) took, if it is in absolute form.
-    pub fn authority(target: &'a str) -> Option<&'a str> {
-        if target.starts_with('/') {
-            return None;
-        }
-        let (_, rest) = target.split_once("://")?;
-        rest.split(['/', '?', '#']).next()
-    }
 }
 
-/// Path and query of `http://authority/path?query`; empty if there is none.
-fn behind_authority(target: &str) -> Option<&str> {
+/// The authority of `http://authority/path?query`, and path and query; empty if there is none.
+fn split_authority(target: &str) -> Option<(Option<&str>, &str)> {
     let (scheme, rest) = target.split_once("://")?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return None;
     }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, origin) = rest.split_at(end);
-    (!authority.is_empty() && is_host(authority.as_bytes())).then_some(origin)
+    let is_host = !authority.is_empty() && is_host(authority.as_bytes());
+    is_host.then_some((Some(authority), origin))
 }
 
 /// True for `uri-host [ ":" port ]` of RFC 9110 section 7.2, which may be empty. User information
@@ -235,15 +229,17 @@ mod tests {
 
     #[test]
     fn targets_come_in_origin_and_in_absolute_form() {
-        let resource = |path, query| Ok(Target::Resource { path, query });
+        let resource = |path, query| Ok(Target::Resource { authority: None, path, query });
+        let of = |host, path, query| Ok(Target::Resource { authority: Some(host), path, query });
         for (text, expected) in [
             ("/", resource("/", None)),
             ("/a/b?x=1?y", resource("/a/b", Some("x=1?y"))),
             ("/?", resource("/", Some(""))),
-            ("http://example.org", resource("/", None)),
-            ("HTTPS://[::1]:80/x", resource("/x", None)),
-            ("http://h?q", resource("/", Some("q"))),
-            ("http://h/a:b@c", resource("/a:b@c", None)),
+            ("http://example.org", of("example.org", "/", None)),
+            ("HTTPS://[::1]:80/x", of("[::1]:80", "/x", None)),
+            ("http://h?http://i", of("h", "/", Some("http://i"))),
+            ("http://h/a:b@c", of("h", "/a:b@c", None)),
+            ("/http://h", resource("/http://h", None)),
             ("*", Err(Status::BAD_REQUEST)),
             ("index.html", Err(Status::BAD_REQUEST)),
             ("http:///x", Err(Status::BAD_REQUEST)),
@@ -258,15 +254,6 @@ mod tests {
             assert_eq!(Target::parse(text, false), expected, "{text}");
         }
         assert_eq!(Target::parse("*", true), Ok(Target::Asterisk));
-        for (text, expected) in [
-            ("http://example.org", Some("example.org")),
-            ("HTTPS://[::1]:80/x", Some("[::1]:80")),
-            ("http://h?http://i", Some("h")),
-            ("/http://h", None),
-            ("*", None),
-        ] {
-            assert_eq!(Target::authority(text), expected, "{text}");
-        }
     }
 
     /// Bytes from 0x80 and others that no URI has were accepted.

@@ -1,16 +1,24 @@
 //! Values of a configuration: text, numbers or switches, read by the parsers that the command line has. The functions
 //! are for `#[serde(deserialize_with = "…")]`.
 
+use super::response::Field;
+use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 use twinring_input::quantity::{self, Count, Size};
 
+/// Header fields that the service sets itself; another value would be wrong.
+const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
+                        content-type date etag last-modified transfer-encoding";
+
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(super) enum Value {
+enum Value {
     Text(String),
     Switch(bool),
     Whole(i64),
@@ -32,7 +40,7 @@ impl Value {
     }
 
     /// One value or several.
-    pub(super) fn texts(self) -> Result<Vec<String>, &'static str> {
+    fn texts(self) -> Result<Vec<String>, &'static str> {
         match self {
             Value::List(values) => values.into_iter().map(Value::text).collect(),
             one => Ok(vec![one.text()?]),
@@ -87,4 +95,59 @@ pub(super) fn wait<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Er
 /// A duration other than zero.
 pub(super) fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     read(from, quantity::timeout)
+}
+
+/// Header fields that the operator chooses.
+pub(super) fn header_fields<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Field>, D::Error> {
+    let mut fields = Vec::new();
+    for (name, values) in BTreeMap::<String, Value>::deserialize(from)? {
+        for value in values.texts().map_err(Error::custom)? {
+            fields.push(header_field(&name, &value).map_err(Error::custom)?);
+        }
+    }
+    Ok(fields)
+}
+
+pub(super) fn header_field(name: &str, value: &str) -> Result<Field, String> {
+    match RESERVED.split(' ').any(|reserved| reserved.eq_ignore_ascii_case(name)) {
+        true => Err(format!("the service itself decides on `{name}`")),
+        false => any_field(name, value),
+    }
+}
+
+pub(super) fn cache_control<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Field>, D::Error> {
+    read(from, |value| any_field("Cache-Control", value)).map(Some)
+}
+
+pub(super) fn any_field(name: &str, value: &str) -> Result<Field, String> {
+    let value = value.trim();
+    let parsed = HeaderValue::from_bytes(value.as_bytes());
+    match (HeaderName::from_bytes(name.as_bytes()), parsed) {
+        (Ok(_), Ok(parsed)) if !value.is_empty() => Ok((Cow::Owned(name.to_owned()), parsed)),
+        _ => Err(format!("`{name}: {value}` is not a header field")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_complete_and_not_those_of_the_service() {
+        let field = header_field("X-A", " b c ").unwrap();
+        assert_eq!((&*field.0, field.1.as_bytes()), ("X-A", &b"b c"[..]));
+        for (name, value) in [
+            ("", "b"),
+            ("a b", "c"),
+            ("A", ""),
+            ("A", "b\r\nc: d"),
+            ("A", "b\nc"),
+            ("A", "\0"),
+            ("Date", "x"),
+            ("content-length", "5"),
+            ("Cache-Control", "x"),
+        ] {
+            assert!(header_field(name, value).is_err(), "{name:?} {value:?}");
+        }
+    }
 }

@@ -11,7 +11,6 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig};
 use serde::Deserialize;
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -64,12 +63,6 @@ pub struct Tls {
 /// Certificates that were read and checked, and are not in use yet.
 #[derive(Debug)]
 pub struct TlsUpdate(Arc<ServerConfig>);
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
-    }
-}
 
 impl Tls {
     /// Reads certificates and keys. Sessions are resumed by tickets, so the server stores no
