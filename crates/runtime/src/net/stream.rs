@@ -11,7 +11,7 @@ pub use options::Keepalive;
 use super::{Operation, close, internet_address, with_fd, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::Side;
-use crate::driver::stream::{Sending, StreamRef};
+use crate::driver::stream::{Sending, Stream, StreamRef};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
@@ -228,22 +228,49 @@ impl TcpStream {
         if !executor.has_budget(cx) {
             return Poll::Pending;
         }
+        {
+            let stream = &mut *self.stream.borrow_mut();
+            let ready = |chunk: RecvBuf, stream: &Stream, token: &mut WaitToken| {
+                if stream.receiving.waiters.is_empty() {
+                    *token = WaitToken::default();
+                }
+                executor.charge(chunk.len());
+                Poll::Ready(Ok(chunk))
+            };
+            if !stream.receiving.unread.is_empty()
+                && let Some(chunk) = stream.receiving.unread.pop()
+            {
+                return ready(chunk, stream, token);
+            }
+            if stream.is_readable()
+                && let Some(chunk) = self.worker.driver.borrow().receive(stream)
+            {
+                return ready(chunk, stream, token);
+            }
+            if stream.awaits_event() && stream.receiving.waiters.add_task(cx, token) {
+                return Poll::Pending;
+            }
+        }
+        self.wait_for_bytes(cx, token)
+    }
+
+    /// This waits behind others, or the end has come, or a receive has to be started.
+    #[cold]
+    fn wait_for_bytes(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<RecvBuf>> {
         let mut waiter = Waiter::new(cx, token);
-        let stream = &mut *self.stream.borrow_mut();
+        let mut stream = self.stream.borrow_mut();
+        if !stream.receiving.unread.is_empty() || stream.is_readable() {
+            // Cloning a foreign waker has changed that.
+            drop(stream);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         stream.receiving.waiters.leave(&mut waiter);
-        let mut chunk = stream.receiving.unread.pop();
-        if chunk.is_none() && stream.is_readable() {
-            chunk = self.worker.driver.borrow().receive(stream);
-        }
-        if let Some(chunk) = chunk {
-            executor.charge(chunk.len());
-            return Poll::Ready(Ok(chunk));
-        }
         let polled = stream.receiving.poll_end(&mut waiter);
         if polled.is_ready() {
-            executor.charge(0);
+            self.worker.executor.charge(0);
         } else if !stream.awaits_event() {
-            self.worker.driver.borrow_mut().start_receive(stream);
+            self.worker.driver.borrow_mut().start_receive(&mut stream);
         }
         polled
     }

@@ -83,6 +83,14 @@ impl WaitQueue {
         }
     }
 
+    /// Adds a future to the queue if that is empty and its waker is one of ours: then no foreign code runs.
+    #[inline]
+    pub(crate) fn add_task(&mut self, cx: &Context<'_>, token: &mut WaitToken) -> bool {
+        let Some(task) = task_of(cx.waker()).filter(|_| self.is_empty()) else { return false };
+        self.add_first(waker(task), token);
+        true
+    }
+
     #[inline]
     fn add_first(&mut self, waker: Waker, token: &mut WaitToken) {
         // Without waiters every number is free.

@@ -84,7 +84,7 @@ impl Stream {
         }
         shared.counters.received.add(1);
         let piece = RecvBuf::from_pool(&shared.pool, id, bytes);
-        if shared.pool.available() * 4 < shared.pool.count() {
+        if shared.pool.in_use() * 4 > shared.pool.count() * 3 {
             shared.counters.copied_out.add(1);
             return Some(piece.detach());
         }

@@ -196,14 +196,16 @@ impl UringEngine {
 
     #[inline(always)]
     fn handle_arrivals(&mut self, sockets: &mut Sockets, most: usize) {
-        let end = self.arrived.len().min(self.next_arrival.saturating_add(most));
+        let end = self.next_arrival + most.min(self.arrived.len() - self.next_arrival);
         for at in self.next_arrival..end {
-            let completion = self.arrived[at].clone();
+            let arrived = &self.arrived[at];
+            let (user_data, result, flags) =
+                (arrived.user_data(), arrived.result(), arrived.flags());
             // Apart from the others because it is on the path of each byte.
-            if Op::of(completion.user_data()) == Op::RECEIVE {
-                self.complete_receive(sockets, &completion);
+            if Op::of(user_data) == Op::RECEIVE {
+                self.complete_receive(sockets, Key::from_bits(user_data), result, flags);
             } else {
-                self.complete(sockets, &completion);
+                self.complete(sockets, user_data, result, flags);
             }
         }
         self.next_arrival = end;
@@ -294,7 +296,9 @@ impl UringEngine {
     #[cold]
     fn complete_others(&mut self, sockets: &mut Sockets) {
         for at in 0..self.completions.len() {
-            self.complete(sockets, &self.completions[at].clone());
+            let other = &self.completions[at];
+            let (user_data, result, flags) = (other.user_data(), other.result(), other.flags());
+            self.complete(sockets, user_data, result, flags);
         }
         self.completions.clear();
     }
@@ -330,10 +334,9 @@ impl UringEngine {
     }
 
     #[inline(never)]
-    fn complete(&mut self, sockets: &mut Sockets, completion: &Completion) {
-        let key = Key::from_bits(completion.user_data());
-        let (result, flags) = (completion.result(), completion.flags());
-        match Op::of(completion.user_data()) {
+    fn complete(&mut self, sockets: &mut Sockets, user_data: u64, result: i32, flags: u32) {
+        let key = Key::from_bits(user_data);
+        match Op::of(user_data) {
             Op::WAKE => self.on_wake(flags),
             Op::ACCEPT => self.on_accept(sockets, key, result, flags),
             Op::SEND => self.on_stream(sockets, key, |uring, stream, wakes| {

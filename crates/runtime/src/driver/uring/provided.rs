@@ -227,7 +227,7 @@ impl Provided {
     fn is_calm(&self) -> bool {
         self.with_kernel >= self.low_mark
             && self.starved.is_empty()
-            && self.pool.available() * 2 >= self.pool.count()
+            && self.pool.in_use() * 2 <= self.pool.count()
     }
 
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers

@@ -7,10 +7,9 @@ use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::{End, Stream};
 use crate::slots::Key;
-use io_uring::cqueue::{self, Entry as Completion};
-use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
 use std::task::Waker;
 
 impl UringEngine {
@@ -64,9 +63,13 @@ impl UringEngine {
     }
 
     #[inline(always)]
-    pub(super) fn complete_receive(&mut self, sockets: &mut Sockets, completion: &Completion) {
-        let key = Key::from_bits(completion.user_data());
-        let (result, flags) = (completion.result(), completion.flags());
+    pub(super) fn complete_receive(
+        &mut self,
+        sockets: &mut Sockets,
+        key: Key,
+        result: i32,
+        flags: u32,
+    ) {
         let bytes = result.max(0) as usize;
         // First, so that the buffer is accounted for regardless of the bytes and of the socket. An end of
         // stream usually has none, and must not return one then.
@@ -106,9 +109,8 @@ impl UringEngine {
             self.counters.copied_out.add(1);
             piece = piece.detach();
         }
-        let full = stream.receiving.unread.push(piece, self.turn);
         stream.receiving.waiters.wake(wakes);
-        if full {
+        if stream.receiving.unread.push(piece, self.turn) {
             self.pause_full(stream);
         }
     }

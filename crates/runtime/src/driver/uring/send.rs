@@ -43,8 +43,7 @@ impl UringEngine {
         }
         stream.sending.unsent += bytes;
         if more || !stream.uring.in_flight.is_none() {
-            let sent = buf.take().map(|buf| self.send_later(stream, buf, more, wakes));
-            return Poll::Ready(sent.unwrap_or(Ok(())));
+            return Poll::Ready(self.send_later(stream, buf, more, wakes));
         }
         self.send_quick(stream, buf);
         // Nothing is queued, and neither FIN nor the close, or it would not have been accepted.
@@ -59,10 +58,11 @@ impl UringEngine {
     fn send_later(
         &mut self,
         stream: &mut Stream,
-        buf: SendBuf,
+        buf: &mut Option<SendBuf>,
         more: bool,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
+        let Some(buf) = buf.take() else { return Ok(()) };
         match stream.uring.in_flight {
             InFlight::None if more => return self.send_ahead(stream, buf, wakes),
             // It will wait for the peer: keep it out of the pool meanwhile.
@@ -164,14 +164,13 @@ impl UringEngine {
         // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
         // as `in_flight` until the send is over.
         unsafe { self.ring.push_inlined(entry.user_data(Op::SEND.tag(stream.key))) };
-        let Some(buf) = buf.take() else { return };
         if completes {
             stream.uring.expected += 1;
-            stream.uring.in_flight = InFlight::Completing(buf);
+            stream.uring.in_flight = buf.take().map_or(InFlight::None, InFlight::Completing);
         } else {
             let number = self.first_quick + self.quick.len() as u64;
             stream.uring.in_flight = InFlight::Quick { number, bytes };
-            self.quick.push(buf);
+            buf.take().into_iter().for_each(|buf| push(&mut self.quick, buf));
         }
         if self.features.gather < GATHER_MAX {
             self.submit_gathered();
@@ -241,10 +240,10 @@ impl UringEngine {
         stream.settle(self.first_quick);
         let mut buf = match std::mem::take(&mut stream.uring.in_flight) {
             InFlight::Quick { number, .. } => {
-                let place = self.quick.get_mut((number - self.first_quick) as usize);
-                let Some(quick) = place else { return false };
+                let kept = self.quick.get_mut((number - self.first_quick) as usize);
+                let Some(kept) = kept else { return false };
                 self.refused += u64::from(result < 0);
-                std::mem::replace(quick, SendBuf::from(""))
+                std::mem::replace(kept, SendBuf::from(""))
             }
             InFlight::Completing(buf) | InFlight::Waiting(buf) => {
                 stream.uring.expected -= 1;
@@ -284,6 +283,24 @@ impl UringEngine {
         unsafe { self.ring.push(entry.user_data(Op::WRITABLE.tag(stream.key))) };
         Ok(())
     }
+}
+
+/// [`Vec::push`] in place: the compiler takes it for something rare, and calls it.
+#[inline(always)]
+fn push(list: &mut Vec<SendBuf>, buf: SendBuf) {
+    match list.spare_capacity_mut().first_mut() {
+        Some(place) => {
+            place.write(buf);
+            // SAFETY: it has just been initialised.
+            unsafe { list.set_len(list.len() + 1) };
+        }
+        None => push_and_grow(list, buf),
+    }
+}
+
+#[cold]
+fn push_and_grow(list: &mut Vec<SendBuf>, buf: SendBuf) {
+    list.push(buf);
 }
 
 /// The operation that sends a buffer, or the first part of one that is too long for one operation.
