@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::record::{Failed, Failure, RunRecord};
 use twinring_wire::LoadResult;
 
+use Check::*;
+
 /// A check, causes before their consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -136,97 +138,26 @@ type CheckRow = (Check, fn(&Seen<'_>) -> Found, &'static str, &'static str);
 
 /// Every check, in the order of [`Check`].
 const CHECKS: [CheckRow; 15] = [
-    (
-        Check::ServerRuns,
-        server_runs,
-        "the server failed",
-        "run the server's command by hand under the same load and read what it says",
-    ),
-    (
-        Check::LoadRuns,
-        load_runs,
-        "the load generator failed",
-        "run the load's command by hand; check descriptors and ports",
-    ),
-    (
-        Check::Network,
-        network::network,
-        "the network is not what it says",
-        "use another network (--net), and see docs/networks.md",
-    ),
-    (Check::Result, load::result, "bad result", "compare the load's output with docs/json.md"),
-    (
-        Check::Load,
-        load::as_asked,
-        "another load than asked for",
-        "see which options the load generator was given",
-    ),
-    (
-        Check::Bytes,
-        load::bytes,
-        "wrong bytes",
-        "the server sends wrong bytes or answers: fix it first",
-    ),
-    (
-        Check::Errors,
-        load::errors,
-        "errors",
-        "check limits on connections and descriptors of the server",
-    ),
-    (
-        Check::Admission,
-        load::admission,
-        "not all connections served",
-        "raise the server's backlog, connection or descriptor limit",
-    ),
-    (
-        Check::Balance,
-        load::balance,
-        "requests unaccounted for",
-        "the load generator miscounts: its other figures are doubtful",
-    ),
-    (
-        Check::Answers,
-        load::answers,
-        "nothing answered",
-        "check the server, and for UDP its receive buffer; make the window longer",
-    ),
-    (
-        Check::Stalled,
-        requests::stalled,
-        "a request was forgotten",
-        "the server lost bytes, or forgot some of its clients",
-    ),
-    (
-        Check::LittlesLaw,
-        requests::littles_law,
-        "Little's law broken",
-        "latencies or counts are wrong, or connections hang",
-    ),
-    (
-        Check::Schedule,
-        requests::schedule,
-        "late schedule",
-        "lower the rate, or give the load generator a CPU of its own",
-    ),
-    (
-        Check::Packets,
-        network::packets,
-        "packets lost",
-        "keep fewer bytes in flight, or raise net.core.netdev_max_backlog: TCP sends again what is lost after 200 \
-         ms, which is then in the latency",
-    ),
-    (
-        Check::Verified,
-        load::verified,
-        "bytes not compared",
-        "have the load generator compare what comes: see its --help",
-    ),
+    (ServerRuns, server_runs, "the server failed", "run its command by hand, under the same load"),
+    (LoadRuns, load_runs, "the load generator failed", "run its command; check its descriptors"),
+    (Network, network::network, "the network is not what it says", "see docs/networks.md"),
+    (Result, load::result, "bad result", "compare the load's output with docs/json.md"),
+    (Load, load::as_asked, "another load than asked for", "see the options in its command"),
+    (Bytes, load::bytes, "wrong bytes", "the server sends wrong bytes or answers: fix it first"),
+    (Errors, load::errors, "errors", "check the server's limits on connections and descriptors"),
+    (Admission, load::admission, "not all connections served", "raise the server's limits"),
+    (Balance, load::balance, "requests unaccounted for", "the load generator miscounts"),
+    (Answers, load::answers, "nothing answered", "check the server, for UDP its receive buffer"),
+    (Stalled, requests::stalled, "a request was forgotten", "the server lost bytes or clients"),
+    (LittlesLaw, requests::littles_law, "Little's law broken", "latencies or counts are wrong"),
+    (Schedule, requests::schedule, "late schedule", "lower the rate, or give the load a CPU"),
+    (Packets, network::packets, "packets lost", "keep less in flight; raise netdev_max_backlog"),
+    (Verified, load::verified, "bytes not compared", "have the load generator compare what comes"),
 ];
 
 /// What the checks find in a run.
 pub fn check(run: &RunRecord) -> Vec<Finding> {
-    let load = run.load_result().and_then(Result::ok);
+    let load = run.load_result().and_then(|load| load.ok());
     let is_of_cell = |load: &&LoadResult| run.cell.protocol() == (*load).into();
     let seen = Seen { run, load: load.as_ref().filter(is_of_cell), taken_s: taken_s(run) };
     let finding = |(check, function, ..): CheckRow| {
