@@ -37,7 +37,7 @@ enum Command {
     Serve(serve::Service),
     /// Put a server under load and measure it.
     #[command(subcommand)]
-    Load(Box<load::Load>),
+    Load(load::Load),
     /// Show what this system allows, what it refuses, and how to fix it.
     Probe(probe::Probe),
     /// Print the filter of system calls that a container or a service manager needs for
@@ -96,7 +96,7 @@ pub fn main() -> ExitCode {
     inherit::undo(command.handles_term());
     match command {
         Command::Serve(service) => serve::run(service),
-        Command::Load(load) => load::run(*load),
+        Command::Load(load) => load::run(load),
         Command::Probe(probe) => probe::run(&probe),
         Command::Seccomp { format } => {
             exit_code(serve::profile(format).and_then(|text| output::print(&text)))

@@ -1,21 +1,10 @@
 //! Values of the command line: addresses to listen on, and quantities within the bounds of their options.
 
-pub(crate) use twinring_input::quantity::{PerSecond, duration, timeout};
+pub(crate) use twinring_input::quantity::{
+    PerSecond, count_u32 as count, duration, size_u32 as size, switch, timeout,
+};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use twinring_input::quantity;
-
-/// A number of bytes, such as `512`, `4K`, `4KB`, `4KiB` or `1M`.
-pub(crate) fn size(text: &str) -> Result<u32, String> {
-    let bytes = quantity::size(text)?;
-    u32::try_from(bytes).map_err(|_| format!("`{text}` is too large: at most {} bytes", u32::MAX))
-}
-
-/// A count, such as `100` or `10k`.
-pub(crate) fn count(text: &str) -> Result<u32, String> {
-    let count = quantity::count(text)?;
-    u32::try_from(count).map_err(|_| format!("`{text}` is too large: at most {}", u32::MAX))
-}
 
 /// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; a port alone is
 /// one of 127.0.0.1, and `:8080` or `*:8080` one of every IPv4 address.
@@ -46,14 +35,6 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
     let port: u16 = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
     Ok(SocketAddr::new(ip, port))
-}
-
-pub(crate) fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("expected on or off".to_owned()),
-    }
 }
 
 /// The largest count where nothing else bounds it.

@@ -1,19 +1,11 @@
 //! Output while a load runs: its marks as JSON, a progress line on a terminal.
 
-use super::options::ahead_s;
+use super::ahead_s;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 use twinring::measure::monotonic_ns;
-use twinring_load::observer::{Begin, Observer, Phase, Progress};
-use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
-
-/// Writes `window_start` or `window_end` at its moment.
-fn mark(event: &str, monotonic_ns: u64) {
-    // A reader who has left is noticed when the result is printed.
-    if let Ok(line) = serde_json::to_string(&Mark { event: event.to_owned(), monotonic_ns }) {
-        crate::output::print_line(&line);
-    }
-}
+use twinring_load::observer::{Observer, Phase, Progress};
+use twinring_wire::load::Mark;
 
 /// A line that is redrawn up to four times a second, if standard error is a terminal.
 pub(super) struct Live {
@@ -25,8 +17,8 @@ pub(super) struct Live {
     start_at: Option<f64>,
     /// Answers and their latencies at the last update.
     before: (u64, f64),
-    /// What was decided once all was connected.
-    begin: Option<Begin>,
+    /// The moment had passed when all was connected.
+    too_late: bool,
 }
 
 impl Live {
@@ -44,40 +36,35 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
-        Live { bar, noun, marks, start_at, before: (0, 0.0), begin: None }
+        Live { bar, noun, marks, start_at, before: (0, 0.0), too_late: false }
     }
 
-    /// Erases the line.
     pub(super) fn finish(&self) -> Result<(), String> {
         self.bar.finish_and_clear();
-        match self.begin {
-            Some(Begin::Never) => {
+        match self.too_late {
+            true => {
                 Err("--start-at: the moment had passed when all connections were open".to_owned())
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 }
 
 impl Observer for Live {
-    fn connected(&mut self) -> Begin {
-        let begin = match self.start_at.map(|it| Duration::try_from_secs_f64(ahead_s(it))) {
-            None => Begin::Now,
-            Some(Ok(ahead)) => Begin::At(monotonic_ns().saturating_add(ahead.as_nanos() as u64)),
-            Some(Err(_)) => Begin::Never,
-        };
-        *self.begin.insert(begin)
+    fn connected(&mut self) -> Option<u64> {
+        let Some(start_at) = self.start_at else { return Some(0) };
+        let ahead = Duration::try_from_secs_f64(ahead_s(start_at)).ok();
+        self.too_late = ahead.is_none();
+        Some(monotonic_ns().saturating_add(ahead?.as_nanos() as u64))
     }
 
-    fn window_started(&mut self, monotonic_ns: u64) {
-        if self.marks {
-            mark(WINDOW_START, monotonic_ns);
-        }
-    }
-
-    fn window_ended(&mut self, monotonic_ns: u64) {
-        if self.marks {
-            mark(WINDOW_END, monotonic_ns);
+    fn mark(&mut self, event: &str, monotonic_ns: u64) {
+        let mark = Mark { event: event.to_owned(), monotonic_ns };
+        if self.marks
+            && let Ok(line) = serde_json::to_string(&mark)
+        {
+            // A reader who has left is noticed when the result is printed.
+            crate::output::print_line(&line);
         }
     }
 

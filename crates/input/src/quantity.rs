@@ -98,14 +98,19 @@ impl Kind {
     fn read_scaled(&self, text: &str, scale: u64) -> Result<u64, String> {
         let (number, unit) = split(text.trim());
         let unit = unit.trim().to_lowercase();
-        let number = Decimal::read(number)
+        let (value, divisor) = decimal(number)
             .ok_or_else(|| self.error(text, format_args!("is not {}", self.name)))?;
         let factor = match self.factor(&unit) {
             Some(factor) => factor,
-            None if unit.is_empty() && number.value == 0 => 1,
+            None if unit.is_empty() && value == 0 => 1,
             None => return Err(self.wrong_unit(text, &unit)),
         };
-        number.times(factor.saturating_mul(scale)).map_err(|why| self.error(text, why))
+        let product = value.saturating_mul(factor.saturating_mul(scale).into());
+        match u64::try_from(product / divisor) {
+            Err(_) => Err(self.error(text, "is too large")),
+            Ok(_) if product % divisor != 0 => Err(self.error(text, "is not a whole number")),
+            Ok(number) => Ok(number),
+        }
     }
 }
 
@@ -115,49 +120,22 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// A decimal number: `value` divided by 10 to the power of `decimals`.
-struct Decimal {
-    value: u64,
-    decimals: u32,
-}
-
-impl Decimal {
-    /// Separators stand between digits; behind a comma there are three, so `1,5` is no number.
-    fn read(text: &str) -> Option<Decimal> {
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-        let mut groups = whole.split(',');
-        let first = groups.next()?;
-        let grouped = groups.all(|group| group.len() == 3 && !group.contains('_'));
-        let ends_in_digits = |part: &str| {
-            part.starts_with(|c: char| c.is_ascii_digit())
-                && part.ends_with(|c: char| c.is_ascii_digit())
-        };
-        if !grouped || first.is_empty() || !ends_in_digits(whole) || !ends_in_digits(fraction) {
-            return None;
-        }
-        if whole.contains("__") || fraction.len() > DECIMALS_MAX {
-            return None;
-        }
-        let digits: String = whole.chars().filter(char::is_ascii_digit).collect();
-        // A number with more digits than fit is too large, not malformed.
-        let value = format!("{digits}{fraction}").parse().ok();
-        fraction.bytes().all(|byte| byte.is_ascii_digit()).then_some(Decimal {
-            value: value.unwrap_or(u64::MAX),
-            decimals: fraction.len() as u32,
-        })
+/// A decimal number without its point, and what that has to be divided by. Separators stand between digits; behind a
+/// comma there are three, so `1,5` is no number.
+fn decimal(text: &str) -> Option<(u128, u128)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_group = |group: &str| group.len() == 3 && !group.contains('_');
+    let grouped = whole.split(',').skip(1).all(is_group);
+    let is_digit = |c: char| c.is_ascii_digit();
+    let separated = whole.starts_with(is_digit) && whole.ends_with(is_digit);
+    let digits = !fraction.is_empty() && fraction.chars().all(is_digit);
+    if !grouped || !separated || !digits || whole.contains("__") || fraction.len() > DECIMALS_MAX {
+        return None;
     }
-
-    fn times(&self, factor: u64) -> Result<u64, &'static str> {
-        let product = u128::from(self.value) * u128::from(factor);
-        let divisor = 10_u128.pow(self.decimals);
-        if self.value == u64::MAX {
-            return Err("is too large");
-        }
-        if product % divisor != 0 {
-            return Err("is not a whole number");
-        }
-        u64::try_from(product / divisor).map_err(|_| "is too large")
-    }
+    let digits: String = whole.chars().filter(char::is_ascii_digit).collect();
+    // A number with more digits than fit is too large, not malformed.
+    let value = format!("{digits}{fraction}").parse().unwrap_or(u128::MAX);
+    Some((value, 10_u128.pow(fraction.len() as u32)))
 }
 
 /// A number of bytes.
@@ -171,6 +149,29 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// A number of things.
 pub fn count(text: &str) -> Result<u64, String> {
     COUNT.read(text)
+}
+
+/// A number of bytes of 32 bits.
+pub fn size_u32(text: &str) -> Result<u32, String> {
+    narrow(text, size(text)?)
+}
+
+/// A number of things of 32 bits.
+pub fn count_u32(text: &str) -> Result<u32, String> {
+    narrow(text, count(text)?)
+}
+
+fn narrow(text: &str, number: u64) -> Result<u32, String> {
+    u32::try_from(number).map_err(|_| format!("`{text}` is too large: at most {}", u32::MAX))
+}
+
+/// `on` or `off`.
+pub fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
 }
 
 /// A number of events in a second.

@@ -47,8 +47,8 @@ pub fn of_host(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 /// What is tried to learn whether a server is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// A connection.
-    Tcp,
+    /// A connection within this time.
+    Tcp(Duration),
     /// An empty datagram, which a host without the port refuses.
     Udp,
 }
@@ -61,13 +61,12 @@ pub enum Probe {
 pub fn reachable(
     all: Vec<SocketAddr>,
     probe: Probe,
-    limit: Duration,
 ) -> Result<(Vec<SocketAddr>, Vec<String>), String> {
     if all.len() < 2 {
         return Ok((all, Vec::new()));
     }
     let tries: Vec<io::Result<()>> = std::thread::scope(|scope| {
-        let all: Vec<_> = all.iter().map(|it| scope.spawn(|| attempt(*it, probe, limit))).collect();
+        let all: Vec<_> = all.iter().map(|it| scope.spawn(|| attempt(*it, probe))).collect();
         let broken = || Err(io::Error::other("the attempt failed"));
         all.into_iter().map(|it| it.join().unwrap_or_else(|_| broken())).collect()
     });
@@ -84,8 +83,8 @@ pub fn reachable(
     }
 }
 
-fn attempt(address: SocketAddr, probe: Probe, limit: Duration) -> io::Result<()> {
-    if probe == Probe::Tcp {
+fn attempt(address: SocketAddr, probe: Probe) -> io::Result<()> {
+    if let Probe::Tcp(limit) = probe {
         return TcpStream::connect_timeout(&address, limit).map(drop);
     }
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -135,12 +134,12 @@ mod tests {
         let here = there.local_addr().unwrap();
         // Bound and not listening.
         let not_there = UdpSocket::bind(("127.0.0.77", 0)).unwrap().local_addr().unwrap();
-        let limit = Duration::from_secs(5);
-        let (good, notes) = reachable(vec![not_there, here], Probe::Tcp, limit).unwrap();
+        let tcp = Probe::Tcp(Duration::from_secs(5));
+        let (good, notes) = reachable(vec![not_there, here], tcp).unwrap();
         assert_eq!(good, [here]);
         assert!(notes[0].contains(&not_there.to_string()), "{notes:?}");
-        let error = reachable(vec![not_there, not_there], Probe::Udp, limit).unwrap_err();
+        let error = reachable(vec![not_there, not_there], Probe::Udp).unwrap_err();
         assert!(error.contains(&not_there.to_string()), "{error}");
-        assert_eq!(reachable(vec![not_there], Probe::Tcp, limit).unwrap().0, [not_there]);
+        assert_eq!(reachable(vec![not_there], tcp).unwrap().0, [not_there]);
     }
 }

@@ -15,7 +15,6 @@ pub(crate) struct CpuUse {
 }
 
 impl CpuUse {
-    /// The clocks of the calling thread.
     pub(crate) fn read() -> CpuUse {
         let (user_ns, system_ns) = thread_cpu_time_ns();
         let (used_ns, elapsed_ns) = (thread_cpu_clock_ns(), monotonic_ns());
@@ -32,26 +31,7 @@ impl CpuUse {
     }
 }
 
-/// What a CPU quota did inside the window.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Throttling {
-    quota_cpus: Option<f64>,
-    periods: u64,
-}
-
-impl Throttling {
-    /// Reads the counters at the start of the window.
-    pub(crate) fn begin() -> Throttling {
-        let CpuQuota { cpus, throttled_periods } = CpuQuota::read();
-        Throttling { quota_cpus: cpus, periods: throttled_periods }
-    }
-
-    pub(crate) fn end(&mut self) {
-        self.periods = CpuQuota::read().throttled_periods.saturating_sub(self.periods);
-    }
-}
-
-pub(crate) fn report(threads: &[CpuUse], throttling: Throttling) -> Cpu {
+pub(crate) fn report(threads: &[CpuUse], quota: CpuQuota) -> Cpu {
     let sum = |of: fn(&CpuUse) -> u64| threads.iter().map(of).sum::<u64>() as f64 / 1e9;
     let shares = threads.iter().map(|cpu| match cpu.elapsed_ns {
         0 => 0.0,
@@ -63,7 +43,7 @@ pub(crate) fn report(threads: &[CpuUse], throttling: Throttling) -> Cpu {
         system_s: sum(|cpu| cpu.system_ns),
         busiest_thread_share,
         saturated: busiest_thread_share >= SATURATED_SHARE,
-        quota_cpus: throttling.quota_cpus,
-        throttled_periods: throttling.periods,
+        quota_cpus: quota.cpus,
+        throttled_periods: quota.throttled_periods,
     }
 }

@@ -1,6 +1,8 @@
 //! Limits that a run must meet, for use in scripts.
 
 use crate::recorder::Durations;
+use crate::report::time;
+use clap::Args;
 use std::str::FromStr;
 use std::time::Duration;
 use twinring_input::quantity;
@@ -11,11 +13,16 @@ const ERROR_RATE: &str = "max_error_rate";
 const SLO: &str = "slo_";
 
 /// The limits of a run.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Gates")]
 pub struct Gates {
-    /// Of the latency.
+    /// Exit code 3 if a percentile of the latency is longer, such as p99=20ms, p99.9=1s or max=5s; of `load udp`, of
+    /// the round trip.
+    #[arg(long, value_name = "PERCENTILE=TIME,...", value_delimiter = ',')]
     pub slo: Vec<Slo>,
-    /// The largest share of requests that may fail or stay without an answer, from 0 to 1.
+    /// Exit code 3 if a larger share failed or stayed without an answer, such as 1%. Without it, any failed request
+    /// ends with exit code 1; of `load udp`, loss is a result.
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share)]
     pub max_error_rate: Option<f64>,
 }
 
@@ -48,32 +55,28 @@ impl FromStr for Slo {
     }
 }
 
-/// The outcomes that gates judge.
-pub(crate) struct Judged<'a> {
-    pub(crate) answers_ns: &'a Durations,
-    /// How long those waited that could not be sent, or will never be answered: without them a server that stops
-    /// would keep the percentiles from before.
-    pub(crate) waits_ns: &'a [&'a Durations],
-    pub(crate) answered: u64,
-    /// Failed, or never answered.
-    pub(crate) unanswered: u64,
-}
-
 impl Gates {
-    /// Compares each with what was measured.
-    pub(crate) fn judge(&self, judged: &Judged<'_>) -> Vec<Gate> {
-        let mut all_ns = judged.answers_ns.clone();
-        judged.waits_ns.iter().for_each(|waits_ns| all_ns.merge(waits_ns));
+    /// `waits_ns`: how long those waited that could not be sent, or will never be answered. Without them a server that
+    /// stops would keep the percentiles from before. `unanswered` requests failed, or were never answered.
+    pub(crate) fn judge(
+        &self,
+        answers_ns: &Durations,
+        waits_ns: &[&Durations],
+        answered: u64,
+        unanswered: u64,
+    ) -> Vec<Gate> {
+        let mut all_ns = answers_ns.clone();
+        waits_ns.iter().for_each(|waits_ns| all_ns.merge(waits_ns));
         let slo = self.slo.iter().map(|slo| {
             let value_ns = match slo.share {
                 share if share < 1.0 => all_ns.value_at_quantile(share),
                 _ => all_ns.max(),
             };
-            let measured = (judged.answered > 0).then(|| micros(value_ns));
+            let measured = (answered > 0).then(|| micros(value_ns));
             gate(format!("{SLO}{}", slo.percentile), slo.limit.as_nanos() as f64 / 1e3, measured)
         });
-        let all = judged.answered + judged.unanswered;
-        let rate = (all > 0).then(|| judged.unanswered as f64 / all as f64);
+        let all = answered + unanswered;
+        let rate = (all > 0).then(|| unanswered as f64 / all as f64);
         let errors = self.max_error_rate.map(|limit| gate(ERROR_RATE.to_owned(), limit, rate));
         slo.chain(errors).collect()
     }
@@ -87,7 +90,7 @@ fn gate(name: String, limit: f64, measured: Option<f64>) -> Gate {
 pub fn in_words(gate: &Gate) -> String {
     let percentile = gate.gate.strip_prefix(SLO);
     let value = |value: f64| match percentile {
-        Some(_) => crate::report::table::time(value),
+        Some(_) => time(value),
         None => format!("{:.3} %", 100.0 * value),
     };
     let measured = gate.measured.map_or_else(|| "nothing measured".to_owned(), value);
@@ -109,12 +112,7 @@ mod tests {
     fn judge(gates: &[&str], answers: &Durations, waits: &Durations, failed: u64) -> Vec<Gate> {
         let slo = gates.iter().map(|text| text.parse().unwrap()).collect();
         let gates = Gates { slo, max_error_rate: Some(0.05) };
-        gates.judge(&Judged {
-            answers_ns: answers,
-            waits_ns: &[waits],
-            answered: answers.len(),
-            unanswered: failed,
-        })
+        gates.judge(answers, &[waits], answers.len(), failed)
     }
 
     #[test]

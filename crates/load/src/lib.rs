@@ -14,7 +14,8 @@
 //! - [`gates`]: limits that a run must meet.
 //! - [`hgrm`]: latencies as a table of percentiles.
 //!
-//! The result of a run is a type of `twinring_wire` (`docs/json.md`); its `Table` shows it to people.
+//! A load is a [`Generator`]: its settings are the options of `twinring load`. Its result is a type of `twinring_wire`
+//! (`docs/json.md`), which [`table()`] shows to people.
 
 pub mod address;
 mod cpu;
@@ -31,9 +32,7 @@ pub mod schedule;
 mod settings;
 pub mod tcp;
 pub mod udp;
-mod workers;
 
-pub use report::Table;
-pub use run::{Load, LoadError, Stopper};
-pub use settings::Common;
-pub use workers::Workers;
+pub use report::table;
+pub use run::{Generator, Stopper};
+pub use settings::{Common, RequestSettings, Workers};

@@ -2,27 +2,13 @@
 
 /// Watches a run.
 pub trait Observer {
-    /// All connections are open, or all sockets.
-    fn connected(&mut self) -> Begin {
-        Begin::Now
-    }
-    /// The window begins now.
-    fn window_started(&mut self, monotonic_ns: u64);
-    /// The window ends now.
-    fn window_ended(&mut self, monotonic_ns: u64);
-    /// Called up to four times a second.
+    /// All connections are open, or all sockets. Returns when the traffic begins on CLOCK_MONOTONIC, in nanoseconds, at
+    /// once if that has passed; `None` if there is to be none.
+    fn connected(&mut self) -> Option<u64>;
+    /// The window begins or ends now: `window_start`, `window_end`.
+    fn mark(&mut self, event: &str, monotonic_ns: u64);
+    /// Called about four times a second.
     fn progress(&mut self, progress: &Progress);
-}
-
-/// When the traffic begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// At once.
-    Now,
-    /// At this moment on CLOCK_MONOTONIC, in nanoseconds; at once if it has passed.
-    At(u64),
-    /// There will be no traffic.
-    Never,
 }
 
 /// The progress of a run.

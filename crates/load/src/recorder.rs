@@ -4,80 +4,46 @@
 //! merged at the end. An event counts for the window if its own time stamp is inside it, so the
 //! window has exact ends.
 
+use crate::cpu::CpuUse;
+use crate::requests::{OVERDUE, Unsent};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
+use twinring_wire::http::HttpErrors;
+use twinring_wire::requests::Connections;
 
 /// Latencies are recorded from 1 ns to 26 days, which is longer than a window with its warm-up and any timeout may be.
 pub(crate) const LATENCY_NS_MAX: u64 = 1 << 51;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// Why a connection or an attempt to connect was lost, or an answer was wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    Connect,
-    Tls,
-    Reset,
-    ClosedEarly,
-    Timeout,
-    /// The received bytes differ from the sent ones.
-    Mismatch,
-    /// The received bytes are not an answer.
-    Malformed,
-    Status,
-    Length,
-    Hash,
-    /// HTTP/2: a connection ended by GOAWAY.
-    GoAway,
-    /// HTTP/2: a request that the server reset.
-    StreamReset,
-    /// HTTP/2: a request that the server refused to process.
-    RefusedStream,
-    Other,
-}
-
-/// How often each trouble was met.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Troubles([u64; Trouble::Other as usize + 1]);
-
-impl Troubles {
-    pub(crate) fn count(&self, kind: Trouble) -> u64 {
-        self.0[kind as usize]
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    fn merge(&mut self, other: &Troubles) {
-        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
-    }
-}
+/// The counter of a kind of error. Those of TCP are among those of HTTP: a `hash` is a difference of any content.
+pub(crate) type Trouble = fn(&mut HttpErrors) -> &mut u64;
 
 /// Requests: how many were sent, and their outcomes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Requests {
+pub(crate) struct Counts {
     pub(crate) sent: u64,
     pub(crate) answered: u64,
     pub(crate) failed: u64,
 }
 
-impl Requests {
+impl Counts {
     /// Sent, and neither answered nor failed.
     pub(crate) fn in_flight(&self) -> u64 {
         self.sent - self.answered - self.failed
     }
 
-    fn merge(&mut self, other: Requests) {
+    fn merge(&mut self, other: Counts) {
         self.sent += other.sent;
         self.answered += other.answered;
         self.failed += other.failed;
     }
 }
 
+/// A request that has begun.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Begun {
     /// Where latency counts from: in an open loop, when the request was to be sent.
     pub(crate) since_ns: u64,
     /// When it was sent, or its connection begun.
@@ -94,11 +60,11 @@ pub(crate) struct Recorder {
     /// An open loop: the latency from the actual start differs.
     open: bool,
     /// Everything from the first connection to the last byte.
-    pub(crate) whole: Requests,
+    pub(crate) whole: Counts,
     /// Events before the end of the window; the difference between sent and ended requests was in
     /// flight then.
-    pub(crate) until_end: Requests,
-    pub(crate) window: Requests,
+    pub(crate) until_end: Counts,
+    pub(crate) window: Counts,
     /// Of the answers inside the window.
     pub(crate) latency_ns: Durations,
     /// The sum of those latencies.
@@ -116,9 +82,7 @@ pub(crate) struct Recorder {
     pub(crate) content_bytes: u64,
     pub(crate) codes: BTreeMap<u16, u64>,
     /// By URL, over the whole run.
-    pub(crate) urls: Vec<Requests>,
-    /// Connections that the server did not close in time.
-    pub(crate) kept_open: u64,
+    pub(crate) urls: Vec<Counts>,
     /// TLS handshakes, and how many of them resumed a session.
     pub(crate) handshakes: u64,
     pub(crate) resumed: u64,
@@ -126,9 +90,20 @@ pub(crate) struct Recorder {
     pub(crate) agreed: Option<[String; 2]>,
     /// The fewest streams that a server of HTTP/2 allowed on a connection.
     pub(crate) streams_max: Option<u64>,
-    pub(crate) troubles: Troubles,
+    pub(crate) errors: HttpErrors,
     /// The time and text.
     pub(crate) first_error: Option<(u64, String)>,
+    pub(crate) connections: Connections,
+    // The rest is known when the run has ended.
+    /// Requests of an open loop that were due inside the window; `None` if there is no schedule.
+    pub(crate) due: Option<u64>,
+    /// Of an open loop.
+    pub(crate) unsent: Unsent,
+    /// The waiting times of requests without an answer.
+    pub(crate) unanswered_ns: Durations,
+    /// Age of the oldest of them since it was sent.
+    pub(crate) oldest_ns: u64,
+    pub(crate) cpu: Vec<CpuUse>,
 }
 
 /// Zero is below the range of histograms; two readings of the clock may be equal.
@@ -139,16 +114,16 @@ fn since(from_ns: u64, to_ns: u64) -> u64 {
 impl Recorder {
     /// Of an open loop or a closed one, for so many URLs.
     pub(crate) fn new(open: bool, urls: usize) -> Recorder {
-        let urls = vec![Requests::default(); urls];
+        let urls = vec![Counts::default(); urls];
         Recorder { range_ns: u64::MAX..u64::MAX, open, urls, ..Recorder::default() }
     }
 
-    fn url(&mut self, target: u32, count: impl Fn(&mut Requests)) {
+    fn url(&mut self, target: u32, count: impl Fn(&mut Counts)) {
         self.urls.get_mut(target as usize).into_iter().for_each(count);
     }
 
     /// A request of `bytes` bytes leaves. Bytes of HTTP/2 are counted when they are sent.
-    pub(crate) fn sent(&mut self, request: &Request, bytes: u64) {
+    pub(crate) fn sent(&mut self, request: &Begun, bytes: u64) {
         let now_ns = request.began_ns;
         self.note(now_ns, |requests| requests.sent += 1);
         self.url(request.target, |url| url.sent += 1);
@@ -170,7 +145,7 @@ impl Recorder {
     }
 
     /// `count` answers to requests that began together arrived at `now_ns`. True if that is inside the window.
-    pub(crate) fn answered(&mut self, request: &Request, count: u64, now_ns: u64) -> bool {
+    pub(crate) fn answered(&mut self, request: &Begun, count: u64, now_ns: u64) -> bool {
         self.note(now_ns, |requests| requests.answered += count);
         self.url(request.target, |url| url.answered += count);
         let inside = self.range_ns.contains(&now_ns);
@@ -187,24 +162,24 @@ impl Recorder {
     }
 
     /// The first byte of an answer inside the window.
-    pub(crate) fn first_byte(&mut self, request: &Request, first_byte_ns: u64) {
+    pub(crate) fn first_byte(&mut self, request: &Begun, first_byte_ns: u64) {
         self.first_byte_ns.saturating_record(since(request.began_ns, first_byte_ns));
     }
 
     /// `count` requests that began together will not be answered as they should.
-    pub(crate) fn failed(&mut self, request: &Request, count: u64, now_ns: u64) {
+    pub(crate) fn failed(&mut self, request: &Begun, count: u64, now_ns: u64) {
         self.note(now_ns, |requests| requests.failed += count);
         self.url(request.target, |url| url.failed += count);
     }
 
     pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
-        self.troubles.0[kind as usize] += 1;
+        *kind(&mut self.errors) += 1;
         if self.first_error.is_none() {
             self.first_error = Some((now_ns, what()));
         }
     }
 
-    fn note(&mut self, now_ns: u64, add: impl Fn(&mut Requests)) {
+    fn note(&mut self, now_ns: u64, add: impl Fn(&mut Counts)) {
         add(&mut self.whole);
         if now_ns < self.range_ns.end {
             add(&mut self.until_end);
@@ -234,9 +209,30 @@ impl Recorder {
         self.resumed += other.resumed;
         self.agreed = self.agreed.take().or(other.agreed);
         self.streams_max = [self.streams_max, other.streams_max].into_iter().flatten().min();
-        self.troubles.merge(&other.troubles);
+        self.errors.add(&other.errors);
         let firsts = [self.first_error.take(), other.first_error];
         self.first_error = firsts.into_iter().flatten().min();
+        self.connections.add(&other.connections);
+        self.due = [self.due, other.due].into_iter().flatten().reduce(|a, b| a + b);
+        self.unsent.merge(&other.unsent);
+        self.unanswered_ns.merge(&other.unanswered_ns);
+        self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
+        self.cpu.extend(other.cpu);
+    }
+
+    /// The waiting times of requests without hope: unanswered at the end of the run, for longer
+    /// than [`OVERDUE`] and than any answer took. A server that stops leaves such requests; one
+    /// that is slow, but answers, does not.
+    pub(crate) fn hopeless_ns(&self) -> Durations {
+        let slowest_ns = self.latency_ns.max().max(OVERDUE.as_nanos() as u64);
+        let mut hopeless_ns = Durations::default();
+        for waited in self.unanswered_ns.iter_recorded() {
+            if waited.value_iterated_to() > slowest_ns {
+                let (value_ns, count) = (waited.value_iterated_to(), waited.count_at_value());
+                hopeless_ns.saturating_record_n(value_ns, count);
+            }
+        }
+        hopeless_ns
     }
 }
 
@@ -278,8 +274,8 @@ impl DerefMut for Durations {
 mod tests {
     use super::*;
 
-    fn request(since_ns: u64, began_ns: u64) -> Request {
-        Request { since_ns, began_ns, target: 0, drawn: false }
+    fn request(since_ns: u64, began_ns: u64) -> Begun {
+        Begun { since_ns, began_ns, target: 0, drawn: false }
     }
 
     #[test]
@@ -300,8 +296,8 @@ mod tests {
             (30, 10, 20)
         );
         assert_eq!((recorder.urls[0].sent, recorder.urls[0].answered), (12, 6));
-        let mut all = Requests { sent: 9, answered: 4, failed: 2 };
-        all.merge(Requests { sent: 5, answered: 1, failed: 1 });
+        let mut all = Counts { sent: 9, answered: 4, failed: 2 };
+        all.merge(Counts { sent: 5, answered: 1, failed: 1 });
         assert_eq!((all.sent, all.answered, all.failed, all.in_flight()), (14, 5, 3, 6));
     }
 

@@ -1,15 +1,15 @@
 //! From the threads' counts to the result line, for all loads over connections, and tables for
 //! people.
 
-pub(crate) mod table;
+mod table;
 
-pub use self::table::Table;
+pub use self::table::table;
+pub(crate) use self::table::{Lines, count, grouped, summary, time};
 
-use crate::gates::Judged;
 use crate::recorder::Recorder;
-use crate::requests::{LATE, Share};
+use crate::requests::LATE;
 use crate::run::Ran;
-use crate::settings::Common;
+use crate::settings::RequestSettings;
 use twinring_wire::Fields;
 use twinring_wire::histogram::{EncodedHistogram, Lag, Latency, micros};
 use twinring_wire::load::{Head, RATE_TOLERANCE};
@@ -30,32 +30,54 @@ pub(crate) fn head(schema: &str, target: String, ran: &Ran) -> Head {
 
 /// The common part of the results of loads over connections.
 pub(crate) fn of_requests(
-    all: &Share,
+    all: &Recorder,
     ran: &Ran,
     latency_from: &str,
-    common: &Common,
+    asked: &RequestSettings,
 ) -> RequestResult {
-    let (counted, window, open) = (&all.recorder, ran.window(), common.is_open());
+    let (window, open, counted) = (ran.window, asked.is_open(), &all.window);
     let hopeless_ns = all.hopeless_ns();
-    let mut requests = requests(all, window.seconds, hopeless_ns.len());
-    if open && all.due.is_none() {
+    let overdue = all.unsent.overdue + hopeless_ns.len();
+    let rate_reached = match all.due {
+        Some(due) => Some(all.unsent.late as f64 <= RATE_TOLERANCE * due as f64),
         // A number of requests: if they leave more slowly than asked for, half of them are ever later.
-        let behind_s = counted.lag_ns.value_at_quantile(0.5) as f64 / 1e9;
-        requests.rate_reached =
-            Some(behind_s <= LATE.as_secs_f64() + RATE_TOLERANCE * window.seconds);
-    }
+        None if open => {
+            let behind_s = all.lag_ns.value_at_quantile(0.5) as f64 / 1e9;
+            Some(behind_s <= LATE.as_secs_f64() + RATE_TOLERANCE * window.seconds)
+        }
+        None => None,
+    };
     RequestResult {
         window,
-        requests,
-        whole_run: whole_run(counted),
-        latency_us: Latency::of(&counted.latency_ns),
+        requests: Requests {
+            due: all.due,
+            sent: counted.sent,
+            answered: counted.answered,
+            failed: counted.failed,
+            in_flight_at_end: all.until_end.in_flight(),
+            unsent: all.unsent.count,
+            overdue,
+            oldest_in_flight_us: Some(micros(all.oldest_ns)),
+            per_second: match window.seconds > 0.0 {
+                true => counted.answered as f64 / window.seconds,
+                false => 0.0,
+            },
+            rate_reached,
+        },
+        whole_run: WholeRun {
+            sent: all.whole.sent,
+            answered: all.whole.answered,
+            failed: all.whole.failed,
+            abandoned: all.whole.in_flight(),
+        },
+        latency_us: Latency::of(&all.latency_ns),
         latency_from: latency_from.to_owned(),
-        raw_latency_us: open.then(|| Latency::of(&counted.raw_ns)),
-        connect_us: Latency::of(&counted.connect_ns),
-        schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
-        histogram: EncodedHistogram::of(&counted.latency_ns),
+        raw_latency_us: open.then(|| Latency::of(&all.raw_ns)),
+        connect_us: Latency::of(&all.connect_ns),
+        schedule_lag_us: open.then(|| Lag::of(&all.lag_ns)),
+        histogram: EncodedHistogram::of(&all.latency_ns),
         connections: Connections {
-            asked: common.connections,
+            asked: asked.connections,
             served_at_once_max: ran.served_at_once_max,
             min_answered: match all.connections.established {
                 0 => 0,
@@ -63,42 +85,14 @@ pub(crate) fn of_requests(
             },
             ..all.connections
         },
-        gates: common.gates.judge(&Judged {
-            answers_ns: &counted.latency_ns,
-            waits_ns: &[&all.unsent.waited_ns, &hopeless_ns],
-            answered: requests.answered,
-            unanswered: requests.failed + requests.overdue,
-        }),
-        first_error: counted.first_error.as_ref().map(|(_, what)| what.clone()),
-        cpu: crate::cpu::report(&all.cpu, ran.throttling),
+        gates: asked.common.gates.judge(
+            &all.latency_ns,
+            &[&all.unsent.waited_ns, &hopeless_ns],
+            counted.answered,
+            counted.failed + overdue,
+        ),
+        first_error: all.first_error.as_ref().map(|(_, what)| what.clone()),
+        cpu: crate::cpu::report(&all.cpu, ran.quota),
         runtime_counters: Fields::of(&ran.counters),
-    }
-}
-
-fn requests(all: &Share, seconds: f64, hopeless: u64) -> Requests {
-    let counted = &all.recorder;
-    Requests {
-        due: all.due,
-        sent: counted.window.sent,
-        answered: counted.window.answered,
-        failed: counted.window.failed,
-        in_flight_at_end: counted.until_end.in_flight(),
-        unsent: all.unsent.count,
-        overdue: all.unsent.overdue + hopeless,
-        oldest_in_flight_us: Some(micros(all.oldest_ns)),
-        per_second: match seconds > 0.0 {
-            true => counted.window.answered as f64 / seconds,
-            false => 0.0,
-        },
-        rate_reached: all.due.map(|due| all.unsent.late as f64 <= RATE_TOLERANCE * due as f64),
-    }
-}
-
-fn whole_run(counted: &Recorder) -> WholeRun {
-    WholeRun {
-        sent: counted.whole.sent,
-        answered: counted.whole.answered,
-        failed: counted.whole.failed,
-        abandoned: counted.whole.in_flight(),
     }
 }

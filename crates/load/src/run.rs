@@ -9,27 +9,56 @@ mod control;
 
 pub(crate) use self::control::{Control, Note};
 
-use self::conductor::Conductor;
-use crate::cpu::{CpuUse, Throttling};
+use self::conductor::conduct;
+use crate::cpu::CpuUse;
 use crate::observer::Observer;
 use crate::settings::Common;
-use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use twinring::{
-    Either, Runtime,
+    Builder, Either, Runtime,
     config::Features,
     measure::{CounterSnapshot, monotonic_ns},
     race, shutdown_requested, sleep_until,
 };
+use twinring_input::cgroup::CpuQuota;
+use twinring_wire::LoadResult;
 use twinring_wire::load::Window;
 
 /// How long closed sockets may still send after the run: their requests were abandoned.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
+
+/// A kind of load: the settings, which are options of a command line, and the run.
+pub trait Generator: Sized {
+    /// The unit of its counts.
+    const UNIT: &'static str;
+
+    /// The settings of every load.
+    fn common(&mut self) -> &mut Common;
+
+    /// Checks whether the settings are valid.
+    ///
+    /// # Errors
+    /// The error, for a user.
+    fn check(&self) -> Result<(), String>;
+
+    /// The engine and threads for settings that are valid.
+    fn runtime(&self) -> Builder;
+
+    /// Connects, loads, measures. Returns when all of it has ended.
+    ///
+    /// # Errors
+    /// When the engine fails, TLS cannot be set up as configured, or nothing can be opened.
+    fn run(
+        self,
+        runtime: Runtime,
+        stopper: &Stopper,
+        observer: &mut dyn Observer,
+    ) -> Result<LoadResult, String>;
+}
 
 /// What a worker thread does for a protocol.
 pub(crate) trait Client: Sized {
@@ -87,25 +116,11 @@ pub(crate) fn instant_at(ns: u64) -> Instant {
     Instant::now() + Duration::from_nanos(ahead)
 }
 
-/// Why a run has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The engine failed.
-    #[error("the load generator's engine: {0}")]
-    Engine(#[source] io::Error),
-    /// TLS or a request cannot be set up as configured.
-    #[error("{0}")]
-    Setup(String),
-    /// Not a single connection or socket could be opened.
-    #[error(
-        "no connection to {target} could be made ({why}); check that the server is running and listens on that address"
-    )]
-    Unreachable {
-        /// Address of the server.
-        target: String,
-        /// The first failure.
-        why: String,
-    },
+/// Why a run has no result: nothing could be opened, by the first error.
+pub(crate) fn unreachable<T>(target: &str, first: Option<&str>) -> Result<T, String> {
+    let why = first.unwrap_or("no reason is known");
+    let advice = "check that the server is running and listens on that address";
+    Err(format!("no connection to {target} could be made ({why}); {advice}"))
 }
 
 /// Ends a run early, from any thread.
@@ -118,78 +133,54 @@ impl Stopper {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A load that is ready to run: its settings and its engine.
-pub struct Load<S> {
-    pub(crate) settings: S,
-    pub(crate) runtime: Runtime,
-    pub(crate) stopper: Stopper,
-}
-
-impl<S> Load<S> {
-    pub(crate) fn of(settings: S, runtime: Runtime) -> Load<S> {
-        Load { settings, runtime, stopper: Stopper::default() }
-    }
-
-    /// The engine and its features.
-    pub fn features(&self) -> &Features {
-        self.runtime.features()
-    }
-
-    /// Why `auto` did not choose io_uring.
-    pub fn fallback_reason(&self) -> Option<&str> {
-        self.runtime.fallback_reason()
-    }
-
-    /// A handle to end the run early.
-    pub fn stopper(&self) -> Stopper {
-        self.stopper.clone()
-    }
-}
-
-/// Runs `work` on each thread, with its index, and conducts. Returns the threads' results when all have ended.
+/// Runs `work` on each thread, with its index, and conducts: the window ends early with so many answered `requests`.
+/// Returns the threads' results when all have ended.
 pub(crate) fn run<T, F>(
     runtime: Runtime,
     stopper: &Stopper,
-    common: &Common,
+    (common, requests): (&Common, Option<u64>),
     observer: &mut dyn Observer,
     work: impl Fn(usize, Arc<Control>) -> F + Send + Sync,
-) -> Result<(Vec<T>, Ran), LoadError>
+) -> Result<(Vec<T>, Ran), String>
 where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
     let (notes, heard) = channel();
-    let control = Arc::new(Control::new(common.workers.threads, common.requests, notes));
+    let control = Arc::new(Control::new(common.workers.threads, requests, notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
     let fallback_reason = runtime.fallback_reason().map(str::to_owned);
-    let mut conductor = Conductor::new(common, &control, heard, stopper, observer);
-    let outcomes = thread::scope(|scope| {
+    let (outcomes, quota) = thread::scope(|scope| {
         let workers = Arc::clone(&control);
         let engine = scope.spawn(move || {
             // Also after a panic: otherwise the conductor would never know.
             let _ended = Ended(&workers);
             runtime.run(|index| work(index, Arc::clone(&workers)))
         });
-        conductor.conduct();
+        let quota = conduct(common, &control, heard, stopper, observer);
         handle.shutdown();
-        engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        (engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), quota)
     });
-    let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
+    let outcomes = outcomes.map_err(|error| format!("the load generator's engine: {error}"))?;
+    // If the window never began, it is empty, at the end of the run.
+    let end_monotonic_ns = control.window().end.min(monotonic_ns());
+    let start_monotonic_ns = control.window().start.min(end_monotonic_ns);
+    let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
     let ran = Ran {
         features,
         fallback_reason,
-        window: control.window(),
+        window: Window { start_monotonic_ns, end_monotonic_ns, seconds },
         interrupted: stopper.is_stopped(),
-        throttling: conductor.throttling,
-        served_at_once_max: control.served_at_once_max(),
+        quota,
+        served_at_once_max: control.served_max.load(Ordering::Relaxed),
         counters: handle.counters(),
     };
-    Ok((outcomes, ran))
+    Ok((outcomes.into_iter().flatten().collect(), ran))
 }
 
 struct Ended<'a>(&'a Control);
@@ -204,19 +195,10 @@ impl Drop for Ended<'_> {
 pub(crate) struct Ran {
     pub(crate) features: Features,
     pub(crate) fallback_reason: Option<String>,
-    window: Range<u64>,
+    pub(crate) window: Window,
     pub(crate) interrupted: bool,
-    pub(crate) throttling: Throttling,
+    /// The CPU quota, and what it did inside the window.
+    pub(crate) quota: CpuQuota,
     pub(crate) served_at_once_max: u64,
     pub(crate) counters: CounterSnapshot,
-}
-
-impl Ran {
-    /// The actual window. If it never began, it is empty, at the end of the run.
-    pub(crate) fn window(&self) -> Window {
-        let end_monotonic_ns = self.window.end.min(monotonic_ns());
-        let start_monotonic_ns = self.window.start.min(end_monotonic_ns);
-        let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
-        Window { start_monotonic_ns, end_monotonic_ns, seconds }
-    }
 }

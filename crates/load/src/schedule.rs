@@ -11,40 +11,18 @@
 //! and the number of requests in a window is the same as for periodic ones. The times are drawn once
 //! from a fixed seed and repeat: every subject gets the same schedule.
 
-use std::fmt;
+use clap::ValueEnum;
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 /// How the requests of an open loop follow each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Arrivals {
     /// At equal distances.
     #[default]
     Periodic,
-    /// Independently of each other.
+    /// Independently of each other, as those of many users do.
     Poisson,
-}
-
-impl fmt::Display for Arrivals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Arrivals::Periodic => "periodic",
-            Arrivals::Poisson => "poisson",
-        })
-    }
-}
-
-impl FromStr for Arrivals {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Arrivals, String> {
-        match text {
-            "periodic" => Ok(Arrivals::Periodic),
-            "poisson" => Ok(Arrivals::Poisson),
-            _ => Err("expected periodic or poisson".to_owned()),
-        }
-    }
 }
 
 /// A schedule for all connections together.
@@ -174,7 +152,7 @@ mod tests {
                 let times = (0..).map(|sequence| schedule.intended_ns(connection, sequence));
                 let inside = times.take_while(|time| *time < window.end);
                 let inside = inside.filter(|time| window.contains(time)).count() as u64;
-                assert_eq!(schedule.due_within(connection, &window), inside, "{arrivals}");
+                assert_eq!(schedule.due_within(connection, &window), inside, "{arrivals:?}");
             }
         }
         let due = |arrivals| {

@@ -1,119 +1,186 @@
-//! The settings that all loads of requests over connections share, and the bounds of all settings.
+//! The settings of all loads as options of a command line, and their bounds.
 
 use crate::gates::Gates;
+use crate::run::LINGER;
 use crate::schedule::{Arrivals, RATE_PER_S_MAX, Schedule};
-use crate::workers::Workers;
+use clap::Args;
+use clap::builder::ArgPredicate;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use twinring::EngineChoice;
 use twinring::config::{EpollOptions, UringOptions};
+use twinring::{Builder, EngineChoice, Runtime};
+use twinring_input::quantity::{count, count_u32, duration, rate};
 
 /// Most connections, idle ones included: all ports of 64 addresses.
 pub(crate) const CONNECTIONS_MAX: u64 = 1 << 22;
-pub(crate) const THREADS_MAX: usize = 1024;
+const THREADS_MAX: u32 = 1024;
 /// Longest warm-up, window or timeout.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 
-/// Settings of requests over connections. All numbers are totals over all threads.
-#[derive(Clone, Debug)]
+/// Worker threads, each with an engine of its own.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Engine")]
+pub struct Workers {
+    /// Worker threads, each with its own engine and its share of the load.
+    #[arg(short, long, value_name = "T", default_value = "1", value_parser = count_u32)]
+    pub threads: u32,
+    /// CPUs for the threads, in turn; empty leaves them to the scheduler.
+    #[arg(skip)]
+    pub pin: Vec<usize>,
+    /// The load generator's own engine; `auto` uses io_uring if it is allowed, otherwise epoll.
+    #[arg(long, value_name = "auto|io_uring|epoll", default_value = "auto")]
+    pub engine: EngineChoice,
+    /// Features of io_uring, such as `multishot=off,buffer_count=1024`.
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
+    pub uring: UringOptions,
+    /// Features of epoll, such as `buffer_count=64`.
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
+    pub epoll: EpollOptions,
+}
+
+impl Workers {
+    /// A runtime of these workers with these features of io_uring. A panic ends it: one connection or
+    /// socket less is less load than requested.
+    pub(crate) fn builder(&self, uring: UringOptions) -> Builder {
+        Runtime::builder()
+            .engine(self.engine)
+            .uring(uring)
+            .epoll(self.epoll.clone())
+            .workers(self.threads as usize)
+            .pin(self.pin.clone())
+            .linger(LINGER)
+            .stop_on_panic(true)
+    }
+
+    /// The features of io_uring with receive buffers of this size and number, unless configured.
+    /// Buffers of another size have a suitable number by default.
+    pub(crate) fn uring_with_buffers(&self, bytes: u32, count: u32) -> UringOptions {
+        let mut options = self.uring.clone();
+        if options.buffer_bytes.is_none() {
+            options.buffer_bytes = Some(bytes);
+            options.buffer_count = options.buffer_count.or(Some(count));
+        }
+        options
+    }
+}
+
+/// Settings of every load. All numbers are totals over all threads.
+#[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Addresses of the server, used in turn.
+    #[arg(skip)]
     pub addresses: Vec<SocketAddr>,
-    /// Connections that send.
-    pub connections: u64,
-    /// Worker threads and their engine.
-    pub workers: Workers,
-    /// Requests per second: makes it an open loop.
-    pub rate_per_s: Option<u64>,
-    /// How the requests of an open loop follow each other.
-    pub arrivals: Arrivals,
-    /// Load before the window.
-    pub warmup: Duration,
-    /// Length of the window; with `requests`, its longest.
+    /// Length of the measured window.
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "10s",
+          default_value_if("requests", ArgPredicate::IsPresent, "1h"))]
     pub duration: Duration,
-    /// The window ends when this many requests are answered.
-    pub requests: Option<u64>,
-    /// Timeout of one attempt to connect, including the TLS handshake.
-    pub connect_timeout: Duration,
-    /// Timeout of one answer.
-    pub timeout: Duration,
-    /// Source addresses, used in turn; empty leaves them to the kernel.
+    /// Load before the window.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s",
+          default_value_if("requests", ArgPredicate::IsPresent, "0s"))]
+    pub warmup: Duration,
+    /// Source addresses, used in turn; each has its own 28,000 ports.
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
     pub local: Vec<IpAddr>,
+    /// The threads.
+    #[command(flatten)]
+    pub workers: Workers,
     /// Limits of the latency and of errors.
+    #[command(flatten)]
     pub gates: Gates,
 }
 
 impl Common {
-    /// Settings for a server: one connection, 1 s of warm-up, 10 s of window.
-    pub fn new(addresses: Vec<SocketAddr>) -> Common {
-        Common {
-            addresses,
-            connections: 1,
-            workers: Workers {
-                threads: 1,
-                pin: Vec::new(),
-                engine: EngineChoice::default(),
-                uring: UringOptions::default(),
-                epoll: EpollOptions::default(),
-            },
-            rate_per_s: None,
-            arrivals: Arrivals::default(),
-            warmup: Duration::from_secs(1),
-            duration: Duration::from_secs(10),
-            requests: None,
-            connect_timeout: Duration::from_secs(5),
-            timeout: Duration::from_secs(5),
-            local: Vec::new(),
-            gates: Gates::default(),
-        }
-    }
-
-    /// Checks whether the settings are valid; `name` is the option of the connections.
-    pub(crate) fn check(&self, name: &str, most: u64) -> Result<(), String> {
-        let (threads, connections) = (self.workers.threads, self.connections);
+    /// Checks whether the settings are valid for so many connections or sockets; `name` is the option of those.
+    pub(crate) fn check(&self, name: &str, connections: u64, most: u64) -> Result<(), String> {
+        let threads = self.workers.threads;
         between(name, connections, 1, most)?;
         between("--threads", threads, 1, THREADS_MAX)?;
-        if threads as u64 > connections {
+        if u64::from(threads) > connections {
             let why = "each thread needs one";
             return Err(format!("--threads {threads} with {name} {connections}: {why}"));
         }
-        let least = Duration::from_nanos(1);
-        between("--rate", self.rate_per_s.unwrap_or(1), 1, RATE_PER_S_MAX)?;
-        between("--requests", self.requests.unwrap_or(1), 1, u64::MAX - 1)?;
         between("--warmup", self.warmup, Duration::ZERO, TIME_MAX)?;
-        between("--duration", self.duration, least, TIME_MAX)?;
-        between("--connect-timeout", self.connect_timeout, least, TIME_MAX)?;
-        between("--timeout", self.timeout, least, TIME_MAX)?;
+        between("--duration", self.duration, Duration::from_nanos(1), TIME_MAX)?;
         sources(&self.local, &self.addresses)
+    }
+
+    pub(crate) fn shown_addresses(&self) -> String {
+        let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    }
+}
+
+/// Settings of requests over connections.
+#[derive(Args, Clone, Debug)]
+pub struct RequestSettings {
+    /// Connections that send, in total.
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count)]
+    pub connections: u64,
+    /// End the window when this many requests, in total, were sent in it and answered. Then --duration is its longest
+    /// [default: 1h], and there is no warm-up by default.
+    #[arg(short = 'n', long, visible_alias = "messages", value_name = "N", value_parser = count)]
+    pub requests: Option<u64>,
+    /// Addresses, times and threads.
+    #[command(flatten)]
+    pub common: Common,
+    /// Open loop: requests per second, in total, on a fixed schedule; latency counts from the
+    /// scheduled time.
+    #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
+    pub rate: Option<u64>,
+    /// How the requests of --rate follow each other.
+    #[arg(
+        long,
+        value_name = "HOW",
+        requires = "rate",
+        value_enum,
+        default_value_t,
+        help_heading = "Pattern"
+    )]
+    pub arrivals: Arrivals,
+    /// Timeout of one attempt to connect.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    pub connect_timeout: Duration,
+    /// Timeout of one answer; a connection that exceeds it is abandoned.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    pub timeout: Duration,
+}
+
+impl RequestSettings {
+    /// Checks whether the settings are valid.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.common.check("--connections", self.connections, CONNECTIONS_MAX)?;
+        let least = Duration::from_nanos(1);
+        between("--rate", self.rate.unwrap_or(1), 1, RATE_PER_S_MAX)?;
+        between("--requests", self.requests.unwrap_or(1), 1, u64::MAX - 1)?;
+        between("--connect-timeout", self.connect_timeout, least, TIME_MAX)?;
+        between("--timeout", self.timeout, least, TIME_MAX)
     }
 
     /// What an open loop keeps to, whose first request is due at `first_ns`.
     pub(crate) fn schedule(&self, first_ns: u64) -> Option<Schedule> {
-        let rate = self.rate_per_s? * 1_000_000;
+        let rate = self.rate? * 1_000_000;
         Some(Schedule::new(first_ns, rate, self.connections, self.arrivals))
     }
 
     pub(crate) fn arrivals(&self) -> Option<String> {
-        self.is_open().then(|| self.arrivals.to_string())
+        self.is_open().then(|| format!("{:?}", self.arrivals).to_lowercase())
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.rate_per_s.is_some()
+        self.rate.is_some()
     }
 
     pub(crate) fn mode(&self) -> String {
         if self.is_open() { "open" } else { "closed" }.to_owned()
     }
 
-    /// The connections of each thread, about.
-    pub(crate) fn share(&self) -> u64 {
-        self.connections.div_ceil(self.workers.threads as u64)
-    }
-
-    pub(crate) fn shown_addresses(&self) -> String {
-        let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        all.join(", ")
+    /// Receive buffers for the connections of a thread.
+    pub(crate) fn buffers(&self, most: u64) -> u32 {
+        let share = self.connections.div_ceil(self.common.workers.threads.into());
+        (2 * share).clamp(64, most).next_power_of_two() as u32
     }
 }
 

@@ -12,25 +12,19 @@ pub const SATURATED_SHARE: f64 = 0.95;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Head {
     /// Always `result`.
-    #[serde(default)]
     pub event: String,
     /// Kind and version of the line; without it, it is a result of `load tcp`.
-    #[serde(default)]
     pub schema: String,
     /// Address of the server; for HTTP with its scheme.
-    #[serde(default)]
     pub target: String,
     /// The engine of the load generator.
-    #[serde(default)]
     pub engine: String,
     /// The features of that engine that are in use.
-    #[serde(default)]
     pub features: Fields,
     /// Why `--engine auto` did not choose io_uring; `null` if it did, or was not requested.
-    #[serde(default, rename = "why_not")]
+    #[serde(rename = "why_not")]
     pub fallback_reason: Option<String>,
     /// The run was ended by a signal.
-    #[serde(default)]
     pub interrupted: bool,
 }
 
@@ -72,17 +66,15 @@ impl Window {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cpu {
     /// In the program itself, all threads together.
-    #[serde(default)]
     pub user_s: f64,
     /// In the kernel on its behalf, all threads together.
-    #[serde(default)]
     pub system_s: f64,
     /// Share of one CPU that the busiest thread used.
     pub busiest_thread_share: f64,
     /// The busiest thread used at least 95 % of its CPU: the load generator was the limit.
     pub saturated: bool,
     /// The CPU quota of the load generator's control groups, in CPUs; missing without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_cpus: Option<f64>,
     /// Periods inside the window in which that quota was used up and the load generator had to wait.
     #[serde(default)]

@@ -77,27 +77,20 @@ impl EncodedHistogram {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Latency {
     /// The shortest.
-    #[serde(default)]
     pub min: f64,
     /// Mean.
-    #[serde(default)]
     pub mean: f64,
     /// Median.
-    #[serde(default)]
     pub p50: f64,
     /// 90th percentile.
-    #[serde(default)]
     pub p90: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
-    #[serde(default)]
     pub p99_9: f64,
     /// 99.99th percentile.
-    #[serde(default)]
     pub p99_99: f64,
     /// The longest.
-    #[serde(default)]
     pub max: f64,
 }
 
@@ -123,12 +116,10 @@ impl Latency {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Lag {
     /// Median.
-    #[serde(default)]
     pub p50: f64,
     /// 99th percentile.
     pub p99: f64,
     /// The latest.
-    #[serde(default)]
     pub max: f64,
 }
 

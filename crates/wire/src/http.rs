@@ -19,12 +19,12 @@ pub struct HttpResult {
     #[serde(flatten)]
     pub head: Head,
     /// The requested settings.
-    pub settings: Settings,
+    pub settings: HttpSettings,
     /// The common part of requests over connections.
     #[serde(flatten)]
     pub all: RequestResult,
     /// Bytes of the requests and answers inside the window, before TLS.
-    pub bytes: Bytes,
+    pub bytes: HttpBytes,
     /// Final answers inside the window by status.
     #[serde(default)]
     pub status_codes: BTreeMap<String, u64>,
@@ -32,29 +32,25 @@ pub struct HttpResult {
     /// answers inside the window.
     pub ttfb_us: Latency,
     /// Histograms beside that of the latency; the lab needs them to add several results.
-    pub histograms: Option<Histograms>,
+    pub histograms: Option<HttpHistograms>,
     /// The outcomes of requests by URL, for the first 100.
-    #[serde(default)]
     pub urls: Vec<Url>,
     /// Errors by kind.
-    pub errors: Errors,
+    pub errors: HttpErrors,
 }
 
 /// The settings of `load http`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "HttpSettings"))]
-pub struct Settings {
+pub struct HttpSettings {
     /// Addresses of the server that are used in turn.
     #[serde(default)]
     pub addresses: Vec<String>,
     /// URLs.
     pub urls: u64,
     /// Method of the requests; several with commas.
-    #[serde(default)]
     pub method: String,
     /// Length of their content.
-    #[serde(default)]
     pub body_bytes: u64,
     /// Connections.
     pub connections: u64,
@@ -63,34 +59,27 @@ pub struct Settings {
     pub http: String,
     /// HTTP/2: the fewest streams that the server allowed on a connection; missing in HTTP/1.1 and
     /// without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub streams_max: Option<u64>,
     /// Requests in flight per connection, at most. With HTTP/2 each is a stream.
     pub pipeline: u64,
     /// Connections serve more than one request.
     pub keepalive: bool,
     /// Worker threads.
-    #[serde(default)]
     pub threads: u64,
     /// `closed` or `open`.
     pub mode: String,
     /// Requests a second in an open loop.
-    #[serde(default)]
     pub rate_per_s: Option<u64>,
     /// How the requests of an open loop follow each other: `periodic` or `poisson`.
-    #[serde(default)]
     pub arrivals: Option<String>,
     /// Number of requests after which the window ends.
-    #[serde(default)]
     pub requests: Option<u64>,
     /// Decides, with the connection and the number of a request, which URL it is for.
-    #[serde(default)]
     pub seed: u64,
     /// Statuses that count as success.
-    #[serde(default)]
     pub expect_status: String,
     /// The reference of content lengths.
-    #[serde(default)]
     pub length: Option<Length>,
     /// The reference of content, compared by length and CRC-32: `first`, `file`, or `null` for
     /// none.
@@ -98,10 +87,8 @@ pub struct Settings {
     /// TLS; `null` without.
     pub tls: Option<Tls>,
     /// Load before the window, in seconds.
-    #[serde(default)]
     pub warmup_s: f64,
     /// Length of the window, in seconds; with `requests`, its longest.
-    #[serde(default)]
     pub duration_s: f64,
 }
 
@@ -125,38 +112,28 @@ pub enum Length {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tls {
     /// The file of `--tls-ca`; `null` means the certificates that the system trusts.
-    #[serde(default)]
     pub ca: Option<String>,
     /// The certificate was not checked.
-    #[serde(default)]
     pub insecure: bool,
     /// No session was resumed.
-    #[serde(default)]
     pub full_handshake: bool,
     /// Protocol of the first handshake.
-    #[serde(default)]
     pub protocol: Option<String>,
     /// Cipher suite of the first handshake.
-    #[serde(default)]
     pub cipher_suite: Option<String>,
     /// Handshakes.
-    #[serde(default)]
     pub handshakes: u64,
     /// Handshakes that resumed a session.
-    #[serde(default)]
     pub resumed: u64,
 }
 
 /// Bytes inside the window, before TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "HttpBytes"))]
-pub struct Bytes {
+pub struct HttpBytes {
     /// Of the requests sent; with HTTP/2, of all frames.
-    #[serde(default)]
     pub sent: u64,
     /// Of the whole answers, wrong ones, heads and framing included; with HTTP/2, of all frames.
-    #[serde(default)]
     pub received: u64,
     /// Of their content.
     pub bodies: u64,
@@ -165,10 +142,8 @@ pub struct Bytes {
 /// Histograms beside that of the latency.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "HttpHistograms"))]
-pub struct Histograms {
+pub struct HttpHistograms {
     /// Of `raw_latency_us`.
-    #[serde(default)]
     pub raw: Option<EncodedHistogram>,
     /// Of `ttfb_us`.
     pub ttfb: EncodedHistogram,
@@ -197,8 +172,7 @@ pub struct Url {
 /// hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "HttpErrors"))]
-pub struct Errors {
+pub struct HttpErrors {
     /// Attempts to connect that failed or took too long.
     pub connect: u64,
     /// Connections lost to TLS, most of them in the handshake.
@@ -232,7 +206,7 @@ pub struct Errors {
     pub other: u64,
 }
 
-impl Errors {
+impl HttpErrors {
     /// Connections that broke or were never established, and requests that the server dropped.
     pub fn failures(&self) -> u64 {
         crate::sum([
@@ -248,6 +222,15 @@ impl Errors {
         ])
     }
 
+    /// Adds those of others.
+    pub fn add(&mut self, other: &HttpErrors) {
+        add_counts!(
+            self, other;
+            connect, tls, reset, closed_early, timeout, malformed, status, length, hash, goaway,
+            stream_reset, refused_stream, other
+        );
+    }
+
     /// Wrong answers.
     pub fn wrong(&self) -> u64 {
         crate::sum([self.malformed, self.status, self.length, self.hash])
@@ -257,7 +240,7 @@ impl Errors {
 impl HttpResult {
     /// Why the run counts as failed, if it does.
     pub fn failure(&self) -> Option<String> {
-        let Errors { malformed, length, hash, .. } = self.errors;
+        let HttpErrors { malformed, length, hash, .. } = self.errors;
         let wrong = crate::sum([malformed, length, hash]);
         if wrong > 0 {
             return Some(format!(
@@ -266,11 +249,6 @@ impl HttpResult {
             ));
         }
         self.all.failure(self.head.interrupted)
-    }
-
-    /// Why the load was not the one that was asked for, if it was not.
-    pub fn shortfall(&self) -> Vec<String> {
-        self.all.shortfall(self.settings.rate_per_s)
     }
 
     /// Adds the result of another load generator; the window stays. URLs, gates and
@@ -283,11 +261,7 @@ impl HttpResult {
             self.settings.verify_body = None;
         }
         add_counts!(self.bytes, other.bytes; sent, received, bodies);
-        add_counts!(
-            self.errors, other.errors;
-            connect, tls, reset, closed_early, timeout, malformed, status, length, hash, goaway,
-            stream_reset, refused_stream, other
-        );
+        self.errors.add(&other.errors);
         let no_histograms = || "a result without the histograms of its first bytes".to_owned();
         let mine = self.histograms.as_mut().ok_or_else(no_histograms)?;
         let theirs = other.histograms.ok_or_else(no_histograms)?;

@@ -1,8 +1,7 @@
 //! The JSON lines that the programs of twinring print and read, as types (`docs/json.md`).
 //!
 //! A program that prints a line fills one of these types; a program that reads the line
-//! deserialises the same type. A field without a default is required by the lab: a result line of
-//! any load generator must have it. All other fields may be missing, as in older lines.
+//! deserialises the same type. A field without a default is required: only what committed bundles lack may be missing.
 //!
 //! - [`tcp`], [`http`], [`udp`]: results of the load generators; [`requests`] is common to the
 //!   first two, [`load`] to all three.

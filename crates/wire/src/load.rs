@@ -139,9 +139,9 @@ impl LoadResult {
     /// Why the load was not the one that was asked for, if it was not.
     pub fn shortfall(&self) -> Vec<String> {
         match self {
-            LoadResult::Tcp(result) => result.shortfall(),
+            LoadResult::Tcp(result) => result.all.shortfall(result.settings.rate_per_s),
             LoadResult::Udp(result) => result.shortfall(),
-            LoadResult::Http(result) => result.shortfall(),
+            LoadResult::Http(result) => result.all.shortfall(result.settings.rate_per_s),
         }
     }
 

@@ -21,17 +21,14 @@ pub struct RequestResult {
     pub latency_us: Latency,
     /// Where latencies begin: `send`, `intended` in an open loop, or `connect` when every request
     /// has a connection of its own.
-    #[serde(default)]
     pub latency_from: String,
     /// The same answers from when their requests really began, as a load generator that waits for the server would
     /// report them; `null` in a closed loop.
-    #[serde(default)]
     pub raw_latency_us: Option<Latency>,
     /// Time to open a connection, including its TLS handshake, over the whole run.
     #[serde(default)]
     pub connect_us: Latency,
     /// How late requests left against the schedule; `null` in a closed loop.
-    #[serde(default)]
     pub schedule_lag_us: Option<Lag>,
     /// All latencies.
     pub histogram: EncodedHistogram,
@@ -41,12 +38,10 @@ pub struct RequestResult {
     #[serde(default)]
     pub gates: Vec<Gate>,
     /// The first error in words.
-    #[serde(default)]
     pub first_error: Option<String>,
     /// CPU use of the load generator inside the window.
     pub cpu: Cpu,
     /// Counters of the load generator's runtime, over the whole run.
-    #[serde(default)]
     pub runtime_counters: Fields,
 }
 
@@ -56,22 +51,18 @@ pub struct RequestResult {
 pub struct Requests {
     /// Open loop: due inside the window by the schedule of the load generator. Missing in a closed
     /// loop, and where the number of requests is limited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<u64>,
     /// Left inside the window.
-    #[serde(default)]
     pub sent: u64,
     /// Answered inside the window, whenever they were sent.
     pub answered: u64,
     /// Failed inside the window, because their connection was lost or their answer was wrong.
-    #[serde(default)]
     pub failed: u64,
     /// Without an answer when the window ended.
-    #[serde(default)]
     pub in_flight_at_end: u64,
     /// Open loop: due before the end of the window and not sent by then, including those of
     /// connections that could not be opened.
-    #[serde(default)]
     pub unsent: u64,
     /// Unsent for more than a second at the end of the window, or without an answer when the run
     /// ended, for longer than a second and than any answer took.
@@ -79,12 +70,11 @@ pub struct Requests {
     pub overdue: u64,
     /// Age of the oldest request without an answer when the run ended, up to a second after the
     /// window; 0 if all were answered. A hanging connection shows here and in no latency.
-    #[serde(default)]
     pub oldest_in_flight_us: Option<f64>,
     /// `answered` per second of the window.
     pub per_second: f64,
     /// Open loop: the requests left at the rate that was asked for. Missing in a closed loop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_reached: Option<bool>,
 }
 
@@ -107,33 +97,27 @@ pub struct WholeRun {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Connections {
     /// Requested, without idle ones.
-    #[serde(default)]
     pub asked: u64,
     /// Stood before the load began.
-    #[serde(default)]
     pub established: u64,
     /// Received at least one answer.
-    #[serde(default)]
     pub served: u64,
     /// The largest number that were established and had been answered at the same time.
     pub served_at_once_max: u64,
     /// Established ones that ended early and were not replaced.
-    #[serde(default)]
     pub lost: u64,
     /// New connections that replaced ended ones.
-    #[serde(default)]
     pub reconnects: u64,
     /// Only `load tcp`: connections of `--idle` that stood before the load began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_established: Option<u64>,
     /// Only `load http`: connections that the server did not close although it was asked to, or had
     /// announced it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_open: Option<u64>,
     /// Fewest answers inside the window to any established connection.
     pub min_answered: u64,
     /// Most answers inside the window to any connection.
-    #[serde(default)]
     pub max_answered: u64,
 }
 

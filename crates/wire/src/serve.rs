@@ -47,31 +47,24 @@ pub struct Ready {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Statistics {
     /// `stats` or `final`.
-    #[serde(default)]
     pub event: String,
     /// `twinring.serve/1`.
-    #[serde(default)]
     pub schema: String,
     /// `echo`, `http` or `udp`.
-    #[serde(default)]
     pub service: String,
     /// The engine in use.
-    #[serde(default)]
     pub engine: String,
     /// Since the process started, to a hundredth.
-    #[serde(default)]
     pub uptime_s: f64,
     /// The counters of each engine; only in the final line with `--engine both`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub engines: BTreeMap<String, EngineCounters>,
     /// The reason for the end of the service; only in the final line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Counters of the service.
-    #[serde(default)]
     pub service_counters: Fields,
     /// Counters of the runtime.
-    #[serde(default)]
     pub runtime_counters: Fields,
 }
 

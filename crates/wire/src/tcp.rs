@@ -16,56 +16,45 @@ pub struct TcpResult {
     #[serde(flatten)]
     pub head: Head,
     /// The requested settings.
-    pub settings: Settings,
+    pub settings: TcpSettings,
     /// The common part of requests over connections.
     #[serde(flatten)]
     pub all: RequestResult,
     /// Bytes of the requests and answers counted in `requests`.
-    #[serde(default)]
     pub bytes: Bytes,
     /// Connections lost and attempts failed, by kind.
-    pub errors: Errors,
+    pub errors: TcpErrors,
 }
 
 /// The settings of `load tcp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "TcpSettings"))]
-pub struct Settings {
+pub struct TcpSettings {
     /// Connections that send.
     pub connections: u64,
     /// Size of a request and of its answer.
-    #[serde(default)]
     pub message_bytes: u64,
     /// Requests in flight per connection, at most.
     pub depth: u64,
     /// Worker threads.
-    #[serde(default)]
     pub threads: u64,
     /// `closed` or `open`.
     pub mode: String,
     /// Requests a second in an open loop.
-    #[serde(default)]
     pub rate_per_s: Option<u64>,
     /// How the requests of an open loop follow each other: `periodic` or `poisson`.
-    #[serde(default)]
     pub arrivals: Option<String>,
     /// Requests per connection before it reconnects.
-    #[serde(default)]
     pub churn: Option<u64>,
     /// Connections that only stay open.
-    #[serde(default)]
     pub idle: u64,
     /// Answers are compared byte by byte; without, `errors.mismatch` is always 0.
     pub verify: bool,
     /// Number of requests after which the window ends.
-    #[serde(default)]
     pub messages: Option<u64>,
     /// Load before the window, in seconds.
-    #[serde(default)]
     pub warmup_s: f64,
     /// Length of the window, in seconds; with `messages`, its longest.
-    #[serde(default)]
     pub duration_s: f64,
 }
 
@@ -74,18 +63,15 @@ pub struct Settings {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes {
     /// Bytes of requests sent inside the window.
-    #[serde(default)]
     pub sent: u64,
     /// Bytes of their answers, or of the answers inside the window.
-    #[serde(default)]
     pub received: u64,
 }
 
 /// Connections of `load tcp` that were lost and attempts that failed, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "TcpErrors"))]
-pub struct Errors {
+pub struct TcpErrors {
     /// Attempts to connect that failed or took too long.
     pub connect: u64,
     /// Connections that the server reset.
@@ -100,7 +86,7 @@ pub struct Errors {
     pub other: u64,
 }
 
-impl Errors {
+impl TcpErrors {
     /// All but mismatches, which are judged on their own.
     pub fn failures(&self) -> u64 {
         crate::sum([self.connect, self.reset, self.closed_early, self.timeout, self.other])
@@ -115,11 +101,6 @@ impl TcpResult {
             return Some(format!("{count} connections got back other bytes than were sent"));
         }
         self.all.failure(self.head.interrupted)
-    }
-
-    /// Why the load was not the one that was asked for, if it was not.
-    pub fn shortfall(&self) -> Vec<String> {
-        self.all.shortfall(self.settings.rate_per_s)
     }
 
     /// Adds the result of another load generator; the window stays.

@@ -18,7 +18,7 @@ pub struct UdpResult {
     #[serde(flatten)]
     pub head: Head,
     /// The requested settings.
-    pub settings: Settings,
+    pub settings: UdpSettings,
     /// The measured window.
     pub window: Window,
     /// Packets whose intended time is in the window, and the replies to them.
@@ -26,7 +26,6 @@ pub struct UdpResult {
     /// `lost / sent`; 0 if nothing was sent.
     pub loss_ratio: f64,
     /// Payload of these packets and of the first replies to them.
-    #[serde(default)]
     pub bytes: Bytes,
     /// Over the streams with replies: the estimate of each at the end.
     pub jitter_us: Jitter,
@@ -36,10 +35,9 @@ pub struct UdpResult {
     pub send_lateness_us: Latency,
     /// How late the waits for ticks ended. A tick that came due while the thread was busy has no
     /// wait.
-    #[serde(default)]
     pub wait_overrun_us: Latency,
     /// All values behind these.
-    pub histograms: Histograms,
+    pub histograms: UdpHistograms,
     /// Packets that the kernel dropped at our sockets; `null` if it does not report them, and then
     /// the lab rejects the result.
     pub kernel_drops: Option<u64>,
@@ -48,13 +46,11 @@ pub struct UdpResult {
     /// Time of system calls by kind; `null` without `--calls`.
     pub calls: Option<Vec<Call>>,
     /// Socket buffers.
-    #[serde(default)]
     pub socket_buffers: SocketBuffers,
     /// Segmentation and coalescing by the kernel.
-    #[serde(default)]
     pub segmentation: Segmentation,
     /// Errors inside the window.
-    pub errors: Errors,
+    pub errors: UdpErrors,
     /// The requested gates: of round trips, and `max_error_rate` of the loss.
     #[serde(default)]
     pub gates: Vec<Gate>,
@@ -63,15 +59,13 @@ pub struct UdpResult {
     /// CPU use of the load generator inside the window.
     pub cpu: Cpu,
     /// Counters of the load generator's runtime, over the whole run.
-    #[serde(default)]
     pub runtime_counters: Fields,
 }
 
 /// The settings of `load udp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "UdpSettings"))]
-pub struct Settings {
+pub struct UdpSettings {
     /// Streams.
     pub streams: u64,
     /// Packets a second and stream.
@@ -79,33 +73,24 @@ pub struct Settings {
     /// Bytes of a packet.
     pub packet_bytes: u64,
     /// Single-shot receives in flight for each socket, on io_uring.
-    #[serde(default)]
     pub pending: Option<u32>,
     /// sendmmsg and recvmmsg are used, on epoll.
-    #[serde(default)]
     pub batch: bool,
     /// Worker threads.
-    #[serde(default)]
     pub threads: u64,
     /// Distance of ticks.
-    #[serde(default)]
     pub tick_us: f64,
     /// Segmentation by the kernel was requested.
-    #[serde(default)]
     pub gso: bool,
     /// Replies are compared byte by byte.
     pub verify: bool,
     /// Determines SSRC, first sequence numbers and timestamps.
-    #[serde(default)]
     pub seed: u64,
     /// Traffic before the window, in seconds.
-    #[serde(default)]
     pub warmup_s: f64,
     /// Length of the window, in seconds.
-    #[serde(default)]
     pub duration_s: f64,
     /// Wait for replies after the window, in seconds.
-    #[serde(default)]
     pub drain_s: f64,
 }
 
@@ -137,10 +122,8 @@ pub struct Packets {
     /// Replies, in the whole run, that name no stream of ours.
     pub foreign: u64,
     /// Replies, in the whole run, to packets sent so long before that they were forgotten.
-    #[serde(default)]
     pub late: u64,
     /// `sent` per second of the window.
-    #[serde(default)]
     pub sent_per_second: f64,
     /// `received` per second of the window.
     pub received_per_second: f64,
@@ -159,22 +142,19 @@ impl Packets {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Jitter {
     /// Mean.
-    #[serde(default)]
     pub mean: f64,
     /// Median.
     pub p50: f64,
     /// 99th percentile.
     pub p99: f64,
     /// The largest.
-    #[serde(default)]
     pub max: f64,
 }
 
 /// All values of a run of datagrams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "UdpHistograms"))]
-pub struct Histograms {
+pub struct UdpHistograms {
     /// Of `round_trip_us`.
     pub round_trip: EncodedHistogram,
     /// Of `send_lateness_us`.
@@ -194,10 +174,9 @@ pub struct Streams {
     /// Got a reply inside the window.
     pub answered: u64,
     /// The ten with most loss, then most jitter.
-    #[serde(default)]
     pub worst: Vec<Stream>,
     /// All of them, with `--per-stream`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<Vec<Stream>>,
 }
 
@@ -238,7 +217,6 @@ pub struct Call {
     /// How many.
     pub count: u64,
     /// How long they took together, sleep included.
-    #[serde(default)]
     pub time_s: f64,
     /// Share of the run time of all threads.
     pub run_share: f64,
@@ -277,8 +255,7 @@ pub struct Segmentation {
 /// Errors of `load udp` inside the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(rename = "UdpErrors"))]
-pub struct Errors {
+pub struct UdpErrors {
     /// ICMP errors about our packets, such as "port unreachable".
     pub icmp_refused: u64,
     /// Packets that the kernel refused.
@@ -287,7 +264,6 @@ pub struct Errors {
     pub receive: u64,
     /// Sends that found the socket's buffer full, and waited in the runtime; their stamp is from
     /// before that wait.
-    #[serde(default)]
     pub blocked: u64,
 }
 
@@ -319,7 +295,7 @@ impl UdpResult {
     }
 
     /// Why the load was not the one that was asked for, if it was not.
-    pub fn shortfall(&self) -> Vec<String> {
+    pub(crate) fn shortfall(&self) -> Vec<String> {
         let Packets { due, unsent, refused, sent_per_second, .. } = self.packets;
         let missing = unsent + refused;
         let rate = (missing as f64 > RATE_TOLERANCE * due as f64).then(|| {
@@ -360,9 +336,9 @@ impl UdpResult {
     }
 }
 
-impl Errors {
+impl UdpErrors {
     /// Adds those of others.
-    pub fn add(&mut self, other: &Errors) {
+    pub fn add(&mut self, other: &UdpErrors) {
         add_counts!(self, other; icmp_refused, send, receive, blocked);
     }
 }
@@ -396,7 +372,7 @@ impl Jitter {
 }
 
 /// Calls by name; with several threads their shares of the run already add up to more than one.
-fn add_calls(mut sum: Vec<Call>, other: Vec<Call>) -> Vec<Call> {
+pub fn add_calls(mut sum: Vec<Call>, other: Vec<Call>) -> Vec<Call> {
     for call in other {
         let Some(known) = sum.iter_mut().find(|known| known.call == call.call) else {
             sum.push(call);

@@ -68,7 +68,14 @@ fn flaws() -> Vec<Flaw> {
                 ("/loads/0/whole_run/failed", json!(u64::MAX)),
             ],
         ),
-        (Answers, Void, vec![("/loads/0/requests", json!({"answered": 0, "per_second": 0.0}))]),
+        (
+            Answers,
+            Void,
+            vec![
+                ("/loads/0/requests/answered", json!(0)),
+                ("/loads/0/requests/per_second", json!(0.0)),
+            ],
+        ),
         (Stalled, Void, vec![("/loads/0/connections/min_answered", json!(0))]),
         (Stalled, Void, vec![("/loads/0/requests/oldest_in_flight_us", json!(600_000.0))]),
         (LittlesLaw, Void, vec![("/loads/0/latency_us/mean", json!(700.0))]),

@@ -6,7 +6,8 @@ use twinring_lab::analysis::{CellSummary, summarise};
 use twinring_lab::record::{RUN_SCHEMA, RunRecord};
 use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
 use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Overrides, Protocol};
-use twinring_wire::EncodedHistogram;
+use twinring_wire::tcp::SCHEMA;
+use twinring_wire::{EncodedHistogram, TcpResult};
 
 const CONNECTIONS: u64 = 100;
 const ANSWERED: u64 = 200_000;
@@ -25,11 +26,30 @@ pub(crate) fn experiment() -> Experiment {
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
 }
 
-/// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
-pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
+/// What the load generator of a flawless run reports.
+fn load() -> TcpResult {
     let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
     latencies.record_n(LATENCY_NS, ANSWERED).unwrap();
-    let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
+    let mut load = TcpResult::default();
+    load.head.schema = SCHEMA.to_owned();
+    let settings = &mut load.settings;
+    (settings.connections, settings.depth, settings.verify) = (CONNECTIONS, 1, true);
+    settings.mode = "closed".to_owned();
+    (load.all.window.end_monotonic_ns, load.all.window.seconds) = (2_000_000_000, WINDOW_S);
+    load.all.requests.answered = ANSWERED;
+    load.all.requests.per_second = ANSWERED as f64 / WINDOW_S;
+    (load.all.whole_run.sent, load.all.whole_run.answered) = (ANSWERED, ANSWERED);
+    load.all.latency_us.mean = LATENCY_NS as f64 / 1e3;
+    load.all.latency_us.p99 = latencies.value_at_quantile(0.99) as f64 / 1e3;
+    load.all.histogram = EncodedHistogram::of(&latencies);
+    load.all.connections.served_at_once_max = CONNECTIONS;
+    load.all.connections.min_answered = 1900;
+    load.all.cpu.busiest_thread_share = 0.7;
+    load
+}
+
+/// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
+pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
     let busy = |cpu: usize, busy_s: f64| {
         json!({"cpu": cpu, "busy_s": busy_s,
             "steal_coarse_s": 0.0, "backlog_drops": 0})
@@ -47,19 +67,7 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
         "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, server_busy_s),
             "client_cpu": busy(1, 1.5), "server": process, "client": process,
             "sample_delay_us": [50.0, 60.0]},
-        "loads": [{
-            "settings": {"connections": CONNECTIONS, "depth": 1, "mode": "closed", "verify": true},
-            "window": {"start_monotonic_ns": 0, "end_monotonic_ns": 2_000_000_000_u64,
-                "seconds": WINDOW_S},
-            "requests": {"answered": ANSWERED, "per_second": ANSWERED as f64 / WINDOW_S},
-            "whole_run": {"sent": ANSWERED, "answered": ANSWERED, "failed": 0, "abandoned": 0},
-            "latency_us": {"mean": LATENCY_NS as f64 / 1e3, "p99": p99_us},
-            "schedule_lag_us": null,
-            "histogram": EncodedHistogram::of(&latencies),
-            "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
-            "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
-                "other": 0},
-            "first_error": null, "cpu": {"busiest_thread_share": 0.7, "saturated": false}}],
+        "loads": [load()],
     })
 }
 

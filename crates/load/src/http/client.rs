@@ -1,98 +1,69 @@
 //! What both versions of HTTP share: state, TLS, and the verification of answers.
 
 use super::answer::Answer;
-use super::choice::Choice;
 use super::expect::Expectation;
-use super::head::Malformed;
 use super::link::Link;
-use super::settings::Settings;
+use super::settings::HttpSettings;
 use super::target::Target;
 use super::tls::TlsClient;
-use crate::recorder::{Recorder, Request, Trouble};
-use crate::requests::{self, Lost, Protocol, Tally, Worker};
-use crate::settings::Common;
+use crate::recorder::{Begun, Recorder};
+use crate::requests::{Choice, Lost, Plan, Protocol, Tally, Worker};
 use std::io;
 use std::rc::Rc;
 use twinring::{SendBuf, TcpStream};
 
-pub(super) struct Shared {
-    pub(super) settings: Settings,
+/// What both versions need, the same for all threads.
+pub(super) struct HttpLoad {
+    pub(super) settings: HttpSettings,
     pub(super) expectation: Expectation,
-    choice: Choice,
     tls: Option<TlsClient>,
     /// Requests of HTTP/2 by URL, without their body; empty for HTTP/1.1.
-    http2_requests: Vec<http::Request<()>>,
+    pub(super) http2_requests: Vec<http::Request<()>>,
 }
 
-impl Shared {
-    pub(super) fn new(settings: Settings) -> Result<Shared, String> {
+impl HttpLoad {
+    pub(super) fn plan(settings: HttpSettings) -> Result<Plan<HttpLoad>, String> {
         let tls = match settings.targets.first().filter(|target| target.tls) {
             Some(target) => Some(TlsClient::new(&settings.tls, &target.host, settings.http2)?),
             None => None,
         };
-        let expectation = Expectation::new(&settings);
-        let weights = settings.targets.iter().map(|target| target.weight);
-        let choice = Choice::new(weights, settings.seed);
-        let http2_requests = settings.http2_requests()?;
-        Ok(Shared { expectation, choice, tls, http2_requests, settings })
+        // Bytes of HTTP/2 count when they are sent.
+        let request_bytes = |target: &Target| match settings.http2 {
+            true => 0,
+            false => target.bytes(settings.keepalive).len() as u64,
+        };
+        Ok(Plan {
+            requests: settings.requests.clone(),
+            idle: 0,
+            life: if settings.keepalive { u64::MAX } else { 1 },
+            connects_for_each: !settings.keepalive,
+            choice: Choice::new(settings.targets.iter().map(|it| it.weight), settings.seed),
+            request_bytes: settings.targets.iter().map(request_bytes).collect(),
+            own: HttpLoad {
+                expectation: Expectation::new(&settings),
+                tls,
+                http2_requests: settings.http2_requests()?,
+                settings,
+            },
+        })
     }
 
-    pub(super) fn http2_request(&self, target: u32) -> http::Request<()> {
-        self.http2_requests.get(target as usize).cloned().unwrap_or_default()
-    }
-}
-
-impl requests::Shared for Shared {
-    type Local = Outbox;
-
-    fn common(&self) -> &Common {
-        &self.settings.common
-    }
-
-    fn urls(&self) -> usize {
-        self.settings.targets.len()
-    }
-
-    fn life(&self) -> u64 {
-        if self.settings.keepalive { u64::MAX } else { 1 }
-    }
-
-    fn connects_for_each(&self) -> bool {
-        !self.settings.keepalive
-    }
-
-    fn local(&self) -> Outbox {
-        Outbox::new(&self.settings)
-    }
-
-    fn prepare(&self) -> Result<(), Lost> {
+    pub(super) fn prepare(&self) -> Result<(), Lost> {
         self.tls.as_ref().map_or(Ok(()), TlsClient::warm_up).map_err(refused)
-    }
-
-    /// By weight. Bytes of HTTP/2 count when they are sent.
-    fn pick(&self, outbox: &Outbox, connection: u64, sequence: u64) -> (u32, u64) {
-        let target = self.choice.pick(connection, sequence);
-        (target, outbox.request_bytes(target) as u64)
-    }
-}
-
-impl From<Malformed> for Lost {
-    fn from(Malformed(what): Malformed) -> Lost {
-        Lost(Trouble::Malformed, what)
     }
 }
 
 fn refused(error: io::Error) -> Lost {
-    Lost(Trouble::Tls, format!("TLS: {error}"))
+    Lost(|it| &mut it.tls, format!("TLS: {error}"))
 }
 
 /// A new stream as bytes of HTTP, behind the TLS handshake if there is one.
 pub(super) async fn secure<P>(worker: &Worker<P>, stream: TcpStream) -> Result<Link, Lost>
 where
-    P: Protocol<Shared = Shared>,
+    P: Protocol<Own = HttpLoad>,
 {
     let session =
-        worker.shared.tls.as_ref().map(TlsClient::session).transpose().map_err(refused)?;
+        worker.plan.own.tls.as_ref().map(TlsClient::session).transpose().map_err(refused)?;
     let mut link = Link::new(stream, session);
     link.handshake().await.map_err(refused)?;
     if let Some(tls) = link.tls() {
@@ -105,58 +76,49 @@ where
 }
 
 /// Counts the answer to a request, whose content has this CRC.
-pub(super) fn answered<P: Protocol<Shared = Shared>>(
+pub(super) fn answered<P: Protocol<Own = HttpLoad>>(
     tally: &mut Tally<P>,
-    request: &Request,
+    request: &Begun,
     answer: &Answer,
     crc: u32,
     now_ns: u64,
     recorder: &mut Recorder,
 ) {
     recorder.came(answer.status, answer.bytes, answer.content_bytes, now_ns);
-    match tally.worker.shared.expectation.check(request.target, answer, crc) {
+    match tally.worker.plan.own.expectation.check(request.target, answer, crc) {
         Ok(()) => {
             if tally.answered(request, 1, now_ns, recorder) {
                 recorder.first_byte(request, answer.first_byte_ns);
             }
         }
-        Err((kind, what)) => {
+        Err(lost) => {
             tally.failed(request, 1, now_ns, recorder);
             tally.served();
-            trouble(tally, request, kind, &what, recorder);
+            trouble(tally, request, &lost, recorder);
         }
     }
 }
 
-/// Counts what went wrong with a single request.
-pub(super) fn trouble<P: Protocol<Shared = Shared>>(
+/// Counts what went wrong with a single request, while its connection stays in use.
+pub(super) fn trouble<P: Protocol<Own = HttpLoad>>(
     tally: &Tally<P>,
-    request: &Request,
-    kind: Trouble,
-    what: &str,
+    request: &Begun,
+    Lost(kind, what): &Lost,
     recorder: &mut Recorder,
 ) {
-    let target = tally.worker.shared.settings.targets.get(request.target as usize);
-    let url = target.map_or("", |target| &target.url);
-    tally.trouble(kind, || format!("{url}: {what}"), recorder);
+    let url = &tally.worker.plan.own.settings.target(request.target).url;
+    tally.worker.trouble_in(recorder, tally.number, *kind, || format!("{url}: {what}"));
 }
 
 /// Bytes of several requests that are sent at once.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
-/// The requests of a thread: one for each URL, built once. Empty for HTTP/2, whose requests are not bytes before they
-/// are sent.
-#[derive(Debug)]
+/// The requests of HTTP/1.1 of a thread: one for each URL, built once.
 pub(super) struct Outbox(Vec<Rc<[u8]>>);
 
 impl Outbox {
-    pub(super) fn new(settings: &Settings) -> Outbox {
-        let bytes = |target: &Target| target.bytes(settings.keepalive).into();
-        Outbox(settings.targets.iter().filter(|_| !settings.http2).map(bytes).collect())
-    }
-
-    pub(super) fn request_bytes(&self, target: u32) -> usize {
-        self.0.get(target as usize).map_or(0, |request| request.len())
+    pub(super) fn new(settings: &HttpSettings) -> Outbox {
+        Outbox(settings.targets.iter().map(|it| it.bytes(settings.keepalive).into()).collect())
     }
 
     /// The bytes of the first of these requests, and their number: at least one, if there is one.

@@ -1,28 +1,22 @@
 //! The requirements of answers.
 
 use super::answer::Answer;
-use super::settings::Settings;
-use crate::recorder::Trouble;
-use std::fmt;
+use super::settings::HttpSettings;
+use crate::requests::Lost;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The status codes that count as success.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statuses(Vec<RangeInclusive<u16>>);
-
-impl Default for Statuses {
-    /// The statuses from 200 to 299.
-    fn default() -> Statuses {
-        Statuses(vec![200..=299])
-    }
+/// The status codes that count as success, such as `200,206` or `200-299,304`.
+#[derive(Clone, Debug)]
+pub struct Statuses {
+    ranges: Vec<RangeInclusive<u16>>,
+    pub(super) text: String,
 }
 
 impl FromStr for Statuses {
     type Err = String;
 
-    /// Codes and ranges with commas, such as `200,206` or `200-299,304`.
     fn from_str(text: &str) -> Result<Statuses, String> {
         let code = |text: &str| text.trim().parse().ok().filter(|code| (200..=599).contains(code));
         let range = |part: &str| {
@@ -34,105 +28,60 @@ impl FromStr for Statuses {
                 }
             }
         };
-        text.split(',').map(range).collect::<Result<_, _>>().map(Statuses)
+        let ranges = text.split(',').map(range).collect::<Result<_, _>>()?;
+        Ok(Statuses { ranges, text: text.to_owned() })
     }
 }
 
-impl fmt::Display for Statuses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, range) in self.0.iter().enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            match range.start() == range.end() {
-                true => write!(f, "{comma}{}", range.start())?,
-                false => write!(f, "{comma}{}-{}", range.start(), range.end())?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The expected length of an answer's content.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExpectedLength {
-    /// The first expected answer of the same URL.
-    #[default]
-    First,
-    /// This many bytes.
-    Bytes(u64),
-    /// Any length.
-    Any,
-}
-
-/// The expected content of an answer, by length and CRC-32.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ExpectedBody {
-    /// Any content.
-    #[default]
-    Any,
-    /// The first expected answer of the same URL.
-    First,
-    /// These bytes.
-    Bytes(Vec<u8>),
-}
-
-/// The known properties of an answer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     bytes: u64,
     crc: u32,
 }
 
-/// The requirements of answers, shared by all threads.
 #[derive(Debug)]
 pub(super) struct Expectation {
     statuses: Statuses,
-    length: ExpectedLength,
+    length: Option<u64>,
+    any_length: bool,
     /// Compare the content, not only its length.
     pub(super) verify_body: bool,
-    /// By URL.
+    /// By URL; unless it is known, that of the first expected answer.
     content: Vec<OnceLock<Content>>,
 }
 
 impl Expectation {
-    pub(super) fn new(settings: &Settings) -> Expectation {
-        let known = match &settings.body {
-            ExpectedBody::Bytes(bytes) => {
-                Some(Content { bytes: bytes.len() as u64, crc: crc32fast::hash(bytes) })
-            }
-            _ => None,
-        };
+    pub(super) fn new(settings: &HttpSettings) -> Expectation {
+        let content = |it: &Vec<u8>| Content { bytes: it.len() as u64, crc: crc32fast::hash(it) };
+        let known = settings.expected.as_ref().map(content);
         let lock = |_| known.map_or_else(OnceLock::new, OnceLock::from);
         Expectation {
-            statuses: settings.statuses.clone(),
-            length: settings.length,
-            verify_body: settings.body != ExpectedBody::Any,
+            statuses: settings.expect_status.clone(),
+            length: settings.expect_length,
+            any_length: settings.any_length,
+            verify_body: settings.verify_body.is_some(),
             content: settings.targets.iter().map(lock).collect(),
         }
     }
 
     /// Whether an answer of URL number `target`, with this CRC, is as expected.
-    pub(super) fn check(
-        &self,
-        target: u32,
-        answer: &Answer,
-        crc: u32,
-    ) -> Result<(), (Trouble, String)> {
+    pub(super) fn check(&self, target: u32, answer: &Answer, crc: u32) -> Result<(), Lost> {
         let Answer { status, content_bytes: bytes, .. } = *answer;
-        if !self.statuses.0.iter().any(|range| range.contains(&status)) {
-            let what = format!("status {status}, expected {}", self.statuses);
-            return Err((Trouble::Status, what));
+        if !self.statuses.ranges.iter().any(|range| range.contains(&status)) {
+            let what = format!("status {status}, expected {}", self.statuses.text);
+            return Err(Lost(|it| &mut it.status, what));
         }
         let length = |expected: u64| match bytes == expected {
             true => Ok(()),
             false => {
                 let what = format!("{bytes} bytes of content, expected {expected}");
-                Err((Trouble::Length, what))
+                Err(Lost(|it| &mut it.length, what))
             }
         };
-        if let ExpectedLength::Bytes(expected) = self.length {
-            length(expected)?;
+        if let Some(expected) = self.length {
+            return length(expected);
         }
-        if self.length != ExpectedLength::First && !self.verify_body {
+        if self.any_length {
             return Ok(());
         }
         let Some(known) = self.content.get(target as usize) else { return Ok(()) };
@@ -142,7 +91,7 @@ impl Expectation {
             let wanted = expected.crc;
             let what =
                 format!("{bytes} bytes of content with CRC {crc:08x}, expected {wanted:08x}");
-            return Err((Trouble::Hash, what));
+            return Err(Lost(|it| &mut it.hash, what));
         }
         Ok(())
     }
@@ -153,9 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_written_as_they_are_read() {
-        for text in ["200", "200-299", "200,206", "200-299,304,404-410"] {
-            assert_eq!(text.parse::<Statuses>().unwrap().to_string(), text);
+    fn statuses_are_codes_and_ranges() {
+        for (text, code, fits) in [("200", 201, false), ("200-299,304", 304, true)] {
+            let statuses: Statuses = text.parse().unwrap();
+            assert_eq!(statuses.ranges.iter().any(|range| range.contains(&code)), fits, "{text}");
         }
         for wrong in ["", "2xx", "100", "600", "299-200", "200,"] {
             assert!(wrong.parse::<Statuses>().is_err(), "{wrong}");

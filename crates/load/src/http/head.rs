@@ -1,48 +1,32 @@
 //! The head of an answer: its status, and the length of its content.
 
+use super::answer::Part;
+use crate::requests::Lost;
 use std::mem::MaybeUninit;
+use twinring_input::chunked::Chunked;
 
 /// Longest head, the status line included.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 const FIELDS_MAX: usize = 128;
 
-/// Bytes that are not an answer, as a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) String);
-
-fn malformed<T>(what: impl Into<String>) -> Result<T, Malformed> {
-    Err(Malformed(what.into()))
+/// Bytes that are not an answer.
+pub(super) fn malformed<T>(what: impl Into<String>) -> Result<T, Lost> {
+    Err(Lost(|it| &mut it.malformed, what.into()))
 }
 
-/// How the content of an answer ends (RFC 9112 section 6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// After this many bytes.
-    Length(u64),
-    Chunked,
-    /// With the connection.
-    UntilClose,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) status: u16,
-    pub(super) framing: Framing,
+    /// What follows it (RFC 9112 section 6.3).
+    pub(super) content: Part,
     /// Another answer may follow on the connection.
     pub(super) keep_alive: bool,
     pub(super) bytes: usize,
 }
 
-impl Head {
-    /// Another head follows for the same request.
-    pub(super) fn is_interim(&self) -> bool {
-        self.status < 200
-    }
-}
-
 /// Parses the head at the beginning of `bytes`; `None` if it is incomplete. An answer `to_head` has no content.
-pub(super) fn parse(bytes: &[u8], to_head: bool) -> Result<Option<Head>, Malformed> {
+pub(super) fn parse(bytes: &[u8], to_head: bool) -> Result<Option<Head>, Lost> {
     let mut fields = [MaybeUninit::uninit(); FIELDS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
@@ -57,7 +41,7 @@ fn of_response(
     response: &httparse::Response<'_, '_>,
     bytes: usize,
     to_head: bool,
-) -> Result<Head, Malformed> {
+) -> Result<Head, Lost> {
     let (status, is_1_0) = (response.code.unwrap_or(0), response.version == Some(0));
     let (mut length, mut close, mut keep_alive) = (None, false, false);
     // The last transfer coding is `chunked`; `None` without Transfer-Encoding.
@@ -87,14 +71,14 @@ fn of_response(
         let beside = if is_1_0 { "in HTTP/1.0" } else { "beside Content-Length" };
         return malformed(format!("Transfer-Encoding {beside}"));
     }
-    let framing = match (chunked, length) {
-        _ if to_head || status < 200 || status == 204 || status == 304 => Framing::Length(0),
-        (Some(true), _) => Framing::Chunked,
-        (Some(false), _) | (None, None) => Framing::UntilClose,
-        (None, Some(length)) => Framing::Length(length),
+    let content = match (chunked, length) {
+        _ if to_head || status < 200 || status == 204 || status == 304 => Part::Length(0),
+        (Some(true), _) => Part::Chunked(Chunked::default(), 0),
+        (Some(false), _) | (None, None) => Part::UntilClose,
+        (None, Some(length)) => Part::Length(length),
     };
     let stays = !close && (!is_1_0 || keep_alive);
-    Ok(Head { status, framing, keep_alive: stays && framing != Framing::UntilClose, bytes })
+    Ok(Head { status, keep_alive: stays && content != Part::UntilClose, content, bytes })
 }
 
 /// The members of a list, without case.
@@ -102,13 +86,14 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     value.split(|byte| *byte == b',').map(|token| token.trim_ascii().to_ascii_lowercase())
 }
 
-fn number(value: &[u8]) -> Result<u64, Malformed> {
+fn number(value: &[u8]) -> Result<u64, Lost> {
     let digits = value.trim_ascii();
     let is_number = digits.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(digits).ok().filter(|_| is_number);
-    number
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| Malformed(format!("Content-Length {:?}", String::from_utf8_lossy(value))))
+    match number.and_then(|text| text.parse().ok()) {
+        Some(number) => Ok(number),
+        None => malformed(format!("Content-Length {:?}", String::from_utf8_lossy(value))),
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +102,8 @@ mod tests {
 
     #[test]
     fn framing_follows_rfc_9112() {
-        use Framing::{Chunked, Length, UntilClose};
+        use Part::{Length, UntilClose};
+        let chunked = Part::Chunked(Chunked::default(), 0);
         let cases = [
             ("HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n", Length(12), true),
             (
@@ -126,7 +112,7 @@ mod tests {
                 false,
             ),
             ("HTTP/1.1 200\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", Length(5), true),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n", Chunked, true),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n", chunked, true),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", UntilClose, false),
             ("HTTP/1.1 200 OK\r\n\r\n", UntilClose, false),
             ("HTTP/1.1 204 No Content\r\n\r\n", Length(0), true),
@@ -139,13 +125,13 @@ mod tests {
                 true,
             ),
         ];
-        for (text, framing, keep_alive) in cases {
+        for (text, content, keep_alive) in cases {
             let head = parse(text.as_bytes(), false).unwrap().unwrap();
-            assert_eq!((head.framing, head.keep_alive), (framing, keep_alive), "{text}");
+            assert_eq!((head.content, head.keep_alive), (content, keep_alive), "{text}");
             assert_eq!(head.bytes, text.len());
         }
         let to_head = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n", true);
-        assert_eq!(to_head.unwrap().unwrap().framing, Length(0));
+        assert_eq!(to_head.unwrap().unwrap().content, Length(0));
     }
 
     #[test]

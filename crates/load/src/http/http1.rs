@@ -5,10 +5,11 @@
 //! Answers that arrive together are followed by one send of as many requests.
 
 use super::answer::{Answer, AnswerParser};
-use super::client::{self, Shared};
+use super::client::{self, HttpLoad, Outbox};
 use super::link::Link;
-use crate::recorder::{Recorder, Request, Trouble};
+use crate::recorder::{Begun, Recorder};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
+use http::Method;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,13 +20,6 @@ use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 /// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-enum Received {
-    /// All available data; when the last answer arrived, if one did.
-    Everything(Option<u64>),
-    /// All data, and the end of the connection.
-    End,
-}
-
 pub(super) struct Http1 {
     /// Requests in flight, at most.
     pipeline: usize,
@@ -33,7 +27,7 @@ pub(super) struct Http1 {
     parser: AnswerParser,
     crc: crc32fast::Hasher,
     /// In the order of the answers; the first `handed` of them are the stream's already.
-    unanswered: VecDeque<Request>,
+    unanswered: VecDeque<Begun>,
     handed: usize,
     /// No further request is sent in this life.
     closing: bool,
@@ -42,16 +36,24 @@ pub(super) struct Http1 {
 }
 
 impl Protocol for Http1 {
-    type Shared = Shared;
+    type Own = HttpLoad;
+    type Local = Outbox;
     type Link = Link;
 
     const REPLACES_LOST: bool = true;
 
-    fn new(worker: &Worker<Http1>, _: u64) -> Http1 {
-        let settings = &worker.shared.settings;
+    fn local(own: &HttpLoad) -> Outbox {
+        Outbox::new(&own.settings)
+    }
+
+    fn prepare(own: &HttpLoad) -> Result<(), Lost> {
+        own.prepare()
+    }
+
+    fn new(own: &HttpLoad, _: u64) -> Http1 {
         Http1 {
-            pipeline: settings.pipeline as usize,
-            keepalive: settings.keepalive,
+            pipeline: own.settings.pipeline as usize,
+            keepalive: own.settings.keepalive,
             parser: AnswerParser::default(),
             crc: crc32fast::Hasher::new(),
             unanswered: VecDeque::new(),
@@ -72,11 +74,11 @@ impl Protocol for Http1 {
         self.closing = false;
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: Begun) {
         self.unanswered.push_back(request);
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
+    fn unanswered(&self) -> impl Iterator<Item = (Begun, u64)> {
         self.unanswered.iter().map(|request| (*request, 1))
     }
 
@@ -96,10 +98,10 @@ impl Protocol for Http1 {
         cx: &mut Context<'_>,
         end_ns: u64,
     ) -> Result<Option<Ending>, Lost> {
-        let answered_ns = match self.receive(tally, link, cx)? {
-            Received::Everything(answered_ns) => answered_ns,
-            Received::End => return self.ended(tally, link).map(Some),
-        };
+        let (answered_ns, is_end) = self.receive(tally, link, cx)?;
+        if is_end {
+            return self.ended(tally, link).map(Some);
+        }
         let in_flight = self.unanswered.len();
         let may_begin = !self.closing && tally.may_begin() && in_flight < self.pipeline;
         if may_begin || in_flight == 0 {
@@ -125,24 +127,26 @@ impl Protocol for Http1 {
 }
 
 impl Http1 {
-    /// Reads until no data is left.
+    /// Reads until no data is left. Returns when the last answer arrived, and whether the connection has ended.
     fn receive(
         &mut self,
         tally: &mut Tally<Http1>,
         link: &mut Link,
         cx: &mut Context<'_>,
-    ) -> Result<Received, Lost> {
+    ) -> Result<(Option<u64>, bool), Lost> {
         let mut answered_ns = None;
         loop {
             let chunk = match link.poll_recv(cx) {
-                Poll::Pending => return Ok(Received::Everything(answered_ns)),
+                Poll::Pending => return Ok((answered_ns, false)),
                 Poll::Ready(Ok(chunk)) => chunk,
                 // An idle connection may be ended at any time, and in any way.
-                Poll::Ready(Err(_)) if self.unanswered.is_empty() => return Ok(Received::End),
+                Poll::Ready(Err(_)) if self.unanswered.is_empty() => {
+                    return Ok((answered_ns, true));
+                }
                 Poll::Ready(Err(error)) => return Err(error.into()),
             };
             if chunk.is_empty() {
-                return Ok(Received::End);
+                return Ok((answered_ns, true));
             }
             let now_ns = monotonic_ns();
             link.take(&chunk, |bytes| {
@@ -152,7 +156,7 @@ impl Http1 {
                 Ok::<(), Lost>(())
             })?;
             if link.has_ended() {
-                return Ok(Received::End);
+                return Ok((answered_ns, true));
             }
         }
     }
@@ -161,14 +165,15 @@ impl Http1 {
     fn take(&mut self, tally: &mut Tally<Http1>, bytes: &[u8], now_ns: u64) -> Result<bool, Lost> {
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
-        let verify = worker.shared.expectation.verify_body;
+        let verify = worker.plan.own.expectation.verify_body;
         let (mut rest, mut answered) = (bytes, false);
         while !rest.is_empty() {
             let Some(request) = self.unanswered.front().filter(|_| self.handed > 0) else {
                 let what = format!("received {} bytes that belong to no request", rest.len());
-                return Err(Lost(Trouble::Malformed, what));
+                return Err(Lost(|it| &mut it.malformed, what));
             };
-            let to_head = worker.shared.settings.is_head(request.target);
+            let method = &worker.plan.own.settings.target(request.target).request.method;
+            let to_head = *method == Method::HEAD;
             let crc = &mut self.crc;
             let taken = self.parser.take(rest, now_ns, to_head, |content| {
                 if verify {
@@ -195,7 +200,7 @@ impl Http1 {
     ) {
         let Some(request) = self.unanswered.pop_front() else { return };
         self.handed -= 1;
-        let crc = match tally.worker.shared.expectation.verify_body {
+        let crc = match tally.worker.plan.own.expectation.verify_body {
             true => std::mem::take(&mut self.crc).finalize(),
             false => 0,
         };
@@ -217,7 +222,7 @@ impl Http1 {
             0 => Ok(Ending::Renewed),
             open => {
                 let what = format!("the server closed {place}, with {open} requests in flight");
-                Err(Lost(Trouble::ClosedEarly, what))
+                Err(Lost(|it| &mut it.closed_early, what))
             }
         }
     }
@@ -235,7 +240,7 @@ impl Http1 {
             return None;
         }
         link.reset();
-        tally.worker.recorder.borrow_mut().kept_open += 1;
+        *tally.worker.recorder.borrow_mut().connections.kept_open.get_or_insert(0) += 1;
         Some(Ending::Renewed)
     }
 

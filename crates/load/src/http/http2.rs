@@ -15,12 +15,12 @@ mod stream;
 mod wakes;
 mod wire;
 
-use self::stream::{Stream, UPLOAD_BYTES, Upload};
+use self::stream::{Exchange, UPLOAD_BYTES, Upload};
 use self::wakes::Wakes;
 use self::wire::Wire;
-use super::client::{self as common, Shared};
+use super::client::{self as common, HttpLoad};
 use super::head::HEAD_BYTES_MAX;
-use crate::recorder::{Recorder, Request, Trouble};
+use crate::recorder::{Begun, Recorder, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
@@ -54,8 +54,8 @@ pub(super) struct Http2 {
     /// Streams in use, at most.
     pipeline: usize,
     /// Begun, and not yet streams.
-    begun: VecDeque<Request>,
-    streams: Slab<Stream>,
+    begun: VecDeque<Begun>,
+    streams: Slab<Exchange>,
     wakes: Wakes,
     /// The server takes no further requests on this connection.
     closing: bool,
@@ -79,14 +79,21 @@ fn builder() -> Builder {
 }
 
 impl Protocol for Http2 {
-    type Shared = Shared;
+    type Own = HttpLoad;
+    type Local = ();
     type Link = Http2Link;
 
     const REPLACES_LOST: bool = true;
 
-    fn new(worker: &Worker<Http2>, _: u64) -> Http2 {
+    fn local(_: &HttpLoad) {}
+
+    fn prepare(own: &HttpLoad) -> Result<(), Lost> {
+        own.prepare()
+    }
+
+    fn new(own: &HttpLoad, _: u64) -> Http2 {
         Http2 {
-            pipeline: worker.shared.settings.pipeline as usize,
+            pipeline: own.settings.pipeline as usize,
             begun: VecDeque::new(),
             streams: Slab::new(),
             wakes: Wakes::new(),
@@ -100,7 +107,7 @@ impl Protocol for Http2 {
         if link.tls().is_some_and(|tls| !tls.is_http2()) {
             let what = "HTTP/2: the server did not choose it in the TLS handshake (ALPN); leave out \
                         --http2, or switch HTTP/2 on in the server";
-            return Err(Lost(Trouble::Connect, what.to_owned()));
+            return Err(Lost(|it| &mut it.connect, what.to_owned()));
         }
         let has_tls = link.tls().is_some();
         let failed = |why: &dyn std::fmt::Display| {
@@ -111,7 +118,7 @@ impl Protocol for Http2 {
                           knowledge): leave out --http2, or ask it by https://"
                 }
             };
-            Lost(Trouble::Connect, format!("HTTP/2: {why}{advice}"))
+            Lost(|it| &mut it.connect, format!("HTTP/2: {why}{advice}"))
         };
         let wire = Rc::new(Wire::new(worker, link));
         let begun = builder().handshake(Compat::new(Rc::clone(&wire))).await;
@@ -136,14 +143,14 @@ impl Protocol for Http2 {
     fn begin_life(&mut self, _: u64) {
         self.closing = false;
         self.refused_by = None;
-        self.wakes.clear();
+        self.wakes.woken().clear();
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: Begun) {
         self.begun.push_back(request);
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)> {
+    fn unanswered(&self) -> impl Iterator<Item = (Begun, u64)> {
         let of_streams = self.streams.iter().map(|(_, stream)| stream.request);
         of_streams.chain(self.begun.iter().copied()).map(|request| (request, 1))
     }
@@ -183,7 +190,7 @@ impl Protocol for Http2 {
             if self.closing && self.streams.is_empty() {
                 return self.ended(Ok(())).map(Some);
             }
-            if self.wakes.is_empty() {
+            if self.wakes.woken().is_empty() {
                 return match link.wire.poll_encrypted(cx) {
                     Poll::Ready(Err(error)) => Err(error.into()),
                     Poll::Ready(Ok(())) | Poll::Pending => Ok(None),
@@ -204,19 +211,20 @@ impl Protocol for Http2 {
         .await;
         drop(h2);
         if let Some(wire) = Rc::into_inner(wire) {
-            wire.into_link().close().await;
+            wire.link.into_inner().close().await;
         }
     }
 }
 
 impl Http2 {
     fn advance(&mut self, tally: &mut Tally<Http2>, now_ns: u64) {
-        if self.wakes.is_empty() {
+        if self.wakes.woken().is_empty() {
             return;
         }
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
-        while let Some(number) = self.wakes.pop() {
+        loop {
+            let Some(number) = self.wakes.woken().pop() else { break };
             self.advance_one(number, tally, now_ns, &mut recorder);
         }
         worker.show_progress(&recorder);
@@ -230,7 +238,7 @@ impl Http2 {
         recorder: &mut Recorder,
     ) {
         let Some(stream) = self.streams.get_mut(number) else { return };
-        let verify = tally.worker.shared.expectation.verify_body;
+        let verify = tally.worker.plan.own.expectation.verify_body;
         let mut cx = Context::from_waker(self.wakes.waker(number));
         let Poll::Ready(ended) = stream.poll(&mut cx, now_ns, verify) else { return };
         let error = match ended {
@@ -244,8 +252,7 @@ impl Http2 {
         if error.is_reset() {
             let request = self.streams.remove(number).request;
             tally.failed(&request, 1, now_ns, recorder);
-            let (kind, what) = reset(&error);
-            common::trouble(tally, &request, kind, &what, recorder);
+            common::trouble(tally, &request, &reset(&error), recorder);
         } else if error.is_go_away() && error.is_remote() {
             // The server did not process it; streams with smaller numbers may still be answered.
             let request = self.streams.remove(number).request;
@@ -278,20 +285,20 @@ impl Http2 {
         let room = most.saturating_sub(self.streams.len()) as u64;
         tally.begin(room, now_ns, |request| self.begun.push_back(request));
         while let Some(request) = self.begun.pop_front() {
-            let shared = &tally.worker.shared;
-            let (head, body) =
-                (shared.http2_request(request.target), shared.settings.body(request.target));
+            let own = &tally.worker.plan.own;
+            let head = own.http2_requests[request.target as usize].clone();
+            let body = own.settings.target(request.target).request.body.clone();
             let sent = link.send.send_request(head, body.is_empty());
             let (response, send) = match sent {
                 Ok(sent) => sent,
                 Err(error) => {
                     self.begun.push_front(request);
-                    return Err(Lost(Trouble::Other, format!("HTTP/2: {error}")));
+                    return Err(Lost(|it| &mut it.other, format!("HTTP/2: {error}")));
                 }
             };
             let upload = (!body.is_empty()).then(|| Upload::new(send, body));
-            let number = self.streams.insert(Stream::new(request, response, upload));
-            self.wakes.push(number);
+            let number = self.streams.insert(Exchange::new(request, response, upload));
+            self.wakes.woken().push(number);
         }
         // Registers the wakers of the new streams.
         self.advance(tally, now_ns);
@@ -301,7 +308,7 @@ impl Http2 {
     /// What the end of the connection means. Streams without an answer fail with it.
     fn ended(&self, ended: Result<(), h2::Error>) -> Result<Ending, Lost> {
         if let Some(why) = &self.refused_by {
-            return Err(Lost(Trouble::GoAway, why.clone()));
+            return Err(Lost(|it| &mut it.goaway, why.clone()));
         }
         match (ended, self.streams.len()) {
             (Ok(()), 0) => Ok(Ending::Renewed),
@@ -310,26 +317,26 @@ impl Http2 {
             (Err(error), _) => Err(lost(error)),
             (Ok(()), open) => {
                 let what = format!("the server closed with {open} requests in flight");
-                Err(Lost(Trouble::ClosedEarly, what))
+                Err(Lost(|it| &mut it.closed_early, what))
             }
         }
     }
 }
 
-fn reset(error: &h2::Error) -> (Trouble, String) {
-    let kind = match error.reason() {
-        _ if !error.is_remote() => Trouble::Malformed,
-        Some(Reason::REFUSED_STREAM) => Trouble::RefusedStream,
-        _ => Trouble::StreamReset,
+fn reset(error: &h2::Error) -> Lost {
+    let kind: Trouble = match error.reason() {
+        _ if !error.is_remote() => |it| &mut it.malformed,
+        Some(Reason::REFUSED_STREAM) => |it| &mut it.refused_stream,
+        _ => |it| &mut it.stream_reset,
     };
-    (kind, error.to_string())
+    Lost(kind, error.to_string())
 }
 
 fn lost(error: h2::Error) -> Lost {
-    let kind = match (error.is_go_away(), error.is_remote()) {
-        (true, true) => Trouble::GoAway,
-        (true, false) => Trouble::Malformed,
-        _ => Trouble::Other,
+    let kind: Trouble = match (error.is_go_away(), error.is_remote()) {
+        (true, true) => |it| &mut it.goaway,
+        (true, false) => |it| &mut it.malformed,
+        _ => |it| &mut it.other,
     };
     let what = error.to_string();
     match error.into_io() {

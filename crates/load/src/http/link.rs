@@ -32,7 +32,7 @@ impl Link {
             if !bytes.is_empty() {
                 self.stream.send(bytes).await?;
             }
-            if !tls.is_handshaking() {
+            if !tls.client.is_handshaking() {
                 return Ok(());
             }
             let chunk = self.stream.recv().await?;
@@ -55,7 +55,6 @@ impl Link {
         }
     }
 
-    /// What was received with the end of the TLS handshake.
     pub(super) fn take_early(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.early)
     }
@@ -79,7 +78,7 @@ impl Link {
 
     /// True after the server's close_notify.
     pub(super) fn has_ended(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_ended())
+        self.tls.as_ref().is_some_and(|tls| tls.ended)
     }
 
     /// True if the server intended the end of the connection: without TLS always.
@@ -136,7 +135,8 @@ impl Link {
     /// Sends close_notify, if TLS is used and the stream accepts it without waiting for the server.
     pub(super) async fn close(mut self) {
         let Some(tls) = self.tls.as_mut().filter(|_| self.encrypted.is_none()) else { return };
-        self.encrypted = Some(tls.farewell().into());
+        tls.client.send_close_notify();
+        self.encrypted = Some(tls.pending().unwrap_or_default().into());
         for _attempt in 0..2 {
             let flushed = poll_fn(|cx| Poll::Ready(self.poll_flush(cx))).await;
             if flushed.is_ready() {

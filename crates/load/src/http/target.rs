@@ -19,8 +19,6 @@ pub struct Target {
     pub(super) tls: bool,
     /// A name or an address, without brackets.
     pub(super) host: String,
-    /// The zone of an IPv6 address, which is of this machine and not sent (RFC 6874).
-    zone: Option<String>,
     port: u16,
     /// Host and port as the Host field has them.
     authority: String,
@@ -37,8 +35,7 @@ impl Target {
     pub fn parse(url: &str, weight: u32) -> Result<Target, String> {
         let wrong = |why: &str| format!("{url}: {why}; expected http://HOST[:PORT][/PATH]");
         let (before, _fragment) = url.split_once('#').unwrap_or((url, ""));
-        let (plain, zone) = without_zone(before);
-        let uri: Uri = plain.parse().map_err(|error| wrong(&format!("{error}")))?;
+        let uri: Uri = before.parse().map_err(|error| wrong(&format!("{error}")))?;
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(scheme) if *scheme == Scheme::HTTPS => true,
@@ -47,6 +44,10 @@ impl Target {
         let authority = uri.authority().ok_or_else(|| wrong("no host"))?;
         if authority.as_str().contains('@') {
             return Err(wrong("a user name goes into -H 'Authorization: ...'"));
+        }
+        // Servers refuse it in a Host field.
+        if authority.as_str().contains('%') {
+            return Err(wrong("a zone goes into --connect-to '[ADDRESS%ZONE]:PORT'"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
@@ -58,7 +59,6 @@ impl Target {
             request: Request::default(),
             tls,
             host: host.to_owned(),
-            zone,
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
             // Written out, a query without a path gets its slash.
@@ -86,10 +86,7 @@ impl Target {
     /// # Errors
     /// When the name cannot be resolved.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
-        match &self.zone {
-            Some(zone) => address::of_host(&format!("{}%{zone}", self.host), self.port),
-            None => address::of_host(&self.host, self.port),
-        }
+        address::of_host(&self.host, self.port)
     }
 
     /// The request of HTTP/2, without its content.
@@ -126,7 +123,6 @@ impl Target {
         Ok(request)
     }
 
-    /// The bytes of the request of HTTP/1.1.
     pub(super) fn bytes(&self, keepalive: bool) -> Vec<u8> {
         let Request { method, headers, body } = &self.request;
         let mut bytes = Vec::new();
@@ -147,18 +143,6 @@ impl Target {
         put(&[b"\r\n", body]);
         bytes
     }
-}
-
-/// A URL without the zone of its address, `%eth0` or `%25eth0`, and that.
-fn without_zone(url: &str) -> (String, Option<String>) {
-    let split = || {
-        let (scheme, rest) = url.split_once("://[")?;
-        let (address, behind) = rest.split_once(']')?;
-        let (ip, zone) = address.split_once('%')?;
-        let zone = zone.strip_prefix("25").filter(|rest| !rest.is_empty()).unwrap_or(zone);
-        Some((format!("{scheme}://[{ip}]{behind}"), Some(zone.to_owned())))
-    };
-    split().unwrap_or_else(|| (url.to_owned(), None))
 }
 
 /// What is sent to a URL.
@@ -214,6 +198,13 @@ mod tests {
     }
 
     #[test]
+    fn a_zone_is_not_sent() {
+        for url in ["http://[::1%1]/", "http://[fe80::1%25lo]:81/", "http://[fe80::1%lo]:81/"] {
+            assert!(Target::parse(url, 1).is_err(), "{url}");
+        }
+    }
+
+    #[test]
     fn requests_are_as_short_as_they_can_be() {
         let plain = request("http://localhost:8080", &Request::default(), true);
         assert_eq!(plain, "GET / HTTP/1.1\r\nHost: localhost:8080\r\n\r\n");
@@ -228,21 +219,5 @@ mod tests {
         let expected =
             "POST /x HTTP/1.1\r\nhost: other\r\nx: 1\r\nContent-Length: 7\r\n\r\ncontent";
         assert_eq!(request("http://h/x", &post, true), expected);
-    }
-
-    /// `Host: [::1%1]` is refused by servers, and names of interfaces were refused here.
-    #[test]
-    fn a_zone_selects_the_interface_and_is_not_sent() {
-        for (url, zone) in
-            [("http://[fe80::1%25lo]:81/%2e", "%1"), ("http://[fe80::1%lo]:81/%2e", "%1")]
-        {
-            let target = Target::parse(url, 1).unwrap();
-            let sent = request(url, &Request::default(), true);
-            assert_eq!(sent, "GET /%2e HTTP/1.1\r\nHost: [fe80::1]:81\r\n\r\n");
-            assert_eq!(target.resolve().unwrap()[0].to_string(), format!("[fe80::1{zone}]:81"));
-        }
-        for plain in ["http://h/[%25]", "http://h/a]%b"] {
-            assert_eq!(without_zone(plain), (plain.to_owned(), None));
-        }
     }
 }

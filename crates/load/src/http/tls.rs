@@ -1,5 +1,6 @@
 //! The client's side of TLS: rustls between a connection and its requests.
 
+use clap::Args;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -25,13 +26,17 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 
 /// The TLS settings of a load.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "TLS")]
 pub struct TlsSettings {
-    /// A file with the certificates to trust, as PEM, instead of those of the system.
+    /// Certificates to trust, as PEM, instead of those of the system.
+    #[arg(long = "tls-ca", value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Do not check the server's certificate.
+    /// Accept any certificate.
+    #[arg(short = 'k', long, conflicts_with = "ca")]
     pub insecure: bool,
-    /// Never resume a session.
+    /// Never resume a TLS session.
+    #[arg(long = "tls-full-handshake")]
     pub full_handshake: bool,
 }
 
@@ -137,20 +142,12 @@ fn system_certificates() -> Vec<CertificateDer<'static>> {
 
 #[derive(Debug)]
 pub(super) struct TlsSession {
-    client: ClientConnection,
+    pub(super) client: ClientConnection,
     /// The server has sent close_notify.
-    ended: bool,
+    pub(super) ended: bool,
 }
 
 impl TlsSession {
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.client.is_handshaking()
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
     pub(super) fn is_http2(&self) -> bool {
         self.client.alpn_protocol() == Some(HTTP_2)
     }
@@ -208,11 +205,6 @@ impl TlsSession {
             self.client.write_tls(&mut bytes)?;
         }
         Ok(bytes)
-    }
-
-    pub(super) fn farewell(&mut self) -> Vec<u8> {
-        self.client.send_close_notify();
-        self.pending().unwrap_or_default()
     }
 }
 

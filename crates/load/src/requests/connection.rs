@@ -1,21 +1,18 @@
 //! One connection under load, whatever its protocol: which requests begin, and what becomes of them.
 
 use super::Worker;
-use crate::recorder::{Recorder, Request, Trouble};
-use crate::settings::Common;
+use crate::recorder::{Begun, Recorder, Trouble};
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use twinring::{TcpStream, measure::monotonic_ns};
 
-/// How a connection, or one life of it, ended.
+/// How a connection, or one life of it, ended if it did not break.
 pub(crate) enum Ending {
     /// In order: another one replaces it.
     Renewed,
     /// The window has ended and all requests are answered.
     Finished,
-    /// It broke.
-    Lost(Lost),
 }
 
 /// The reason for which a connection broke.
@@ -30,62 +27,36 @@ impl From<io::Error> for Lost {
 
 impl Lost {
     pub(crate) fn of(doing: &str, error: &io::Error) -> Lost {
-        let trouble = match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Trouble::Reset,
-            io::ErrorKind::TimedOut => Trouble::Timeout,
-            io::ErrorKind::InvalidData => Trouble::Tls,
-            _ => Trouble::Other,
+        let trouble: Trouble = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => |it| &mut it.reset,
+            io::ErrorKind::TimedOut => |it| &mut it.timeout,
+            io::ErrorKind::InvalidData => |it| &mut it.tls,
+            _ => |it| &mut it.other,
         };
         Lost(trouble, format!("{doing}{error}"))
     }
 }
 
-/// Settings of a kind of load, and what follows from them: of all threads.
-pub(crate) trait Shared: Send + Sync + 'static {
-    /// State of a thread.
-    type Local;
-
-    fn common(&self) -> &Common;
-
-    /// Different requests.
-    fn urls(&self) -> usize {
-        0
-    }
-
-    /// Connections that only stay open.
-    fn idle(&self) -> u64 {
-        0
-    }
-
-    /// Requests of one life of a connection.
-    fn life(&self) -> u64;
-
-    /// A request begins with the attempt to connect.
-    fn connects_for_each(&self) -> bool {
-        false
-    }
-
-    fn local(&self) -> Self::Local;
-
-    /// What takes time once, before the first connection: its time would count as the server's.
-    fn prepare(&self) -> Result<(), Lost> {
-        Ok(())
-    }
-
-    /// Which request is the next of a connection, and its bytes that count as sent when it begins.
-    fn pick(&self, local: &Self::Local, connection: u64, sequence: u64) -> (u32, u64);
-}
-
 /// A protocol as one connection speaks it.
 pub(crate) trait Protocol: Sized + 'static {
-    type Shared: Shared;
+    /// What it needs besides the common part of a plan.
+    type Own: Send + Sync + 'static;
+    /// State of a thread.
+    type Local: 'static;
     /// An open stream, ready for requests.
     type Link: 'static;
 
     /// A connection that broke is replaced.
     const REPLACES_LOST: bool;
 
-    fn new(worker: &Worker<Self>, number: u64) -> Self;
+    fn local(own: &Self::Own) -> Self::Local;
+
+    /// What takes time once, before the first connection: its time would count as the server's.
+    fn prepare(_: &Self::Own) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    fn new(own: &Self::Own, number: u64) -> Self;
 
     /// Agrees on the protocol over a new stream.
     async fn agree(worker: &Rc<Worker<Self>>, stream: TcpStream) -> Result<Self::Link, Lost>;
@@ -93,10 +64,10 @@ pub(crate) trait Protocol: Sized + 'static {
     /// Prepares for another stream. Requests that have begun are kept.
     fn begin_life(&mut self, life: u64);
 
-    fn push(&mut self, request: Request);
+    fn push(&mut self, request: Begun);
 
     /// Requests without an answer, and how many began alike.
-    fn unanswered(&self) -> impl Iterator<Item = (Request, u64)>;
+    fn unanswered(&self) -> impl Iterator<Item = (Begun, u64)>;
 
     /// Drops all unanswered requests.
     fn abandon(&mut self);
@@ -123,7 +94,7 @@ pub(crate) trait Protocol: Sized + 'static {
 pub(crate) struct Tally<P: Protocol> {
     pub(crate) worker: Rc<Worker<P>>,
     /// Among all connections of the run, from 0.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     pub(super) life: u64,
     /// Requests that this life may still begin.
     life_left: u64,
@@ -137,27 +108,12 @@ pub(crate) struct Tally<P: Protocol> {
 }
 
 impl<P: Protocol> Tally<P> {
-    fn new(worker: &Rc<Worker<P>>, number: u64) -> Tally<P> {
-        Tally {
-            worker: Rc::clone(worker),
-            number,
-            life: 0,
-            life_left: worker.shared.life(),
-            sent: 0,
-            answered_in_window: 0,
-            was_served: false,
-            life_served: false,
-            overdue: false,
-            waker: None,
-        }
-    }
-
     pub(crate) fn may_begin(&self) -> bool {
         self.life_left > 0
     }
 
     /// Begins the requests that are due now, at most `room`, and passes them on.
-    pub(crate) fn begin(&mut self, room: u64, now_ns: u64, mut each: impl FnMut(Request)) {
+    pub(crate) fn begin(&mut self, room: u64, now_ns: u64, mut each: impl FnMut(Begun)) {
         let worker = &*self.worker;
         let schedule = worker.schedule.get();
         let room = room.min(self.life_left);
@@ -173,8 +129,9 @@ impl<P: Protocol> Tally<P> {
         let mut recorder = worker.recorder.borrow_mut();
         for sequence in self.sent..self.sent + requests {
             let since_ns = schedule.map_or(now_ns, |it| it.intended_ns(self.number, sequence));
-            let (target, bytes) = worker.shared.pick(&worker.local, self.number, sequence);
-            let request = Request { since_ns, began_ns: now_ns, target, drawn };
+            let target = worker.plan.choice.pick(self.number, sequence);
+            let bytes = worker.plan.request_bytes[target as usize];
+            let request = Begun { since_ns, began_ns: now_ns, target, drawn };
             recorder.sent(&request, bytes);
             each(request);
         }
@@ -185,7 +142,7 @@ impl<P: Protocol> Tally<P> {
     /// `count` requests that began alike were answered as they should. True if that is inside the window.
     pub(crate) fn answered(
         &mut self,
-        request: &Request,
+        request: &Begun,
         count: u64,
         now_ns: u64,
         recorder: &mut Recorder,
@@ -198,18 +155,12 @@ impl<P: Protocol> Tally<P> {
     }
 
     /// `count` requests that began alike got a wrong answer, or get none.
-    pub(crate) fn failed(
-        &self,
-        request: &Request,
-        count: u64,
-        now_ns: u64,
-        recorder: &mut Recorder,
-    ) {
+    pub(crate) fn failed(&self, request: &Begun, count: u64, now_ns: u64, recorder: &mut Recorder) {
         recorder.failed(request, count, now_ns);
         self.settle(request, count, now_ns);
     }
 
-    fn settle(&self, request: &Request, count: u64, now_ns: u64) {
+    fn settle(&self, request: &Begun, count: u64, now_ns: u64) {
         if request.drawn {
             self.worker.control.settle(count, now_ns);
         }
@@ -222,16 +173,6 @@ impl<P: Protocol> Tally<P> {
             self.worker.control.served();
         }
     }
-
-    /// Counts what went wrong with a request, while its connection stays in use.
-    pub(crate) fn trouble(
-        &self,
-        kind: Trouble,
-        what: impl FnOnce() -> String,
-        recorder: &mut Recorder,
-    ) {
-        self.worker.trouble_in(recorder, self.number, kind, what);
-    }
 }
 
 /// A place in the list of connections. Streams use it one after the other; each is a life of it.
@@ -242,14 +183,27 @@ pub(crate) struct Connection<P: Protocol> {
 
 impl<P: Protocol> Connection<P> {
     pub(super) fn new(worker: &Rc<Worker<P>>, number: u64) -> Connection<P> {
-        Connection { tally: Tally::new(worker, number), protocol: P::new(worker, number) }
+        let tally = Tally {
+            worker: Rc::clone(worker),
+            number,
+            life: 0,
+            life_left: worker.plan.life,
+            sent: 0,
+            answered_in_window: 0,
+            was_served: false,
+            life_served: false,
+            overdue: false,
+            waker: None,
+        };
+        Connection { tally, protocol: P::new(&worker.plan.own, number) }
     }
 
     /// Prepares the next life, which may already have its first request.
     pub(super) fn begin_life(&mut self) {
         self.tally.life += 1;
-        if !self.tally.worker.shared.connects_for_each() {
-            self.tally.life_left = self.tally.worker.shared.life();
+        let plan = &self.tally.worker.plan;
+        if !plan.connects_for_each {
+            self.tally.life_left = plan.life;
         }
         self.protocol.begin_life(self.tally.life);
     }
@@ -286,19 +240,19 @@ impl<P: Protocol> Connection<P> {
     }
 
     /// Receives available data, then sends the next requests.
-    pub(super) fn poll(&mut self, link: &mut P::Link, cx: &mut Context<'_>) -> Poll<Ending> {
+    pub(super) fn poll(
+        &mut self,
+        link: &mut P::Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Ending, Lost>> {
         let Connection { tally, protocol } = self;
         tally.waker.get_or_insert_with(|| cx.waker().clone());
         if tally.overdue {
             let what = "no answer within the timeout".to_owned();
-            return Poll::Ready(Ending::Lost(Lost(Trouble::Timeout, what)));
+            return Poll::Ready(Err(Lost(|it| &mut it.timeout, what)));
         }
         let end_ns = tally.worker.look();
-        match protocol.poll(tally, link, cx, end_ns) {
-            Ok(None) => Poll::Pending,
-            Ok(Some(ending)) => Poll::Ready(ending),
-            Err(lost) => Poll::Ready(Ending::Lost(lost)),
-        }
+        protocol.poll(tally, link, cx, end_ns).transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
     pub(super) fn wake(&self) {

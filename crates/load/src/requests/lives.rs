@@ -1,8 +1,7 @@
 //! Making connections, and the streams that serve one after the other, each a life of it.
 
+use super::Worker;
 use super::connection::{Connection, Ending, Lost, Protocol};
-use super::{Shared, Worker};
-use crate::recorder::Trouble;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -33,14 +32,14 @@ impl<P: Protocol> Worker<P> {
             let served = connection.borrow_mut().end_life();
             P::close(link).await;
             match ending {
-                Ending::Finished => break false,
-                Ending::Lost(lost) => {
+                Ok(Ending::Finished) => break false,
+                Err(lost) => {
                     self.trouble(number, lost);
                     if !P::REPLACES_LOST {
                         break true;
                     }
                 }
-                Ending::Renewed => {}
+                Ok(Ending::Renewed) => {}
             }
             failures = if served { 0 } else { failures + 1 };
             link = match self.renew(&connection, failures).await {
@@ -65,7 +64,7 @@ impl<P: Protocol> Worker<P> {
             if monotonic_ns() >= self.control.window().end {
                 return Err(false);
             }
-            if self.shared.connects_for_each()
+            if self.plan.connects_for_each
                 && !poll_fn(|cx| connection.borrow_mut().poll_begin(cx)).await
             {
                 return Err(false);
@@ -75,7 +74,7 @@ impl<P: Protocol> Worker<P> {
                 (tally.number, tally.life + 1)
             };
             if let Some(link) = self.connect(number, life).await {
-                self.reconnects.set(self.reconnects.get() + 1);
+                self.recorder.borrow_mut().connections.reconnects += 1;
                 connection.borrow_mut().begin_life();
                 return Ok(link);
             }
@@ -104,10 +103,10 @@ impl<P: Protocol> Worker<P> {
     /// `turn` selects the addresses of both ends: each life of a connection uses the next ones, so that ports in
     /// TIME_WAIT are spread as well.
     async fn try_connect(self: &Rc<Self>, turn: u64) -> Result<P::Link, Lost> {
-        let common = self.common();
-        let (limit, began) = (common.connect_timeout, Instant::now());
+        let (limit, began) = (self.plan.requests.connect_timeout, Instant::now());
+        let common = &self.plan.requests.common;
         let failed = |error: io::Error| {
-            Lost(Trouble::Connect, format!("connecting: {error}{}", advice(&error)))
+            Lost(|it| &mut it.connect, format!("connecting: {error}{}", advice(&error)))
         };
         let target = in_turn(&common.addresses, turn, |_| true);
         let target = target.ok_or_else(|| failed(io::Error::other("no address")))?;

@@ -1,6 +1,6 @@
 //! Common to all connections of a thread: due requests, and answers that take too long.
 
-use super::Connections;
+use super::Places;
 use super::connection::Protocol;
 use crate::run::instant_at;
 use crate::schedule::Schedule;
@@ -9,7 +9,7 @@ use twinring::{measure::monotonic_ns, sleep, sleep_until, yield_now};
 
 /// Abandons connections whose oldest request has waited for longer than `limit`. A periodic scan
 /// over all of them costs less than a timer for each request.
-pub(super) async fn watch<P: Protocol>(connections: Connections<P>, limit: Duration) {
+pub(super) async fn watch<P: Protocol>(connections: Places<P>, limit: Duration) {
     let pause = (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(100));
     loop {
         let slept_from_ns = monotonic_ns();
@@ -32,7 +32,7 @@ pub(super) async fn watch<P: Protocol>(connections: Connections<P>, limit: Durat
 /// Wakes the connections of an open loop when their requests are due, in turn. A connection sends
 /// all its due requests when it wakes, so being late costs one round and not one wake-up for each
 /// request.
-pub(super) async fn keep_pace<P: Protocol>(connections: Connections<P>, schedule: Schedule) {
+pub(super) async fn keep_pace<P: Protocol>(connections: Places<P>, schedule: Schedule) {
     if connections.is_empty() {
         return;
     }

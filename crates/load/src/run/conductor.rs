@@ -3,91 +3,78 @@
 
 use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
-use crate::cpu::Throttling;
-use crate::observer::{Begin, Observer, Phase, Progress};
+use crate::observer::{Observer, Phase, Progress};
 use crate::settings::Common;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use twinring::measure::monotonic_ns;
+use twinring_input::cgroup::CpuQuota;
+use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 /// From the decision to begin until the traffic begins: time for all threads to hear of it.
 const MARGIN_NS: u64 = 10_000_000;
 
-/// How often a reason to end is looked for. Every fifth time the observer is informed.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-const LOOKS_PER_PROGRESS: u32 = 5;
+/// How often a reason to end is looked for, and the observer informed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-pub(super) struct Conductor<'a> {
+struct Conductor<'a> {
     common: &'a Common,
     control: &'a Control,
     heard: Receiver<Note>,
     stopper: &'a Stopper,
     observer: &'a mut dyn Observer,
-    ready: usize,
+    ready: u32,
     opened: u64,
     /// Threads without a connection.
-    deserted: usize,
+    deserted: u32,
     /// All requests were answered, or all threads have ended.
     over: bool,
-    looks: u32,
-    pub(super) throttling: Throttling,
 }
 
-impl<'a> Conductor<'a> {
-    pub(super) fn new(
-        common: &'a Common,
-        control: &'a Control,
-        heard: Receiver<Note>,
-        stopper: &'a Stopper,
-        observer: &'a mut dyn Observer,
-    ) -> Conductor<'a> {
-        Conductor {
-            common,
-            control,
-            heard,
-            stopper,
-            observer,
-            ready: 0,
-            opened: 0,
-            deserted: 0,
-            over: false,
-            looks: 0,
-            throttling: Throttling::default(),
-        }
-    }
+/// Accompanies the workers through the run, up to the end of the window. Returns what a quota did inside it.
+pub(super) fn conduct(
+    common: &Common,
+    control: &Control,
+    heard: Receiver<Note>,
+    stopper: &Stopper,
+    observer: &mut dyn Observer,
+) -> CpuQuota {
+    let (ready, opened, deserted, over) = (0, 0, 0, false);
+    Conductor { common, control, heard, stopper, observer, ready, opened, deserted, over }.conduct()
+}
 
-    /// Accompanies the workers through the run, up to the end of the window.
-    pub(super) fn conduct(&mut self) {
+impl Conductor<'_> {
+    fn conduct(&mut self) -> CpuQuota {
+        let mut quota = CpuQuota::default();
         while self.ready < self.common.workers.threads {
             if !self.hear(LOOK_INTERVAL) {
-                return;
+                return quota;
             }
             self.show(Phase::Connecting);
         }
         if self.opened == 0 {
-            return;
+            return quota;
         }
         let soonest_ns = monotonic_ns() + MARGIN_NS;
-        let first_ns = match self.observer.connected() {
-            Begin::Now => soonest_ns,
-            Begin::At(ns) => ns.max(soonest_ns),
-            Begin::Never => return,
-        };
+        let Some(begin_ns) = self.observer.connected() else { return quota };
+        let first_ns = begin_ns.max(soonest_ns);
         let start_ns = first_ns + self.common.warmup.as_nanos() as u64;
         let end_ns = start_ns + self.common.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
         let reached = self.wait_until(start_ns, Phase::WarmingUp);
         // A short run may end before this thread gets a CPU and sees it begin.
         if reached || self.control.window().end > start_ns {
-            self.observer.window_started(start_ns);
-            self.throttling = Throttling::begin();
+            self.observer.mark(WINDOW_START, start_ns);
+            quota = CpuQuota::read();
             if reached {
                 self.wait_until(end_ns, Phase::Measuring);
             }
-            self.throttling.end();
-            self.observer.window_ended(self.control.window().end);
+            let periods = CpuQuota::read().throttled_periods;
+            quota.throttled_periods = periods.saturating_sub(quota.throttled_periods);
+            self.observer.mark(WINDOW_END, self.control.window().end);
         }
+        quota
     }
 
     /// Waits for a note, at most this long. False if the run must end.
@@ -97,7 +84,7 @@ impl<'a> Conductor<'a> {
                 self.ready += 1;
                 self.opened += opened;
                 // A thread without connections cannot lose them later.
-                self.deserted += usize::from(opened == 0);
+                self.deserted += u32::from(opened == 0);
             }
             Ok(Note::Deserted) => self.deserted += 1,
             Ok(Note::Exhausted | Note::Ended) | Err(RecvTimeoutError::Disconnected) => {
@@ -124,10 +111,6 @@ impl<'a> Conductor<'a> {
     }
 
     fn show(&mut self, phase: Phase) {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_PROGRESS) {
-            return;
-        }
         let sum =
             |of: fn(&ThreadProgress) -> u64| self.control.progress.iter().map(of).sum::<u64>();
         let start_ns = self.control.window().start;

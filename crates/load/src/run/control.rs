@@ -42,14 +42,15 @@ pub(crate) struct Control {
     end_ns: AtomicU64,
     quota: Option<Quota>,
     served_now: AtomicU64,
-    served_max: AtomicU64,
+    /// The most connections at a time that had received an answer.
+    pub(crate) served_max: AtomicU64,
     pub(crate) progress: Vec<ThreadProgress>,
     notes: Sender<Note>,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Control {
-    pub(crate) fn new(threads: usize, requests: Option<u64>, notes: Sender<Note>) -> Control {
+    pub(crate) fn new(threads: u32, requests: Option<u64>, notes: Sender<Note>) -> Control {
         Control {
             start_ns: AtomicU64::new(UNKNOWN),
             end_ns: AtomicU64::new(UNKNOWN),
@@ -63,16 +64,6 @@ impl Control {
             notes,
             waiting: Mutex::default(),
         }
-    }
-
-    pub(crate) fn show(&self, thread: usize, answered: u64, latency_ns: u64) {
-        let Some(progress) = self.progress.get(thread) else { return };
-        progress.answered.store(answered, Relaxed);
-        progress.latency_ns.store(latency_ns, Relaxed);
-    }
-
-    pub(crate) fn show_errors(&self, thread: usize, errors: u64) {
-        self.progress.get(thread).into_iter().for_each(|it| it.errors.store(errors, Relaxed));
     }
 
     pub(crate) fn note(&self, note: Note) {
@@ -145,9 +136,5 @@ impl Control {
     /// A connection that had received an answer has ended.
     pub(crate) fn no_longer_served(&self) {
         self.served_now.fetch_sub(1, Relaxed);
-    }
-
-    pub(crate) fn served_at_once_max(&self) -> u64 {
-        self.served_max.load(Relaxed)
     }
 }

@@ -6,7 +6,7 @@
 use crate::pattern::Pattern;
 
 /// Bytes of an RTP header without extensions and contributing sources.
-pub const RTP_HEADER_BYTES: usize = 12;
+pub(super) const RTP_HEADER_BYTES: usize = 12;
 
 /// Version 2, no padding, no extension, no contributing sources.
 const RTP_FIRST_BYTE: u8 = 2 << 6;
@@ -16,7 +16,6 @@ const RTP_CLOCK_HZ: u128 = 8_000;
 /// Packets until a sequence number repeats.
 const RTP_CYCLE: u64 = 1 << 16;
 
-/// The format of all packets of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
     pub(super) bytes: usize,
@@ -68,7 +67,6 @@ impl Format {
         body.copy_from_slice(self.body(stream, sequence));
     }
 
-    /// True if `bytes` are the content of this packet.
     #[inline]
     pub(super) fn is(&self, stream: u64, sequence: u64, bytes: &[u8]) -> bool {
         bytes.len() == self.bytes

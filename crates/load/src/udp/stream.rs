@@ -13,7 +13,7 @@ const MEASURED: u64 = 2;
 const TIME: u64 = !(ANSWERED | MEASURED);
 
 #[derive(Clone, Debug)]
-pub(super) struct Stream {
+pub(super) struct StreamState {
     /// Its counts, without `lost`. Jitter is over all packets so far.
     pub(super) counts: udp::Stream,
     pub(super) next: u64,
@@ -25,7 +25,6 @@ pub(super) struct Stream {
     left: Box<[u64]>,
 }
 
-/// The classification of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The first to its packet.
@@ -40,10 +39,10 @@ pub(super) enum Reply {
     Unknown,
 }
 
-impl Stream {
+impl StreamState {
     /// A stream that remembers its last `remembered` packets, a power of two.
-    pub(super) fn new(number: u64, ssrc: u32, remembered: usize) -> Stream {
-        Stream {
+    pub(super) fn new(number: u64, ssrc: u32, remembered: usize) -> StreamState {
+        StreamState {
             counts: udp::Stream { stream: number, ssrc, ..udp::Stream::default() },
             next: 0,
             beyond_highest: 0,
@@ -126,7 +125,7 @@ mod tests {
 
     #[test]
     fn replies_to_forgotten_packets_are_late_and_those_to_none_are_unknown() {
-        let mut stream = Stream::new(0, 0, 64);
+        let mut stream = StreamState::new(0, 0, 64);
         (0..65).for_each(|_| stream.sent(1000, 0, true));
         stream.left_out();
         assert_eq!(stream.answered(0, 2000, 0), Reply::Late);
@@ -144,7 +143,7 @@ mod tests {
             events in proptest::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..400),
             warmup in 0u64..50,
         ) {
-            let mut stream = Stream::new(0, 0, 512);
+            let mut stream = StreamState::new(0, 0, 512);
             let mut answers: HashMap<u64, u64> = HashMap::new();
             let (mut sent, mut now) = (0u64, 1000u64);
             let (mut received, mut duplicated, mut reordered) = (0, 0, 0);

@@ -5,9 +5,9 @@
 //! it: on io_uring before the enter that submits it, on epoll before its first system call. Replies
 //! also have one time stamp for each batch. Packets cost no allocation.
 
+use super::UdpSettings;
 use super::packet::Format;
-use super::settings::Settings;
-use super::stream::{Reply, Stream};
+use super::stream::{Reply, StreamState};
 use crate::cpu::CpuUse;
 use crate::recorder::Durations;
 use crate::schedule::Schedule;
@@ -22,7 +22,7 @@ use twinring::{
     Datagram, Received, SendBuf, UdpSocket,
     measure::{CallTime, monotonic_ns},
 };
-use twinring_wire::udp::{Errors, Packets};
+use twinring_wire::udp::{Packets, UdpErrors};
 
 /// Packets that share a time stamp when they are sent: the kernel needs tens of microseconds for
 /// them, so none leaves much later than its stamp. With segmentation, see [`GSO_GROUP`].
@@ -40,17 +40,18 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 const RECEIVE_ERRORS_MAX: u32 = 16;
 
 #[derive(Default)]
-pub(super) struct Counts {
-    pub(super) streams: Vec<Stream>,
+pub(super) struct ThreadCounts {
+    pub(super) streams: Vec<StreamState>,
     /// Counted while the load runs: `received`, `mismatched`, `foreign` and `late`; at the end `due`.
     pub(super) packets: Packets,
     /// Packets of the window that the sockets took; the kernel may have refused some later.
     pub(super) handed_over: u64,
-    pub(super) errors: Errors,
+    pub(super) errors: UdpErrors,
     /// Buffers that the kernel did not segment.
     pub(super) gso_fallbacks: u64,
-    /// `None` if the kernel does not report them.
-    pub(super) kernel_drops: Option<u64>,
+    pub(super) kernel_drops: u64,
+    /// The kernel does not report those of a socket.
+    pub(super) drops_unknown: bool,
     pub(super) round_trip_sum_ns: u64,
     pub(super) round_trip_ns: Durations,
     pub(super) lateness_ns: Durations,
@@ -63,18 +64,14 @@ pub(super) struct Counts {
     pub(super) calls: Vec<CallTime>,
 }
 
-impl Counts {
-    pub(super) fn new() -> Counts {
-        Counts { kernel_drops: Some(0), ..Counts::default() }
-    }
-
+impl ThreadCounts {
     pub(super) fn failed(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
         if self.first_error.is_none() {
             self.first_error = Some((now_ns, what()));
         }
     }
 
-    pub(super) fn note_granted(&mut self, other: Granted) {
+    fn note_granted(&mut self, other: Granted) {
         let least = self.granted.get_or_insert(other);
         least.recv_buffer_bytes = least.recv_buffer_bytes.min(other.recv_buffer_bytes);
         least.send_buffer_bytes = least.send_buffer_bytes.min(other.send_buffer_bytes);
@@ -82,13 +79,14 @@ impl Counts {
         least.gso &= other.gso;
     }
 
-    pub(super) fn merge(&mut self, other: Counts) {
+    pub(super) fn merge(&mut self, other: ThreadCounts) {
         self.streams.extend(other.streams);
         self.packets.add(&other.packets);
         self.handed_over += other.handed_over;
         self.errors.add(&other.errors);
         self.gso_fallbacks += other.gso_fallbacks;
-        self.kernel_drops = self.kernel_drops.zip(other.kernel_drops).map(|(a, b)| a + b);
+        self.kernel_drops += other.kernel_drops;
+        self.drops_unknown |= other.drops_unknown;
         self.round_trip_ns.merge(&other.round_trip_ns);
         self.lateness_ns.merge(&other.lateness_ns);
         self.overrun_ns.merge(&other.overrun_ns);
@@ -108,12 +106,14 @@ struct Item {
 }
 
 pub(super) struct Traffic {
-    settings: Arc<Settings>,
+    settings: Arc<UdpSettings>,
     /// Sends reach the kernel only with `twinring::submit`.
     submits: bool,
     format: Format,
     schedule: Schedule,
-    pub(super) counts: Counts,
+    /// One for each stream.
+    pub(super) sockets: Vec<UdpSocket>,
+    pub(super) counts: ThreadCounts,
     /// The next packet: its stream, its sequence, and when it is due.
     next: (usize, u64),
     due_ns: u64,
@@ -127,14 +127,15 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn new(settings: Arc<Settings>, submits: bool) -> Traffic {
-        let bytes = settings.packet_bytes as usize;
+    pub(super) fn new(settings: Arc<UdpSettings>, submits: bool) -> Traffic {
+        let bytes = settings.size as usize;
         Traffic {
             submits,
-            format: Format::new(bytes, settings.seed, settings.rate),
+            format: Format::new(bytes, settings.seed, settings.pps),
             schedule: settings.schedule(0),
             settings,
-            counts: Counts::new(),
+            sockets: Vec::new(),
+            counts: ThreadCounts::default(),
             next: (0, 0),
             due_ns: u64::MAX,
             before: None,
@@ -146,8 +147,10 @@ impl Traffic {
     }
 
     /// Adds a stream with its number among those of all threads; each comes behind those with smaller ones.
-    pub(super) fn add_stream(&mut self, number: u64) {
-        let stream = Stream::new(number, self.format.ssrc(number), self.settings.remembered());
+    pub(super) fn add_stream(&mut self, number: u64, socket: UdpSocket, granted: Granted) {
+        self.sockets.push(socket);
+        self.counts.note_granted(granted);
+        let stream = StreamState::new(number, self.format.ssrc(number), self.settings.remembered());
         self.counts.streams.push(stream);
     }
 
@@ -163,38 +166,33 @@ impl Traffic {
     }
 
     /// Sends the packets due by `now_ns`, those before the window first. False if there are more.
-    pub(super) fn send(
-        &mut self,
-        sockets: &[UdpSocket],
-        now_ns: u64,
-        window: &Range<u64>,
-    ) -> io::Result<bool> {
+    pub(super) fn send(&mut self, now_ns: u64, window: &Range<u64>) -> io::Result<bool> {
         let last_ns = window.end.saturating_sub(1).min(now_ns);
         if self.before.is_none() {
             let before_ns = window.start.saturating_sub(1);
-            let all_sent = self.send_until(sockets, last_ns.min(before_ns))?;
+            let all_sent = self.send_until(last_ns.min(before_ns))?;
             if last_ns <= before_ns || !all_sent {
                 return Ok(all_sent);
             }
-            self.before = Some(sockets.iter().map(UdpSocket::counted).collect());
+            self.before = Some(self.sockets.iter().map(UdpSocket::counted).collect());
         }
-        self.send_until(sockets, last_ns)
+        self.send_until(last_ns)
     }
 
     /// Sends the packets due until `until_ns`; if they are too many for one call, a part of them.
-    fn send_until(&mut self, sockets: &[UdpSocket], until_ns: u64) -> io::Result<bool> {
+    fn send_until(&mut self, until_ns: u64) -> io::Result<bool> {
         let in_a_tick = self.settings.packets_per_s() * self.settings.tick.as_secs_f64();
         let mut left = AT_ONCE_MIN.max(2 * in_a_tick as u64);
         while left > 0 && self.due_ns <= until_ns {
             let memory = self.write_group(until_ns);
             let sent_ns = if self.submits {
-                self.hand_over(sockets, &memory)?;
+                self.hand_over(&memory)?;
                 let now_ns = monotonic_ns();
                 twinring::submit()?;
                 now_ns
             } else {
                 let now_ns = monotonic_ns();
-                self.hand_over(sockets, &memory)?;
+                self.hand_over(&memory)?;
                 now_ns
             };
             self.memory.0.push_back(memory);
@@ -229,13 +227,14 @@ impl Traffic {
     }
 
     /// Passes the packets to their sockets. Packets that a socket cannot queue are left out.
-    fn hand_over(&mut self, sockets: &[UdpSocket], memory: &Rc<[u8]>) -> io::Result<()> {
+    fn hand_over(&mut self, memory: &Rc<[u8]>) -> io::Result<()> {
         let mut start = 0;
         while let Some(Item { stream, .. }) = self.group.get(start) {
-            let of_stream = self.group[start..].iter().take_while(|item| item.stream == *stream);
-            let (socket, end) = (sockets.get(*stream), start + of_stream.count());
+            let stream = *stream;
+            let of_stream = self.group[start..].iter().take_while(|item| item.stream == stream);
+            let end = start + of_stream.count();
             self.describe(start..end, memory);
-            socket.map_or(Ok(()), |socket| socket.try_send_batch(&mut self.batch))?;
+            self.sockets[stream].try_send_batch(&mut self.batch)?;
             let left: usize = self.batch.drain(..).map(|datagram| datagram.datagrams()).sum();
             self.group[end - left..end].iter_mut().for_each(|item| item.taken = false);
             start = end;
@@ -277,16 +276,11 @@ impl Traffic {
     }
 
     /// Processes everything that socket number `at` has received. Ends only when it has failed.
-    pub(super) fn poll_receive(
-        &mut self,
-        socket: &UdpSocket,
-        at: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
+    pub(super) fn poll_receive(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<()> {
         let mut received = std::mem::take(&mut self.received);
         let mut failures = 0;
         let polled = loop {
-            match socket.poll_recv_batch(cx, &mut received) {
+            match self.sockets[at].poll_recv_batch(cx, &mut received) {
                 Poll::Pending => break Poll::Pending,
                 Poll::Ready(Ok(_)) => {
                     // They are here. An older time would make the round trip too short for a reply
@@ -351,17 +345,19 @@ impl Traffic {
     }
 
     /// Takes the counts of the run, at its end.
-    pub(super) fn finish(&mut self, sockets: &[UdpSocket], window: &Range<u64>) -> Counts {
-        let mut counts = std::mem::replace(&mut self.counts, Counts::new());
+    pub(super) fn finish(&mut self, window: &Range<u64>) -> ThreadCounts {
+        let mut counts = std::mem::take(&mut self.counts);
         // Without a first packet there was no window.
         if self.due_ns < u64::MAX && window.end > window.start {
             let due = counts.streams.iter();
             let due = due.map(|it| self.schedule.due_within(it.counts.stream, window));
             counts.packets.due = due.sum();
         }
-        for (at, (socket, stream)) in sockets.iter().zip(&mut counts.streams).enumerate() {
-            let drops = socket.stats().ok().map(|stats| stats.kernel_drops);
-            counts.kernel_drops = counts.kernel_drops.zip(drops).map(|(all, new)| all + new);
+        for (at, (socket, stream)) in self.sockets.iter().zip(&mut counts.streams).enumerate() {
+            match socket.stats() {
+                Ok(stats) => counts.kernel_drops += stats.kernel_drops,
+                Err(_) => counts.drops_unknown = true,
+            }
             let Some(before) = self.before.as_ref().and_then(|all| all.get(at)) else { continue };
             let now = socket.counted();
             let refused = now.send_errors.total() - before.send_errors.total();

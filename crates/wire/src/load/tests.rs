@@ -7,7 +7,7 @@ use crate::{http as http_wire, udp as udp_wire};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// What becomes of two numbers.
+/// What becomes of two numbers, or of `false`, which is 1 here, and `true`, which is 10.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     Sum,
@@ -21,7 +21,7 @@ enum Rule {
 }
 
 /// Of fields that begin with this path; the last that fits, and the sum of all others.
-const RULES: [(&str, Rule); 27] = [
+const RULES: [(&str, Rule); 32] = [
     ("", Rule::Sum),
     ("settings", Rule::First),
     ("settings.connections", Rule::Sum),
@@ -29,6 +29,8 @@ const RULES: [(&str, Rule); 27] = [
     ("settings.threads", Rule::Sum),
     ("settings.idle", Rule::Sum),
     ("settings.rate_per_s", Rule::Sum),
+    ("settings.verify", Rule::Least),
+    ("interrupted", Rule::Most),
     ("window", Rule::First),
     ("window.seconds", Rule::Mean),
     ("requests.oldest_in_flight_us", Rule::Most),
@@ -36,6 +38,9 @@ const RULES: [(&str, Rule); 27] = [
     ("connections.min_answered", Rule::Least),
     ("connections.max_answered", Rule::Most),
     ("cpu.busiest_thread_share", Rule::Most),
+    ("cpu.saturated", Rule::Most),
+    ("requests.rate_reached", Rule::Least),
+    ("segmentation.g", Rule::First),
     ("latency_us", Rule::OfHistogram),
     ("ttfb_us", Rule::OfHistogram),
     ("connect_us", Rule::OfHistogram),
@@ -53,7 +58,7 @@ const RULES: [(&str, Rule); 27] = [
     ("calls.0.max_us", Rule::Most),
 ];
 
-/// Every number of a result, by its path.
+/// Every number and flag of a result, by its path.
 fn numbers(result: &impl Serialize) -> BTreeMap<String, f64> {
     fn collect(path: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
         let below = |name: &str| format!("{path}{}{name}", if path.is_empty() { "" } else { "." });
@@ -68,7 +73,10 @@ fn numbers(result: &impl Serialize) -> BTreeMap<String, f64> {
                 let items = items.iter().enumerate();
                 items.for_each(|(at, value)| collect(&below(&at.to_string()), value, into));
             }
-            Value::Null | Value::Bool(_) | Value::String(_) => {}
+            Value::Bool(is) => {
+                into.insert(path.to_owned(), if *is { 10.0 } else { 1.0 });
+            }
+            Value::Null | Value::String(_) => {}
         }
     }
     let mut all = BTreeMap::new();
@@ -83,7 +91,8 @@ fn filled<T: Serialize + DeserializeOwned>(result: &T, number: u64) -> T {
             Value::Number(_) => *value = number.into(),
             Value::Object(fields) => fields.values_mut().for_each(|it| fill(it, number)),
             Value::Array(items) => items.iter_mut().for_each(|it| fill(it, number)),
-            Value::Null | Value::Bool(_) | Value::String(_) => {}
+            Value::Bool(is) => *is = number == 10,
+            Value::Null | Value::String(_) => {}
         }
     }
     let mut value = serde_json::to_value(result).unwrap();
@@ -126,7 +135,7 @@ fn requests() -> RequestResult {
         ..RequestResult::default()
     };
     all.requests.oldest_in_flight_us = Some(0.0);
-    all.requests.due = Some(0);
+    (all.requests.due, all.requests.rate_reached) = (Some(0), Some(true));
     all.connections.idle_established = Some(0);
     all.connections.kept_open = Some(0);
     all
@@ -143,14 +152,12 @@ fn http_result() -> HttpResult {
     let histogram = EncodedHistogram::of(&recorded(&[2_000]));
     let mut result = HttpResult {
         all: requests(),
-
-        histograms: Some(http_wire::Histograms {
+        histograms: Some(http_wire::HttpHistograms {
             raw: Some(histogram.clone()),
             ttfb: histogram.clone(),
             connect: histogram,
         }),
         urls: vec![http_wire::Url::default()],
-
         ..HttpResult::default()
     };
     (result.settings.rate_per_s, result.settings.requests) = (Some(0), Some(0));
@@ -160,7 +167,7 @@ fn http_result() -> HttpResult {
 fn udp_result() -> UdpResult {
     let histogram = EncodedHistogram::of(&recorded(&[3_000]));
     let mut result = UdpResult {
-        histograms: udp_wire::Histograms {
+        histograms: udp_wire::UdpHistograms {
             round_trip: histogram.clone(),
             send_lateness: histogram.clone(),
             wait_overrun: histogram,
@@ -236,38 +243,25 @@ fn latencies_come_from_the_sum_of_the_histograms() {
 }
 
 #[test]
-fn what_one_of_them_says_holds_for_all_or_for_none() {
+fn what_one_of_them_lacks_the_sum_lacks() {
     for (first, second) in [(true, false), (false, true), (true, true), (false, false)] {
         let of_tcp = |is: bool| {
             let mut result = tcp_result();
-            (result.head.interrupted, result.all.cpu.saturated) = (is, is);
-            result.settings.verify = is;
             result.settings.rate_per_s = is.then_some(5);
             result.all.first_error = is.then(|| "broken".to_owned());
             result
         };
-        let (any, all) = (first || second, first && second);
         let merged = sum_of(tcp, [of_tcp(first), of_tcp(second)]);
-        assert_eq!((merged.head.interrupted, merged.all.cpu.saturated), (any, any));
-        assert_eq!((merged.settings.verify, merged.all.first_error.is_some()), (all, any));
-        assert_eq!(merged.settings.rate_per_s, all.then_some(10));
+        assert_eq!(merged.settings.rate_per_s, (first && second).then_some(10));
+        assert_eq!(merged.all.first_error.is_some(), first || second);
         assert_eq!(merged.all.runtime_counters, Fields::default());
-        let of_udp = |is: bool| {
-            let mut result = udp_result();
-            (result.head.interrupted, result.settings.verify) = (is, is);
-            result
-        };
-        let merged = sum_of(udp, [of_udp(first), of_udp(second)]);
-        assert_eq!((merged.head.interrupted, merged.settings.verify), (any, all));
         let of_http = |is: bool| {
             let mut result = http_result();
-            result.head.interrupted = is;
             result.settings.verify_body = is.then(|| "first".to_owned());
             result
         };
         let merged = sum_of(http, [of_http(first), of_http(second)]);
-        assert_eq!(merged.head.interrupted, any);
-        assert_eq!(merged.settings.verify_body.is_some(), all);
+        assert_eq!(merged.settings.verify_body.is_some(), first && second);
     }
 }
 
@@ -355,7 +349,7 @@ fn a_result_says_what_was_not_as_asked() {
         let failed = result.failure();
         assert_eq!(failed.is_some(), failure.is_some(), "{failed:?}");
         assert!(failed.unwrap_or_default().starts_with(failure.unwrap_or_default()));
-        let short = result.shortfall();
+        let short = http(result).shortfall();
         assert_eq!(short.is_empty(), shortfall.is_empty(), "{short:?}");
         assert!(short.concat().starts_with(shortfall), "{short:?}");
     }

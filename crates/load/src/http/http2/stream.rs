@@ -1,7 +1,7 @@
 //! A stream: one request and its answer.
 
 use crate::http::answer::Answer;
-use crate::recorder::Request;
+use crate::recorder::Begun;
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
@@ -11,31 +11,31 @@ use std::task::{Context, Poll, ready};
 /// Bytes of a request body that a stream passes to h2 at once.
 pub(super) const UPLOAD_BYTES: usize = 64 * 1024;
 
-enum State {
+enum Awaited {
     Head(ResponseFuture),
     Content(RecvStream),
 }
 
-pub(super) struct Stream {
-    pub(super) request: Request,
+pub(super) struct Exchange {
+    pub(super) request: Begun,
     pub(super) answer: Answer,
     pub(super) crc: crc32fast::Hasher,
-    state: State,
+    awaited: Awaited,
     upload: Option<Upload>,
 }
 
-impl Stream {
+impl Exchange {
     pub(super) fn new(
-        request: Request,
+        request: Begun,
         response: ResponseFuture,
         upload: Option<Upload>,
-    ) -> Stream {
-        Stream {
+    ) -> Exchange {
+        Exchange {
             request,
             // Its bytes are counted where they are received, as frames.
             answer: Answer { keep_alive: true, ..Answer::default() },
             crc: crc32fast::Hasher::new(),
-            state: State::Head(response),
+            awaited: Awaited::Head(response),
             upload,
         }
     }
@@ -51,13 +51,13 @@ impl Stream {
         if self.upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
             self.upload = None;
         }
-        if let State::Head(response) = &mut self.state {
+        if let Awaited::Head(response) = &mut self.awaited {
             let (head, content) = ready!(Pin::new(response).poll(cx))?.into_parts();
             self.answer.status = head.status.as_u16();
             self.answer.first_byte_ns = now_ns;
-            self.state = State::Content(content);
+            self.awaited = Awaited::Content(content);
         }
-        let State::Content(content) = &mut self.state else { return Poll::Pending };
+        let Awaited::Content(content) = &mut self.awaited else { return Poll::Pending };
         while !content.is_end_stream() {
             let Some(data) = ready!(content.poll_data(cx)) else { break };
             let data = data?;

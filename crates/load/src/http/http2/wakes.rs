@@ -3,7 +3,7 @@
 //! All of that happens while the connection's task polls h2 or drops streams of it, so the task itself
 //! needs no waking: it looks here before it waits.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 /// Streams that can make progress, by number. A stream is woken once for each time that it waits, so
@@ -45,19 +45,8 @@ impl Wakes {
         &self.wakers[number]
     }
 
-    pub(super) fn push(&self, number: usize) {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(number);
-    }
-
-    pub(super) fn pop(&self) -> Option<usize> {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    pub(super) fn clear(&self) {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// The list is locked meanwhile: a stream that is polled may wake another.
+    pub(super) fn woken(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

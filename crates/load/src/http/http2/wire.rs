@@ -12,17 +12,13 @@ use twinring_compat::Socket;
 
 /// See the module. Counts the bytes of all frames.
 pub(super) struct Wire {
-    link: RefCell<Link>,
+    pub(super) link: RefCell<Link>,
     worker: Rc<Worker<Http2>>,
 }
 
 impl Wire {
     pub(super) fn new(worker: &Rc<Worker<Http2>>, link: Link) -> Wire {
         Wire { link: RefCell::new(link), worker: Rc::clone(worker) }
-    }
-
-    pub(super) fn into_link(self) -> Link {
-        self.link.into_inner()
     }
 
     /// Continues to send the output of TLS that the stream has not taken. h2 does not: for it, what was

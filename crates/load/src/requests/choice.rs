@@ -1,7 +1,7 @@
 //! Which of several URLs a request is for: by weight, and the same in every run with the same seed.
 
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(crate) struct Choice {
     /// Cumulative sums of the weights.
     sums: Vec<u64>,
     seed: u64,
@@ -9,7 +9,7 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Weights must be from 1 to 2^32 - 1; at least one is required.
-    pub(super) fn new(weights: impl IntoIterator<Item = u32>, seed: u64) -> Choice {
+    pub(crate) fn new(weights: impl IntoIterator<Item = u32>, seed: u64) -> Choice {
         let sum = |sum: &mut u64, weight: u32| {
             *sum += u64::from(weight);
             Some(*sum)
@@ -18,7 +18,7 @@ impl Choice {
     }
 
     /// The URL of request `sequence` of `connection`, both from 0.
-    pub(super) fn pick(&self, connection: u64, sequence: u64) -> u32 {
+    pub(crate) fn pick(&self, connection: u64, sequence: u64) -> u32 {
         let (Some(total), true) = (self.sums.last(), self.sums.len() > 1) else { return 0 };
         let random = mix(mix(mix(self.seed).wrapping_add(connection)).wrapping_add(sequence));
         // The high half of the product is `random` scaled to the total, without a division.
