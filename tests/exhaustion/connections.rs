@@ -2,11 +2,10 @@
 //! backlog, and all are served when there is room again. What does not fit at the start is an error.
 
 use crate::support::http::{Site, ask_on, get};
-use crate::support::load::{Bounded, command, sound};
-use crate::support::tls::{self, Identity};
+use crate::support::load::{command, finished};
+use crate::support::tls::Identity;
 use crate::support::*;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) const TESTS: &[Test] =
@@ -21,9 +20,6 @@ const DESCRIPTORS: u64 = 48;
 
 /// The memory that a service must leave for its existing connections.
 const RESERVE_BYTES: u64 = 16 << 20;
-
-/// Memory that a server may keep after clients like those before: free space inside the C library's heap.
-const TOLERANCE_BYTES: u64 = 4 << 20;
 
 /// Sets limits of a running server; false without CAP_SYS_RESOURCE, if the hard one is raised.
 fn limit(server: &Server, resource: Resource, current: Option<u64>, maximum: Option<u64>) -> bool {
@@ -53,23 +49,21 @@ impl Setup {
             "echo" => Server::spawn(serving(command, kind, engine, &["--listen", "127.0.0.1:0"])),
             _ => Server::http_by(command, engine, site.path(), &identity.arguments()),
         };
-        let (opening, answer) = match kind {
-            "echo" => (b"echo".to_vec(), &b"echo"[..]),
+        let (opening, answer, at) = match kind {
+            "echo" => (b"echo".to_vec(), &b"echo"[..], 0),
             // 200 or, without a descriptor for the file, 503.
-            "http" => (get("/large.bin", "").into_bytes(), &b"HTTP/1.1 "[..]),
+            "http" => (get("/large.bin", "").into_bytes(), &b"HTTP/1.1 "[..], 0),
             // Not even a whole record: a handshake that has begun.
-            _ => (vec![22, 3, 1, 2, 0, 1], &b""[..]),
+            _ => (vec![22, 3, 1, 2, 0, 1], &b""[..], 1),
         };
-        let address = if kind == "https" { tls::encrypted(&server) } else { server.address() };
-        let addresses = [address, server.address()];
+        let addresses = [server.addresses()[at], server.address()];
         Setup { server, addresses, opening, answer, _site: site }
     }
 
     /// Clients that connect and send their request, and wait for the answer.
     fn arrive(&self, count: usize) -> Vec<TcpStream> {
         let arrive = |_| {
-            let mut stream = connect(self.addresses[0]);
-            stream.write_all(&self.opening).expect("room in a socket");
+            let stream = begin(self.addresses[0], &self.opening);
             stream.set_nonblocking(true).expect("a socket");
             stream
         };
@@ -80,18 +74,31 @@ impl Setup {
     fn sort(&self, waiting: Vec<TcpStream>) -> (Vec<TcpStream>, Vec<TcpStream>) {
         waiting.into_iter().partition(|stream| {
             let mut bytes = vec![0; self.answer.len()];
-            match stream.peek(&mut bytes) {
-                Ok(length) => {
-                    assert!(length > 0 || bytes.is_empty(), "a connection was closed");
-                    assert_eq!(bytes[..length], self.answer[..length]);
-                    length < bytes.len()
-                }
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
-                    !bytes.is_empty()
-                }
-            }
+            let length = match stream.peek(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                length => length.expect("it is open").max(1),
+            };
+            let length = length.min(bytes.len());
+            assert_eq!(bytes[..length], self.answer[..length], "a connection was closed");
+            length < bytes.len()
         })
+    }
+
+    /// Waits until all of these are served at the same time.
+    fn wait_for_all(&self, mut waiting: Vec<TcpStream>) -> Vec<TcpStream> {
+        let mut all = Vec::new();
+        wait_until("all are served", || {
+            let (others, served) = self.sort(std::mem::take(&mut waiting));
+            waiting = others;
+            all.extend(served);
+            waiting.is_empty()
+        });
+        all
+    }
+
+    fn wait_for_the_end_of_all(&self) {
+        let listeners = self.server.addresses().len();
+        self.server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS - 1 + listeners);
     }
 
     /// While `test` runs, another client that was connected before asks every 2 ms, and is answered.
@@ -106,41 +113,16 @@ impl Setup {
         };
         ask(0);
         let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let _at_the_end = AtTheEnd(&done);
             scope.spawn(|| {
                 for number in (1..).take_while(|number| *number == 1 || !done.load(Relaxed)) {
                     ask(number);
-                    std::thread::sleep(Duration::from_millis(2));
+                    thread::sleep(Duration::from_millis(2));
                 }
             });
             test();
         });
-    }
-
-    /// Lets equal rounds of clients in until one leaves no more descriptors than the previous one, and little memory:
-    /// an allocator does not find the same holes twice, and a file may be open for a check, but a leak would occur
-    /// each time.
-    fn clients_leave_nothing(&self, count: usize) {
-        const ROUNDS_MAX: u32 = 5;
-        let open = SOCKETS_WITHOUT_CONNECTIONS - 1 + self.server.addresses().len();
-        let round = || {
-            self.server.wait_for_sockets(open);
-            let clients = self.arrive(count);
-            wait_until("all are let in", || self.server.sockets() >= open + count);
-            drop(clients);
-            self.server.wait_for_sockets(open);
-            (self.server.descriptors(), self.server.memory_bytes())
-        };
-        let mut before = round();
-        for _ in 1..ROUNDS_MAX {
-            let after = round();
-            if after.0 <= before.0 && after.1.saturating_sub(before.1) <= TOLERANCE_BYTES {
-                return;
-            }
-            before = after;
-        }
-        panic!("each of {ROUNDS_MAX} rounds left descriptors or memory");
     }
 }
 
@@ -151,7 +133,6 @@ fn connections_without_a_descriptor_wait(engine: &str) {
         let setup = Setup::new(kind, limited(&format!("-n {DESCRIPTORS}")), engine);
         let server = &setup.server;
         let has_run_out = || server.descriptors() as u64 >= DESCRIPTORS - 2;
-        let mut is_raised = false;
         setup.beside_another(|| {
             let clients = setup.arrive(CLIENTS);
             wait_until("it says so", || server.stderr().contains("ulimit -n"));
@@ -165,23 +146,14 @@ fn connections_without_a_descriptor_wait(engine: &str) {
                 waiting.is_empty()
             });
             // Descriptors return because the limit is raised: all clients are connected at once.
-            let mut waiting = setup.arrive(CLIENTS);
-            let mut all = Vec::new();
+            let waiting = setup.arrive(CLIENTS);
             wait_until("it has run out again", has_run_out);
             // Root of a container often lacks CAP_SYS_RESOURCE; the rest needs no privilege.
-            is_raised = limit(server, Resource::Nofile, Some(4096), Some(4096));
-            if is_raised {
-                wait_until("all are served", || {
-                    let (others, served) = setup.sort(std::mem::take(&mut waiting));
-                    waiting = others;
-                    all.extend(served);
-                    waiting.is_empty()
-                });
+            if limit(server, Resource::Nofile, Some(4096), Some(4096)) {
+                setup.wait_for_all(waiting);
             }
         });
-        if is_raised {
-            setup.clients_leave_nothing(CLIENTS);
-        }
+        setup.wait_for_the_end_of_all();
         let ended = setup.server.end();
         let stalls = ended.last["runtime_counters"]["accept_stalls"].as_u64().expect("a counter");
         assert!(stalls > 0 && ended.stderr.matches("ulimit -n").count() == 1, "{}", ended.stderr);
@@ -201,10 +173,9 @@ fn connections_beyond_the_memory_wait(engine: &str) {
             let most = address_space_bytes(server) + RESERVE_BYTES + (256 << 10);
             let maximum = getrlimit(Resource::As).maximum;
             assert!(limit(server, Resource::As, Some(most), maximum));
-            let mut waiting = setup.arrive(CLIENTS);
-            let mut all = Vec::new();
+            let waiting = setup.arrive(CLIENTS);
             wait_until("it says that memory runs short", || server.stderr().contains("memory"));
-            std::thread::sleep(Duration::from_millis(200));
+            thread::sleep(Duration::from_millis(200));
             assert!(server.sockets() > before + 1, "{engine} {kind}: nobody is let in");
             // Memory that it borrows for the answers to these requests comes back: then all may get in.
             assert!(
@@ -213,12 +184,8 @@ fn connections_beyond_the_memory_wait(engine: &str) {
             );
             // With memory again, all are accepted.
             assert!(limit(server, Resource::As, maximum, maximum));
-            wait_until("all are served", || {
-                let (others, served) = setup.sort(std::mem::take(&mut waiting));
-                waiting = others;
-                all.extend(served);
-                waiting.is_empty() && all_are_let_in()
-            });
+            let _all = setup.wait_for_all(waiting);
+            wait_until("all are let in", all_are_let_in);
             let kept = memory_before + server.pool_bytes() + ONCE_BYTES;
             memory_bytes.set(server.memory_bytes().saturating_sub(kept));
         });
@@ -226,7 +193,7 @@ fn connections_beyond_the_memory_wait(engine: &str) {
             let each = memory_bytes.get() / CLIENTS as u64;
             assert!(each <= 1536, "{engine}: {each} bytes of user memory per idle connection");
         }
-        setup.clients_leave_nothing(CLIENTS);
+        setup.wait_for_the_end_of_all();
         let ended = setup.server.end();
         assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
     }
@@ -255,9 +222,8 @@ fn a_load_reports_missing_descriptors() {
     let target = server.address().to_string();
     let load = command("auto", "tcp", &target, "-c 100 -d 300ms --warmup 100ms");
     let mut command = limited(&format!("-n {DESCRIPTORS}"));
-    command.args(load.get_args()).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let outcome = sound(Bounded(Some(command.spawn().expect("it starts"))).output());
+    command.args(load.get_args()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = finished(command);
     let errors = outcome.errors();
     let said = outcome.result["first_error"].as_str().expect("a reason").to_owned();
     assert!(said.contains("Too many open files"), "{said}");

@@ -4,12 +4,9 @@
 use crate::support::http::{Site, ask, get, talk_until_closed};
 use crate::support::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
-use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 
 pub(crate) const TESTS: &[Test] = tests![
     commands_end_on_signals_that_the_parent_blocked_or_ignored,
@@ -63,10 +60,9 @@ fn commands_end_on_signals_that_the_parent_blocked_or_ignored() {
         // Until the command is itself, and not env(1), which blocks and ignores the signal as well.
         wait_until("SIGTERM arrives", || {
             let status = fs::read_to_string(format!("/proc/{}/status", child.id()));
-            let status = status.unwrap_or_default();
-            let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field));
-            let mask = |field| u64::from_str_radix(of(field).unwrap_or("0").trim(), 16).unwrap();
-            of("Name:").is_some_and(|name| name.trim() == "twinring")
+            let status = status.expect("it runs");
+            let mask = |field| u64::from_str_radix(&field_of(&status, field), 16).expect("a mask");
+            field_of(&status, "Name:") == "twinring"
                 && (mask("SigBlk:") | mask("SigIgn:")) & 1 << 14 == 0
         });
         assert_eq!(end(&mut child).signal(), Some(Signal::SIGTERM as i32));
@@ -77,9 +73,9 @@ fn commands_end_on_signals_that_the_parent_blocked_or_ignored() {
 fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
     let out = tempfile::tempdir().expect("a directory");
     let mut command = by_env("--ignore-signal=CHLD");
-    command.args(["lab", "run", "quick", "--protocol", "tcp", "--set", "bytes=128"]);
-    command.args(["--set", "connections=2"]);
-    command.args(["--pairs", "1", "--window", "0.1", "--warmup", "0.05", "--no-prices", "--out"]);
+    let quick = "lab run quick --protocol tcp --set bytes=128 --set connections=2 --pairs 1 --window 0.1 \
+                 --warmup 0.05 --no-prices --out";
+    command.args(quick.split_whitespace());
     let (_, stdout, stderr) = run_to_its_end(command.arg(out.path()));
     let told = stdout + &stderr;
     assert!(!told.contains("unknown end") && told.contains("quick"), "{told}");
@@ -88,15 +84,14 @@ fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
 /// SIGXFSZ ended the server when its log reached the limit.
 fn a_limit_of_file_sizes_costs_log_lines_and_no_server() {
     let (site, logs) = (Site::usual(), Site::new());
-    let log = logs.path().join("log");
-    let arguments = ["--access-log", log.to_str().expect("UTF-8")];
+    let arguments = ["--access-log", &logs.file("log")];
     let server = Server::http_by(limited("-f 1"), "epoll", site.path(), &arguments);
     for _ in 0..100 {
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
     let ended = server.terminate();
     let [lines, lost] = ["log_lines", "log_dropped"].map(|name| ended.count(name));
-    assert_eq!((ended.code, ended.count("requests")), (Some(0), 100));
+    ended.expect(0, &[("requests", 100)]);
     assert!(lost > 0 && lines > 0 && lines + lost == 100, "{lines} lines, {lost} lost");
 }
 
@@ -112,10 +107,10 @@ fn non_blocking_pipe() -> (std::io::PipeReader, Stdio) {
 fn read_slowly(mut reader: std::io::PipeReader) -> String {
     let mut text = Vec::new();
     let mut chunk = [0; 1000];
-    std::thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200));
     while let length @ 1.. = reader.read(&mut chunk).expect("a pipe") {
         text.extend_from_slice(&chunk[..length]);
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
     String::from_utf8(text).expect("text")
 }
@@ -144,7 +139,7 @@ fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     let ready = String::from_utf8_lossy(&head[..length]).into_owned();
     let address = ready.split_once(" on ").and_then(|(_, rest)| rest.split([',', ';']).next());
     let address = address.expect("an address").parse().expect("an address");
-    let reading = std::thread::spawn(move || read_slowly(reader));
+    let reading = thread::spawn(move || read_slowly(reader));
     // More than the pipe holds.
     let last = get("/hello.txt", "Connection: close\r\n");
     let requests = get("/hello.txt", "").repeat(300) + &last;
@@ -204,7 +199,7 @@ fn a_server_goes_on_without_output() {
         // Past the first line of statistics.
         for number in 0..12 {
             ping(&peer, &pattern(number, 1000));
-            std::thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
         }
         assert_eq!(end(&mut child).code(), Some(0), "{number}");
         assert_eq!(read_to_end(&peer).expect("an orderly end"), b"");

@@ -1,14 +1,11 @@
 //! Little or no locked memory (RLIMIT_MEMLOCK), without the capability that passes it over: rings are
 //! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
 
-use crate::support::{Server, connect, limited, pattern, ping, program_limited, run_to_its_end};
+use crate::support::*;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] =
     tests![a_service_can_be_restarted_at_once, rights_that_are_dropped_later_do_not_count];
@@ -24,10 +21,10 @@ fn binary_for_all() -> &'static Path {
             return (built.to_owned(), None);
         }
         let directory = tempfile::tempdir().expect("a directory for temporary files");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(directory.path(), mode).expect("a directory of ours");
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(directory.path(), mode).expect("a directory of ours");
         let copy = directory.path().join("twinring");
-        std::fs::copy(built, &copy).expect("room for the command");
+        fs::copy(built, &copy).expect("room for the command");
         (copy, Some(directory))
     });
     path
@@ -48,8 +45,7 @@ fn are_rings_charged() -> bool {
     let mut probe = program_limited(binary_for_all(), "-l 0");
     probe.uid(user).gid(user);
     let (_, stdout, stderr) = run_to_its_end(probe.args(["probe", "--json"]));
-    let line: serde_json::Value =
-        serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let line: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
     line["refusal"]["layer"] == "memlock"
 }
 

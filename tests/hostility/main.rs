@@ -4,8 +4,7 @@
 //! crowd twice, or up to five times: until allocator and caches have seen it all. While an
 //! attack runs, another client is served, and every answer to it is right; afterwards memory,
 //! descriptors, slots and buffers are what they were before; and SIGTERM ends the server with
-//! exit code 0 and nothing left. `-- --nocapture` prints a line of figures for each
-//! ([`siege`]); latencies are stated there and not judged, as they are the machine's.
+//! exit code 0 and nothing left ([`siege`]).
 //!
 //! `TWINRING_ATTACKERS` says how many connections an attack has at once (250 without it). Above
 //! 4,000, run one test at a time: each takes as many of this process's descriptors.
@@ -18,10 +17,5 @@ mod datagrams;
 mod siege;
 
 fn main() -> std::process::ExitCode {
-    testing::run(&[
-        connections::ENGINE_TESTS,
-        connections::LONG_TESTS,
-        datagrams::ENGINE_TESTS,
-        datagrams::LONG_TESTS,
-    ])
+    testing::run(&[connections::ENGINE_TESTS, datagrams::ENGINE_TESTS])
 }

@@ -47,9 +47,9 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     testing::needs_cpus(2);
     testing::needs_io_uring();
     let out = tempfile::tempdir().unwrap();
-    let short = ["--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.1", "--out"];
-    let quick = [&["lab", "run", "quick"], &short[..], &[out.path().to_str().unwrap()]].concat();
-    let (_, table) = twinring(&quick);
+    let quick = "lab run quick --pairs 1 --spares 0 --window 0.3 --warmup 0.1 --out";
+    let into = out.path().to_str().unwrap();
+    let (_, table) = twinring(&quick.split(' ').chain([into]).collect::<Vec<_>>());
     for words in ["TCP 128 B x 100", "TCP 16 KB x 100", "UDP 172 B x 1000", "HTTP 1 KB x 100"] {
         assert!(table.contains(words), "{words}: {table}");
     }
@@ -119,8 +119,8 @@ fn the_example_workflow_runs() {
 fn every_committed_bundle_verifies() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/measurements");
     let entries = std::fs::read_dir(directory).expect("a directory");
-    let bundles = entries.map(|entry| entry.expect("readable").path()).filter(|path| path.is_dir());
-    let bundles: Vec<PathBuf> = bundles.collect();
+    let mut bundles: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    bundles.retain(|path| path.is_dir());
     assert!(!bundles.is_empty());
     for bundle in bundles {
         let (code, said) = twinring(&["lab", "verify", bundle.to_str().unwrap()]);

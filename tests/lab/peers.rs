@@ -1,14 +1,14 @@
 //! `twinring lab peers`: lists the peers present and missing, and builds them.
 
+use crate::support::script;
 use serde_json::Value;
-use std::fs::{self, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
-use std::thread;
-use std::time::Duration;
+use tempfile::TempDir;
 use testing::{Test, tests};
+
+const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
 pub(crate) const TESTS: &[Test] = tests![
     what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it,
@@ -16,38 +16,19 @@ pub(crate) const TESTS: &[Test] = tests![
     a_wrong_place_matters_to_experiments_with_peers_only
 ];
 
-/// Runs `lab peers` in `directory`, with `path` as PATH. The binary is a copy, so that what cargo
-/// has put beside it does not count as a peer.
-fn peers(directory: &Path, path: &Path, arguments: &[&str]) -> Output {
-    let binary = directory.join("bin/twinring");
-    if !binary.exists() {
-        fs::create_dir_all(directory.join("bin")).unwrap();
-        fs::hard_link(env!("CARGO_BIN_EXE_twinring"), &binary)
-            .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_twinring"), &binary).map(drop))
-            .unwrap();
-    }
-    let mut command = Command::new(binary);
-    command.args(["lab", "peers"]).args(arguments).current_dir(directory);
-    command.env_remove("TWINRING_PEERS").env("PATH", path);
-    for _ in 0..1000 {
-        match command.output() {
-            // A process that another test started while it was copied has it open for writing until it
-            // runs its own program.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            output => return output.unwrap(),
-        }
-    }
-    panic!("the copy stays open for writing")
+/// A place beside the binary, so that it can have a link to it.
+fn base() -> TempDir {
+    let base = tempfile::tempdir_in(Path::new(TWINRING).parent().unwrap()).unwrap();
+    fs::create_dir(base.path().join("bin")).unwrap();
+    fs::hard_link(TWINRING, base.path().join("bin/twinring")).unwrap();
+    base
 }
 
-fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
-    fs::create_dir_all(directory).unwrap();
-    let file = directory.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
-    file
+/// Runs `lab peers` in a [`base`], with nothing in PATH. What cargo has put beside the binary counts as no peer.
+fn peers(base: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(base.join("bin/twinring"));
+    command.args(["lab", "peers"]).args(arguments).current_dir(base);
+    command.env_remove("TWINRING_PEERS").env("PATH", base.join("nothing")).output().unwrap()
 }
 
 /// The entry of a peer in the JSON line.
@@ -59,10 +40,9 @@ fn entry(output: &Output, name: &str) -> Value {
 }
 
 fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
-    let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("path");
+    let base = base();
     let tokio = script(&base.path().join("mine"), "tokio-echo", "exit 0");
-    let output = peers(base.path(), &path, &["--peers", "mine", "--json"]);
+    let output = peers(base.path(), &["--peers", "mine", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let found = entry(&output, "tokio");
     assert_eq!(found["present"], true);
@@ -70,11 +50,10 @@ fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
     assert_eq!(found["sha256"].as_str().unwrap().len(), 64);
     let missing = entry(&output, "go-uring");
     assert_eq!(missing["present"], false);
-    let commands = missing["how_to_get"].as_array().unwrap();
-    assert!(commands.iter().any(|it| it.as_str().unwrap().starts_with("git clone")), "{missing}");
+    assert!(missing["how_to_get"].to_string().contains("\"git clone"), "{missing}");
     assert_eq!(entry(&output, "nginx")["present"], false);
 
-    let table = peers(base.path(), &path, &["--peers", "mine"]);
+    let table = peers(base.path(), &["--peers", "mine"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     for words in ["mine/tokio-echo", "missing", "To get monoio", "To get go-uring and"] {
         assert!(table.contains(words), "{words}: {table}");
@@ -82,15 +61,14 @@ fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
 }
 
 fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
-    let base = tempfile::tempdir().unwrap();
-    let nothing = base.path().join("nothing");
+    let base = base();
     let built = script(&base.path().join("peers/target/release"), "floor-epoll", "exit 0");
-    let output = peers(base.path(), &nothing, &["--json"]);
+    let output = peers(base.path(), &["--json"]);
     assert_eq!(entry(&output, "floor-epoll")["path"], built.to_str().unwrap());
     let beside = script(&base.path().join("bin"), "floor-epoll", "exit 0");
-    let output = peers(base.path(), &nothing, &["--json"]);
+    let output = peers(base.path(), &["--json"]);
     assert_eq!(entry(&output, "floor-epoll")["path"], beside.to_str().unwrap());
-    let output = peers(base.path(), &nothing, &["--peers", "nowhere"]);
+    let output = peers(base.path(), &["--peers", "nowhere"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere is not a directory"));
 }
@@ -99,7 +77,7 @@ fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
 fn a_wrong_place_matters_to_experiments_with_peers_only() {
     let out = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        let mut command = Command::new(TWINRING);
         command.args(["lab", "run"]).args(arguments).arg("--out").arg(out.path());
         let output = command.env("TWINRING_PEERS", "/nowhere/at/all").output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -107,10 +85,9 @@ fn a_wrong_place_matters_to_experiments_with_peers_only() {
     let (code, said) = run(&["peers"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("TWINRING_PEERS: /nowhere/at/all is not a directory"), "{said}");
-    let short = ["quick", "--pairs", "1", "--spares", "0", "--window", "0.2", "--protocol", "tcp"];
-    let small =
-        ["--set", "connections=1", "--set", "bytes=128", "--subject", "one=epoll", "--no-prices"];
-    let (_, said) = run(&[&short[..], &small].concat());
+    let short = "quick --pairs 1 --spares 0 --window 0.2 --protocol tcp --set connections=1 \
+                 --set bytes=128 --subject one=epoll --no-prices";
+    let (_, said) = run(&short.split_whitespace().collect::<Vec<_>>());
     assert!(!said.contains("TWINRING_PEERS"), "{said}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 1, "{said}");
 }

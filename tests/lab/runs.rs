@@ -1,19 +1,19 @@
 //! Runs that fail, by real commands with known faults, and what the lab leaves behind when it is interrupted, killed or
 //! out of space.
 
-use crate::support::{Measured, bundle_in, twinring};
+use crate::support::{Measured, bundle_in, script, twinring};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use testing::{Test, tests};
-use twinring_lab::{recomputed, rerender, verify};
+use twinring_lab::analysis::Effect;
+use twinring_lab::{NetKind, recomputed, rerender, verify};
 
 pub(crate) const TESTS: &[Test] = tests![
     each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone,
@@ -90,26 +90,25 @@ fn each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone() {
         ("deaf", &*deaf),
     ];
     let (found, _) = voids(&experiment(&servers, None));
-    let named = |start: &str, what: &str| {
+    for (start, what) in [
+        ("crashes: server_runs: the server was not ready", "exit code 3; it said: I was never"),
+        ("unready: server_runs: the server was not ready", "not ready after 10 s"),
+        ("dies: server_runs", "exit code 7"),
+        ("dies: server_runs", "out of cheese"),
+        ("deaf: server_runs: the server did not stop", "after it ignored SIGTERM"),
+    ] {
         let is_it = |it: &String| it.starts_with(start) && it.contains(what);
         assert!(found.iter().any(is_it), "{start} {what}: {found:#?}");
-    };
-    named("crashes: server_runs: the server was not ready", "exit code 3; it said: I was never");
-    named("unready: server_runs: the server was not ready", "not ready after 10 s");
-    named("dies: server_runs", "exit code 7");
-    named("dies: server_runs", "out of cheese");
-    named("deaf: server_runs: the server did not stop", "after it ignored SIGTERM");
+    }
     let is_well = |it: &String| it.starts_with("clean:") || it.starts_with("forks:");
     assert!(!found.iter().any(is_well), "{found:#?}");
 }
 
 fn each_fault_of_a_load_generator_is_named() {
     let clean = format!("exec {SERVE}");
+    let broken = "load_runs: the load generator failed: exit code 5; it said: broken";
     for (script, expected) in [
-        (
-            "echo broken >&2; exit 5",
-            "load_runs: the load generator failed: exit code 5; it said: broken",
-        ),
+        ("echo broken >&2; exit 5", broken),
         ("true", "result: the load generator printed no result"),
         ("\"$0\" load tcp \"$@\" | sed -u 's/\"answered\":/\"answered\":1/'", "result: "),
         ("\"$0\" load tcp \"$@\"; sleep 60", "load_runs: the load generator was not done after"),
@@ -241,17 +240,14 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
 }
 
 /// `quick` over TCP at full load, with more options. It goes on beside other tests.
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 7] = [
     "quick",
     "--busy",
     "--protocol",
     "tcp",
-    "--set",
-    "connections=4",
-    "--set",
-    "load_percent=0",
-    "--set",
-    "bytes=8K",
+    "--set=connections=4",
+    "--set=load_percent=0",
+    "--set=bytes=8K",
 ];
 
 fn each_network_does_what_it_says_and_is_counted() {
@@ -277,14 +273,9 @@ fn each_network_does_what_it_says_and_is_counted() {
         assert!(run["memory"]["kernel_under_load"]["unreclaimable_slab_bytes"].as_u64() > Some(0));
     }
     for cell in bundle.summary.unwrap().cells {
+        let void = cell.findings.iter().find(|it| it.effect == Effect::Void);
         // Steered packets are counted for the whole machine: on loopback those of others void it.
-        let void =
-            cell.findings.iter().find(|it| it.effect == twinring_lab::analysis::Effect::Void);
-        assert!(
-            void.is_none() || cell.cell.net == twinring_lab::NetKind::Lo,
-            "{}: {void:?}",
-            cell.cell
-        );
+        assert!(void.is_none() || cell.cell.net == NetKind::Lo, "{}: {void:?}", cell.cell);
     }
     let devices = fs::read_dir("/sys/class/net").unwrap().flatten().map(|it| it.file_name());
     assert!(!devices.into_iter().any(|name| name == "server0" || name == "client0"));
@@ -297,17 +288,12 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     }
     let out = tempfile::tempdir().unwrap();
     let run = |net: &str| {
-        let mut plain = Command::new(TWINRING);
-        plain.args(["lab", "run"]).args(SMALL).args(["--pairs", "1", "--net", net, "--no-prices"]);
-        plain.arg("--out").arg(out.path().join(net));
-        if is_root {
-            // Root without any capability has no right to make a namespace either.
-            let mut without = Command::new("setpriv");
-            without.args(["--bounding-set=-all", "--inh-caps=-all", TWINRING]);
-            without.args(plain.get_args());
-            plain = without;
-        }
-        plain.output().unwrap()
+        // Root without any capability has no right to make a namespace either.
+        let without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", TWINRING];
+        let words = if is_root { &without[..] } else { &without[3..] };
+        let mut lab = Command::new(words[0]);
+        lab.args(&words[1..]).args(["lab", "run"]).args(SMALL).args(["--pairs", "1", "--net", net]);
+        lab.arg("--no-prices").arg("--out").arg(out.path().join(net)).output().unwrap()
     };
     let refused = run("rps");
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -325,12 +311,8 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
 fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     let peers = tempfile::tempdir().unwrap();
     for (name, address) in [("floor-uring", "\"$2\""), ("joakimthun-epoll-echo", "0.0.0.0:6379")] {
-        let file = peers.path().join(name);
-        let serve = format!(
-            "#!/bin/sh\nexec '{TWINRING}' serve echo --listen {address} --allow any --engine epoll\n"
-        );
-        fs::write(&file, serve).unwrap();
-        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        let arguments = format!("--listen {address} --allow any --engine epoll");
+        script(peers.path(), name, &format!("exec '{TWINRING}' serve echo {arguments}"));
     }
     let subjects = ["epoll", "floor=floor-uring", "fixed=joakimthun-epoll", "frevib=frevib-uring"];
     let subjects = subjects.map(|name| ["--subject", name]).concat();
@@ -338,9 +320,9 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
     let from = ["--peers", directory, "--net", "lo"];
     let Measured { bundle, runs, .. } =
         Measured::take(&[&SMALL[..], &from, &subjects].concat(), "0.6");
-    let [left_out] = &bundle.not_run[..] else { panic!("{:?}", bundle.not_run) };
+    let left_out: Vec<_> = bundle.not_run.iter().map(|it| (&*it.subject, &*it.why)).collect();
     assert!(
-        left_out.subject == "frevib" && left_out.why.contains("frevib-uring-echo"),
+        matches!(left_out[..], [("frevib", why)] if why.contains("frevib-uring-echo")),
         "{left_out:?}"
     );
     let of = |subject: &str| runs.iter().find(|run| run["subject"] == subject).unwrap();

@@ -1,6 +1,7 @@
 //! Runs the program's `lab`, and reads what it wrote.
 
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use twinring_lab::recomputed;
@@ -50,4 +51,13 @@ impl Measured {
         assert!(!runs.is_empty(), "{said}");
         Measured { said, bundle: recomputed(&place).unwrap(), runs }
     }
+}
+
+/// An executable script of a shell, in a directory that need not be there yet.
+pub(crate) fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    std::fs::create_dir_all(directory).unwrap();
+    let file = directory.join(name);
+    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    file
 }

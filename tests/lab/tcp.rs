@@ -41,17 +41,12 @@ fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
     assert!(rate.as_u64() > Some(0) && paced.iter().all(|run| run["rate_per_s"] == *rate));
     for run in paced {
         let load = &run["loads"][0];
-        assert_eq!(
-            (&load["settings"]["rate_per_s"], &load["latency_from"]),
-            (rate, &"intended".into())
-        );
+        assert_eq!(load["settings"]["rate_per_s"], *rate);
+        assert_eq!(load["latency_from"], "intended");
     }
     for run in saturated {
         let load = &run["loads"][0];
-        assert_eq!(
-            (&load["settings"]["mode"], &load["latency_from"]),
-            (&"closed".into(), &"send".into())
-        );
+        assert!(load["settings"]["mode"] == "closed" && load["latency_from"] == "send", "{load}");
         assert!(run.get("rate_per_s").is_none());
     }
 }
@@ -74,13 +69,14 @@ fn workers_have_a_cpu_each_and_all_of_them_count() {
             let (command, busy) = (&run["server_command"], &run["cpu"]["server_cpu"]);
             let command: Vec<&str> =
                 command.as_array().unwrap().iter().flat_map(Value::as_str).collect();
-            let of_option = |option| command.iter().skip_while(|it| **it != option).nth(1).unwrap();
+            let of_option =
+                |option| *command.iter().skip_while(|it| **it != option).nth(1).unwrap();
             let (expected, list) = match workers {
                 1 => (Value::from(one), one.to_string()),
                 _ => (Value::from(vec![one, other]), both.clone()),
             };
             assert_eq!(
-                (*of_option("--workers"), *of_option("--pin")),
+                (of_option("--workers"), of_option("--pin")),
                 (&*workers.to_string(), &*list)
             );
             assert_eq!(busy["cpu"], expected);

@@ -6,7 +6,6 @@ use crate::support::load::*;
 use crate::support::nginx::nginx;
 use crate::support::tls::Identity;
 use crate::support::*;
-use std::net::TcpListener;
 
 pub(crate) const TESTS: &[Test] = tests![
     nginx_is_asked_in_the_same_way,
@@ -23,7 +22,7 @@ const ACK: u8 = 1;
 fn load(urls: &[String], arguments: &str) -> Outcome {
     let mut command = command("auto", "http", &urls[0], arguments);
     command.args(&urls[1..]).arg("--http2");
-    sound(Bounded(Some(command.spawn().unwrap())).output())
+    finished(command)
 }
 
 /// Requests of every kind, to a site as [`Site::usual`] has it.
@@ -79,8 +78,7 @@ fn nginx_is_asked_in_the_same_way() {
         identity.key().display()
     );
     let directory = Site::new();
-    std::fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
+    fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let nginx = nginx(&text, directory.path());
     let plain = nginx.address;
     ask_everything(&format!("http://{plain}"), site.path(), "");
@@ -141,9 +139,7 @@ fn answers_come_in_any_order() {
         let all = (0..5).flat_map(|back| answer(id - 2 * back, b"hello"));
         number % 5 < 4 || put(stream, &all.collect::<Vec<_>>())
     });
-    let outcome = run_http("auto", target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
-    outcome.expect(0, &[]);
-    assert_eq!(outcome.number("/whole_run/answered"), 500);
+    answered(target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body", 500);
 }
 
 /// The body goes in parts, as far as the server's windows allow: 65,535 bytes at first.
@@ -180,11 +176,8 @@ fn bodies_are_sent_within_the_windows() {
         }
     });
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), &body).unwrap();
-    let arguments = format!("-c 2 -n 20 --http2 --body @{}", file.path().display());
-    let outcome = run_http("auto", target, &arguments);
-    outcome.expect(0, &[]);
-    assert_eq!(outcome.number("/whole_run/answered"), 20);
+    fs::write(file.path(), &body).unwrap();
+    answered(target, &format!("-c 2 -n 20 --http2 --body @{}", file.path().display()), 20);
 }
 
 fn a_server_that_never_answers_is_a_timeout() {
@@ -216,14 +209,6 @@ fn no_more_streams_are_used_than_the_server_allows() {
         let all = (0..3).flat_map(|back| answer(id - 2 * back, b"hello"));
         number % 3 < 2 || put(stream, &all.collect::<Vec<_>>())
     });
-    let outcome = run_http("auto", target, "-c 2 -n 1200 --pipeline 64 --http2");
-    outcome.expect(0, &[]);
+    let outcome = answered(target, "-c 2 -n 1200 --pipeline 64 --http2", 1200);
     assert_eq!(outcome.number("/settings/streams_max"), 3);
-    let url = format!("http://{target}/");
-    let arguments = ["load", "http", &url, "-c", "1", "-n", "30", "--http2", "--depth", "9"];
-    let (code, text, stderr) = run(&arguments);
-    assert_eq!(code, Some(0), "{stderr}");
-    for part in ["1 connection of HTTP/2", "up to 3 in flight each"] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
 }

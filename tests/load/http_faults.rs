@@ -5,7 +5,7 @@ use crate::http2::{answer, serve_frames};
 use crate::support::http2::*;
 use crate::support::load::*;
 use crate::support::*;
-use std::thread;
+use std::sync::OnceLock;
 
 pub(crate) const TESTS: &[Test] = tests![
     a_closed_port_loses_the_connections,
@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_behind_the_last_answer_of_a_connection_fail,
     a_connection_that_the_server_keeps_open_is_reset,
     gates_decide_about_the_exit_code,
+    a_server_that_stops_breaks_the_gates_of_an_open_loop,
+    requests_of_connections_that_were_never_made_are_overdue,
     a_refusal_is_read_while_a_large_request_is_sent
 ];
 
@@ -27,7 +29,7 @@ fn serving(
     if is_http2 {
         return serve_frames(b"", behave);
     }
-    serve(move |_, stream| answer_each(stream, |number, _, stream| behave(number, 0, stream)))
+    serving_each(move |number, stream| behave(number, 0, stream))
 }
 
 /// The right answer on a stream of HTTP/2, or of HTTP/1.1 on stream 0.
@@ -91,7 +93,7 @@ fn wrong_answers_are_counted_by_kind() {
         ("malformed", "--http2", large_head),
     ];
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "hello").unwrap();
+    fs::write(file.path(), "hello").unwrap();
     for (kind, arguments, wrong) in cases {
         let target = serving(arguments.contains("--http2"), move |number, id, stream| {
             stream.write_all(&if number % 10 == 9 { wrong(id) } else { right(id) }).is_ok()
@@ -180,26 +182,22 @@ fn a_server_may_close_between_answers() {
             }
             sent && number < last
         });
-        let outcome = run_http("auto", target, arguments);
-        outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), requests);
+        let outcome = answered(target, arguments, requests);
         let reconnects = requests.div_ceil(last as u64 + 1) - connections;
         assert!(outcome.number("/connections/reconnects") >= reconnects, "{}", outcome.result);
     }
 }
 
 fn requests_behind_the_last_answer_of_a_connection_fail() {
-    let target = serve(|_, stream| {
-        answer_each(stream, |number, _, stream| {
-            let close = if number == 2 { "Connection: close\r\n" } else { "" };
-            let answer = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: 0\r\n\r\n");
-            // The requests behind are still read, so that the end is no reset.
-            let sent = number > 2 || stream.write_all(answer.as_bytes()).is_ok();
-            if number == 2 {
-                stream.shutdown(Shutdown::Write).unwrap();
-            }
-            sent
-        });
+    let target = serving_each(|number, stream| {
+        let close = if number == 2 { "Connection: close\r\n" } else { "" };
+        let answer = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: 0\r\n\r\n");
+        // The requests behind are still read, so that the end is no reset.
+        let sent = number > 2 || stream.write_all(answer.as_bytes()).is_ok();
+        if number == 2 {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        sent
     });
     let outcome = run_http("auto", target, "-c 1 -n 100 --pipeline 10");
     let failed = outcome.number("/whole_run/failed");
@@ -210,9 +208,7 @@ fn requests_behind_the_last_answer_of_a_connection_fail() {
 }
 
 fn a_connection_that_the_server_keeps_open_is_reset() {
-    let target = answering(|_| ok("hello"));
-    let outcome = run_http("auto", target, "-c 2 -n 4 --no-keepalive");
-    outcome.expect(0, &[]);
+    let outcome = answered(answering(|_| ok("hello")), "-c 2 -n 4 --no-keepalive", 4);
     // One more if an answer took as long as closing may.
     let kept_open = outcome.number("/connections/kept_open");
     assert!((2..=3).contains(&kept_open), "{}", outcome.result);
@@ -220,19 +216,18 @@ fn a_connection_that_the_server_keeps_open_is_reset() {
 
 fn a_closed_port_loses_the_connections() {
     // An address of its own, or another test may get the port once it is closed.
-    let listener = std::net::TcpListener::bind("127.0.0.61:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.61:0").unwrap();
     let target = listener.local_addr().unwrap();
     thread::spawn(move || {
         let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();
         drop(listener);
-        let talks = streams.into_iter().map(|stream| {
+        for stream in streams {
             thread::spawn(|| {
                 answer_each(stream, |number, _, stream| {
                     number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
                 });
-            })
-        });
-        talks.collect::<Vec<_>>().into_iter().for_each(|talk| talk.join().unwrap());
+            });
+        }
     });
     let began = Instant::now();
     let outcome = run_http("auto", target, "-c 2 -d 50s --warmup 0s");
@@ -268,18 +263,58 @@ fn gates_decide_about_the_exit_code() {
 
 /// The answer comes before the server has taken the whole request, and the connection ends behind it.
 fn a_refusal_is_read_while_a_large_request_is_sent() {
-    let target = serve(|_, stream| {
-        answer_each(stream, |_, _, stream| {
-            let answer = "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-            let _ = stream.write_all(answer.as_bytes());
-            end(stream);
-            false
-        });
+    let target = serving_each(|_, stream| {
+        let answer = "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let _ = stream.write_all(answer.as_bytes());
+        end(stream);
+        false
     });
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), vec![b'x'; 5_000_000]).unwrap();
+    fs::write(file.path(), vec![b'x'; 5_000_000]).unwrap();
     let arguments = format!("-c 2 -n 20 --body @{} --expect-status 413", file.path().display());
-    let outcome = run_http("auto", target, &arguments);
-    outcome.expect(0, &[]);
-    assert_eq!(outcome.number("/whole_run/answered"), 20);
+    answered(target, &arguments, 20);
+}
+
+/// Its answers until then were quick, and none of them failed. With few requests to each connection, those that it
+/// leaves unanswered are in flight when the window ends, and not unsent.
+fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
+    for (stops_after_ms, arguments) in [(500, "-c 10 --rate 2000"), (1000, "-c 150 --rate 50")] {
+        let first = OnceLock::new();
+        let target = answering(move |_| {
+            let began = first.get_or_init(Instant::now);
+            if began.elapsed() > Duration::from_millis(stops_after_ms) {
+                thread::sleep(Duration::from_secs(9));
+            }
+            ok("hello")
+        });
+        let load = format!("{arguments} -d 3s --warmup 0s --slo p99=1s --max-error-rate 1%");
+        let outcome = run_http("auto", target, &load);
+        outcome.expect(3, &[]);
+        let overdue = outcome.number("/requests/overdue");
+        let unsent = outcome.number("/requests/unsent");
+        match stops_after_ms {
+            // 3000, or 1000 if the first of all was held up for a second.
+            500 => assert!(overdue > 500, "{}", outcome.result),
+            // 100, or half of them after a delay of a second. None is unsent; or those of a second if the load generator
+            // was delayed at the end, which are not overdue.
+            _ => assert!(overdue > 25 && unsent <= 50, "{}", outcome.result),
+        }
+        let gates = outcome.result["gates"].as_array().expect("gates");
+        assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
+    }
+}
+
+/// Half of the load was never sent, and all gates were kept.
+fn requests_of_connections_that_were_never_made_are_overdue() {
+    let target = answering(|_| ok("hello"));
+    // From the second address nothing gets to the server.
+    let load = "-c 4 --rate 400 -d 2s --warmup 0s --local 127.0.0.1,192.0.2.1 --max-error-rate 1%";
+    let outcome = run_http("auto", target, load);
+    assert_eq!(outcome.number("/connections/established"), 2, "{}", outcome.result);
+    // 400, and what the others did not get to at the end: those of a second at most.
+    let (sent, unsent) = (outcome.number("/whole_run/sent"), outcome.number("/requests/unsent"));
+    assert!((400..=600).contains(&unsent) && sent + unsent == 800, "{}", outcome.result);
+    assert_eq!(outcome.number("/requests/overdue"), 200, "{}", outcome.result);
+    let gates = outcome.result["gates"].as_array().expect("gates");
+    assert!(gates.iter().all(|it| it["breached"] == true), "{gates:?}");
 }

@@ -8,13 +8,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion};
-use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
 use twinring_lab::certificate::SelfSigned;
 
 pub(crate) const TESTS: &[Test] = tests![
-    connections_end_in_order,
-    answers_are_checked_through_tls,
+    answers_are_checked_through_tls_and_connections_end_in_order,
     sessions_are_resumed_unless_that_is_unwanted,
     servers_that_cannot_be_used_are_named_with_a_fix,
     an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole,
@@ -93,16 +90,15 @@ fn answer_each(
     }
 }
 
-fn spawn(target: SocketAddr, arguments: &str) -> Bounded {
-    let url = format!("https://{target}/");
-    Bounded(Some(command("auto", "http", &url, arguments).spawn().unwrap()))
+fn load(target: SocketAddr, arguments: &str) -> Command {
+    command("auto", "http", &format!("https://{target}/"), arguments)
 }
 
 fn run(target: SocketAddr, arguments: &str) -> Outcome {
-    sound(spawn(target, arguments).output())
+    finished(load(target, arguments))
 }
 
-fn answers_are_checked_through_tls() {
+fn answers_are_checked_through_tls_and_connections_end_in_order() {
     for (version, name) in [(&TLS13, "TLSv1.3"), (&TLS12, "TLSv1.2")] {
         let secure = Secure::new("127.0.0.1", version);
         for content in ["hello".to_owned(), "0123456789".repeat(30_000)] {
@@ -119,8 +115,9 @@ fn answers_are_checked_through_tls() {
                 let connections = outcome.number("/settings/connections");
                 assert_eq!(tls["handshakes"].as_u64(), Some(connections), "{case}");
             }
+            run(target, "-c 6 -n 60 --no-keepalive --insecure").expect(0, &[]);
         }
-        println!("{name}: answers are as they should be");
+        assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
     }
 }
 
@@ -145,7 +142,7 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
     let secure = Secure::new("127.0.0.1", &TLS13);
     let target = secure.serve(ok("hello"), true);
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("other"), "no certificate").unwrap();
+    fs::write(directory.path().join("other"), "no certificate").unwrap();
     std::os::unix::fs::symlink(secure.ca(), directory.path().join("0a1b2c3d.0")).unwrap();
     let (file, directory) = (secure.ca(), directory.path().to_path_buf());
     let missing = directory.join("missing");
@@ -154,11 +151,8 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
         ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &directory)], 0),
         ([("SSL_CERT_FILE", &missing), ("SSL_CERT_DIR", &missing)], 1),
     ] {
-        let url = format!("https://{target}/");
-        let mut command = command("epoll", "http", &url, "-c 2 -n 20");
-        let output = Bounded(Some(command.envs(variables).spawn().unwrap())).output();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{variables:?}: {told}");
+        let (found, _, told) = run_to_its_end(load(target, "-c 2 -n 20").envs(variables));
+        assert_eq!(found, Some(code), "{variables:?}: {told}");
         assert!(code == 0 || told.contains("the system trusts no certificate"), "{told}");
     }
 }
@@ -167,14 +161,14 @@ fn the_certificates_of_the_system_are_where_its_variables_say() {
 fn servers_that_cannot_be_used_are_named_with_a_fix() {
     let (here, elsewhere) =
         (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
-    let (made, identity) =
-        (SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap(), Identity::new());
-    std::fs::write(identity.certificate(), made.certificate).unwrap();
-    std::fs::write(identity.key(), made.key).unwrap();
+    let identity = Identity::new();
+    let made = SelfSigned::authority(vec!["127.0.0.1".to_owned()]).unwrap();
+    fs::write(identity.certificate(), made.certificate).unwrap();
+    fs::write(identity.key(), made.key).unwrap();
     let authority = Secure::showing(identity, &TLS13);
     let plain = serve(|_, mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-        std::thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
     });
     let trusting = |secure: &Secure| format!("--tls-ca {}", secure.ca().display());
     let cases = [
@@ -184,18 +178,16 @@ fn servers_that_cannot_be_used_are_named_with_a_fix() {
         (&authority, trusting(&authority), "TLS: the server shows a CA certificate (CA:TRUE)"),
         (&here, "--insecure --http2".to_owned(), "ALPN"),
     ];
-    let serve = |secure: &Secure| secure.serve(ok("hello"), true);
-    let cases = cases.map(|(secure, arguments, named)| (serve(secure), arguments, named));
-    let without_tls =
-        (plain, "--insecure".to_owned(), "the server does not speak TLS on this port");
+    let cases = cases.map(|(secure, arguments, named)| {
+        let target = secure.serve(ok("hello"), true);
+        run(target, "-c 2 -n 20 --insecure").expect(0, &[]);
+        (target, arguments, named)
+    });
+    let without_tls = (plain, "--insecure".to_owned(), "does not speak TLS on this port");
     for (target, arguments, named) in cases.into_iter().chain([without_tls]) {
-        let output = spawn(target, &format!("-c 2 {arguments}")).output();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let (code, _, stderr) = run_to_its_end(&mut load(target, &format!("-c 2 {arguments}")));
+        assert_eq!(code, Some(1), "{stderr}");
         assert!(stderr.contains(named), "{named} in {stderr}");
-        if target != plain {
-            run(target, "-c 2 -n 20 --insecure").expect(0, &[]);
-        }
     }
 }
 
@@ -207,13 +199,4 @@ fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole() {
     let cut = run(secure.serve(answer(), false), "-c 1 -n 3 --insecure");
     cut.expect(1, &[("closed_early", 3)]);
     assert_eq!(cut.number("/whole_run/failed"), 3);
-}
-
-fn connections_end_in_order() {
-    let secure = Secure::new("127.0.0.1", &TLS13);
-    let target = secure.serve(ok("hello"), true);
-    for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
-        run(target, &format!("-c 6 --insecure {arguments}")).expect(0, &[]);
-    }
-    assert_eq!(secure.cut.load(Ordering::Relaxed), 0, "connections without close_notify");
 }

@@ -6,7 +6,6 @@ mod support;
 mod http;
 mod http2;
 mod http_faults;
-mod http_gates;
 mod http_tls;
 mod start;
 mod tcp;
@@ -20,7 +19,6 @@ fn main() -> std::process::ExitCode {
         http::ENGINE_TESTS,
         http2::TESTS,
         http_faults::TESTS,
-        http_gates::TESTS,
         http_tls::TESTS,
         tcp::TESTS,
         tcp::ENGINE_TESTS,

@@ -3,10 +3,7 @@
 
 use crate::support::load::*;
 use crate::support::*;
-use socket2::SockRef;
-use std::net::TcpListener;
-use std::sync::atomic::AtomicUsize;
-use std::thread;
+use std::process::Output;
 use twinring_load::schedule::{Arrivals, Schedule};
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -48,10 +45,10 @@ fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
 }
 
 fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
-    sound(Bounded(Some(command(engine, target, arguments).spawn().unwrap())).output())
+    finished(command(engine, target, arguments))
 }
 
-fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
+fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &str) {
     let target = serve(|_, stream| echo(stream));
     let cases = [
         "-c 8 -s 128 -t 2",
@@ -68,7 +65,7 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
         // After a delay of half a second, a part of the window is left.
         let outcome = run(engine, target, &format!("-d 700ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
-        assert_eq!(outcome.result["engine"], *engine);
+        assert_eq!(outcome.result["engine"], engine);
         let asked = outcome.number("/settings/connections");
         for counted in ["established", "served"] {
             assert_eq!(outcome.number(&format!("/connections/{counted}")), asked, "{case}");
@@ -77,8 +74,6 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance(engine: &'static str) {
         assert!(outcome.number("/requests/answered") > 0, "{case}");
         let churns = !outcome.result["settings"]["churn"].is_null();
         assert_eq!(outcome.number("/connections/reconnects") > 0, churns, "{case}");
-        let answered = outcome.number("/whole_run/answered");
-        println!("{engine} {case}: {answered} answered, no mismatch");
     }
 }
 
@@ -110,26 +105,18 @@ fn one_corrupted_byte_is_found_and_named(engine: &str) {
     let first = outcome.result["first_error"].as_str().unwrap();
     assert!(first.contains("byte 1000 of the stream differs"), "{first}");
     assert!(outcome.number("/whole_run/failed") >= 1);
-    let unchecked = run(engine, target, "-c 4 -s 128 -n 1000 --no-verify");
-    unchecked.expect(0, &[]);
+    run(engine, target, "-c 4 -s 128 -n 1000 --no-verify").expect(0, &[]);
 }
 
 fn lost_bytes_and_surplus_bytes_are_mismatches() {
-    let lossy = serve(|_, stream| {
-        echo_with(stream, |position, chunk| {
-            if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < chunk.len()) {
-                chunk.remove(at);
-            }
-        });
-    });
-    let chatty = serve(|_, stream| {
-        echo_with(stream, |position, chunk| {
-            if position >= 1000 {
-                chunk.push(0);
-            }
-        });
-    });
-    for target in [lossy, chatty] {
+    let lossy = |position: usize, chunk: &mut Vec<u8>| {
+        if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < chunk.len()) {
+            chunk.remove(at);
+        }
+    };
+    let chatty = |position, chunk: &mut Vec<u8>| chunk.extend((position >= 1000).then_some(0));
+    for corrupt in [lossy as fn(usize, &mut Vec<u8>), chatty] {
+        let target = serve(move |_, stream| echo_with(stream, corrupt));
         // It ends when all three have failed.
         let outcome = run("auto", target, "-c 3 -s 128 -d 20s --warmup 0s --depth 2");
         outcome.expect(1, &[("mismatch", 3)]);
@@ -137,29 +124,23 @@ fn lost_bytes_and_surplus_bytes_are_mismatches() {
 }
 
 fn connections_that_the_server_ends_are_counted_by_kind(engine: &str) {
-    // The third of three messages is not answered.
-    fn take_three(stream: &mut TcpStream) {
-        let mut message = [0; 128];
-        for answered in 0..3 {
-            if stream.read_exact(&mut message).is_err()
-                || (answered < 2 && stream.write_all(&message).is_err())
-            {
-                return;
+    for kind in ["closed_early", "reset"] {
+        let target = serve(move |number, mut stream| {
+            if number % 4 != 1 {
+                return echo(stream);
             }
-        }
-    }
-    let closes = serve(|number, mut stream| match number % 4 {
-        1 => take_three(&mut stream),
-        _ => echo(stream),
-    });
-    let resets = serve(|number, mut stream| match number % 4 {
-        1 => {
-            take_three(&mut stream);
-            SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
-        }
-        _ => echo(stream),
-    });
-    for (target, kind) in [(closes, "closed_early"), (resets, "reset")] {
+            // The third of three messages is not answered.
+            let mut message = [0; 128];
+            for answered in 0..3 {
+                stream.read_exact(&mut message).unwrap();
+                if answered < 2 {
+                    stream.write_all(&message).unwrap();
+                }
+            }
+            if kind == "reset" {
+                reset(stream);
+            }
+        });
         let outcome = run(engine, target, "-c 4 -s 128 -d 600ms --warmup 0s");
         outcome.expect(1, &[(kind, 1)]);
         assert!(outcome.stderr.contains("requests failed"), "{}", outcome.stderr);
@@ -220,21 +201,20 @@ fn an_unreachable_rate_reports_unsent_requests() {
 /// every run.
 fn requests_arrive_as_independently_as_asked_for() {
     let target = serve(|_, stream| echo(stream));
-    let due = Schedule::new(0, 500_000_000, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
-    let periodic = Schedule::new(0, 500_000_000, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
+    let due = |how| Schedule::new(0, 500_000_000, 1, how).due(0, 500_000_000 - 1);
+    let (due, periodic) = (due(Arrivals::Poisson), due(Arrivals::Periodic));
     assert_ne!(due, periodic);
-    let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
-    let outcome = run("auto", target, arguments);
+    let outcome = run("auto", target, "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson");
     outcome.expect(0, &[]);
     assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
     assert_eq!(outcome.number("/requests/due"), due);
     assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
-    let refused = command("epoll", target, "-c 1 --arrivals poisson").output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
+    let refused = run_to_its_end(&mut command("epoll", target, "-c 1 --arrivals poisson"));
+    assert_eq!(refused.0, Some(2));
 }
 
-fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
-    for (signal, code) in INTERRUPTS {
+fn an_interrupt_reports_the_result_so_far(engine: &str) {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
         let target = serve(move |_, stream| {
@@ -242,10 +222,19 @@ fn an_interrupt_reports_the_result_so_far(engine: &'static str) {
                 counted.fetch_add(chunk.len(), Ordering::Relaxed);
             });
         });
+        let mut child = command(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let run = Bounded(Some(child));
+        let mut text = String::new();
+        // The window has begun.
+        stdout.read_line(&mut text).unwrap();
         // Four messages may be in flight: the fifth is behind an answer.
-        let command = command(engine, target, "-c 4 -d 1h --warmup 0s");
-        let outcome = interrupted(command, signal, &heard, 4 * 128);
+        wait_until("it is answered", || heard.load(Ordering::Relaxed) > 4 * 128);
+        kill(Pid::from_raw(run.0.as_ref().unwrap().id() as i32), signal).unwrap();
+        stdout.read_to_string(&mut text).unwrap();
+        let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
         outcome.expect(code, &[]);
+        assert_eq!(outcome.result["interrupted"], true);
         assert!(outcome.number("/requests/answered") > 0);
     }
 }
@@ -255,10 +244,8 @@ fn a_closed_port_names_the_address_and_a_fix() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let target = socket.local_addr().unwrap().as_socket().unwrap();
-    let run = Bounded(Some(command("auto", target, "-c 3").spawn().unwrap()));
-    let output = run.output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let (code, _, stderr) = run_to_its_end(&mut command("auto", target, "-c 3"));
+    assert_eq!(code, Some(1), "{stderr}");
     for part in [&target.to_string(), "Connection refused", "check that the server is running"] {
         assert!(stderr.contains(part), "{stderr}");
     }

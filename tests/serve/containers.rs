@@ -1,13 +1,8 @@
 //! Servers in containers: with the default profile, which forbids io_uring, and with the one that
 //! `twinring seccomp` prints.
 
-use crate::support::{Server, connect, ping, run};
-use serde_json::Value;
-use std::fs;
-use std::process::{Command, Output};
-use std::time::Duration;
+use crate::support::*;
 use tempfile::TempDir;
-use testing::{Test, engine_tests, tests};
 
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     servers_run_in_containers_with_the_printed_profile,
@@ -27,10 +22,9 @@ const ATTACHED: Duration = Duration::from_secs(1);
 struct Root(TempDir);
 
 impl Root {
-    /// `None` if the test is skipped.
-    fn new(program: &str) -> Option<Root> {
+    fn new() -> Root {
         testing::needs_root("it makes containers");
-        testing::needs_program(program);
+        testing::needs_program("podman");
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path();
         for name in ["proc", "sys", "dev", "etc", "run", "tmp", "usr"] {
@@ -46,7 +40,7 @@ impl Root {
         fs::create_dir(path.join("site")).expect("a directory");
         fs::write(path.join("site/index.html"), "hello").expect("a file");
         fs::write(path.join("oci.json"), profile("oci")).expect("a file");
-        Some(Root(directory))
+        Root(directory)
     }
 
     /// `podman run` with these options, on the network of this machine. runc, as it is also what
@@ -85,10 +79,9 @@ fn profile(format: &str) -> String {
 
 /// The line of `twinring probe --json` in that container.
 fn probe(mut container: Command) -> Value {
-    let Output { status, stdout, stderr } =
-        container.args(["probe", "--json"]).output().expect("the container starts");
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    serde_json::from_slice(&stdout).expect("a JSON line")
+    let (code, line, stderr) = run_to_its_end(container.args(["probe", "--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    serde_json::from_str(&line).expect("a JSON line")
 }
 
 /// All parts of the sandbox are on that were on without the container.
@@ -100,7 +93,7 @@ fn assert_sandboxed(ready: &Value, outside: &Value) {
 }
 
 fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
-    let Some(root) = Root::new("podman") else { return };
+    let root = Root::new();
     let outside = Server::echo(engine, &[]).ready.clone();
     let http = ["http", "--root", "/site", "--access-log", "/tmp/log", "--user", "nobody"];
     let echo = ["echo", "--workers", "2", "--admin", "127.0.0.1:0"];
@@ -111,16 +104,15 @@ fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
         (&[], &http),
         (&[], &["udp", "--user", "nobody"]),
     ] {
-        let mut command = root.with_the_profile(options, "/twinring");
-        command.arg("serve").args(service).args(["--json", "--engine", engine]);
-        command.args(["--listen", "127.0.0.1:0"]);
-        let server = Server::spawn(command);
+        let command = root.with_the_profile(options, "/twinring");
+        let arguments = [&["--listen", "127.0.0.1:0"], &service[1..]].concat();
+        let server = Server::spawn(serving(command, service[0], engine, &arguments));
         assert_eq!(server.ready["engine"], engine);
         assert_sandboxed(&server.ready, &outside);
         if service == echo {
             ping(&connect(server.address()), b"hello");
         }
-        std::thread::sleep(ATTACHED);
+        thread::sleep(ATTACHED);
         let ended = server.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
@@ -128,45 +120,41 @@ fn servers_run_in_containers_with_the_printed_profile(engine: &str) {
 }
 
 fn the_printed_profile_permits_no_process() {
-    let Some(root) = Root::new("podman") else { return };
+    let root = Root::new();
     let mut shell = root.with_the_profile(&[], "/bin/sh");
-    let output = shell.args(["-c", "ls /; echo no process"]).output().expect("a container");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("fork") && !output.status.success(), "{output:?}");
+    let (code, _, told) = run_to_its_end(shell.args(["-c", "ls /; echo no process"]));
+    assert!(told.contains("fork") && code != Some(0), "{code:?} {told}");
 }
 
 fn the_probe_names_the_container_that_refuses_and_its_remedy(engine: &str) {
-    if let Some(root) = Root::new("podman") {
-        let refused = probe(root.podman(&[], "/twinring"));
-        assert_eq!(refused["environment"]["container"], "podman");
-        // Some releases of podman allow io_uring by default.
-        if refused["verdict"]["state"] == "refused" {
-            assert_eq!(refused["refusal"]["layer"], "seccomp", "{refused}");
-            let fix = refused["refusal"]["fix"].as_str().expect("a remedy");
-            assert!(fix.contains("twinring seccomp oci > FILE"), "{fix}");
-            assert!(fix.contains("podman run --security-opt seccomp=FILE"), "{fix}");
-        }
-        let allowed = probe(root.with_the_profile(&[], "/twinring"));
-        assert_ne!(allowed["verdict"]["state"], "refused", "{allowed}");
-        assert_eq!(allowed["epoll_pwait2"], true, "{allowed}");
-    }
-    if let Some(root) = Root::new("systemd-nspawn") {
-        let refused = probe(root.nspawn("~io_uring_setup"));
-        assert_eq!(refused["environment"]["container"], "nspawn");
+    testing::needs_program("systemd-nspawn");
+    let root = Root::new();
+    let refused = probe(root.podman(&[], "/twinring"));
+    assert_eq!(refused["environment"]["container"], "podman");
+    // Some releases of podman allow io_uring by default.
+    if refused["verdict"]["state"] == "refused" {
         assert_eq!(refused["refusal"]["layer"], "seccomp", "{refused}");
         let fix = refused["refusal"]["fix"].as_str().expect("a remedy");
-        assert!(fix.contains("twinring seccomp nspawn"), "{fix}");
-        let lines = profile("nspawn");
-        let lines = lines.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
-        let allowed = lines.collect::<Vec<_>>().join(" ");
-        assert_ne!(probe(root.nspawn(&allowed))["verdict"]["state"], "refused");
-        let mut command = root.nspawn(&allowed);
-        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        let server = Server::spawn(command);
-        assert_eq!(server.ready["engine"], engine);
-        assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
-        ping(&connect(server.address()), b"hello");
-        // Killed, systemd-nspawn would leave it behind.
-        server.terminate();
+        assert!(fix.contains("twinring seccomp oci > FILE"), "{fix}");
+        assert!(fix.contains("podman run --security-opt seccomp=FILE"), "{fix}");
     }
+    let allowed = probe(root.with_the_profile(&[], "/twinring"));
+    assert_ne!(allowed["verdict"]["state"], "refused", "{allowed}");
+    assert_eq!(allowed["epoll_pwait2"], true, "{allowed}");
+    let refused = probe(root.nspawn("~io_uring_setup"));
+    assert_eq!(refused["environment"]["container"], "nspawn");
+    assert_eq!(refused["refusal"]["layer"], "seccomp", "{refused}");
+    let fix = refused["refusal"]["fix"].as_str().expect("a remedy");
+    assert!(fix.contains("twinring seccomp nspawn"), "{fix}");
+    let lines = profile("nspawn");
+    let lines = lines.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+    let allowed = lines.collect::<Vec<_>>().join(" ");
+    assert_ne!(probe(root.nspawn(&allowed))["verdict"]["state"], "refused");
+    let nspawn = root.nspawn(&allowed);
+    let server = Server::spawn(serving(nspawn, "echo", engine, &["--listen", "127.0.0.1:0"]));
+    assert_eq!(server.ready["engine"], engine);
+    assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
+    ping(&connect(server.address()), b"hello");
+    // Killed, systemd-nspawn would leave it behind.
+    server.terminate();
 }

@@ -44,26 +44,29 @@ fn every_byte_comes_back_in_order(engine: &str) {
     assert_same(&read_to_end(&stream).expect("a clean end"), &chunks[298..].concat());
     drop(stream);
     let ended = server.end();
-    assert_eq!(ended.count("received_bytes"), ended.count("sent_bytes"));
-    assert_eq!((ended.count("accepted"), ended.count("reset")), (13, 0));
+    let received = ended.count("received_bytes");
+    ended.expect(0, &[("sent_bytes", received), ("accepted", 13), ("reset", 0)]);
 }
 
 fn several_addresses_of_both_families_and_several_workers(engine: &str) {
     testing::needs_ipv6();
     testing::needs_cpus(2);
-    let server = Server::echo(engine, &["--listen", "[::1]:0", "--workers", "2", "--pin", "0-1"]);
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "[::1]:0"];
+    let workers = ["--workers", "2", "--pin", "0-1"];
+    let server = Server::echo(engine, &[&listen[..], &workers].concat());
     assert_eq!((server.addresses().len(), &server.ready["workers"]), (2, &2.into()));
     for address in server.addresses() {
         let streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
         streams.iter().for_each(|stream| ping(stream, b"to whichever worker"));
     }
-    assert_eq!(server.end().count("accepted"), 40);
+    server.end_with(&[("accepted", 40)]);
 }
 
 fn connections_are_limited_in_all_and_by_address() {
-    for (limit, counter) in
-        [("--max-connections", "refused"), ("--max-connections-per-address", "refused_of_address")]
-    {
+    for (limit, counter, other) in [
+        ("--max-connections", "refused", "refused_of_address"),
+        ("--max-connections-per-address", "refused_of_address", "refused"),
+    ] {
         let server = Server::echo(ENGINE, &[limit, "5", "--workers", "2"]);
         let served: Vec<TcpStream> = (0..5).map(|_| connect(server.address())).collect();
         served.iter().for_each(|peer| ping(peer, b"inside"));
@@ -76,9 +79,7 @@ fn connections_are_limited_in_all_and_by_address() {
         let admitted = || try_ping(&connect(server.address()), b"next").is_ok();
         wait_until("a place is free", admitted);
         let ended = server.end();
-        assert!(ended.count(counter) >= 10, "{limit}");
-        let other = if counter == "refused" { "refused_of_address" } else { "refused" };
-        assert_eq!(ended.count(other), 0, "{limit}");
+        assert!(ended.count(counter) >= 10 && ended.count(other) == 0, "{}", ended.last);
     }
 }
 
@@ -99,18 +100,16 @@ fn idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not() {
     ping(&busy, b"still there");
     idle.iter().for_each(|peer| assert_eq!(read_to_end(peer).unwrap(), b""));
     assert!(closed_after >= Duration::from_millis(1400), "too early: {closed_after:?}");
-    let ended = server.terminate();
-    assert_eq!(ended.count("idle_closed"), 20);
+    server.terminate().expect(0, &[("idle_closed", 20)]);
 }
 
-/// For tests of closed listeners: no other program listens on this address, so a free port stays
-/// free.
-const OWN_ADDRESS: &str = "127.0.0.8:0";
+/// For tests of closed listeners: no other program listens on this address, so a free port stays free.
+const OWN_ADDRESS: [&str; 4] = ["--listen", "127.0.0.8:0", "--drain-timeout", "300s"];
 
 fn a_drain_closes_idle_connections_and_stops_accepting(engine: &str) {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         // A drain that waited for these peers would exceed the patience of the test.
-        let server = Server::echo_on(OWN_ADDRESS, engine, &["--drain-timeout", "300s"]);
+        let server = Server::echo(engine, &OWN_ADDRESS);
         let address = server.address();
         let peers: Vec<TcpStream> = (0..50).map(|_| connect(address)).collect();
         peers.iter().for_each(|peer| ping(peer, b"before"));
@@ -120,12 +119,9 @@ fn a_drain_closes_idle_connections_and_stops_accepting(engine: &str) {
         }
         assert!(TcpStream::connect(address).is_err(), "{engine}: still accepting");
         let ended = server.wait();
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(
-            (&ended.last["event"], &ended.last["reason"]),
-            (&"final".into(), &signal.as_str().into())
-        );
-        assert_eq!((ended.count("closed"), ended.count("cut")), (50, 0));
+        ended.expect(0, &[("closed", 50), ("cut", 0)]);
+        let told = ["event", "reason"].map(|name| ended.last[name].as_str());
+        assert_eq!(told, [Some("final"), Some(signal.as_str())]);
     }
 }
 
@@ -139,11 +135,9 @@ fn a_drain_delivers_received_data_to_a_slow_reader(engine: &str) {
     assert!(written < sent.len(), "{engine}: not stuck");
     slow.shutdown(Shutdown::Write).unwrap();
     server.signal(Signal::SIGTERM);
-    std::thread::sleep(Duration::from_millis(300));
-    let received = read_to_end(&slow).expect("FIN, no reset");
-    assert_same(&received, &sent[..written]);
-    let ended = server.wait();
-    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0));
+    thread::sleep(Duration::from_millis(300));
+    assert_same(&read_to_end(&slow).expect("FIN, no reset"), &sent[..written]);
+    server.wait().expect(0, &[("cut", 0)]);
 }
 
 /// One that is silent for 100 ms is closed; it may be this end that pauses, kept from the CPU.
@@ -176,8 +170,7 @@ fn timeouts_reset_connections_that_are_stuck(engine: &str) {
         if counter == "idle_closed" {
             server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
         }
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count(counter)), (Some(0), 1), "{}", ended.stderr);
+        server.terminate().expect(0, &[(counter, 1)]);
         assert!(read_to_end(&stuck).is_err(), "{engine}: {counter}: a clean end");
     }
 }
@@ -185,8 +178,7 @@ fn timeouts_reset_connections_that_are_stuck(engine: &str) {
 fn a_second_signal_stops_at_once(engine: &str) {
     let bytes = pattern(3, 48 << 20);
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
-        let arguments = ["--drain-timeout", "300s", "--workers", "2"];
-        let server = Server::echo_on(OWN_ADDRESS, engine, &arguments);
+        let server = Server::echo(engine, &[&OWN_ADDRESS[..], &["--workers", "2"]].concat());
         let address = server.address();
         let stuck = connect(address);
         write_until_stuck(&stuck, &bytes);
@@ -194,7 +186,7 @@ fn a_second_signal_stops_at_once(engine: &str) {
         // It has been heard: two signals that wait to be heard are one.
         wait_until("no connection is accepted", || TcpStream::connect(address).is_err());
         // Not the same moment: that would be one request sent twice, as timeout(1) does.
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         server.signal(signal);
         let ended = server.wait();
         assert_eq!(ended.code, Some(code), "{}", ended.stderr);

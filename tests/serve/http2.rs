@@ -21,14 +21,16 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_extend_the_idle_timeout_and_pings_do_not,
     the_last_request_is_followed_by_goaway,
     a_client_that_has_said_all_gets_its_answers,
-    bytes_cut_anywhere_are_put_together,
-    it_can_be_switched_off
+    bytes_cut_anywhere_are_put_together
 ];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     many_requests_are_answered_at_once,
     streams_that_are_not_read_are_bounded_and_lose_nothing,
 ];
 pub(crate) const LONG_TESTS: &[Test] = long_tests![h2spec_passes];
+
+/// What is in /hello.txt.
+const SMALL: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// One whose oracle is not ours, with TLS and without.
 fn another_client_gets_the_files() {
@@ -40,7 +42,7 @@ fn another_client_gets_the_files() {
     let large = pattern(7, 700_001);
     for (url, version) in [(plain, "--http2-prior-knowledge"), (secret, "--http2")] {
         for (target, status, content) in [
-            ("hello.txt", "200", &b"0123456789abcdefghijklmnopqrstuvwxyz"[..]),
+            ("hello.txt", "200", SMALL),
             ("nothing", "404", b"404 Not Found\n"),
             ("large.bin", "200", &large),
         ] {
@@ -49,16 +51,15 @@ fn another_client_gets_the_files() {
             curl.arg("--cacert").arg(&ca).arg("--output").arg(&got);
             let (code, told, failed) = run_to_its_end(curl.arg(format!("{url}/{target}")));
             assert_eq!((code, told), (Some(0), format!("2 {status}")), "{url} {target}: {failed}");
-            assert_same(&std::fs::read(&got).expect("a file"), content);
+            assert_same(&fs::read(&got).expect("a file"), content);
         }
     }
     server.end();
 }
 
 fn many_requests_are_answered_at_once(engine: &str) {
-    let site = Site::usual();
-    let server = Server::http(engine, site.path(), &["--http2-streams", "40"]);
-    let (small, large) = (b"0123456789abcdefghijklmnopqrstuvwxyz", pattern(7, 700_001));
+    let (_site, server) = served_on(engine, &["--http2-streams", "40"]);
+    let (small, large) = (SMALL, pattern(7, 700_001));
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
         // Behind the server's settings, without which the client would open too many streams.
@@ -74,9 +75,7 @@ fn many_requests_are_answered_at_once(engine: &str) {
             assert_same(&answer.body, expected);
         }
     });
-    let ended = server.end();
-    assert_eq!(ended.count("requests"), 151);
-    assert_eq!(ended.count("accepted"), 1);
+    server.end_with(&[("requests", 151), ("accepted", 1)]);
 }
 
 /// A client that takes nothing of many streams, and then everything.
@@ -99,7 +98,7 @@ fn streams_that_are_not_read_are_bounded_and_lose_nothing(engine: &str) {
                 let response = http2::send(&client, &get("/huge.bin", "")).await;
                 stalled.push(response.await.expect("an answer").into_body());
             }
-            twinring::sleep(std::time::Duration::from_millis(300)).await;
+            twinring::sleep(Duration::from_millis(300)).await;
             let grown = server.memory_bytes().saturating_sub(before);
             assert!(grown < (STREAMS as u64 * (48 << 10)) + (8 << 20), "{engine}: {grown}");
             // Other streams go on.
@@ -115,10 +114,8 @@ fn streams_that_are_not_read_are_bounded_and_lose_nothing(engine: &str) {
 }
 
 fn a_client_that_stops_reading_is_cut_off() {
-    let site = Site::usual();
+    let (site, server) = served(&["server.send-timeout = '500ms'"]);
     site.write("huge.bin", &pattern(5, 5_000_000));
-    let options = ["server.send-timeout = '500ms'", "--stats", "1"];
-    let server = Server::http(ENGINE, site.path(), &options);
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
         let response = http2::send(&client, &get("/huge.bin", "")).await;
@@ -133,14 +130,12 @@ fn a_client_that_stops_reading_is_cut_off() {
         assert!(matches!(cut, Some(Err(_))), "an end after {received} bytes");
         assert!(received <= 65_535, "{received}");
     });
-    let ended = server.end();
-    assert!(ended.count("send_timeouts") >= 1);
+    assert!(server.end().count("send_timeouts") >= 1);
 }
 
 fn bodies_are_skipped_within_their_limits() {
-    let site = Site::usual();
-    let options = ["server.max-body-bytes = '100000'", "server.body-timeout = '1s'"];
-    let server = Server::http(ENGINE, site.path(), &options);
+    let (_site, server) =
+        served(&["server.max-body-bytes = '100000'", "server.body-timeout = '1s'"]);
     let body = "x".repeat(100_000);
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;
@@ -157,8 +152,12 @@ fn bodies_are_skipped_within_their_limits() {
         assert_eq!(receive(response).await.expect("an answer").status, 408);
         assert_eq!(http2::ask(&client, &get("/hello.txt", "")).await.status, 200);
     });
-    let ended = server.end();
-    assert_eq!(ended.count("body_timeouts"), 1);
+    server.end_with(&[("body_timeouts", 1)]);
+}
+
+/// The error code of GOAWAY among these.
+fn told(frames: &[Frame]) -> Option<u32> {
+    frames.iter().find_map(Frame::goaway)
 }
 
 /// CVE-2023-44487, as fast as the client can, and at a pace at which each request is looked at before it is reset: with
@@ -169,29 +168,27 @@ fn a_flood_of_resets_ends_the_connection() {
     let mut client = raw(server.address());
     let stream = |stream| [Frame::get(stream, "/large.bin").bytes(), reset(stream)].concat();
     // The server may end before it has read all.
-    let _sent =
-        client.write_all(&(0..500).flat_map(|number| stream(2 * number + 1)).collect::<Vec<_>>());
-    let goaway = |client: &mut TcpStream| frames(client).iter().find_map(Frame::goaway);
-    assert_eq!(goaway(&mut client), Some(ENHANCE_YOUR_CALM));
+    let _sent = client.write_all(&(1..1000).step_by(2).flat_map(stream).collect::<Vec<_>>());
+    assert_eq!(told(&frames(&mut client)), Some(ENHANCE_YOUR_CALM));
     let mut client = raw(server.address());
-    let mut told = None;
+    let mut code = None;
     for stream in (1..2000).step_by(2) {
         let begin = Frame::new(HEADERS, END_HEADERS, stream, &fields("/hello.txt")).bytes();
         // The answer to PING shows that the server has seen the request.
         let ping = Frame::new(PING, 0, 0, &[0; 8]).bytes();
         let mut is_open = client.write_all(&[begin, ping].concat()).is_ok();
         while let Some(frame) = is_open.then(|| next_frame(&mut client)).flatten() {
-            told = told.or(frame.goaway());
-            if frame.kind == PING || told.is_some() {
+            code = code.or(frame.goaway());
+            if frame.kind == PING || code.is_some() {
                 break;
             }
         }
-        is_open = is_open && told.is_none() && client.write_all(&reset(stream)).is_ok();
+        is_open = is_open && code.is_none() && client.write_all(&reset(stream)).is_ok();
         if !is_open {
             break;
         }
     }
-    assert_eq!(told.or_else(|| goaway(&mut client)), Some(ENHANCE_YOUR_CALM));
+    assert_eq!(code.or_else(|| told(&frames(&mut client))), Some(ENHANCE_YOUR_CALM));
     assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     let ended = server.end();
     assert_eq!(ended.count("http2_floods"), 2);
@@ -209,45 +206,44 @@ fn header_fields_are_bounded() {
     });
     // Without an end.
     let mut client = raw(server.address());
-    let begin = Frame::new(HEADERS, 0, 1, &fields("/hello.txt")).bytes();
-    client.write_all(&begin).expect("the server reads");
+    say(&mut client, Frame::new(HEADERS, 0, 1, &fields("/hello.txt")).bytes());
     // One field each, with a value of 15,990 bytes (RFC 7541 section 5.1).
     let field = [&[0x00, 1, b'x', 0x7f, 0xf7, 0x7b][..], &[b'y'; 15_990]].concat();
     // The server may end before it has read all.
     let _sent = client.write_all(&Frame::new(CONTINUATION, 0, 1, &field).bytes().repeat(100));
-    assert_eq!(frames(&mut client).iter().find_map(Frame::goaway), Some(ENHANCE_YOUR_CALM));
+    assert_eq!(told(&frames(&mut client)), Some(ENHANCE_YOUR_CALM));
     assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     server.end();
 }
 
 fn quiet_connections_are_ended_with_goaway() {
-    let site = Site::usual();
     let options = ["server.idle-timeout = '700ms'", "server.header-timeout = '300ms'"];
-    let server = Server::http(ENGINE, site.path(), &options);
-    // Without a request.
-    let mut silent = raw(server.address());
-    // Behind one.
-    let mut idle = raw(server.address());
-    idle.write_all(&Frame::get(1, "/hello.txt").bytes()).expect("the server reads");
-    // In the middle of one.
-    let mut dawdler = raw(server.address());
-    let begin = Frame::new(HEADERS, END_STREAM, 1, &fields("/hello.txt")).bytes();
-    dawdler.write_all(&begin).expect("the server reads");
-    for (name, client) in [("silent", &mut silent), ("idle", &mut idle), ("dawdler", &mut dawdler)]
-    {
-        let frames = frames(client);
-        let told = frames.iter().find_map(Frame::goaway);
-        assert_eq!(told, Some(NO_ERROR), "{name}: {frames:?}");
+    let (_site, identity, server) = usual(ENGINE, &options);
+    // Over TLS, behind the handshake.
+    let mut config = identity.trust(&VERSIONS);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut secret = secure(encrypted(&server), &Arc::new(config)).expect("a handshake");
+    say(&mut secret, [PREFACE, &Frame::new(SETTINGS, 0, 0, b"").bytes()].concat());
+    let request = Frame::get(1, "/hello.txt").bytes();
+    // Headers without their end.
+    let begun = Frame::new(HEADERS, END_STREAM, 1, &fields("/hello.txt")).bytes();
+    let clients = [("silent", &[][..]), ("idle", &request), ("dawdler", &begun)];
+    let clients = clients.map(|(name, bytes)| {
+        let mut client = raw(server.address());
+        say(&mut client, bytes);
+        (name, client)
+    });
+    for (name, mut client) in clients {
+        let frames = frames(&mut client);
+        assert_eq!(told(&frames), Some(NO_ERROR), "{name}: {frames:?}");
         let answered = frames.iter().any(|frame| frame.kind == DATA);
         assert_eq!(answered, name == "idle", "{name}: {frames:?}");
     }
+    assert_eq!(told(&frames(&mut secret)), Some(NO_ERROR));
     // In the middle of the preface.
-    let mut slow = connect(server.address());
-    slow.write_all(&PREFACE[..10]).expect("the server reads");
+    let mut slow = begin(server.address(), &PREFACE[..10]);
     assert_eq!(read_response(&mut slow, false).status, 408);
-    let ended = server.end();
-    assert_eq!(ended.count("idle_closed"), 3);
-    assert_eq!((ended.count("header_timeouts"), ended.count("reset")), (1, 0));
+    server.end_with(&[("idle_closed", 4), ("header_timeouts", 1), ("reset", 0)]);
 }
 
 /// Reading the answers to PINGs counted as progress, for ever; requests with small answers did not.
@@ -288,9 +284,8 @@ fn the_last_request_is_followed_by_goaway() {
         let error = http2::ended(client).await.expect_err("an end");
         assert!(error.is_go_away() || error.is_io(), "{error:?}");
     });
-    let ended = server.end();
     // Not by the idle timeout, which ends it with GOAWAY as well.
-    assert_eq!((ended.count("requests"), ended.count("idle_closed")), (3, 0));
+    server.end_with(&[("requests", 3), ("idle_closed", 0)]);
 }
 
 /// Half a connection was taken for none.
@@ -298,9 +293,9 @@ fn a_client_that_has_said_all_gets_its_answers() {
     let (_site, server) = served(&[]);
     let mut client = raw(server.address());
     for stream in [1, 3] {
-        client.write_all(&Frame::get(stream, "/hello.txt").bytes()).expect("the server reads");
+        say(&mut client, Frame::get(stream, "/hello.txt").bytes());
     }
-    client.shutdown(std::net::Shutdown::Write).expect("FIN");
+    client.shutdown(Shutdown::Write).expect("FIN");
     let frames = frames(&mut client);
     for stream in [1, 3] {
         let of_stream = |frame: &&Frame| frame.stream == stream && frame.kind == DATA;
@@ -309,7 +304,7 @@ fn a_client_that_has_said_all_gets_its_answers() {
         let is_whole = content.last().is_some_and(|frame| frame.flags & END_STREAM != 0);
         assert!(is_whole && bytes == 36, "{stream}: {frames:?}");
     }
-    assert_eq!(server.end().count("reset"), 0);
+    server.end_with(&[("reset", 0)]);
 }
 
 fn bytes_cut_anywhere_are_put_together() {
@@ -318,28 +313,15 @@ fn bytes_cut_anywhere_are_put_together() {
     let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
     let bytes = [PREFACE.to_vec(), settings, Frame::get(1, "/hello.txt").bytes()].concat();
     for byte in bytes.chunks(1) {
-        client.write_all(byte).expect("the server reads");
-        std::thread::sleep(std::time::Duration::from_micros(200));
+        say(&mut client, byte);
+        thread::sleep(Duration::from_micros(200));
     }
     let data = std::iter::from_fn(|| next_frame(&mut client)).find(|frame| frame.kind == DATA);
-    assert_eq!(data.expect("an answer").payload, b"0123456789abcdefghijklmnopqrstuvwxyz");
+    assert_eq!(data.expect("an answer").payload, SMALL);
     // What begins like the preface and is none is HTTP/1.1.
-    let answer = talk_until_closed(server.address(), b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n");
-    assert!(answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 1));
-}
-
-fn it_can_be_switched_off() {
-    let (_site, identity, server) = usual(ENGINE, &["server.http2 = false"]);
-    let answer = talk_until_closed(server.address(), PREFACE);
-    assert!(answer.starts_with(b"HTTP/1.1 505 "), "{}", String::from_utf8_lossy(&answer));
-    let mut config = identity.trust(&VERSIONS);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let client = secure(encrypted(&server), &Arc::new(config)).expect("a handshake");
-    assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("http2_connections")), (Some(0), 0));
+    let almost = "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n";
+    assert_eq!(ask_last(server.address(), almost).status, 505);
+    server.terminate().expect(0, &[("http2_connections", 1)]);
 }
 
 /// Fails without TLS: what does not begin like HTTP/2 is answered as HTTP/1.1, with 400.

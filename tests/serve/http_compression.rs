@@ -16,7 +16,7 @@ const PLAIN: Is<'_> = Without("content-encoding");
 const VARIES: Is<'_> = Field("vary", "Accept-Encoding");
 
 fn serve(site: &Site, arguments: &[&str]) -> Server {
-    Server::http("auto", site.path(), &[&ALL[..], arguments].concat())
+    Server::http(ENGINE, site.path(), &[&ALL[..], arguments].concat())
 }
 
 fn text(seed: u32, lines: u32) -> Vec<u8> {
@@ -89,27 +89,27 @@ fn the_content_is_the_file_in_every_coding() {
                 Length(answer.body.len()),
             ];
             let head = request.replacen("GET", "HEAD", 1);
-            let with =
-                |more: &str| get(name, &format!("Accept-Encoding: {accepted}\r\n{more}\r\n"));
-            check_both(
-                &server,
-                &[
-                    (request, 200, &compressed),
-                    (head, 200, &compressed[..5]),
-                    (with(&format!("If-None-Match: {tag}")), 304, &[VARIES, Field("etag", tag)]),
-                    (with(&format!("If-None-Match: {strong}")), 200, &[]),
-                    (with("Range: bytes=5-104"), 206, &[PLAIN, Length(100), Field("etag", strong)]),
-                ],
-            );
-            assert_eq!(ask(&server, &with("Range: bytes=5-104")).body, content[5..105]);
+            let with = |more| accepting(name, &format!("{accepted}\r\n{more}"));
+            let rows: [Row<'_>; 5] = [
+                (request, 200, &compressed),
+                (head, 200, &compressed[..5]),
+                (with(format!("If-None-Match: {tag}")), 304, &[VARIES, Field("etag", tag)]),
+                (with(format!("If-None-Match: {strong}")), 200, &[]),
+                (
+                    with("Range: bytes=5-104".into()),
+                    206,
+                    &[PLAIN, Length(100), Field("etag", strong)],
+                ),
+            ];
+            server.check_both(&rows);
+            assert_eq!(ask(&server, &rows[4].0).body, content[5..105]);
         }
         for refused in ["", "*;q=0"] {
             let is = [PLAIN, Length(content.len())];
-            check_both(&server, &[(accepting(name, refused), 200, &is)]);
+            server.check_both(&[(accepting(name, refused), 200, &is)]);
         }
     }
-    let ended = server.end();
-    assert_eq!((ended.count("compressions"), ended.count("compression_failures")), (6, 0));
+    server.end_with(&[("compressions", 6), ("compression_failures", 0)]);
 }
 
 fn what_gains_nothing_stays_as_it_is() {
@@ -121,19 +121,17 @@ fn what_gains_nothing_stays_as_it_is() {
     site.write("settled.txt", &text(1, 400));
     let server = serve(&site, &[]);
     let noise = accepting("/noise.txt", "gzip");
-    check_both(
-        &server,
-        &[
-            (accepting("/short.txt", "gzip"), 200, &[PLAIN, Without("vary")]),
-            (accepting("/picture.png", "gzip"), 200, &[PLAIN, Without("vary")]),
-            (noise.clone(), 200, &[PLAIN, VARIES]),
-        ],
-    );
+    server.check_both(&[
+        (accepting("/short.txt", "gzip"), 200, &[PLAIN, Without("vary")]),
+        (accepting("/picture.png", "gzip"), 200, &[PLAIN, Without("vary")]),
+        (noise.clone(), 200, &[PLAIN, VARIES]),
+    ]);
     wait_for_coding(&server, &accepting("/settled.txt", "gzip"), "gzip", &text(1, 400));
     for _ in 0..20 {
-        check_http1(&server, &[(noise.clone(), 200, &[PLAIN, Length(20_000)])]);
+        server.check_http1(&[(noise.clone(), 200, &[PLAIN, Length(20_000)])]);
     }
-    assert_eq!(server.end().count("compressions"), 2, "the noise, once");
+    // The noise, once.
+    server.end_with(&[("compressions", 2)]);
 }
 
 /// Without room in the cache, each request would compress the file again.
@@ -147,12 +145,11 @@ fn what_does_not_fit_in_the_cache_is_tried_once() {
     let server = serve(&site, &["server.cache-bytes = '65536'", "server.sendfile-above = '0'"]);
     for _ in 0..20 {
         let is = [PLAIN, Length(half.len())];
-        check_http1(&server, &[(accepting("/half.txt", "gzip"), 200, &is)]);
+        server.check_http1(&[(accepting("/half.txt", "gzip"), 200, &is)]);
     }
     wait_for_coding(&server, &accepting("/fits.txt", "gzip"), "gzip", &text(1, 200));
     let ended = server.end();
-    assert_eq!(ended.count("compressions"), 2);
-    assert!(ended.count("cache_bytes") <= 65536);
+    assert!(ended.count("compressions") == 2 && ended.count("cache_bytes") <= 65_536);
 }
 
 fn a_changed_file_is_compressed_again_and_no_old_form_follows_the_new_one() {

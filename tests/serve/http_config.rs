@@ -9,7 +9,6 @@ pub(crate) const TESTS: &[Test] = tests![
     the_command_line_overrides_the_file,
     errors_of_one_kind_each_are_reported,
     check_finds_the_errors_of_a_start_or_prints_what_holds,
-    the_example_is_right,
     all_threads_become_the_user_and_go_on_serving,
     missing_rights_of_the_user_are_reported_at_the_start,
     root_without_a_user_is_warned_once_and_wrong_users_are_refused
@@ -43,38 +42,32 @@ fn the_command_line_overrides_the_file() {
         rule = [{ headers.X-One = "1" }, { match = "*.txt", headers.X-Two = "2" }]
     "#,
     );
-    let path = configured.path();
-    let config = ["--config", path.to_str().expect("UTF-8")];
     let serve = |more: &[&str]| {
         let mut command = twinring();
-        command.args(["serve", "http", "--json"]).args(config).args(more);
+        command.args(["serve", "http", "--json", "--config", &configured.path()]).args(more);
         Server::spawn(command)
     };
     let server = serve(&["--workers", "1"]);
     assert_eq!(server.ready["workers"], 1);
     let (content, long) = ("0123456789abcdefghijklmnopqrstuvwxyz", "x".repeat(1000));
-    check_http1(
-        &server,
-        &[
-            // Rules match what was asked for, not the file behind it.
-            (get("/", ""), 200, &[Text(content), Field("x-one", "1"), Without("x-two")]),
-            (get("/hello.txt", ""), 200, &[Text(content), Field("x-two", "2")]),
-            (get("/", &format!("X: {long}\r\n")), 431, &[]),
-        ],
-    );
+    server.check_http1(&[
+        // Rules match what was asked for, not the file behind it.
+        (get("/", ""), 200, &[Text(content), Field("x-one", "1"), Without("x-two")]),
+        (get("/hello.txt", ""), 200, &[Text(content), Field("x-two", "2")]),
+        (get("/", &format!("X: {long}\r\n")), 431, &[]),
+    ]);
     server.end();
     // Another root, with the rules of the site in the file.
     configured.etc.write("hello.txt", b"other");
-    let server = serve(&["--root", configured.etc.path().to_str().expect("UTF-8")]);
+    let server = serve(&["--root", &configured.etc.file(".")]);
     assert_eq!((&server.ready["workers"], &server.ready["engine"]), (&2.into(), &"epoll".into()));
-    check_both(&server, &[(get("/hello.txt", ""), 200, &[Text("other"), Field("x-one", "1")])]);
+    server.check_both(&[(get("/hello.txt", ""), 200, &[Text("other"), Field("x-one", "1")])]);
 }
 
 fn errors_of_one_kind_each_are_reported() {
     let rule = |keys: &str| format!("[[site]]\nroot = \"ROOT\"\nrule = [{keys}]\n");
     let many = (0..2001).map(|n| format!("{{ match = \"/{n}\", redirect = \"/x\" }},"));
     for (text, words) in [
-        ("[server]\nlistn = 1\n", ":2: listn: unknown key; did you mean `listen`?"),
         ("[[site]]\nroot = \"x\"\nroot = \"y\"\n", ":3: duplicate key"),
         ("", "no directory to serve: give --root DIR, or a [[site]]"),
         ("[[site]]\nnames = \"a.org\"\n", ":1: site: root is missing"),
@@ -84,6 +77,8 @@ fn errors_of_one_kind_each_are_reported() {
         (&rule("{ match = '*.html', redirect = '/b/**' }"), "if all patterns end so"),
         (&rule(&many.collect::<String>()), "2001 rules are more than 2000"),
         ("[[site]]\nredirect-to-https = \"a/b\"\n", ":2: redirect-to-https: `a/b` is neither"),
+        (&rule("{ auth = 'ETC/none' }"), ":3: cannot read the users of auth, "),
+        (&rule("{ realm = 'a' }"), "realm needs auth in the same rule"),
     ] {
         let (code, _, told) = configured(text).check(&[]);
         assert!(code != Some(0) && told.contains(words), "{text}: {code:?} {told}");
@@ -94,7 +89,7 @@ fn errors_of_one_kind_each_are_reported() {
     let (code, told) = refused(&["--config", "/dev/zero", "--check"]);
     assert!(code == Some(2) && told.contains("/dev/zero: is a device, not a regular"), "{told}");
     let binary = configured("");
-    std::fs::write(binary.path(), b"\xff\xfe").expect("a file");
+    fs::write(binary.path(), b"\xff\xfe").expect("a file");
     let (code, _, told) = binary.check(&[]);
     assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
 }
@@ -105,6 +100,9 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
                 clean-urls = false\n[[site.rule]]\nmatch = \"/p/**\"\nallow = \"::1\"\n";
     let configured = configured(text);
     let (site, etc) = (&configured.site, &configured.etc);
+    // As it is shipped, with only a directory that exists.
+    let example = self::configured(EXAMPLE).check(&["--root", &site.file(".")]);
+    assert_eq!((example.0, &*example.2), (Some(0), ""));
     let (code, stdout, stderr) = configured.check(&["--listing", "html"]);
     assert!(code == Some(0) && stderr.is_empty(), "{stdout}{stderr}");
     let root = site.path().display();
@@ -117,12 +115,11 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
     );
     assert_eq!(BTreeSet::from_iter(stdout.lines()), BTreeSet::from_iter(expected.lines()));
     let missing = etc.path().join("missing");
-    let log = missing.join("access.log");
     configured.write(
         "[[site]]\nroot = \"ROOT\"\nrule = [{ fallback = \"no.html\" }]\n[[site]]\nnames = \"b.org\"\n\
          root = \"/no/such/host\"\n",
     );
-    let more = ["--user", "no-such-user", "--access-log", log.to_str().expect("text")];
+    let more = ["--user", "no-such-user", "--access-log", &etc.file("missing/access.log")];
     let (code, stdout, stderr) = configured.check(&more);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     for words in [
@@ -136,17 +133,9 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
     assert!(stderr.lines().count() == 4 && !missing.exists(), "{stderr}");
 }
 
-/// As it is shipped, with only a directory that exists.
-fn the_example_is_right() {
-    let example = configured(EXAMPLE);
-    let root = example.site.path().to_str().expect("text");
-    let (code, _, stderr) = example.check(&["--root", root]);
-    assert_eq!((code, stderr.as_str()), (Some(0), ""));
-}
-
 fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
 }
 
 fn all_threads_become_the_user_and_go_on_serving() {
@@ -156,38 +145,35 @@ fn all_threads_become_the_user_and_go_on_serving() {
     set_mode(site.path(), 0o755);
     std::os::unix::fs::chown(logs.path(), Some(65_534), Some(65_533)).expect("root may");
     let log = logs.path().join("access.log");
-    let arguments = ["--user", "65534", "--group", "65533", "--workers", "2", "--access-log"];
-    let arguments = [&arguments[..], &[log.to_str().expect("text")]].concat();
-    let server = Server::http(ENGINE, site.path(), &arguments);
+    let identity = ["--user", "65534", "--group", "65533"];
+    let more = ["--workers", "2", "--access-log", &logs.file("access.log")];
+    let server = Server::http(ENGINE, site.path(), &[&identity[..], &more].concat());
     assert_eq!(ask(&server, &get("/large.bin", "")).status, 200);
     assert_eq!(ask(&server, &get("/private.txt", "")).status, 403, "the rights are gone");
     wait_until("all threads have the same identity", || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-        // One may have ended since it was listed; one of the kernel's may be about to end.
-        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status"));
-        tasks.flatten().flat_map(status).all(|status| {
-            field_of(&status, "Uid:") == "65534 65534 65534 65534"
-                && field_of(&status, "Gid:") == "65533 65533 65533 65533"
-                && !field_of(&status, "Groups:").split(' ').any(|group| group == "0")
+        server.threads().iter().all(|status| {
+            field_of(status, "Uid:") == "65534 65534 65534 65534"
+                && field_of(status, "Gid:") == "65533 65533 65533 65533"
+                && !field_of(status, "Groups:").split(' ').any(|group| group == "0")
         })
     });
-    std::fs::rename(&log, logs.path().join("old")).expect("a log");
+    fs::rename(&log, logs.path().join("old")).expect("a log");
     server.signal(Signal::SIGUSR1);
     wait_until("the new log is there", || log.exists());
     assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     let ended = server.terminate();
     let why = "403 127.0.0.1 test \"/private.txt\": Permission denied (EACCES)\n";
     assert!(ended.stderr.lines().count() == 1 && ended.stderr.ends_with(why), "{}", ended.stderr);
-    assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 3));
+    ended.expect(0, &[("log_lines", 3)]);
 }
 
 fn missing_rights_of_the_user_are_reported_at_the_start() {
     testing::needs_root("it changes users, mounts or networks");
     let site = Site::usual();
-    let root = site.path().to_str().expect("text");
+    let root = site.file(".");
     let become_nobody = ["--listen", "127.0.0.1:0", "--user", "65534", "--group", "65534"];
-    let page = site.write("x.toml", b"default.rule = [{ fallback = 'hello.txt' }]");
-    let page = ["--config", page.to_str().expect("text")];
+    site.write("x.toml", b"default.rule = [{ fallback = 'hello.txt' }]");
+    let page = ["--config", &site.file("x.toml")];
     set_mode(&site.path().join("hello.txt"), 0o600);
     for (mode, more, words) in [
         (0o700, &[][..], "may not search --root"),
@@ -196,7 +182,7 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
         (0o755, &page, "hello.txt: Permission denied"),
     ] {
         set_mode(site.path(), mode);
-        let arguments = [&["--root", root], more, &become_nobody].concat();
+        let arguments = [&["--root", &root], more, &become_nobody].concat();
         for check in [&[][..], &["--check"]] {
             let (code, told) = refused(&[&arguments[..], check].concat());
             assert!(code == Some(1) && told.contains(words), "{told}");
@@ -206,13 +192,12 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
 
 fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
     let site = Site::usual();
-    let root = site.path().to_str().expect("text");
     for (arguments, words) in [
         (["--user", "no-such-user"], "unknown user"),
         (["--group", "no-such-group"], "unknown group"),
         (["--user", "4000000"], "give a --group, too"),
     ] {
-        let base = ["--root", root, "--listen", "127.0.0.1:0"];
+        let base = ["--root", &site.file("."), "--listen", "127.0.0.1:0"];
         let (code, told) = refused(&[&base[..], &arguments].concat());
         assert!(code == Some(1) && told.contains(words), "{told}");
     }

@@ -9,8 +9,7 @@ use memchr::memmem;
 
 pub(crate) const TESTS: &[Test] = tests![
     connections_closed_on_request_free_their_place,
-    the_last_request_of_a_connection_closes_it,
-    idle_connections_are_closed_without_a_word,
+    connections_end_behind_their_last_request_or_idle_without_a_word,
     request_timeouts_hold_during_a_drain,
     a_slow_upload_behind_a_refusal_loses_no_answer,
     answers_behind_one_that_waits_have_their_own_date,
@@ -25,8 +24,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 ];
 
 fn connections_stay_and_close_as_they_should(engine: &str) {
-    let site = Site::usual();
-    let server = Server::http(engine, site.path(), &[]);
+    let (_site, server) = served_on(engine, &[]);
     // Without FIN from here: only a server that closes lets these end.
     for request in [
         get("/large.bin", "Connection: close\r\n"),
@@ -51,8 +49,7 @@ fn connections_stay_and_close_as_they_should(engine: &str) {
     // Data behind the last request is not answered.
     let behind = get("/", "Connection: close\r\n") + &get("/hello.txt", "");
     ask_last(server.address(), &behind);
-    let ended = server.end();
-    assert_eq!((ended.count("accepted"), ended.count("requests")), (5, 36));
+    server.end_with(&[("accepted", 5), ("requests", 36)]);
 }
 
 /// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
@@ -60,51 +57,42 @@ fn connections_closed_on_request_free_their_place() {
     let (_site, server) = served(&["server.max-connections = '1'"]);
     let mut open = Vec::new();
     for target in ["/hello.txt", "/large.bin", "/nothing"].repeat(5) {
-        let mut stream = connect(server.address());
-        let request = get(target, "Connection: close\r\n");
-        stream.write_all(request.as_bytes()).expect("the server reads");
+        let stream = begin(server.address(), get(target, "Connection: close\r\n"));
         assert_eq!(responses(&read_to_end(&stream).expect("a clean end")).len(), 1);
         open.push(stream);
     }
-    let ended = server.end();
-    assert_eq!((ended.count("accepted"), ended.count("refused")), (15, 0));
+    server.end_with(&[("accepted", 15), ("refused", 0)]);
 }
 
-fn the_last_request_of_a_connection_closes_it() {
-    let (_site, server) = served(&["server.max-requests = '3'"]);
+fn connections_end_behind_their_last_request_or_idle_without_a_word() {
+    let (_site, server) = served(&["server.max-requests = '3'", "server.idle-timeout = '500ms'"]);
+    let (silent, mut idle) = (connect(server.address()), connect(server.address()));
+    assert_eq!(ask_on(&mut idle, &get("/", "")).status, 200);
     let requests = get("/hello.txt", "").repeat(5);
-    let answers = responses(&talk_until_closed(server.address(), requests.as_bytes()));
+    let answers = responses(&talk_until_closed(server.address(), requests));
     let closes: Vec<_> = answers.iter().map(|answer| answer.field("connection")).collect();
     assert_eq!(closes, [None, None, Some("close")]);
-}
-
-fn idle_connections_are_closed_without_a_word() {
-    let (_site, server) = served(&["server.idle-timeout = '500ms'"]);
-    let silent = connect(server.address());
-    let mut idle = connect(server.address());
-    assert_eq!(ask_on(&mut idle, &get("/", "")).status, 200);
     for stream in [&silent, &idle] {
         assert_eq!(read_to_end(stream).unwrap(), b"");
     }
-    assert_eq!(server.end().count("idle_closed"), 2);
+    server.end_with(&[("idle_closed", 2)]);
 }
 
 /// It gets everything as long as it reads. (One that read less than 256 KiB in the time-out was treated as stalled.)
 fn a_slow_reader_is_served_until_it_stalls(engine: &str) {
-    let site = Site::usual();
+    // Longer than the reader may be kept from the CPU.
+    let (site, server) = served_on(engine, &["server.send-timeout = '2s'"]);
     let content = pattern(3, 40_000_000);
     site.write("huge.bin", &content);
-    // Longer than the reader may be kept from the CPU.
-    let server = Server::http(engine, site.path(), &["server.send-timeout = '2s'"]);
     let mut stream = connect_narrow(server.address());
-    stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+    say(&mut stream, get("/huge.bin", ""));
     let started = Instant::now();
     let mut read = Vec::new();
     let mut chunk = vec![0; 8192];
     while started.elapsed() < Duration::from_secs(4) {
         let length = stream.read(&mut chunk).expect("an answer that goes on");
         read.extend_from_slice(&chunk[..length]);
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
     }
     let head = memmem::find(&read, b"\r\n\r\n").expect("a head") + 4;
     assert_same(&read[head..], &content[..read.len() - head]);
@@ -112,29 +100,25 @@ fn a_slow_reader_is_served_until_it_stalls(engine: &str) {
     // Now nothing is read any more.
     server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
     assert!(read_to_end(&stream).is_err(), "{engine}: a cut answer ended cleanly");
-    assert_eq!(server.end().count("send_timeouts"), 1);
+    server.end_with(&[("send_timeouts", 1)]);
 }
 
 fn a_shutdown_finishes_started_requests(engine: &str) {
-    let site = Site::usual();
+    let (site, server) = served_on(engine, &["server.drain-timeout = '20s'"]);
     let content = pattern(3, 20_000_000);
     site.write("huge.bin", &content);
-    let server = Server::http(engine, site.path(), &["server.drain-timeout = '20s'"]);
     let idle = connect(server.address());
     let mut kept = connect(server.address());
     assert_eq!(ask_on(&mut kept, &get("/hello.txt", "")).status, 200);
-    let mut slow = connect(server.address());
-    slow.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    let mut slow = begin(server.address(), get("/huge.bin", ""));
     let mut first = [0; 1000];
     slow.read_exact(&mut first).unwrap();
-    let mut begun = connect(server.address());
-    begun.write_all(b"GET /hello.txt HT").unwrap();
+    let mut begun = begin(server.address(), "GET /hello.txt HT");
     wait_until("all are accepted", || server.sockets() == SOCKETS_WITHOUT_CONNECTIONS + 4);
     server.signal(Signal::SIGTERM);
     assert_eq!(read_to_end(&idle).unwrap(), b"");
     assert_eq!(read_to_end(&kept).unwrap(), b"");
-    begun.write_all(b"TP/1.1\r\nHost: h\r\n\r\n").unwrap();
-    let last = read_response(&mut begun, false);
+    let last = ask_on(&mut begun, "TP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!((last.status, last.field("connection")), (200, Some("close")));
     assert_eq!(read_to_end(&begun).unwrap(), b"");
     drop(begun);
@@ -144,69 +128,56 @@ fn a_shutdown_finishes_started_requests(engine: &str) {
     assert_same(&rest, &content[content.len() - rest.len()..]);
     assert_eq!(read_to_end(&slow).unwrap(), b"");
     drop(slow);
-    let ended = server.wait();
-    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+    server.wait().expect(0, &[("cut", 0)]);
 }
 
 fn a_drain_that_takes_too_long_is_cut(engine: &str) {
-    let site = Site::usual();
+    let (site, server) = served_on(engine, &["server.drain-timeout = '300ms'"]);
     site.write("huge.bin", &pattern(3, 40_000_000));
-    let server = Server::http(engine, site.path(), &["server.drain-timeout = '300ms'"]);
-    let mut stuck = connect(server.address());
-    stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    let mut stuck = begin(server.address(), get("/huge.bin", ""));
     stuck.read_exact(&mut [0; 1000]).unwrap();
-    let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("cut")), (Some(0), 1));
+    server.terminate().expect(0, &[("cut", 1)]);
     assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
 }
 
 /// They had no timeout while a shutdown waited for them.
 fn request_timeouts_hold_during_a_drain() {
-    let site = Site::usual();
+    let (site, server) = served(&["server.header-timeout = '400ms'", "server.send-timeout = '1s'"]);
     site.write("huge.bin", &pattern(3, 40_000_000));
-    let arguments = ["server.header-timeout = '400ms'", "server.send-timeout = '1s'"];
-    let server = Server::http(ENGINE, site.path(), &arguments);
-    let mut begun = connect(server.address());
-    begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    let mut stuck = connect(server.address());
-    stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
+    let mut begun = begin(server.address(), "GET / HTTP/1.1\r\n");
+    let mut stuck = begin(server.address(), get("/huge.bin", ""));
     // The server is in the middle of both.
     stuck.read_exact(&mut [0; 1000]).unwrap();
     server.signal(Signal::SIGTERM);
     assert_eq!(read_response(&mut begun, false).status, 408);
-    let ended = server.wait();
     // The drain itself has 10 s; a busy machine may use any part of that.
-    assert_eq!((ended.count("header_timeouts"), ended.count("send_timeouts")), (1, 1));
-    assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+    server.wait().expect(0, &[("header_timeouts", 1), ("send_timeouts", 1), ("cut", 0)]);
     assert!(read_to_end(&stuck).is_err(), "a cut answer ended cleanly");
 }
 
 /// It got EPIPE after two seconds, and a reset that discards what it has not read.
 fn a_slow_upload_behind_a_refusal_loses_no_answer() {
     let (_site, server) = served(&[]);
-    let mut client = connect(server.address());
     let head = get("/hello.txt", "Content-Length: 100000000\r\n");
-    client.write_all(head.as_bytes()).expect("the server reads");
+    let mut client = begin(server.address(), head);
     for _ in 0..20 {
-        std::thread::sleep(Duration::from_millis(200));
-        client.write_all(&[b'x'; 2048]).expect("the server reads on");
+        thread::sleep(Duration::from_millis(200));
+        say(&mut client, [b'x'; 2048]);
     }
     assert_eq!(read_response(&mut client, false).status, 413);
     assert_eq!(client.read(&mut [0; 1]).expect("FIN, no reset"), 0);
     drop(client);
-    assert_eq!(server.end().count("reset"), 0);
+    server.end_with(&[("reset", 0)]);
 }
 
 /// Answers behind a request that waited had the time of that one.
 fn answers_behind_one_that_waits_have_their_own_date() {
-    let site = Site::usual();
+    let (site, server) = served(&[]);
     site.write("huge.bin", &pattern(3, 40_000_000));
-    let server = Server::http(ENGINE, site.path(), &[]);
     let mut stream = connect(server.address());
     assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200);
-    let both = get("/huge.bin", "") + &get("/hello.txt", "");
-    stream.write_all(both.as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_millis(2500));
+    say(&mut stream, get("/huge.bin", "") + &get("/hello.txt", ""));
+    thread::sleep(Duration::from_millis(2500));
     let dates: Vec<String> = (0..2)
         .map(|_| read_response(&mut stream, false).field("date").expect("a date").to_owned())
         .collect();
@@ -216,14 +187,13 @@ fn answers_behind_one_that_waits_have_their_own_date() {
 
 fn readiness_ends_with_the_drain_and_liveness_stays() {
     let site = Site::usual();
-    let (server, admin) = with_admin(ENGINE, &site, &[]);
+    let (server, admin) = with_admin(&site, &[]);
     assert_eq!(ask_last(admin, &get("/healthz", "")).text(), "ok\n");
     assert_eq!(ask_last(admin, &get("/readyz", "")).text(), "ready\n");
     // A request that is under way keeps the drain waiting.
-    let mut stream = connect(server.address());
     let request = get("/hello.txt", "");
-    let (begin, end) = request.split_at(20);
-    stream.write_all(begin.as_bytes()).expect("the server reads");
+    let (first, end) = request.split_at(20);
+    let mut stream = begin(server.address(), first);
     ask(&server, &get("/hello.txt", ""));
     server.signal(Signal::SIGTERM);
     wait_until("it is not ready any more", || {
@@ -234,8 +204,7 @@ fn readiness_ends_with_the_drain_and_liveness_stays() {
     assert!(ask_last(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n"));
     assert_eq!(ask_on(&mut stream, end).status, 200);
     drop(stream);
-    let ended = server.wait();
-    assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
+    server.wait().expect(0, &[("requests", 2)]);
     assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
 }
 
@@ -245,13 +214,13 @@ const DELIVERED_BYTES: usize = 2_000_000;
 fn fetch(server: &Server, rate: Option<&str>, shut_down: impl FnOnce()) {
     let (clear, tls) = (server.address(), encrypted(server));
     let into = tempfile::tempdir().expect("a directory for temporary files");
-    let protocols = [
+    let clients = [
         ("http", clear, "--http1.1"),
         ("http", clear, "--http2-prior-knowledge"),
         ("https", tls, "--http1.1"),
         ("https", tls, "--http2"),
     ];
-    let clients = protocols.map(|(scheme, address, protocol)| {
+    let clients = clients.map(|(scheme, address, protocol)| {
         let name = format!("{scheme} {protocol}");
         let file = into.path().join(&name);
         let mut curl = Command::new("curl");
@@ -268,10 +237,8 @@ fn fetch(server: &Server, rate: Option<&str>, shut_down: impl FnOnce()) {
     for (name, file, mut curl) in clients {
         let status = curl.wait().expect("a child");
         let bytes = file.metadata().expect("a file").len();
-        assert!(
-            status.success() && bytes == DELIVERED_BYTES as u64,
-            "{name}: {status}, {bytes} bytes"
-        );
+        let is_whole = status.success() && bytes == DELIVERED_BYTES as u64;
+        assert!(is_whole, "{name}: {status}, {bytes} bytes");
     }
 }
 
@@ -305,12 +272,14 @@ fn what_was_answered_arrives(engine: &str) {
             let most = format!("server.max-requests = '{requests_max}'");
             let options = ["server.drain-timeout = '50s'", &most];
             let server = serve(engine, site.path(), &identity, &options);
-            fetch(&server, rate, || match requests_max {
-                "1" => {}
-                _ => server.signal(Signal::SIGTERM),
+            let is_last = requests_max == "1";
+            fetch(&server, rate, || {
+                if !is_last {
+                    server.signal(Signal::SIGTERM)
+                }
             });
-            let ended = if requests_max == "1" { server.end() } else { server.wait() };
-            assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
+            let ended = if is_last { server.end() } else { server.wait() };
+            ended.expect(0, &[("cut", 0)]);
         }
     });
 }

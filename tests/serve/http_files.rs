@@ -35,9 +35,7 @@ fn read_while_changing(
     let done = AtomicBool::new(false);
     let (whole, broken) = (AtomicU64::new(0), AtomicU64::new(0));
     let read = || {
-        let mut stream = connect(server.address());
-        let request = get(target, "Connection: close\r\n");
-        stream.write_all(request.as_bytes()).expect("the server reads");
+        let mut stream = begin(server.address(), get(target, "Connection: close\r\n"));
         let mut bytes = Vec::new();
         let _cut = stream.read_to_end(&mut bytes);
         let end = memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |end| end + 4);
@@ -56,7 +54,7 @@ fn read_while_changing(
             assert!(["404", "503"].contains(&&head[9..12]), "{head}");
         }
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let _at_the_end = AtTheEnd(&done);
         for _ in 0..4 {
             scope.spawn(|| {
@@ -67,7 +65,7 @@ fn read_while_changing(
         }
         for number in 0..30 {
             change(number);
-            std::thread::sleep(Duration::from_millis(15));
+            thread::sleep(Duration::from_millis(15));
         }
     });
     (whole.into_inner(), broken.into_inner())
@@ -91,17 +89,17 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
         let path = site.path().join(name);
         let (whole, broken) = read_while_changing(&server, &target, |number| match number % 3 {
             // Each time longer, which is not to be taken for an append.
-            0 => std::fs::write(&path, version(number, length + number as usize)).unwrap(),
-            1 => drop(std::fs::File::create(&path).unwrap()),
+            0 => fs::write(&path, version(number, length + number as usize)).unwrap(),
+            1 => drop(File::create(&path).unwrap()),
             _ => {
-                std::fs::remove_file(&path).unwrap();
-                std::thread::sleep(Duration::from_millis(5));
-                std::fs::write(&path, version(number, length)).unwrap();
+                fs::remove_file(&path).unwrap();
+                thread::sleep(Duration::from_millis(5));
+                fs::write(&path, version(number, length)).unwrap();
             }
         });
         assert!(whole > 0, "{engine} {name}: {whole} whole, {broken} broken");
         // And from then on the last version, by every connection.
-        let last = std::fs::read(&path).expect("a file");
+        let last = fs::read(&path).expect("a file");
         wait_until("the last version", || ask(&server, &get(&target, "")).body == last);
         (0..5).for_each(|_| assert_same(&ask(&server, &get(&target, "")).body, &last));
         server.end();
@@ -112,18 +110,17 @@ fn an_answer_is_never_a_mix_of_two_versions(engine: &str) {
 fn a_large_404_page_may_be_rewritten_in_place() {
     let site = Site::new();
     site.write("gone.html", &version(0, 200_000));
-    let arguments =
-        ["default.rule = [{ error-pages = { 404 = '/gone.html' } }]", "server.cache-valid = '60s'"];
-    let server = Server::http(ENGINE, site.path(), &arguments);
+    let rule = "default.rule = [{ error-pages = { 404 = '/gone.html' } }]";
+    let server = Server::http(ENGINE, site.path(), &[rule, "server.cache-valid = '60s'"]);
     let mut stream = connect(server.address());
     for number in 0..5 {
         let content = version(number, 200_000 - 1000 * number as usize);
-        std::fs::write(site.path().join("gone.html"), &content).expect("a file");
+        fs::write(site.path().join("gone.html"), &content).expect("a file");
         let answer = ask_on(&mut stream, &get("/none", ""));
         assert_eq!(answer.status, 404);
         assert_same(&answer.body, &content);
-        // Right behind the answer, a write would count as one during it: the next request is
-        // read when the server has looked.
+        // Right behind the answer, a write would count as one during it: the next request is read when the server
+        // has looked.
         let options = "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n";
         assert_eq!(ask_on(&mut stream, options).status, 204);
     }
@@ -213,23 +210,18 @@ fn each_way_to_send_sends_the_file(engine: &str) {
         (get("/huge.bin", ""), 200, &huge),
     ];
     for way in WAYS {
-        let server = Server::http(
-            engine,
-            site.path(),
-            &[&set("send", way), "server.sendfile-above = '100'"],
-        );
+        let keys = ["server.sendfile-above = '100'", &set("send", way)];
+        let server = Server::http(engine, site.path(), &keys);
         let before = server.descriptors();
         let idle: Vec<TcpStream> = (0..12)
             .map(|_| {
-                let mut stream = connect(server.address());
-                let request = get("/huge.bin", "").repeat(12);
-                stream.write_all(request.as_bytes()).expect("the server reads");
+                let mut stream = begin(server.address(), get("/huge.bin", "").repeat(12));
                 take(&mut stream, 100);
                 stream
             })
             .collect();
         let all: String = expected.iter().map(|(request, ..)| request.as_str()).collect();
-        let mut answers = responses(&talk(server.address(), all.as_bytes()));
+        let mut answers = responses(&talk(server.address(), all));
         answers.extend(expected.iter().map(|(request, ..)| ask(&server, request)));
         for (answer, (request, status, content)) in answers.iter().zip(expected.iter().cycle()) {
             assert_eq!(answer.status, *status, "{request}");
@@ -242,11 +234,8 @@ fn each_way_to_send_sends_the_file(engine: &str) {
         let ended = server.end();
         let used = ended.last["runtime_counters"]["sendfiles"].as_u64();
         assert_eq!(used > Some(0), way == "sendfile", "{way}: {used:?}");
-        let counts = [
-            2 * huge.len() as u64 - 2048,
-            ended.count("sent_file_bytes"),
-            ended.count("sent_bytes"),
-        ];
+        let [of_files, of_all] = ["sent_file_bytes", "sent_bytes"].map(|name| ended.count(name));
+        let counts = [2 * huge.len() as u64 - 2048, of_files, of_all];
         assert!(counts.is_sorted(), "{way}: {counts:?}");
     }
 }
@@ -259,10 +248,10 @@ fn a_file_that_grows_is_sent_to_the_length_that_was_announced(engine: &str) {
         let content = pattern(3, BYTES);
         let path = site.write("log", &content);
         let server = Server::http(engine, site.path(), &[&set("send", way)]);
-        let mut log = std::fs::File::options().append(true).open(path).expect("a file");
+        let mut log = File::options().append(true).open(path).expect("a file");
         for range in ["", "Range: bytes=1000000-7499999\r\n"] {
             let mut stream = connect_narrow(server.address());
-            stream.write_all(get("/log", range).as_bytes()).expect("the server reads");
+            say(&mut stream, get("/log", range));
             let mut begun = take(&mut stream, 1000);
             for _ in 0..4 {
                 log.write_all(b"a further line\n").expect("a disk");
@@ -278,8 +267,7 @@ fn a_file_that_grows_is_sent_to_the_length_that_was_announced(engine: &str) {
                 _ => assert_same(&answer.body, &content[1_000_000..7_500_000]),
             }
         }
-        let ended = server.end();
-        assert_eq!(ended.count("broken_off"), 0);
+        server.end_with(&[("broken_off", 0)]);
     }
 }
 
@@ -290,11 +278,10 @@ fn a_file_rewritten_longer_breaks_off_the_answer() {
         let path = site.write("file", &vec![b'a'; 8_000_000]);
         let server = Server::http(ENGINE, site.path(), &[&set("send", way)]);
         let mut stream = connect_narrow(server.address());
-        stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
+        say(&mut stream, get("/file", ""));
         take(&mut stream, 1000);
-        std::fs::write(path, vec![b'b'; 9_000_000]).expect("a disk");
+        fs::write(path, vec![b'b'; 9_000_000]).expect("a disk");
         stream.read_to_end(&mut Vec::new()).expect_err("the answer cannot be completed");
-        let ended = server.end();
-        assert_eq!(ended.count("broken_off"), 1);
+        server.end_with(&[("broken_off", 1)]);
     }
 }

@@ -33,9 +33,7 @@ struct Logging {
 impl Logging {
     fn new(arguments: &[&str]) -> Logging {
         let (site, logs) = (Site::usual(), Site::new());
-        let log = logs.path().join("log");
-        let log =
-            ["--access-log", log.to_str().expect("UTF-8"), "server.access-log-format = 'json'"];
+        let log = ["--access-log", &logs.file("log"), "server.access-log-format = 'json'"];
         let server = Server::http(ENGINE, site.path(), &[&log, arguments].concat());
         Logging { server, logs, _site: site }
     }
@@ -43,7 +41,7 @@ impl Logging {
     /// Ends the server; returns the client of each line with its port if that is not of this machine, and a counter.
     fn end(self, counter: &str) -> (Vec<String>, u64) {
         let ended = self.server.end();
-        let text = std::fs::read_to_string(self.logs.path().join("log")).expect("a log");
+        let text = fs::read_to_string(self.logs.path().join("log")).expect("a log");
         let clients = text.lines().map(|line| {
             let line: Value = serde_json::from_str(line).expect("JSON");
             let address = line["remote_address"].as_str().expect("an address");
@@ -72,9 +70,7 @@ fn proxies_name_their_clients_however_the_header_arrives() {
         let whole = [header, request.as_bytes()].concat();
         assert_eq!(responses(&talk(address, &whole))[0].status, 200);
         let mut stream = connect(address);
-        for byte in whole.chunks(1) {
-            stream.write_all(byte).expect("the server reads");
-        }
+        whole.chunks(1).for_each(|byte| say(&mut stream, byte));
         assert_eq!(read_response(&mut stream, false).status, 200);
         // The connection goes on, with the same client.
         assert_eq!(ask_on(&mut stream, &get("/none", "")).status, 404);
@@ -84,10 +80,8 @@ fn proxies_name_their_clients_however_the_header_arrives() {
     assert_eq!(responses(&talk(address, &local))[0].status, 200);
     // None, another one, and a second one.
     for wrong in [request.as_bytes(), b"PROXY TCP4 x\r\n", b"\r\n\r\n\0\r\nQUIT\n\x22"] {
-        let mut stream = connect(address);
         // In one segment, behind which more is wrong too.
-        stream.write_all(&[wrong, b"\r\n\r\n0123456789"].concat()).expect("the server reads");
-        ended_without_an_answer(stream);
+        ended_without_an_answer(begin(address, [wrong, b"\r\n\r\n0123456789"].concat()));
     }
     let twice = [V1, V1, request.as_bytes()].concat();
     assert_eq!(responses(&talk(address, &twice))[0].status, 400);
@@ -105,9 +99,8 @@ fn the_header_comes_before_tls() {
     let logging = Logging::new(&[&identity.arguments()[..], &from].concat());
     let config = Arc::new(identity.trust(&VERSIONS));
     for header in [V1, &v2()] {
-        let mut stream = connect(encrypted(&logging.server));
-        stream.write_all(header).expect("the server reads");
-        let mut client = secure_over(stream, &config).expect("a handshake");
+        let stream = begin(encrypted(&logging.server), header);
+        let mut client = secure_for("localhost", stream, &config).expect("a handshake");
         assert_eq!(ask_on(&mut client, &get("/large.bin", "")).body.len(), 700_001);
     }
     secure(encrypted(&logging.server), &config).expect_err("no header");
@@ -116,14 +109,11 @@ fn the_header_comes_before_tls() {
 }
 
 fn limits_per_address_count_the_clients_of_a_proxy() {
-    let limit = ["server.max-connections-per-address = '1'"];
-    let logging =
-        Logging::new(&[&["server.proxy-protocol-from = '127.0.0.1'"][..], &limit].concat());
+    let from = "server.proxy-protocol-from = '127.0.0.1'";
+    let logging = Logging::new(&[from, "server.max-connections-per-address = '1'"]);
     let open = |header: &[u8]| {
-        let mut stream = connect(logging.server.address());
         let bytes = [header, get("/hello.txt", "").as_bytes()].concat();
-        stream.write_all(&bytes).expect("the server reads");
-        stream
+        begin(logging.server.address(), bytes)
     };
     let (mut one, mut other) = (open(V1), open(&v2()));
     for stream in [&mut one, &mut other] {
@@ -154,28 +144,22 @@ fn fields_are_believed_from_trusted_proxies_only() {
 
 /// Behind a proxy that ends TLS, all requests were redirected to https, for ever.
 fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
-    let site = Site::usual();
     let proto = |proto| format!("X-Forwarded-Proto: {proto}\r\n");
-    for (trusted, rows) in [
-        (
-            "127.0.0.1",
-            &[(proto("HTTPS, http"), 200), (proto("http"), 301), (String::new(), 301)][..],
-        ),
-        ("192.0.2.0/24", &[(proto("https"), 301)]),
+    for (trusted, lines, status) in [
+        ("127.0.0.1", proto("HTTPS, http"), 200),
+        ("127.0.0.1", proto("http"), 301),
+        ("127.0.0.1", String::new(), 301),
+        ("192.0.2.0/24", proto("https"), 301),
     ] {
-        let options = ["default.redirect-to-https = true", &set("forwarded-from", trusted)];
-        let server = Server::http(ENGINE, site.path(), &options);
-        let rows = rows.iter().map(|(lines, status)| (get("/hello.txt", lines), *status, &[][..]));
-        check_both(&server, &rows.collect::<Vec<Row<'_>>>());
+        let (_site, server) =
+            served(&["default.redirect-to-https = true", &set("forwarded-from", trusted)]);
+        server.check_both(&[(get("/hello.txt", &lines), status, &[])]);
     }
     // A proxy that names another one by the PROXY protocol.
     let options = ["default.redirect-to-https = true", "server.proxy-protocol-from = '127.0.0.1'"];
     for (trusted, expected) in [("192.0.2.7", 200), ("127.0.0.1", 301)] {
-        let from = set("forwarded-from", trusted);
-        let options = [&options[..], &[&from]].concat();
-        let server = Server::http(ENGINE, site.path(), &options);
-        let request = get("/hello.txt", "X-Forwarded-Proto: https\r\n");
-        let bytes = [V1, request.as_bytes()].concat();
+        let (_site, server) = served(&[&options[..], &[&set("forwarded-from", trusted)]].concat());
+        let bytes = [V1, get("/hello.txt", &proto("https")).as_bytes()].concat();
         assert_eq!(responses(&talk(server.address(), &bytes))[0].status, expected, "{trusted}");
     }
 }
@@ -184,5 +168,5 @@ fn without_the_option_the_header_is_an_invalid_request() {
     let (_site, server) = served(&["server.proxy-protocol-from = '192.0.2.1'"]);
     let bytes = [V1, get("/hello.txt", "").as_bytes()].concat();
     assert_eq!(responses(&talk(server.address(), &bytes))[0].status, 400);
-    check_both(&server, &[(get("/hello.txt", ""), 200, &[])]);
+    server.check_both(&[(get("/hello.txt", ""), 200, &[])]);
 }

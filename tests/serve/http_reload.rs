@@ -18,6 +18,11 @@ pub(crate) const TESTS: &[Test] = tests![
 const DONE: &str = "were reloaded";
 const REFUSED: &str = "nothing was reloaded, the previous configuration stays in use: ";
 
+/// A site of this root, with these keys behind it; before them, keys of `[server]`.
+fn site(server: &str, root: &str, keys: &str) -> String {
+    format!("[server]\nlisten = \"127.0.0.1:0\"\n{server}[[site]]\nroot = \"ROOT/{root}\"\n{keys}")
+}
+
 /// Two roots, `ROOT/old` and `ROOT/new`.
 fn roots(text: &str) -> Configured {
     let site = Site::new();
@@ -29,45 +34,39 @@ fn roots(text: &str) -> Configured {
 }
 
 fn a_reload_replaces_everything_for_later_requests() {
-    let first =
-        "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\nsandbox-read = \"ROOT\"\n[[site]]\n";
-    let old = format!("{first}root = \"ROOT/old\"\nrule = [{{ headers.X-Old = \"yes\" }}]\n");
-    let configured = roots(&old);
-    let server = configured.serve(ENGINE);
+    let keys = "workers = 2\nsandbox-read = \"ROOT\"\n";
+    let configured = roots(&site(keys, "old", "rule = [{ headers.X-Old = \"yes\" }]\n"));
+    let server = configured.serve();
     let mut stays: Vec<_> = (0..4).map(|_| connect(server.address())).collect();
     for stream in &mut stays {
         let answer = ask_on(stream, &get("/", ""));
         assert_eq!((answer.text().as_str(), answer.field("x-old")), ("old", Some("yes")));
     }
     // An answer under way is finished as it was begun.
-    let mut slow = connect(server.address());
-    slow.write_all(get("/large.bin", "").as_bytes()).expect("the server reads");
+    let mut slow = begin(server.address(), get("/large.bin", ""));
     slow.peek(&mut [0]).expect("the answer begins");
-    configured.write(&format!(
-        "{first}root = \"ROOT/new\"\n\
-         [[site]]\nnames = \"a.org\"\nroot = \"ROOT/old\"\nrule = [{{ headers.X-Host = \"a\" }}]\n"
-    ));
+    let host =
+        "[[site]]\nnames = \"a.org\"\nroot = \"ROOT/old\"\nrule = [{ headers.X-Host = \"a\" }]\n";
+    configured.write(&site(keys, "new", host));
     reload(&server, DONE);
     for stream in &mut stays {
         let answer = ask_on(stream, &get("/", ""));
         assert_eq!((answer.text().as_str(), answer.field("x-old")), ("new", None));
     }
-    check_both(&server, &[(of_host("a.org", "/"), 200, &[Text("old"), Field("x-host", "a")])]);
+    server.check_both(&[(of_host("a.org", "/"), 200, &[Text("old"), Field("x-host", "a")])]);
     assert_eq!(read_response(&mut slow, false).text(), "old".repeat(100_000));
     drop((stays, slow));
     server.end();
 }
 
 fn a_refused_reload_changes_nothing_and_says_why_once() {
-    let first =
-        "[server]\nlisten = \"127.0.0.1:0\"\n[[default.rule]]\nheaders.X-Old = \"yes\"\n[[site]]\n";
-    let configured = roots(&format!("{first}root = \"ROOT/old\"\n"));
-    let server = configured.serve(ENGINE);
+    let configured = roots(&site("[[default.rule]]\nheaders.X-Old = \"yes\"\n", "old", ""));
+    let server = configured.serve();
     for (text, words) in [
         ("[[site]]\nroot = \"ROOT/new\"\nindx = \"a\"\n", "twinring.toml:3: indx: unknown key"),
         ("[[site]]\nroot = \"ROOT/none\"\n", "No such file"),
         (
-            "[server]\nlisten = \"127.0.0.1:1\"\nworkers = 3\n[[site]]\nroot = \"ROOT/new\"\n",
+            &*site("workers = 3\n", "new", "").replace(":0", ":1"),
             "[server] listen, workers: cannot change while the server runs; restart it",
         ),
     ] {
@@ -78,9 +77,9 @@ fn a_refused_reload_changes_nothing_and_says_why_once() {
         assert!(last.contains(words), "{last}");
         // A missing root was blamed on the sandbox as well.
         assert!(!last.contains("/none: restart it"), "{last}");
-        check_both(&server, &[(get("/", ""), 200, &[Text("old"), Field("x-old", "yes")])]);
+        server.check_both(&[(get("/", ""), 200, &[Text("old"), Field("x-old", "yes")])]);
     }
-    std::fs::remove_file(configured.path()).expect("a file");
+    fs::remove_file(configured.path()).expect("a file");
     reload(&server, REFUSED);
     let told = server.end().stderr;
     assert!(told.contains("cannot read --config") && !told.contains(DONE), "{told}");
@@ -88,13 +87,10 @@ fn a_refused_reload_changes_nothing_and_says_why_once() {
 
 /// Every file of it would get 403.
 fn a_root_that_the_sandbox_hides_is_refused() {
-    let text = |root: &str| {
-        format!("[server]\nlisten = \"127.0.0.1:0\"\n[[site]]\nroot = \"ROOT/{root}\"\n")
-    };
-    let configured = roots(&text("old"));
-    let server = configured.serve(ENGINE);
+    let configured = roots(&site("", "old", ""));
+    let server = configured.serve();
     let is_confined = server.ready["sandbox"]["landlock"]["on"] == true;
-    configured.write(&text("new"));
+    configured.write(&site("", "new", ""));
     let serves = if is_confined {
         reload(&server, REFUSED);
         assert!(server.stderr().contains("list the directory in sandbox-read"));
@@ -103,7 +99,7 @@ fn a_root_that_the_sandbox_hides_is_refused() {
         reload(&server, DONE);
         "new"
     };
-    check_both(&server, &[(get("/", ""), 200, &[Text(serves)])]);
+    server.check_both(&[(get("/", ""), 200, &[Text(serves)])]);
 }
 
 /// It served the old release, and 404 once that was removed, without a word. (No configuration file is needed.)
@@ -115,19 +111,19 @@ fn a_link_to_the_present_release_can_be_switched() {
     let (present, next) = (site.path().join("present"), site.path().join("next"));
     std::os::unix::fs::symlink("releases/1", &present).expect("a link");
     let server = Server::http(ENGINE, &present, &[]);
-    check_both(&server, &[(get("/", ""), 200, &[Text("1")])]);
+    server.check_both(&[(get("/", ""), 200, &[Text("1")])]);
     std::os::unix::fs::symlink("releases/2", &next).expect("a link");
-    std::fs::rename(&next, &present).expect("a link to replace");
+    fs::rename(&next, &present).expect("a link to replace");
     reload(&server, DONE);
-    std::fs::remove_dir_all(site.path().join("releases/1")).expect("a directory");
-    check_both(&server, &[(get("/", ""), 200, &[Text("2")])]);
+    fs::remove_dir_all(site.path().join("releases/1")).expect("a directory");
+    server.check_both(&[(get("/", ""), 200, &[Text("2")])]);
     server.end();
 }
 
 /// A refused reload looked like a success.
 fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
-    let text = "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\n[[site]]\nroot = \"ROOT/old\"\n";
-    let configured = roots(text);
+    let admin = "admin = \"127.0.0.7:0\"\n";
+    let configured = roots(&site(admin, "old", ""));
     let path = configured.etc.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -136,13 +132,12 @@ fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
         let length = manager.recv(&mut text).expect("a message");
         String::from_utf8_lossy(&text[..length]).into_owned()
     };
-    let mut command = twinring();
-    command.args(["serve", "http", "--json", "--config"]).arg(configured.path());
+    let mut command = serving(twinring(), "http", ENGINE, &["--config", &configured.path()]);
     command.env("NOTIFY_SOCKET", &path);
     let server = Server::spawn(command);
     assert_eq!(next(), "READY=1");
     for (more, how) in [("", "sites were reloaded"), ("indx = 1\n", "nothing was reloaded")] {
-        configured.write(&format!("{text}{more}"));
+        configured.write(&site(admin, "old", more));
         reload(&server, how);
         assert!(next().starts_with("RELOADING=1\nMONOTONIC_USEC="), "{how}");
         let end = next();
@@ -156,38 +151,17 @@ fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
     assert_eq!(next(), "STOPPING=1");
 }
 
-/// A certificate of the year 2000, and its key.
-const OF_2000: [&str; 2] = [
-    "-----BEGIN CERTIFICATE-----\n\
-     MIIBWTCB/6ADAgECAgEBMAoGCCqGSM49BAMCMBQxEjAQBgNVBAMMCWxvY2FsaG9z\n\
-     dDAeFw0wMDAxMDEwMDAwMDBaFw0wMTAxMDEwMDAwMDBaMBQxEjAQBgNVBAMMCWxv\n\
-     Y2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABPGCaNUuOPcbQiNZ8u8l\n\
-     2TGasACohK0GYC3N+SRWq6whnZ+YrLx23klmT0ghb6lFtEPCMsMdJLb+ouzx6Ad6\n\
-     3eSjQjBAMBQGA1UdEQQNMAuCCWxvY2FsaG9zdDAJBgNVHRMEAjAAMB0GA1UdDgQW\n\
-     BBTxZce3q4RJ5Qgt8cKiTK9INLcdPzAKBggqhkjOPQQDAgNJADBGAiEAsf5fJf5d\n\
-     CWw7nKHzcuntUom6+puWD5v4UxwTE0yhqOsCIQDEvz/nt69UMGUa80dkdz0eqPZU\n\
-     OwbvlzxwvlAB8ZYiCg==\n\
-     -----END CERTIFICATE-----",
-    "-----BEGIN PRIVATE KEY-----\n\
-     MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgj+FJpvdBYc98fO6g\n\
-     mKGoWjoIlrraioJ7GvlTDSyWkPahRANCAATxgmjVLjj3G0IjWfLvJdkxmrAAqISt\n\
-     BmAtzfkkVqusIZ2fmKy8dt5JZk9IIW+pRbRDwjLDHSS2/qLs8egHet3k\n\
-     -----END PRIVATE KEY-----",
-];
-
-/// `--check` passed it.
+/// `--check` passed it. (It is of the year 2000.)
 fn a_certificate_that_has_expired_is_found() {
     let identity = Identity::new();
     let check = || {
-        let files = text_of(&identity);
-        let text = format!(
-            "[server]\nlisten-tls = \"127.0.0.1:0\"\n[[site]]\nroot = \"ROOT/old\"\n{files}"
-        );
+        let text = site("listen-tls = \"127.0.0.1:0\"\n", "old", &text_of(&identity));
         roots(&text).check(&[])
     };
     assert_eq!(check().0, Some(0));
-    std::fs::write(identity.certificate(), OF_2000[0]).expect("a file");
-    std::fs::write(identity.key(), OF_2000[1]).expect("a file");
+    for file in [identity.certificate(), identity.key()] {
+        fs::write(file, include_str!("expired.pem")).expect("a file");
+    }
     let (code, _, told) = check();
     assert!(code == Some(1) && told.contains("has expired"), "{told}");
 }
@@ -208,7 +182,7 @@ fn hosts_have_certificates_of_their_own_which_a_reload_replaces() {
         "[server]\nlisten-tls = \"127.0.0.1:0\"\n[default]\nroot = \"ROOT/old\"\n[[site]]\n";
     let hosts = host("a.org", &a) + &host("*.b.org", &b);
     let configured = roots(&format!("{first}{}{hosts}", text_of(&whole)));
-    let server = configured.serve(ENGINE);
+    let server = configured.serve();
     let greet = |name, identity: &Identity| {
         let config = Arc::new(identity.trust(&VERSIONS));
         secure_for(name, connect(server.address()), &config).map(drop)
@@ -219,15 +193,20 @@ fn hosts_have_certificates_of_their_own_which_a_reload_replaces() {
     // An unknown name gets the certificate of the whole.
     greet("c.org", &whole).expect_err("not of this name");
     // One bad certificate, and no other is replaced.
-    let kept = std::fs::read(b.certificate()).expect("a file");
+    let kept = fs::read(b.certificate()).expect("a file");
     let old = Arc::new(a.trust(&VERSIONS));
+    let mut stays = secure_for("a.org", connect(server.address()), &old).expect("a handshake");
     a.renew();
-    std::fs::write(b.certificate(), "nonsense").expect("a file");
+    fs::write(b.certificate(), "nonsense").expect("a file");
     reload(&server, REFUSED);
     secure_for("a.org", connect(server.address()), &old).expect("the one in use");
-    std::fs::write(b.certificate(), kept).expect("a file");
+    fs::write(b.certificate(), kept).expect("a file");
     reload(&server, DONE);
     greet("a.org", &a).expect("the new one");
+    secure_for("a.org", connect(server.address()), &old).expect_err("it is shown no more");
+    // A connection outlives the certificate that it began with.
+    assert_eq!(ask_on(&mut stays, &of_host("a.org", "/")).text(), "old");
+    drop(stays);
     greet("x.b.org", &b).expect("the same");
     // Without a default, a client without a certificate of its host is refused.
     configured.write(&format!("{first}{hosts}"));

@@ -23,7 +23,6 @@ fn ambiguous_requests_are_refused_and_the_connection_closed() {
         format!("{HOST}\n"),
         get("/", "Transfer-Encoding: chunked\r\n") + "5;;a\r\nhello\r\n0\r\n\r\n",
         "GET / /x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
-        "\r\n\r\n\r\n".to_owned(),
         "\x16\x03\x01\x02\x00\x01".to_owned(),
     ];
     for request in requests {
@@ -37,16 +36,12 @@ fn ambiguous_requests_are_refused_and_the_connection_closed() {
 }
 
 fn limits_have_their_own_status_and_close() {
-    let site = Site::usual();
     let long = "x".repeat(5000);
-    let arguments = ["server.max-uri-bytes = '2000'", "server.max-header-bytes = '4096'"];
-    let server = Server::http(ENGINE, site.path(), &arguments);
+    let limits = ["server.max-uri-bytes = '2000'", "server.max-header-bytes = '4096'"];
+    let (_site, server) = served(&limits);
     for (request, status) in [
         (format!("GET /{long}{long}{long}{long}"), 414),
         (get("/", &format!("X: {long}\r\n")), 431),
-        (get("/", &"X: y\r\n".repeat(101)), 431),
-        ("PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(), 505),
-        ("FOO / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 501),
         (get("/", "Transfer-Encoding: gzip, chunked\r\n"), 501),
         (get("/", "Expect: nothing\r\n"), 417),
         (get("/", "Content-Length: 65537\r\n"), 413),
@@ -65,13 +60,13 @@ fn limits_have_their_own_status_and_close() {
         ("/ HTTP/1.1\r\nHost: a\r\nHost: b".to_owned(), 400),
         ("/ HTTP/1.1\r\nHost: a\r\nContent-Length: 65537".to_owned(), 413),
     ] {
-        check_http1(&server, &[(format!("HEAD {line}\r\n\r\n"), status, &[])]);
+        server.check_http1(&[(format!("HEAD {line}\r\n\r\n"), status, &[])]);
     }
     // Just inside the bounds.
     let target = format!("/hello.txt?{}", "x".repeat(1980));
     let fields = format!("X: {}\r\n", "x".repeat(2000));
     let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
-    check_http1(&server, &[(later, 200, &[]), (get(&target, &fields), 200, &[])]);
+    server.check_http1(&[(later, 200, &[]), (get(&target, &fields), 200, &[])]);
 }
 
 fn bodies_are_read_and_dropped_within_their_bound() {
@@ -98,18 +93,16 @@ fn bodies_are_read_and_dropped_within_their_bound() {
 /// the first is another request, whose answer has come by then. Returns all that comes behind that answer.
 fn ask_in_two(server: &Server, request: &[u8], cut: usize) -> Vec<u8> {
     let before = get("/empty.txt", "");
-    let mut stream = connect(server.address());
-    stream.write_all(&[before.as_bytes(), &request[..cut]].concat()).expect("the server reads");
+    let mut stream = begin(server.address(), [before.as_bytes(), &request[..cut]].concat());
     assert_eq!(read_response(&mut stream, false).status, 200);
-    stream.write_all(&request[cut..]).expect("the server reads");
+    say(&mut stream, &request[cut..]);
     stream.shutdown(Shutdown::Write).expect("the server reads");
     undated(&read_to_end(&stream).expect("a clean end"))
 }
 
 fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
-    let site = Site::usual();
+    let (site, server) = served_on(engine, &[]);
     site.settle();
-    let server = Server::http(engine, site.path(), &[]);
     for request in [
         get("/hello.txt", "Range: bytes=1-3\r\n"),
         format!("\r\n{}", get("/large.bin", "If-None-Match: *\r\n")),
@@ -125,7 +118,7 @@ fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
             assert!(answer == whole, "{engine}: cut at {cut}");
         }
     }
-    assert_eq!(server.end().count("reset"), 0);
+    server.end_with(&[("reset", 0)]);
 }
 
 fn no_path_leads_out_of_the_root_or_to_hidden_files() {
@@ -136,63 +129,43 @@ fn no_path_leads_out_of_the_root_or_to_hidden_files() {
     outside.write("www/.git/config", b"secret");
     outside.write("www/sub/x.txt", b"inside");
     let root = outside.path().join("www");
-    let link = |target: &std::path::Path, name: &str| {
+    for (name, target) in [
+        ("out.txt", "../passwd"),
+        ("up", ".."),
+        ("absolute.txt", &*outside.file("passwd")),
+        ("slash", "/"),
+        ("magic", "/proc/self/root"),
+        ("loop", "loop"),
+        ("in.txt", "sub/x.txt"),
+    ] {
         std::os::unix::fs::symlink(target, root.join(name)).expect("a link");
-    };
-    link("../passwd".as_ref(), "out.txt");
-    link("..".as_ref(), "up");
-    link(&outside.path().join("passwd"), "absolute.txt");
-    link("/".as_ref(), "slash");
-    link("/proc/self/root".as_ref(), "magic");
-    link("loop".as_ref(), "loop");
-    link("sub/x.txt".as_ref(), "in.txt");
+    }
     nix::unistd::mkfifo(&root.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
     let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).expect("a socket");
     let long = format!("/{}", "x".repeat(300));
     let deep = format!("/{}", "d/".repeat(2000));
     // How names are written is a table of the parser; here are those that reach the file system.
-    let targets = [
-        "/../passwd",
-        "/%2e%2e/passwd",
-        "/..%2fpasswd",
-        "/..%5cpasswd",
-        "/index.html%00.txt",
-        "/.hidden",
-        "/sub/%2e%2e/.git/config",
-        "/out.txt",
-        "/up/passwd",
-        "/absolute.txt",
-        "/slash/etc/passwd",
-        "/magic/etc/passwd",
-        "/loop/x",
-        "/fifo",
-        "/socket",
-        "/sub/x.txt/",
-        &long,
-        &deep,
-        "/up/www/index.html",
-    ];
+    let targets = "/../passwd /%2e%2e/passwd /..%2fpasswd /..%5cpasswd /index.html%00.txt /.hidden \
+        /sub/%2e%2e/.git/config /out.txt /up/passwd /absolute.txt /slash/etc/passwd \
+        /magic/etc/passwd /loop/x /fifo /socket /sub/x.txt/ /up/www/index.html";
     for policy in ["beneath", "refuse"] {
         let server = Server::http(
             ENGINE,
             &root,
             &[&format!("default.symlinks = '{policy}'"), "default.rule = [{ listing = 'html' }]"],
         );
-        for target in targets {
+        for target in targets.split_whitespace().chain([&*long, &deep]) {
             let answer = ask(&server, &get(target, ""));
             assert!([400, 404].contains(&answer.status), "{target}: {answer:?}");
             assert!(!answer.text().contains("secret"), "{target}: {answer:?}");
         }
         let followed = if policy == "beneath" { 200 } else { 404 };
-        check_both(
-            &server,
-            &[
-                (get("/in.txt", ""), followed, &[]),
-                (get("/sub/../index.html", ""), 200, &[]),
-                (get("/sub/", ""), 200, &[Is::Holds("x.txt")]),
-            ],
-        );
+        server.check_both(&[
+            (get("/in.txt", ""), followed, &[]),
+            (get("/sub/../index.html", ""), 200, &[]),
+            (get("/sub/", ""), 200, &[Is::Holds("x.txt")]),
+        ]);
         assert!(!ask(&server, &get("/sub/", "")).text().contains("passwd"));
-        assert_eq!(server.end().count("responses_5xx"), 0);
+        server.end_with(&[("responses_5xx", 0)]);
     }
 }

@@ -14,8 +14,6 @@ pub(crate) const TESTS: &[Test] = tests![
     protected_directories_need_a_password_by_every_path_and_method,
     concurrent_verifications_of_passwords_have_a_bound,
     a_reload_replaces_users_and_forgets_the_verified,
-    no_password_is_asked_for_without_tls_if_https_is_required,
-    files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown,
 ];
 
 const RELOADED: &str = "were reloaded";
@@ -49,7 +47,7 @@ fn hosts(default: &str) -> Configured {
 
 fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
     let configured = hosts("[[site]]\nroot = \"ROOT/default\"\n");
-    let server = configured.serve(ENGINE);
+    let server = configured.serve();
     let (whole, exact) = (Field("x-whole", "yes"), Field("x-exact", "yes"));
     // Twice, so that the second answers come from the cache.
     for (host, expected) in [
@@ -63,33 +61,30 @@ fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
         let large = expected.repeat(30_000);
         let own = if expected == "exact" { exact } else { Without("x-exact") };
         let small = (of_host(host, "/same.txt"), 200, &[Text(expected), whole, own][..]);
-        check_both(&server, &[small, (of_host(host, "/large.bin"), 200, &[Text(&large)])]);
+        server.check_both(&[small, (of_host(host, "/large.bin"), 200, &[Text(&large)])]);
     }
-    check_both(
-        &server,
-        &[
-            (of_host("a.example.org", "/none"), 404, &[Text("none in exact")]),
-            (of_host("b.example.org", "/"), 200, &[Holds("large.bin")]),
-            (of_host("example.org", "/"), 200, &[Text("default")]),
-        ],
-    );
+    server.check_both(&[
+        (of_host("a.example.org", "/none"), 404, &[Text("none in exact")]),
+        (of_host("b.example.org", "/"), 200, &[Holds("large.bin")]),
+        (of_host("example.org", "/"), 200, &[Text("default")]),
+    ]);
     // RFC 9112 section 3.2.2: a target in absolute form counts, not the field.
     let absolute = of_host("b.example.org", "http://a.example.org/same.txt");
     let old = "GET /same.txt HTTP/1.0\r\n\r\n".to_owned();
     let default: &[Is<'_>] = &[Text("default")];
-    check_http1(
-        &server,
-        &[(of_host("", "/same.txt"), 200, default), (old, 200, default), (absolute, 200, &[exact])],
-    );
+    server.check_http1(&[
+        (of_host("", "/same.txt"), 200, default),
+        (old, 200, default),
+        (absolute, 200, &[exact]),
+    ]);
     server.end();
 }
 
 fn without_a_default_unknown_hosts_are_misdirected() {
     let configured = hosts("");
-    let server = configured.serve(ENGINE);
+    let server = configured.serve();
     let mut stream = connect(server.address());
     for request in [
-        of_host("unknown", "/same.txt"),
         of_host("unknown", "/same.txt").replacen("GET", "HEAD", 1),
         "OPTIONS * HTTP/1.1\r\nHost: example.org\r\n\r\n".to_owned(),
         of_host("a.example.org", "http://unknown/"),
@@ -98,8 +93,8 @@ fn without_a_default_unknown_hosts_are_misdirected() {
     }
     let stays = ask_on(&mut stream, &of_host("b.example.org", "/same.txt"));
     assert_eq!(stays.text(), "wild", "the connection stays");
-    check_http1(&server, &[("GET / HTTP/1.0\r\n\r\n".to_owned(), 421, &[])]);
-    check_both(&server, &[(of_host("unknown", "/same.txt"), 421, &[])]);
+    server.check_http1(&[("GET / HTTP/1.0\r\n\r\n".to_owned(), 421, &[])]);
+    server.check_both(&[(of_host("unknown", "/same.txt"), 421, &[])]);
 }
 
 const REDIRECTS: &str = r#"
@@ -125,36 +120,26 @@ const REDIRECTS: &str = r#"
 
 fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
     let configured = Configured::new(Site::usual(), REDIRECTS);
-    let server = configured.serve(ENGINE);
+    let server = configured.serve();
+    let at = |target| of_host("x", target);
     let to = |location| [Field("location", location)];
-    check_both(
-        &server,
-        &[
-            (of_host("x", "/%68ello.txt?q=1&r"), 301, &to("/moved.txt?q=1&r")),
-            (
-                of_host("x", "/old/a%20b/%0d%0aSet-Cookie:x?%0d%0a"),
-                302,
-                &to("/new/a%20b/%0D%0ASet-Cookie:x?%0d%0a"),
-            ),
-            (of_host("x", "/old///evil.example/..//%5Ce?"), 302, &to("/new/%5Ce?")),
-            (of_host("x", "/old/%C3%BC"), 302, &to("/new/%C3%BC")),
-            (of_host("x", "/old/deep/x"), 308, &to("https://example.org:8443/x/x")),
-            (of_host("x", "/old/"), 302, &to("/new/")),
-            (of_host("x", "/old/here.txt?c"), 307, &to("https://example.org:8443/there?a=b&c")),
-            (of_host("WWW.example.org:80", "/a/b?c"), 308, &to("https://example.org/a/b?c")),
-            // Inherited.
-            (of_host("example.org", "/hello.txt"), 301, &to("/moved.txt")),
-            // Not of a rule.
-            (of_host("x", "/old"), 404, &[Without("location")]),
-            (of_host("x", "/index.html"), 200, &[Without("location")]),
-            (
-                of_host("x", "/all/"),
-                308,
-                &[Text("308 Permanent Redirect\n"), Field("x-rule", "yes")],
-            ),
-            (of_host("x", "/old/x").replacen("GET", "OPTIONS", 1), 204, &[]),
-        ],
-    );
+    server.check_both(&[
+        (at("/%68ello.txt?q=1&r"), 301, &to("/moved.txt?q=1&r")),
+        (at("/old/a%20b/%0d%0aX:y?%0d%0a"), 302, &to("/new/a%20b/%0D%0AX:y?%0d%0a")),
+        (at("/old///evil.example/..//%5Ce?"), 302, &to("/new/%5Ce?")),
+        (at("/old/%C3%BC"), 302, &to("/new/%C3%BC")),
+        (at("/old/deep/x"), 308, &to("https://example.org:8443/x/x")),
+        (at("/old/"), 302, &to("/new/")),
+        (at("/old/here.txt?c"), 307, &to("https://example.org:8443/there?a=b&c")),
+        (of_host("WWW.example.org:80", "/a/b?c"), 308, &to("https://example.org/a/b?c")),
+        // Inherited.
+        (of_host("example.org", "/hello.txt"), 301, &to("/moved.txt")),
+        // Not of a rule.
+        (at("/old"), 404, &[Without("location")]),
+        (at("/index.html"), 200, &[Without("location")]),
+        (at("/all/"), 308, &[Text("308 Permanent Redirect\n"), Field("x-rule", "yes")]),
+        (at("/old/x").replacen("GET", "OPTIONS", 1), 204, &[]),
+    ]);
     // Many at once, between files.
     let hosts = [("x", "/old/1"), ("x", "/large.bin"), ("x", "/old/2"), ("www.example.org", "/3")];
     let pipelined = hosts.map(|(host, target)| of_host(host, target)).concat();
@@ -162,38 +147,46 @@ fn paths_and_hosts_are_redirected_before_files_are_looked_for() {
     server.end();
 }
 
+/// No password is asked for before that; and there was no way to renew a certificate: the path of ACME was redirected.
 fn http_is_redirected_to_https_and_https_is_not() {
-    let (site, identity) = (Site::usual(), Identity::new());
-    let more = [
-        "default.redirect-to-https = true",
-        "default.rule = [{ match = '/old/**', redirect = '/new/**' }]",
-    ];
-    let server = serve(ENGINE, site.path(), &identity, &more);
-    let to = |location| [Field("location", location)];
-    check_http1(
-        &server,
-        &[
-            (
-                of_host("a.example:8080", "/hello.txt?x=%0d%0a"),
-                301,
-                &to("https://a.example/hello.txt?x=%0d%0a"),
-            ),
-            (of_host("[::1]:80", "/old/x"), 301, &to("https://[::1]/old/x")),
-            (of_host("a", "//evil.example/.."), 301, &to("https://a//evil.example/..")),
-            // A location needs the host.
-            (of_host("", "/"), 400, &[Without("location")]),
-            ("GET / HTTP/1.0\r\n\r\n".to_owned(), 400, &[Without("location")]),
-        ],
+    let (configured, identity) = (protected(""), Identity::new());
+    configured.site.write(".well-known/acme-challenge/token", b"token");
+    let rules = format!(
+        "default.rule = [{{ match = '/old/**', redirect = '/new/**' }}, \
+         {{ match = '/private/**', auth = '{}' }}]",
+        configured.etc.file("users")
     );
+    let keys = ["default.redirect-to-https = true", "default.hsts = 'max-age=60'", &rules];
+    let server = serve(ENGINE, configured.site.path(), &identity, &keys);
+    let to = |location| [Field("location", location), Without("strict-transport-security")];
+    server.check_http1(&[
+        (of_host("a.example:80", "/x?y=%0d%0a"), 301, &to("https://a.example/x?y=%0d%0a")),
+        (of_host("[::1]:80", "/old/x"), 301, &to("https://[::1]/old/x")),
+        (of_host("a", "//evil.example/.."), 301, &to("https://a//evil.example/..")),
+        (get("/private/", ANN), 301, &to("https://test/private/")),
+        (of_host("a", "/.well-known/acme-challenge/token"), 200, &[Text("token")]),
+        // A location needs the host.
+        (of_host("", "/"), 400, &[Without("location")]),
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), 400, &[Without("location")]),
+    ]);
     let config = Arc::new(identity.trust(&VERSIONS));
     let mut client = secure(encrypted(&server), &config).expect("a handshake");
-    for (target, status) in [("/hello.txt", 200), ("/old/x", 301)] {
-        assert_eq!(ask_on(&mut client, &get(target, "")).status, status);
+    for row in [
+        (get("/hello.txt", ""), 200),
+        // From the cache.
+        (get("/hello.txt", ""), 200),
+        (get("/old/x", ""), 301),
+        (get("/none", ""), 404),
+        (get("/private/", ANN), 200),
+        (get("/private/", WRONG), 401),
+    ] {
+        let is = [Field("strict-transport-security", "max-age=60")];
+        check(&ask_on(&mut client, &row.0), &(row.0, row.1, &is));
     }
     // A server may only redirect.
     let text = "[server]\nlisten = '127.0.0.1:0'\n[[site]]\nredirect-to-https = 'b.example:8443'\n";
-    let server = Configured::new(Site::new(), text).serve(ENGINE);
-    check_both(&server, &[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
+    let configured = Configured::new(Site::new(), text);
+    configured.serve().check_both(&[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
 }
 
 /// `ann` with the password `secret`, and `bob` with `other`.
@@ -234,7 +227,7 @@ const PROTECTED: &str = r#"
 
 fn protected_directories_need_a_password_by_every_path_and_method() {
     let configured = protected(PROTECTED);
-    let server = configured.serve(ENGINE);
+    let server = configured.serve();
     let realm = Field("www-authenticate", "Basic realm=\"the vault\", charset=\"UTF-8\"");
     let asked = [realm, Text("401 Unauthorized\n"), Field("x-rule", "yes")];
     let given = [Without("www-authenticate"), Field("x-rule", "yes")];
@@ -258,15 +251,12 @@ fn protected_directories_need_a_password_by_every_path_and_method() {
         row("/x/../private/index.html?x", "", 401),
     ];
     // Again, so that later ones are answered from the cache.
-    (0..2).for_each(|_| check_both(&server, &rows));
-    check_http1(
-        &server,
-        &[
-            row("http://test/private/index.html", "", 401),
-            (get("/private/", "").replacen("GET", "HEAD", 1), 401, &[realm]),
-            (get("/private/", "Content-Length: 2\r\n") + "ab", 401, &asked),
-        ],
-    );
+    (0..2).for_each(|_| server.check_both(&rows));
+    server.check_http1(&[
+        row("http://test/private/index.html", "", 401),
+        (get("/private/", "").replacen("GET", "HEAD", 1), 401, &[realm]),
+        (get("/private/", "Content-Length: 2\r\n") + "ab", 401, &asked),
+    ]);
     let pipelined = get("/private/", ANN) + &get("/private/", "") + &get("/hello.txt", "");
     assert_eq!(statuses(&server, &pipelined), [200, 401, 200]);
     server.end();
@@ -275,60 +265,28 @@ fn protected_directories_need_a_password_by_every_path_and_method() {
 /// Each verification takes a thread and CPU time.
 fn concurrent_verifications_of_passwords_have_a_bound() {
     let configured = protected(PROTECTED);
-    // `ann` again, at a cost that takes longer than all requests need to arrive; the hash is of another cost,
-    // so the password is wrong.
+    // It takes longer than all requests need to arrive; the hash is of another cost, so the password is wrong.
     configured.etc.write("users", USERS.replacen("$04$", "$11$", 1).as_bytes());
-    let server = configured.serve(ENGINE);
-    let mut clients: Vec<_> = (0..40).map(|_| connect(server.address())).collect();
-    for client in &mut clients {
-        client.write_all(get("/private/", ANN).as_bytes()).expect("the server reads");
-    }
+    let server = configured.serve();
+    let request = get("/private/", ANN);
+    let mut clients: Vec<_> = (0..40).map(|_| begin(server.address(), &request)).collect();
     let answers = clients.iter_mut().map(|client| read_response(client, false).status);
-    let answers: Vec<u16> = answers.collect();
-    let count = |code| answers.iter().filter(|status| **status == code).count();
-    assert!(count(401) >= 1 && count(503) >= 1 && count(401) + count(503) == 40, "{answers:?}");
+    let (wrong, busy): (Vec<u16>, Vec<u16>) = answers.partition(|status| *status == 401);
+    let are_both = !wrong.is_empty() && !busy.is_empty();
+    assert!(are_both && busy.iter().all(|status| *status == 503), "{wrong:?} {busy:?}");
     // Others are served meanwhile and afterwards.
-    check_http1(&server, &[(get("/hello.txt", ""), 200, &[])]);
+    server.check_http1(&[(get("/hello.txt", ""), 200, &[])]);
     wait_until("there is room again", || ask(&server, &get("/private/", BOB)).status == 200);
 }
 
 fn a_reload_replaces_users_and_forgets_the_verified() {
     let configured = protected(PROTECTED);
-    let server = configured.serve(ENGINE);
-    check_both(&server, &[(get("/private/", ANN), 200, &[])]);
+    let server = configured.serve();
+    server.check_both(&[(get("/private/", ANN), 200, &[])]);
     configured.etc.write("users", b"ann:secret\n");
     reload(&server, "line 1: its hash is not bcrypt");
-    check_both(&server, &[(get("/private/", ANN), 200, &[])]);
+    server.check_both(&[(get("/private/", ANN), 200, &[])]);
     configured.etc.write("users", of_bob().as_bytes());
     reload(&server, RELOADED);
-    check_both(&server, &[(get("/private/", ANN), 401, &[]), (get("/private/", BOB), 200, &[])]);
-}
-
-fn no_password_is_asked_for_without_tls_if_https_is_required() {
-    let (configured, identity) = (protected(""), Identity::new());
-    let rule = format!("default.rule = [{{ auth = '{}/users' }}]", configured.etc.path().display());
-    let more = ["default.redirect-to-https = true", &rule];
-    let server = serve(ENGINE, configured.site.path(), &identity, &more);
-    let location = [Field("location", "https://test/private/")];
-    check_both(&server, &[(get("/private/", ANN), 301, &location)]);
-    let config = Arc::new(identity.trust(&VERSIONS));
-    for (fields, status) in [("", 401), (ANN, 200), (WRONG, 401)] {
-        let mut client = secure(encrypted(&server), &config).expect("a handshake");
-        assert_eq!(ask_on(&mut client, &get("/private/", fields)).status, status, "{fields}");
-    }
-}
-
-fn files_of_passwords_that_are_wrong_are_found_and_no_hash_is_shown() {
-    for (text, users, words) in [
-        ("auth = 'ETC/none'", USERS, "twinring.toml:3: cannot read the users of auth, "),
-        ("auth = 'ETC/users'", "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1: its hash"),
-        ("match = '/private', auth = 'ETC/users'", USERS, "only directories can be protected"),
-        ("realm = 'a'", USERS, "realm needs auth in the same rule"),
-    ] {
-        let configured = protected(&format!("[[site]]\nroot = \"ROOT\"\nrule = [{{ {text} }}]\n"));
-        configured.etc.write("users", users.as_bytes());
-        let (code, _, told) = configured.check(&[]);
-        assert!(code != Some(0) && told.contains(words), "{text}: {told}");
-        assert!(!told.contains("W6ph"), "{told}");
-    }
+    server.check_both(&[(get("/private/", ANN), 401, &[]), (get("/private/", BOB), 200, &[])]);
 }

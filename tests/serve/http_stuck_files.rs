@@ -17,8 +17,8 @@ pub(crate) const ENGINE_TESTS: &[Test] =
 /// right behind it counts as the same request.
 fn start_to_drain(server: &Server) {
     server.signal(Signal::SIGTERM);
-    wait_until("it drains", || std::net::TcpStream::connect(server.address()).is_err());
-    std::thread::sleep(Duration::from_millis(50));
+    wait_until("it drains", || TcpStream::connect(server.address()).is_err());
+    thread::sleep(Duration::from_millis(50));
 }
 
 /// The drain waited for the request as long as the filesystem did: for ever. And the end of a ring waited 10 s for what
@@ -28,14 +28,12 @@ fn a_blocked_file_delays_no_end(engine: &str) {
         let site = Site::new();
         let mut mount = DeadMount::over(site.path());
         let server = Server::http(engine, site.path(), &[&set("drain-timeout", drain_timeout)]);
-        let mut client = connect(server.address());
-        client.write_all(get(&format!("/{FILE}"), "").as_bytes()).expect("the server reads");
+        let _client = begin(server.address(), get(&format!("/{FILE}"), ""));
         mount.wait_for_a_reader();
         if signals == 2 {
             start_to_drain(&server);
         }
-        let ended = server.terminate();
-        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+        server.terminate().expect(code, &[]);
     }
 }
 
@@ -46,19 +44,17 @@ fn a_worker_in_a_system_call_keeps_no_server_alive(engine: &str) {
     for (signals, code) in [(1, 1), (8, 143)] {
         let site = Site::new();
         let beneath = site.path().join("dead");
-        std::fs::create_dir(&beneath).expect("a directory");
+        fs::create_dir(&beneath).expect("a directory");
         let mut mount = DeadMount::before_opening(beneath);
         let server = Server::http(engine, site.path(), &["server.drain-timeout = '100ms'"]);
-        let mut client = connect(server.address());
-        let request = get(&format!("/dead/{FILE}"), "");
-        client.write_all(request.as_bytes()).expect("the server reads");
+        let _client = begin(server.address(), get(&format!("/dead/{FILE}"), ""));
         mount.wait_for_a_reader();
         for _ in 0..signals {
             server.signal(Signal::SIGTERM);
-            std::thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
         }
         let ended = server.wait();
-        assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);
+        ended.expect(code, &[]);
         assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
     }
 }
@@ -66,7 +62,7 @@ fn a_worker_in_a_system_call_keeps_no_server_alive(engine: &str) {
 /// It was read on the signal thread, which then handled no further signal.
 fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
     let (_site, identity, server) = tls::usual(ENGINE, &[]);
-    std::fs::remove_file(identity.certificate()).expect("a file");
+    fs::remove_file(identity.certificate()).expect("a file");
     let mode = nix::sys::stat::Mode::S_IRWXU;
     nix::unistd::mkfifo(&identity.certificate(), mode).expect("a pipe");
     reload(&server, "is a FIFO, not a regular file");
@@ -75,20 +71,19 @@ fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
 }
 
 /// A server that has been reading its certificate since a SIGHUP, without end.
-fn reloading(site: &Site, etc: &Path, drain_timeout: &str) -> (DeadMount, Server) {
+fn reloading(site: &Site, etc: &Site, drain_timeout: &str) -> (DeadMount, Server) {
     let identity = Identity::new();
-    let live = etc.join("live");
-    std::fs::create_dir(&live).expect("a directory");
-    std::fs::copy(identity.certificate(), live.join(FILE)).expect("a file");
+    let files = ["live/stuck.bin", "key.pem", "access.log"].map(|name| etc.file(name));
+    let [certificate, key, log] = files.each_ref().map(String::as_str);
+    let live = etc.path().join("live");
+    fs::create_dir(&live).expect("a directory");
+    fs::copy(identity.certificate(), certificate).expect("a file");
     // Landlock lets the server reach what is mounted over `live` later, because it may read all of `etc` for this.
-    std::fs::copy(identity.key(), etc.join("key.pem")).expect("a file");
-    let files = ["live/stuck.bin", "key.pem", "access.log"].map(|name| etc.join(name));
-    let [certificate, key, log] = files.each_ref().map(|path| path.to_str().expect("UTF-8"));
-    let drain_timeout = set("drain-timeout", drain_timeout);
-    let more = ["--access-log", log, &drain_timeout, "server.header-timeout = '300s'"];
-    let [listen, port, ..] = identity.arguments();
-    let arguments = [listen, port, "--tls-cert", certificate, "--tls-key", key];
-    let server = Server::http(ENGINE, site.path(), &[&arguments[..], &more].concat());
+    fs::copy(identity.key(), key).expect("a file");
+    let keys = [set("drain-timeout", drain_timeout), set("header-timeout", "300s")];
+    let more = ["--access-log", log, &keys[0], &keys[1]];
+    let tls = ["--listen-tls", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key];
+    let server = Server::http(ENGINE, site.path(), &[&tls[..], &more].concat());
     let mut mount = DeadMount::over(&live);
     server.signal(Signal::SIGHUP);
     mount.wait_for_a_reader();
@@ -99,17 +94,16 @@ fn reloading(site: &Site, etc: &Path, drain_timeout: &str) -> (DeadMount, Server
 fn a_blocked_certificate_delays_no_signal() {
     for (drain_timeout, code) in [("300ms", 0), ("300s", 143)] {
         let (site, etc) = (Site::usual(), Site::new());
-        let (_mount, server) = reloading(&site, etc.path(), drain_timeout);
+        let (_mount, server) = reloading(&site, &etc, drain_timeout);
         // Two more of them are one that waits. The log does not wait for the certificate.
         let (log, old) = (etc.path().join("access.log"), etc.path().join("old.log"));
         for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGUSR1] {
-            std::fs::rename(&log, &old).expect("a log");
+            fs::rename(&log, &old).expect("a log");
             server.signal(signal);
             wait_until("the log is reopened", || log.exists());
         }
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        let mut unfinished = connect(server.address());
-        unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
+        let _unfinished = begin(server.address(), "GET / HTTP/1.1\r\n");
         if code == 143 {
             start_to_drain(&server);
         }
@@ -121,10 +115,10 @@ fn a_blocked_certificate_delays_no_signal() {
 fn a_second_signal_does_not_wait_for_a_blocked_log() {
     let (site, etc) = (Site::usual(), Site::new());
     let live = etc.path().join("live");
-    std::fs::create_dir(&live).expect("a directory");
-    let log = live.join(FILE);
+    fs::create_dir(&live).expect("a directory");
+    let log = etc.file(&format!("live/{FILE}"));
     // Landlock does not let it reach what is mounted over a directory later.
-    let arguments = ["--access-log", log.to_str().expect("UTF-8"), "--sandbox", "ring,seccomp"];
+    let arguments = ["--access-log", &*log, "--sandbox", "ring,seccomp"];
     let server = Server::http(ENGINE, site.path(), &arguments);
     let mut mount = DeadMount::over(&live);
     server.signal(Signal::SIGUSR1);
@@ -132,6 +126,6 @@ fn a_second_signal_does_not_wait_for_a_blocked_log() {
     mount.wait_for_a_reader();
     start_to_drain(&server);
     let ended = server.terminate();
-    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    ended.expect(143, &[]);
     assert!(!ended.stderr.contains("not all lines"), "{}", ended.stderr);
 }

@@ -5,9 +5,6 @@ use crate::support::datagrams::{client, reflected};
 use crate::support::http::{Site, ask_on, get};
 use crate::support::tls::Identity;
 use crate::support::*;
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
-use std::fs;
 
 pub(crate) const ENGINE_TESTS: &[Test] =
     engine_tests![a_server_without_traffic_sleeps, our_counters_agree_with_the_kernels];
@@ -22,10 +19,9 @@ const CONNECTIONS: usize = 100;
 
 /// How often threads of a server were given a CPU so far.
 fn runs(server: &Server) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-    let runs = |task: std::fs::DirEntry| {
-        let stat =
-            std::fs::read_to_string(task.path().join("schedstat")).expect("CONFIG_SCHED_INFO");
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let runs = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("schedstat")).expect("CONFIG_SCHED_INFO");
         let count = stat.split_whitespace().nth(2).expect("time slices");
         count.parse::<u64>().expect("a number")
     };
@@ -36,10 +32,8 @@ fn runs(server: &Server) -> u64 {
 /// connections, also without any.
 fn a_server_without_traffic_sleeps(engine: &str) {
     let site = Site::usual();
-    let log = site.path().join("access.log");
-    let log = log.to_str().expect("a path of this test");
-    let identity = Identity::new();
-    let all = ["--admin", "127.0.0.1:0", "--access-log", log];
+    let (log, identity) = (site.file("access.log"), Identity::new());
+    let all = ["--admin", "127.0.0.1:0", "--access-log", &log];
     let all = [&all[..], &identity.arguments()].concat();
     let mut servers = vec![
         ("udp", Server::udp(engine, &["--workers", "2"])),
@@ -53,20 +47,20 @@ fn a_server_without_traffic_sleeps(engine: &str) {
     let address = |name: &str| servers.iter().find(|it| it.0 == name).expect(name).1.address();
     let (udp, echo, http) =
         (address("udp"), address("echo with connections"), address("http with connections"));
-    let mut connections: Vec<TcpStream> = Vec::new();
-    for _ in 0..CONNECTIONS {
-        connections.extend([connect(echo), connect(http)]);
-        let [.., echo, http] = &mut connections[..] else { unreachable!("two were added") };
-        ping(echo, b"once");
-        assert_eq!(ask_on(http, &get("/", "")).status, 200);
-    }
+    let open = |_| {
+        let [echo, mut http] = [echo, http].map(connect);
+        ping(&echo, b"once");
+        assert_eq!(ask_on(&mut http, &get("/", "")).status, 200);
+        [echo, http]
+    };
+    let _connections: Vec<_> = (0..CONNECTIONS).map(open).collect();
     reflected(&client(udp), b"once");
-    std::thread::sleep(SETTLING);
+    thread::sleep(SETTLING);
     // Preempted once more, a thread counts as run; on a busy machine that says nothing. What wakes up
     // by itself does so in every window.
     for _ in 0..WINDOWS {
         let before: Vec<u64> = servers.iter().map(|(_, server)| runs(server)).collect();
-        std::thread::sleep(WATCHED);
+        thread::sleep(WATCHED);
         let mut before = before.into_iter();
         servers.retain(|(_, server)| runs(server) - before.next().expect("one each") > RUNS_MAX);
         if servers.is_empty() {
@@ -82,11 +76,11 @@ fn a_server_without_traffic_sleeps(engine: &str) {
 const PROBED: u64 = 64;
 
 fn needs_perf(events: &str) {
-    let output = Command::new("perf").args(["stat", "-x,", "-e", events, "--", "true"]).output();
-    match output {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => testing::needs("perf", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => testing::needs("perf", error),
+    testing::needs_program("perf");
+    let mut perf = Command::new("perf");
+    let (code, _, told) = run_to_its_end(perf.args(["stat", "-x,", "-e", events, "--", "true"]));
+    if code != Some(0) {
+        testing::needs("perf", told);
     }
 }
 
@@ -100,10 +94,8 @@ fn counted(text: &str, event: &str) -> u64 {
 /// what perf counted.
 fn echo_under_perf(engine: &str, events: &str, file: &Path) -> (Value, String) {
     let mut perf = Command::new("perf");
-    perf.args(["stat", "-x,", "-e", events, "-o"])
-        .arg(file)
-        .arg("--")
-        .arg(twinring().get_program());
+    perf.args(["stat", "-x,", "-e", events, "-o"]).arg(file);
+    perf.args(["--", env!("CARGO_BIN_EXE_twinring")]);
     let server = Server::spawn(serving(perf, "echo", engine, &["--listen", "127.0.0.1:0"]));
     let address = server.address().to_string();
     let load = ["load", "tcp", &address, "-c", "20", "-s", "128", "-d", "1s", "--warmup", "50ms"];

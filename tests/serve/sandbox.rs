@@ -5,7 +5,6 @@
 use crate::support::http::{Site, ask, get};
 use crate::support::tls::Identity;
 use crate::support::*;
-use std::collections::HashMap;
 
 pub(crate) const TESTS: &[Test] = tests![
     feature_sets_that_differ_most_work_in_the_sandbox,
@@ -33,21 +32,12 @@ impl Check {
     fn new(arguments: &[&str]) -> Check {
         let arguments = [&["serve"], arguments, &["--json", "--sandbox-check"]].concat();
         let (code, stdout, stderr) = run(&arguments);
-        let mut attempts = HashMap::new();
-        let mut ready = Value::Null;
-        for line in stdout.lines() {
-            let line: Value = serde_json::from_str(line).expect("JSON lines");
-            match line["event"].as_str() {
-                Some("sandbox_check") => {
-                    let name = line["attempt"].as_str().expect("a name").to_owned();
-                    attempts.insert(name, line);
-                }
-                Some("ready") => ready = line,
-                _ => {}
-            }
-        }
-        assert!(!ready.is_null(), "{stderr}");
-        Check { attempts, ready, code, stderr }
+        let lines = stdout.lines().map(|line| serde_json::from_str(line).expect("JSON lines"));
+        let lines: Vec<Value> = lines.collect();
+        let of = |event: &'static str| lines.iter().filter(move |line| line["event"] == event);
+        let named = |line: &Value| (line["attempt"].as_str().expect("a name").into(), line.clone());
+        let ready = of("ready").next().expect(&stderr).clone();
+        Check { attempts: of("sandbox_check").map(named).collect(), ready, code, stderr }
     }
 
     fn has(&self, part: &str) -> bool {
@@ -61,10 +51,9 @@ impl Check {
 
 fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str) {
     let (site, identity) = (Site::new(), Identity::new());
-    let log = site.path().join("access.log");
-    let (root, log) = (site.path().to_str().expect("UTF-8"), log.to_str().expect("UTF-8"));
+    let (root, log) = (site.file("."), site.file("access.log"));
     // With the last of these arguments the service uses everything it can.
-    let all = ["--root", root, "--admin", "127.0.0.1:0", "--access-log", log];
+    let all = ["--root", &root, "--admin", "127.0.0.1:0", "--access-log", &log];
     let all = [&all[..], &identity.arguments()].concat();
     for (service, more) in
         [("echo", &["--workers", "2"][..]), ("udp", &[]), ("http", &all[..2]), ("http", &all)]
@@ -91,8 +80,7 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside(engine: &str)
 
 fn each_part_works_on_its_own(engine: &str) {
     let site = Site::new();
-    let root = site.path().to_str().expect("UTF-8");
-    let http = ["http", "--listen", "127.0.0.1:0", "--root", root, "--engine", engine];
+    let http = ["http", "--listen", "127.0.0.1:0", "--root", &site.file("."), "--engine", engine];
     let check = |parts: &str| Check::new(&[&http[..], &["--sandbox", parts]].concat());
     let all = Check::new(&["echo", "--listen", "127.0.0.1:0", "--engine", engine]);
     let off = check("off");
@@ -122,16 +110,12 @@ fn each_part_works_on_its_own(engine: &str) {
 /// Not one thread may be left out: each could do what the others are refused.
 fn all_threads_are_filtered_and_without_rights(engine: &str) {
     let (site, identity) = (Site::new(), Identity::new());
-    let log = site.path().join("access.log");
     let more = ["--workers", "3", "--stats", "60", "--admin", "127.0.0.1:0"];
-    let log = ["--access-log", log.to_str().expect("UTF-8")];
+    let log = ["--access-log", &site.file("access.log")];
     let arguments = [&identity.arguments()[..], &more, &log].concat();
     let server = Server::http(engine, site.path(), &arguments);
     let on = |part: &str| server.ready["sandbox"][part]["on"] == true;
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-    // One of the kernel's may have ended since it was listed.
-    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status"));
-    let statuses: Vec<String> = tasks.flatten().flat_map(status).collect();
+    let statuses = server.threads();
     // Main, three workers, signals, statistics, log, admin; kernel threads of rings aside.
     assert!(statuses.len() >= 8, "{}", statuses.len());
     // Left over from the probe of SQPOLL; no code of ours runs on it.
@@ -154,16 +138,14 @@ fn servers_become_another_user_or_group_without_capabilities(engine: &str) {
     let user = &["--user", "65534", "--group", "65534", "--workers", "2"][..];
     for (arguments, uid) in [(user, "65534"), (&["--group", "65534"], "0")] {
         for server in [Server::echo(engine, arguments), Server::udp(engine, arguments)] {
-            assert_eq!(server.status("Uid:"), [uid; 4].join(" "));
-            assert_eq!(server.status("Gid:"), ["65534"; 4].join(" "));
-            assert!(!server.status("Groups:").split(' ').any(|group| group == "0"));
+            let mut expected = vec![("Uid:", [uid; 4].join(" ")), ("Gid:", ["65534"; 4].join(" "))];
             if uid != "0" || server.ready["sandbox"]["capabilities"]["on"] == true {
-                let none = "0".repeat(16);
-                assert_eq!(
-                    [server.status("CapEff:"), server.status("CapPrm:")],
-                    [none.clone(), none]
-                );
+                expected.extend(["CapEff:", "CapPrm:"].map(|name| (name, "0".repeat(16))));
             }
+            for (name, value) in expected {
+                assert_eq!(server.status(name), value, "{name}");
+            }
+            assert!(!server.status("Groups:").split(' ').any(|group| group == "0"));
             if server.ready["service"] == "echo" {
                 ping(&connect(server.address()), b"still here");
             }
@@ -224,10 +206,9 @@ fn a_root_that_needs_capabilities_is_an_error() {
     let site = Site::new();
     std::os::unix::fs::chown(site.path(), Some(65534), Some(65534)).expect("root");
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    std::fs::set_permissions(site.path(), private).expect("root");
-    let root = site.path().to_str().expect("UTF-8");
-    let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root, "--sandbox"];
-    let (code, _, stderr) = run(&[&serve[..], &["capabilities"]].concat());
+    fs::set_permissions(site.path(), private).expect("root");
+    let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", &site.file(".")];
+    let (code, _, stderr) = run(&[&serve[..], &["--sandbox", "capabilities"]].concat());
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("may not search --root") && stderr.contains("--user"), "{stderr}");
     let others = ["--sandbox", "seccomp,landlock,no_new_privs"];

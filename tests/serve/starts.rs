@@ -4,14 +4,12 @@ use crate::support::http::*;
 use crate::support::namespace::in_a_namespace;
 use crate::support::tls::Identity;
 use crate::support::*;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
 pub(crate) const TESTS: &[Test] = tests![
     wrong_arguments_are_named,
     failures_state_the_cause_and_a_fix,
     certificates_that_cannot_be_used_are_named,
-    an_address_in_use_is_an_error,
     both_engines_serve_files_and_the_end_has_the_counters_of_each,
     datagrams_are_reflected_by_both,
     sockets_that_are_not_passed_or_do_not_listen_are_an_error
@@ -33,19 +31,14 @@ fn assert_ends(arguments: &str, code: i32, words: &str) {
 
 fn wrong_arguments_are_named() {
     for service in ["echo", "udp"] {
-        for wrong in [
-            "--listen 127.0.0.1:99999",
-            "--engine kqueue",
-            "--workers 0",
-            "--pin 3-1",
-            "--uring multishot=perhaps",
-            "--epoll trigger=edge",
-            "--drain-timeout soon",
-        ] {
-            let option = wrong.split(' ').next().expect("an option");
-            assert_ends(&format!("{service} {wrong}"), 2, option);
-        }
         for (wrong, words) in [
+            ("--listen 127.0.0.1:99999", "--listen"),
+            ("--engine kqueue", "--engine"),
+            ("--workers 0", "--workers"),
+            ("--pin 3-1", "--pin"),
+            ("--uring multishot=perhaps", "--uring"),
+            ("--epoll trigger=edge", "--epoll"),
+            ("--drain-timeout soon", "--drain-timeout"),
             ("--listen 0.0.0.0:0", "--allow CIDR"),
             ("--listen 127.0.0.1:0 --listen [::]:0", "[::]:0"),
             ("--listen 127.0.0.1:9 --listen 127.0.0.1:9", "127.0.0.1:9 stands twice"),
@@ -78,7 +71,7 @@ fn failures_state_the_cause_and_a_fix() {
     let site = Site::usual();
     let root = site.path().display();
     let (echo, reflector) = (Server::echo("epoll", &[]), Server::udp("epoll", &[]));
-    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let holder = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = holder.local_addr().expect("bound");
     for (arguments, words) in [
         (format!("http --root {root} --listen {taken}"), "ss -ltnp"),
@@ -101,6 +94,10 @@ fn failures_state_the_cause_and_a_fix() {
             }
         }
     }
+    // An address that this machine does not have is no address of a family that it does not have.
+    testing::needs_ipv6();
+    let other = "echo --listen 127.0.0.1:0 --listen [2001:db8::1]:0 --allow ::/0";
+    assert_ends(other, 1, "no interface of this machine has this address");
     testing::needs_io_uring();
     for (more, words) in
         [("--workers 1", "needs --workers 2"), ("--uring sqpoll_idle_ms=50", "sqpoll")]
@@ -111,17 +108,17 @@ fn failures_state_the_cause_and_a_fix() {
 
 fn certificates_that_cannot_be_used_are_named() {
     let (site, identity, other) = (Site::usual(), Identity::new(), Identity::new());
-    let [certificate, key, other] = [identity.certificate(), identity.key(), other.key()]
-        .map(|path| path.to_str().expect("UTF-8").to_owned());
+    let [.., certificate, _, key] = identity.arguments();
+    let [.., other] = other.arguments();
     let root = site.path().display();
     // An address that is in use: had it been bound first, that would be the complaint.
-    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let holder = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = holder.local_addr().expect("bound");
     for (certificate, key, words) in [
-        (&*certificate, &*other, "it is not that of the certificate"),
-        (&key, &key, "the file has none in PEM format"),
-        ("/nowhere", &key, "No such file"),
-        (&certificate, "/proc", "is a directory"),
+        (certificate, other, "it is not that of the certificate"),
+        (key, key, "the file has none in PEM format"),
+        ("/nowhere", key, "No such file"),
+        (certificate, "/proc", "is a directory"),
     ] {
         let files = format!("--tls-cert {certificate} --tls-key {key}");
         assert_ends(&format!("http --root {root} --listen-tls {address} {files}"), 1, words);
@@ -147,7 +144,7 @@ fn ready_statistics_and_final_lines_keep_the_contract(engine: &str) {
         let ended = server.end();
         assert_eq!((&stats["event"], &ended.last["event"]), (&"stats".into(), &"final".into()));
         for group in ["service_counters", "runtime_counters"] {
-            let names = |line: &serde_json::Value| -> Vec<String> {
+            let names = |line: &Value| -> Vec<String> {
                 line[group].as_object().expect("an object").keys().cloned().collect()
             };
             assert_eq!(names(&stats), names(&ended.last), "{service} {group}");
@@ -166,8 +163,7 @@ fn sum(ended: &Ended, field: &str) -> f64 {
 
 fn both_engines_serve_files_and_the_end_has_the_counters_of_each() {
     testing::needs_io_uring();
-    let site = Site::usual();
-    let server = Server::http("both", site.path(), &["--stats", "1"]);
+    let (_site, server) = served_on("both", &["--stats", "1"]);
     assert_eq!(server.ready["engine"], "io_uring+epoll");
     assert_eq!(server.ready["workers"], 2);
     let answer = ask(&server, &get("/hello.txt", "")).body;
@@ -175,7 +171,7 @@ fn both_engines_serve_files_and_the_end_has_the_counters_of_each() {
         assert_same(&ask(&server, &get("/hello.txt", "")).body, &answer);
     }
     let ended = server.terminate();
-    assert_eq!((ended.code, ended.count("requests")), (Some(0), 60));
+    ended.expect(0, &[("requests", 60)]);
     assert_eq!(ended.last["engines"]["io_uring"]["workers"], 1);
     for (counter, value) in [("units", 60.0), ("connections", 60.0)] {
         assert_eq!(sum(&ended, counter), value, "{}", ended.last);
@@ -201,15 +197,13 @@ fn datagrams_are_reflected_by_both() {
             datagrams::reflected(&client, &datagrams::numbered(source, number, 100));
         });
     }
-    let ended = server.terminate();
-    assert_eq!(ended.code, Some(0));
-    assert_eq!(sum(&ended, "units"), 200.0);
+    assert_eq!(sum(&server.end(), "units"), 200.0);
 }
 
 /// Starts each server on addresses of both families and on those of IPv6 only.
 fn both_families(engine: &str, refusal: &str) {
     let site = Site::usual();
-    let root = ["--root", site.path().to_str().expect("UTF-8")];
+    let root = ["--root", &site.file(".")];
     for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
         let six = ["--listen", "[::1]:0"];
         let both = [&six[..], &["--listen", "127.0.0.1:0"]].concat();
@@ -230,7 +224,7 @@ fn both_families(engine: &str, refusal: &str) {
 fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4(engine: &str) {
     let engine = engine.to_owned();
     // The filter is of this thread, and of the processes that it starts.
-    let kernel = std::thread::spawn(move || {
+    let kernel = thread::spawn(move || {
         use seccompiler::*;
         let inet6 = libc::AF_INET6 as u64;
         let is_inet6 = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, inet6);
@@ -247,19 +241,9 @@ fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4(engine: &str) {
 
 fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4(engine: &str) {
     in_a_namespace(|| {
-        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
+        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
         both_families(engine, "Cannot assign requested address");
     });
-}
-
-/// An address that this machine does not have is an error, as before.
-fn an_address_in_use_is_an_error() {
-    // Otherwise it is left out, and the server runs.
-    testing::needs_ipv6();
-    let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--listen", "[2001:db8::1]:0"];
-    let (code, _, told) = run(&[&arguments[..], &["--allow", "::/0"]].concat());
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("no interface of this machine has this address"), "{told}");
 }
 
 /// A server with this socket as the first passed descriptor. No other process of the tests gets it:
@@ -282,17 +266,16 @@ fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server(engine: &str
         [&["--listen", "systemd"][..], &["--listen", "fd:http", "--listen", "127.0.0.1:0"]]
     {
         // Nothing is refused before the start, nor between two servers.
-        let mut early = connect(address);
-        early.write_all(get("/hello.txt", "").as_bytes()).expect("the kernel queues it");
+        let mut early = begin(address, get("/hello.txt", ""));
         let arguments = [&["--engine", engine, "--workers", "2"], listen].concat();
         let server = serve_on(&socket, "http", site.path(), &arguments);
         assert!(server.addresses().contains(&address), "{engine}: {}", server.ready);
         assert_eq!(read_response(&mut early, false).status, 200, "{engine}");
         drop(early);
         for address in server.addresses().into_iter().cycle().take(50) {
-            assert!(talk(address, get("/", "").as_bytes()).starts_with(b"HTTP/1.1 200"));
+            assert!(talk(address, get("/", "")).starts_with(b"HTTP/1.1 200"));
         }
-        assert_eq!(server.end().count("accepted"), 51);
+        server.end_with(&[("accepted", 51)]);
     }
     drop(connect(address));
 }

@@ -1,13 +1,19 @@
 //! Clients of the reflector.
 
 use super::{Ended, PATIENCE, pattern};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// A client on a free port of the address family of `server`, connected: it receives only from the
 /// address to which it sends.
 pub(crate) fn client(server: SocketAddr) -> UdpSocket {
-    let local = if server.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" };
-    let client = UdpSocket::bind(local).expect("a free port");
+    let local =
+        if server.is_ipv6() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    client_from(local, server)
+}
+
+/// The same with a local address.
+pub(crate) fn client_from(local: IpAddr, server: SocketAddr) -> UdpSocket {
+    let client = UdpSocket::bind((local, 0)).expect("a free port");
     client.connect(server).expect("a route");
     client.set_read_timeout(Some(PATIENCE)).expect("a socket");
     client

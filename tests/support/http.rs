@@ -2,7 +2,6 @@
 
 use super::*;
 use memchr::memmem;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// When the files of these tests were last modified: Sun, 06 Nov 1994 08:49:37 GMT.
@@ -20,7 +19,7 @@ impl Site {
     /// Waits until the files count as settled: they may not change again without a new time stamp, so that their
     /// tags are strong and they are compressed.
     pub(crate) fn settle(&self) {
-        std::thread::sleep(Duration::from_millis(2_100));
+        thread::sleep(Duration::from_millis(2_100));
     }
 
     /// What most tests need: small and large files, a directory with an index and one without.
@@ -42,11 +41,16 @@ impl Site {
         self.0.path()
     }
 
+    /// The path of a file, as an argument.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
     /// Writes a file, with the date of these tests.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.0.path().join(name);
-        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-        std::fs::write(&path, content).expect("a file");
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(&path, content).expect("a file");
         date(&path, MODIFIED_S);
         path
     }
@@ -54,16 +58,21 @@ impl Site {
     /// Puts a file in the place of another at once, as a deployment should.
     pub(crate) fn replace(&self, name: &str, content: &[u8], modified_s: u64) {
         let new = self.0.path().join(".new");
-        std::fs::write(&new, content).expect("a file");
+        fs::write(&new, content).expect("a file");
         date(&new, modified_s);
-        std::fs::rename(&new, self.0.path().join(name)).expect("a file to replace");
+        fs::rename(&new, self.0.path().join(name)).expect("a file to replace");
     }
 }
 
 /// A server of the [usual](Site::usual) site.
 pub(crate) fn served(arguments: &[&str]) -> (Site, Server) {
+    served_on(ENGINE, arguments)
+}
+
+/// The same on this engine.
+pub(crate) fn served_on(engine: &str, arguments: &[&str]) -> (Site, Server) {
     let site = Site::usual();
-    let server = Server::http(ENGINE, site.path(), arguments);
+    let server = Server::http(engine, site.path(), arguments);
     (site, server)
 }
 
@@ -82,23 +91,23 @@ impl Configured {
     }
 
     pub(crate) fn write(&self, text: &str) {
-        let path = |site: &Site| site.path().to_str().expect("UTF-8").to_owned();
+        let path = |site: &Site| site.path().display().to_string();
         let text = text.replace("ROOT", &path(&self.site)).replace("ETC", &path(&self.etc));
-        std::fs::write(self.path(), text).expect("a file");
+        fs::write(self.path(), text).expect("a file");
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.etc.path().join("twinring.toml")
+    pub(crate) fn path(&self) -> String {
+        self.etc.file("twinring.toml")
     }
 
-    pub(crate) fn serve(&self, engine: &str) -> Server {
-        Server::configured(engine, &self.path())
+    pub(crate) fn serve(&self) -> Server {
+        let config = ["--config", &self.path()];
+        Server::spawn(serving(twinring(), "http", ENGINE, &config))
     }
 
     /// `--check` with these arguments added: exit code, standard output, standard error.
     pub(crate) fn check(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let path = self.path();
-        let check = ["serve", "http", "--check", "--config", path.to_str().expect("UTF-8")];
+        let check = ["serve", "http", "--check", "--config", &self.path()];
         run(&[&check[..], arguments].concat())
     }
 }
@@ -123,24 +132,21 @@ pub(crate) fn set(key: &str, value: &str) -> String {
 
 /// Sets when a file was last modified, in seconds since 1970.
 pub(crate) fn date(path: &Path, modified_s: u64) {
-    let file = std::fs::File::options().write(true).open(path).expect("a file");
+    let file = File::options().write(true).open(path).expect("a file");
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(modified_s);
     file.set_modified(modified).expect("a date");
 }
 
 /// Sends `bytes` and FIN, and returns all that comes back until the server ends too.
-pub(crate) fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = connect(address);
-    stream.write_all(bytes).expect("the server reads");
+pub(crate) fn talk(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let stream = begin(address, bytes);
     stream.shutdown(Shutdown::Write).expect("the server reads");
     read_to_end(&stream).expect("a clean end")
 }
 
 /// As [`talk`], but without FIN: the server has to end by itself.
-pub(crate) fn talk_until_closed(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = connect(address);
-    stream.write_all(bytes).expect("the server reads");
-    read_to_end(&stream).expect("a clean end")
+pub(crate) fn talk_until_closed(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    read_to_end(&begin(address, bytes)).expect("a clean end")
 }
 
 /// A GET request with further fields, each ended by CR LF.
@@ -203,7 +209,7 @@ pub(crate) fn responses(bytes: &[u8]) -> Vec<Response> {
 
 /// The answer to one request on a connection of its own.
 pub(crate) fn ask(server: &Server, request: &str) -> Response {
-    let bytes = talk(server.address(), request.as_bytes());
+    let bytes = talk(server.address(), request);
     let mut rest = bytes.as_slice();
     let answer = read_response(&mut rest, request.starts_with("HEAD "));
     assert!(rest.is_empty(), "{request}: more than one answer");
@@ -240,50 +246,49 @@ pub(crate) fn check(answer: &Response, (request, status, is): &Row<'_>) {
     }
 }
 
-/// Checks the answers to these requests, each on a connection of its own.
-pub(crate) fn check_http1(server: &Server, rows: &[Row<'_>]) {
-    for row in rows {
-        check(&ask(server, &row.0), row);
+impl Server {
+    /// Checks the answers to these requests, each on a connection of its own.
+    pub(crate) fn check_http1(&self, rows: &[Row<'_>]) {
+        rows.iter().for_each(|row| check(&ask(self, &row.0), row));
     }
-}
 
-/// Checks the answers to these requests over HTTP/1.1, and over one connection of HTTP/2.
-pub(crate) fn check_both(server: &Server, rows: &[Row<'_>]) {
-    check_http1(server, rows);
-    let address = server.address();
-    http2::run_client(async {
-        let client = http2::open(address, None, &h2::client::Builder::new()).await;
-        for row in rows {
-            check(&http2::ask(&client, &row.0).await, row);
-        }
-    });
+    /// Checks the answers to these requests over HTTP/1.1, and over one connection of HTTP/2.
+    pub(crate) fn check_both(&self, rows: &[Row<'_>]) {
+        self.check_http1(rows);
+        http2::run_client(async {
+            let builder = h2::client::Builder::new();
+            let client = http2::open(self.address(), None, &builder).await;
+            for row in rows {
+                check(&http2::ask(&client, &row.0).await, row);
+            }
+        });
+    }
 }
 
 /// Sends a request behind which the server has to close, on a connection of its own.
 pub(crate) fn ask_last(address: SocketAddr, request: &str) -> Response {
-    let answers = responses(&talk_until_closed(address, request.as_bytes()));
+    let mut answers = responses(&talk_until_closed(address, request));
     assert_eq!(answers.len(), 1, "{request:?}: {answers:?}");
-    answers.into_iter().next().expect("one")
+    answers.remove(0)
 }
 
-/// A server with an admin service.
-pub(crate) fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
-    // On an address of its own: no other program gets the port when it is free again.
-    let server =
-        Server::http(engine, site.path(), &[&["--admin", "127.0.0.7:0"], arguments].concat());
+/// A server with an admin service, on an address of its own: no other program gets the port when it is free again.
+pub(crate) fn with_admin(site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
+    let arguments = [&["--admin", "127.0.0.7:0"], arguments].concat();
+    let server = Server::http(ENGINE, site.path(), &arguments);
     let admin = server.admin();
     (server, admin)
 }
 
 /// The statuses of all answers on one connection, until the server or these bytes end it.
 pub(crate) fn statuses(server: &Server, bytes: &str) -> Vec<u16> {
-    let answers = responses(&talk(server.address(), bytes.as_bytes()));
+    let answers = responses(&talk(server.address(), bytes));
     answers.iter().map(|answer| answer.status).collect()
 }
 
 /// Sends a request on a connection that stays, and reads the answer.
 pub(crate) fn ask_on(stream: &mut (impl Read + Write), request: &str) -> Response {
-    stream.write_all(request.as_bytes()).expect("the server reads");
+    say(stream, request);
     read_response(stream, request.starts_with("HEAD "))
 }
 

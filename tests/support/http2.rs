@@ -1,7 +1,7 @@
 //! Talks HTTP/2: by the h2 crate, or frame by frame.
 
+use super::begin;
 use super::http::Response;
-use super::{connect, patient};
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::{self, ResponseFuture, SendRequest};
@@ -9,7 +9,7 @@ use http::Request;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::{Future, poll_fn};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,7 +32,7 @@ pub(crate) async fn open(
     let stream = twinring::TcpStream::connect(address).await.expect("the server accepts");
     let stream = Compat::new(stream);
     match trust {
-        None => begin(stream, builder).await,
+        None => shake_hands(stream, builder).await,
         Some(config) => {
             let mut config = ClientConfig::clone(config);
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -40,12 +40,12 @@ pub(crate) async fn open(
             let connector = TlsConnector::from(Arc::new(config));
             let stream = connector.connect(name, stream).await.expect("a handshake");
             assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-            begin(stream, builder).await
+            shake_hands(stream, builder).await
         }
     }
 }
 
-async fn begin<T>(stream: T, builder: &client::Builder) -> SendRequest<Bytes>
+async fn shake_hands<T>(stream: T, builder: &client::Builder) -> SendRequest<Bytes>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -175,23 +175,15 @@ pub(crate) fn fields(path: &str) -> Vec<u8> {
 
 /// A connection that has sent preface and settings.
 pub(crate) fn raw(address: SocketAddr) -> TcpStream {
-    let mut stream = patient(connect(address));
-    stream.write_all(PREFACE).expect("the server reads");
-    stream.write_all(&Frame::new(SETTINGS, 0, 0, b"").bytes()).expect("the server reads");
-    stream
+    begin(address, [PREFACE, &Frame::new(SETTINGS, 0, 0, b"").bytes()].concat())
 }
 
 /// The next frame; `None` at the end of the connection, in order or by a reset.
-pub(crate) fn next_frame(stream: &mut TcpStream) -> Option<Frame> {
+pub(crate) fn next_frame(stream: &mut impl Read) -> Option<Frame> {
     let mut head = [0; 9];
     if let Err(error) = stream.read_exact(&mut head) {
-        assert!(
-            matches!(
-                error.kind(),
-                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset
-            ),
-            "{error}"
-        );
+        let ends = [std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset];
+        assert!(ends.contains(&error.kind()), "{error}");
         return None;
     }
     let [high, middle, low, kind, flags, id @ ..] = head;
@@ -201,6 +193,6 @@ pub(crate) fn next_frame(stream: &mut TcpStream) -> Option<Frame> {
 }
 
 /// All frames until the end of the connection.
-pub(crate) fn frames(stream: &mut TcpStream) -> Vec<Frame> {
+pub(crate) fn frames(stream: &mut impl Read) -> Vec<Frame> {
     std::iter::from_fn(|| next_frame(stream)).collect()
 }

@@ -1,12 +1,7 @@
 //! Runs a load generator of the command against servers of known behaviour.
 
 use super::*;
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
-use std::net::TcpListener;
 use std::process::Output;
-use std::sync::atomic::AtomicUsize;
-use std::thread;
 use twinring_wire::udp::Stream;
 use twinring_wire::{LoadResult, RequestResult, UdpResult};
 
@@ -108,6 +103,11 @@ impl Outcome {
     }
 }
 
+/// The outcome of a run that ends by itself.
+pub(crate) fn finished(mut command: Command) -> Outcome {
+    sound(Bounded(Some(command.spawn().unwrap())).output())
+}
+
 /// What a run has counted whose answers were of a kind that fails `failed` times, on connections that are replaced
 /// or stay in use.
 pub(crate) fn assert_faults(outcome: &Outcome, kind: &str, answered: u64, failed: u64) {
@@ -161,32 +161,6 @@ fn assert_packets_balance(udp: &UdpResult) {
     }
 }
 
-/// The signals that end a run early, each with its exit code.
-pub(crate) const INTERRUPTS: [(Signal, i32); 2] = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
-
-/// The outcome of a run that is interrupted once its window has begun and `heard` has counted more
-/// than `enough`.
-pub(crate) fn interrupted(
-    mut command: Command,
-    signal: Signal,
-    heard: &AtomicUsize,
-    enough: usize,
-) -> Outcome {
-    let mut child = command.spawn().unwrap();
-    let pid = Pid::from_raw(child.id() as i32);
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let run = Bounded(Some(child));
-    let mut text = String::new();
-    stdout.read_line(&mut text).unwrap();
-    wait_until("something was answered", || heard.load(Ordering::Relaxed) > enough);
-    kill(pid, signal).unwrap();
-    stdout.read_to_string(&mut text).unwrap();
-    let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
-    assert_eq!(outcome.result["interrupted"], true);
-    assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
-    outcome
-}
-
 /// `twinring load http` of one URL with these arguments.
 pub(crate) fn http(engine: &str, target: SocketAddr, arguments: &str) -> Command {
     command(engine, "http", &format!("http://{target}/x"), arguments)
@@ -194,7 +168,15 @@ pub(crate) fn http(engine: &str, target: SocketAddr, arguments: &str) -> Command
 
 /// The outcome of that.
 pub(crate) fn run_http(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
-    sound(Bounded(Some(http(engine, target, arguments).spawn().unwrap())).output())
+    finished(http(engine, target, arguments))
+}
+
+/// The same on any engine, where no request fails and so many are answered.
+pub(crate) fn answered(target: SocketAddr, arguments: &str, count: u64) -> Outcome {
+    let outcome = run_http("auto", target, arguments);
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.number("/whole_run/answered"), count, "{arguments}");
+    outcome
 }
 
 /// Serves a connection: `answer` gets the number of each request, from 0, its head, and the stream,
@@ -219,14 +201,19 @@ pub(crate) fn answer_each(
     }
 }
 
+/// A server of such connections; `answer` gets no head.
+pub(crate) fn serving_each(
+    answer: impl Fn(usize, &mut TcpStream) -> bool + Send + Sync + 'static,
+) -> SocketAddr {
+    serve(move |_, stream| answer_each(stream, |number, _, stream| answer(number, stream)))
+}
+
 /// Answers every request of every connection with the result of `answer` for its number among all.
 pub(crate) fn answering(answer: impl Fn(usize) -> String + Send + Sync + 'static) -> SocketAddr {
     let count = AtomicUsize::new(0);
-    serve(move |_, stream| {
-        answer_each(stream, |_, _, stream| {
-            let number = count.fetch_add(1, Ordering::Relaxed);
-            stream.write_all(answer(number).as_bytes()).is_ok()
-        });
+    serving_each(move |_, stream| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        stream.write_all(answer(number).as_bytes()).is_ok()
     })
 }
 

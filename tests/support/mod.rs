@@ -12,23 +12,26 @@ pub(crate) mod namespace;
 pub(crate) mod nginx;
 pub(crate) mod tls;
 
-use socket2::{Domain, Socket, Type};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
-// What nearly every test needs.
+// What many tests need.
+pub(crate) use nix::sys::signal::{Signal, kill};
+pub(crate) use nix::unistd::Pid;
 pub(crate) use serde_json::Value;
-pub(crate) use std::io::{BufRead, BufReader, Read, Write};
-pub(crate) use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
-pub(crate) use std::path::Path;
+pub(crate) use socket2::{Domain, Socket, Type};
+pub(crate) use std::collections::HashMap;
+pub(crate) use std::fs::{self, File};
+pub(crate) use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+pub(crate) use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+pub(crate) use std::path::{Path, PathBuf};
 pub(crate) use std::process::{Child, Command, Stdio};
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::thread;
 pub(crate) use std::time::{Duration, Instant};
 pub(crate) use testing::{Test, engine_tests, long_engine_tests, long_tests, tests};
-
-pub(crate) use nix::sys::signal::Signal;
 
 /// For tests of what no engine can make different.
 pub(crate) const ENGINE: &str = "auto";
@@ -92,17 +95,20 @@ impl Ended {
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.last["service_counters"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
     }
+
+    /// It ended with this code, and these counters of the service.
+    pub(crate) fn expect(&self, code: i32, counts: &[(&str, u64)]) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        for (name, expected) in counts {
+            assert_eq!(self.count(name), *expected, "{name} in {}", self.last);
+        }
+    }
 }
 
 impl Server {
-    /// `twinring serve echo` on a free port of 127.0.0.1, with these arguments added.
+    /// `twinring serve echo`, on a free port of 127.0.0.1 unless the arguments specify one.
     pub(crate) fn echo(engine: &str, arguments: &[&str]) -> Server {
-        Server::echo_on("127.0.0.1:0", engine, arguments)
-    }
-
-    pub(crate) fn echo_on(address: &str, engine: &str, arguments: &[&str]) -> Server {
-        let listen = ["--listen", address];
-        Server::spawn(serving(twinring(), "echo", engine, &[&listen[..], arguments].concat()))
+        Server::listening("echo", engine, arguments)
     }
 
     /// `twinring serve http` on a free port of 127.0.0.1, with these arguments added. Those with ` = ` are keys of a
@@ -126,24 +132,22 @@ impl Server {
         }
         let directory = tempfile::tempdir().expect("a directory for temporary files");
         let file = directory.path().join("twinring.toml");
-        std::fs::write(&file, keys.join("\n")).expect("a file");
+        fs::write(&file, keys.join("\n")).expect("a file");
         all.extend(["--config", file.to_str().expect("UTF-8")]);
         let mut server = Server::spawn(serving(command, "http", engine, &all));
         server.configuration = Some(directory);
         server
     }
 
-    /// `twinring serve http` by a configuration file.
-    pub(crate) fn configured(engine: &str, config: &Path) -> Server {
-        let config = config.to_str().expect("UTF-8");
-        Server::spawn(serving(twinring(), "http", engine, &["--config", config]))
+    /// `twinring serve udp`, in the same way.
+    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+        Server::listening("udp", engine, arguments)
     }
 
-    /// `twinring serve udp`, on a free port of 127.0.0.1 unless the arguments specify one.
-    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+    fn listening(service: &str, engine: &str, arguments: &[&str]) -> Server {
         let is_told = arguments.contains(&"--listen");
         let listen = if is_told { &[][..] } else { &["--listen", "127.0.0.1:0"] };
-        Server::spawn(serving(twinring(), "udp", engine, &[listen, arguments].concat()))
+        Server::spawn(serving(twinring(), service, engine, &[listen, arguments].concat()))
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
@@ -153,17 +157,15 @@ impl Server {
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
         let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let line = serde_json::from_str(&line).expect("stdout holds JSON lines");
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
+        thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            let parse =
+                |line: String| serde_json::from_str(&line).expect("stdout holds JSON lines");
+            lines.try_for_each(|line| sender.send(parse(line)))
         });
         let told = Arc::new(Mutex::new(String::new()));
         let telling = Arc::clone(&told);
-        let stderr_reader = std::thread::spawn(move || {
+        let stderr_reader = thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 *telling.lock().unwrap() += &(line + "\n");
             }
@@ -187,6 +189,16 @@ impl Server {
             Ok(line) => line,
             Err(error) => panic!("no further line ({error}); stderr: {}", self.stderr()),
         }
+    }
+
+    /// Waits until a counter in its statistics is what it should be; it has to print them every second.
+    pub(crate) fn wait_for_count(&self, name: &str, expected: u64) {
+        let mut found = None;
+        let is_there = waited(|| {
+            found = self.statistics()["service_counters"][name].as_u64();
+            found == Some(expected)
+        });
+        assert!(is_there, "{name} is {found:?}, not {expected}");
     }
 
     /// The statistics that are printed next, later than this call; it has to print them every second.
@@ -246,7 +258,12 @@ impl Server {
         self.wait()
     }
 
-    /// SIGTERM, and the end in order that it leads to: nothing is open or was cut.
+    /// SIGTERM, and the end in order that it leads to, with these counters: nothing is open or was cut.
+    pub(crate) fn end_with(self, counts: &[(&str, u64)]) {
+        self.end().expect(0, counts);
+    }
+
+    /// The same, for a look at more.
     pub(crate) fn end(self) -> Ended {
         let ended = self.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -257,16 +274,11 @@ impl Server {
         ended
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("the server runs");
-        self.child.wait().expect("the server ends");
-    }
-
     /// What its open descriptors refer to.
     fn open(&self) -> Vec<String> {
         let directory = format!("/proc/{}/fd", self.child.id());
-        let links = std::fs::read_dir(directory).expect("the server runs").flatten();
-        let target = |link: std::fs::DirEntry| std::fs::read_link(link.path()).ok();
+        let links = fs::read_dir(directory).expect("the server runs").flatten();
+        let target = |link: fs::DirEntry| fs::read_link(link.path()).ok();
         links.filter_map(target).map(|target| target.to_string_lossy().into_owned()).collect()
     }
 
@@ -293,8 +305,16 @@ impl Server {
 
     /// A field of /proc/PID/status.
     pub(crate) fn status(&self, field: &str) -> String {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         field_of(&status.expect("the server runs"), field)
+    }
+
+    /// /proc/PID/task/*/status: of its threads, and of those of the kernel for it. One may have ended since it was
+    /// listed.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status"));
+        tasks.flatten().flat_map(status).collect()
     }
 
     /// Waits until the server holds this many sockets.
@@ -362,7 +382,7 @@ pub(crate) fn waited(mut condition: impl FnMut() -> bool) -> bool {
         if condition() {
             return true;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     false
 }
@@ -398,6 +418,18 @@ pub(crate) fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
     stream.set_write_timeout(Some(PATIENCE)).expect("a TCP socket");
     stream
+}
+
+/// A connection on which these bytes were sent.
+pub(crate) fn begin(address: SocketAddr, bytes: impl AsRef<[u8]>) -> TcpStream {
+    let mut stream = connect(address);
+    say(&mut stream, bytes);
+    stream
+}
+
+/// Sends all of this.
+pub(crate) fn say(stream: &mut impl Write, bytes: impl AsRef<[u8]>) {
+    stream.write_all(bytes.as_ref()).expect("the server reads");
 }
 
 /// Closes with a reset instead of FIN.
@@ -437,9 +469,9 @@ pub(crate) fn try_ping(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<
 pub(crate) fn write_and_finish(
     stream: &TcpStream,
     bytes: Vec<u8>,
-) -> std::thread::JoinHandle<std::io::Result<()>> {
+) -> thread::JoinHandle<std::io::Result<()>> {
     let mut writer = stream.try_clone().expect("a descriptor");
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         writer.write_all(&bytes)?;
         writer.shutdown(Shutdown::Write)
     })
@@ -459,9 +491,9 @@ pub(crate) fn write_until_stuck(stream: &TcpStream, bytes: &[u8]) -> usize {
                 written += more;
                 stuck_for = 0;
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 stuck_for += 1;
-                std::thread::sleep(Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(10));
             }
             Err(error) => panic!("writing: {error}"),
         }

@@ -1,8 +1,6 @@
 //! The server that ours are compared with.
 
 use super::*;
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
 
 /// Ended when dropped.
 pub(crate) struct Nginx {
@@ -28,7 +26,7 @@ impl Drop for Nginx {
 /// nginx with this configuration, in which its first address takes the place of `8080`.
 pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
     testing::needs_program("nginx");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("bound");
     drop(free);
     let text =
@@ -39,7 +37,7 @@ pub(crate) fn nginx(text: &str, directory: &Path) -> Nginx {
         "daemon off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
          http {{\naccess_log off;\n{temporary}include /etc/nginx/mime.types;\n{text}\n}}\n"
     );
-    std::fs::write(directory.join("nginx.conf"), text).expect("a file");
+    fs::write(directory.join("nginx.conf"), text).expect("a file");
     let mut command = Command::new("nginx");
     command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
     let nginx = Nginx { process: command.spawn().expect("nginx starts"), address };

@@ -11,7 +11,6 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
 use std::io;
-use std::path::PathBuf;
 use twinring_lab::certificate::SelfSigned;
 
 pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
@@ -53,8 +52,8 @@ impl Identity {
     pub(crate) fn renew(&self) {
         let names = vec![self.name.to_owned()];
         let made = SelfSigned::server(names).expect("a certificate");
-        std::fs::write(self.certificate(), made.certificate).expect("a file");
-        std::fs::write(self.key(), made.key).expect("a file");
+        fs::write(self.certificate(), made.certificate).expect("a file");
+        fs::write(self.key(), made.key).expect("a file");
     }
 
     /// The arguments that serve it on a further free port.
@@ -92,11 +91,7 @@ pub(crate) fn encrypted(server: &Server) -> SocketAddr {
 
 /// A connection that has shaken hands.
 pub(crate) fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Client> {
-    secure_over(connect(address), config)
-}
-
-pub(crate) fn secure_over(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Client> {
-    secure_for("localhost", stream, config)
+    secure_for("localhost", connect(address), config)
 }
 
 /// The same, with a host name that the server is told and its certificate must have.
@@ -127,10 +122,10 @@ pub(crate) fn end(client: &mut Client) {
 pub(crate) fn talk_secure(
     address: SocketAddr,
     config: &Arc<ClientConfig>,
-    bytes: &[u8],
+    text: &str,
 ) -> io::Result<Vec<u8>> {
     let mut client = secure(address, config)?;
-    client.write_all(bytes)?;
+    client.write_all(text.as_bytes())?;
     end(&mut client);
     let mut answers = Vec::new();
     client.read_to_end(&mut answers)?;
@@ -142,18 +137,4 @@ pub(crate) fn usual(engine: &str, more: &[&str]) -> (Site, Identity, Server) {
     let (site, identity) = (Site::usual(), Identity::new());
     let server = serve(engine, site.path(), &identity, more);
     (site, identity, server)
-}
-
-/// Waits until a counter in the statistics of the server is what it should be; it has to print
-/// them every second.
-pub(crate) fn wait_for_count(server: &Server, name: &str, expected: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let line = server.next_line();
-        let found = line["service_counters"][name].as_u64();
-        if found == Some(expected) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{name} is {found:?}, not {expected}");
-    }
 }
