@@ -85,7 +85,7 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
 
 /// What each server costs in cores, and how long a request takes: a line for each cell, three at most.
 fn prices(outcome: &Outcome) -> Vec<String> {
-    let mut lines = vec!["CORES  for 100,000/s, and p99 in ms\n".to_owned()];
+    let mut lines = Vec::new();
     let cells = outcome.bundle.summary.iter().flat_map(|summary| &summary.cells);
     for cell in cells.take(3) {
         let each = cell.subjects.iter().filter_map(|subject| {
@@ -94,12 +94,14 @@ fn prices(outcome: &Outcome) -> Vec<String> {
             let (cores, p99_ms) = (cpu_ns * 1e5 / 1e9, p99_us / 1e3);
             Some(format!("{} {cores:.2}, {p99_ms:.2}", subject.name))
         });
+        let each: Vec<String> = each.collect();
         let load = if cell.is_saturated() { "full" } else { "part" };
-        lines.push(format!(
-            "       {load} {}: {}\n",
-            cell.cell.net,
-            each.collect::<Vec<_>>().join("; ")
-        ));
+        if !each.is_empty() {
+            lines.push(format!("       {load} {}: {}\n", cell.cell.net, each.join("; ")));
+        }
+    }
+    if !lines.is_empty() {
+        lines.insert(0, "CORES  for 100,000/s, and p99 in ms\n".to_owned());
     }
     lines
 }

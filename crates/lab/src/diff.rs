@@ -147,19 +147,18 @@ impl Diff {
     }
 
     fn blocks(&self) -> Vec<Element> {
-        let mut table = vec![vec!["subject, cell".to_owned()]];
-        table[0].extend(SHOWN.map(|(_, title)| title.to_owned()));
-        for it in &self.changes {
-            let mut row = vec![format!("{}, {}", it.subject, it.cell)];
-            row.extend(SHOWN.map(|(name, _)| change_of(it.figures.get(name))));
-            table.push(row);
+        let about = "Change in percent; less is negative, the interval is in brackets.";
+        let mut blocks = vec![Element::Text(about.to_owned())];
+        for changes in self.changes.chunk_by(|a, b| a.cell == b.cell) {
+            let row = |title: &str, value: &dyn Fn(&Change) -> String| -> Vec<String> {
+                [title.to_owned()].into_iter().chain(changes.iter().map(value)).collect()
+            };
+            let mut table = vec![row("", &|it| it.subject.clone())];
+            table.extend(
+                SHOWN.map(|(name, title)| row(title, &|it| change_of(it.figures.get(name)))),
+            );
+            blocks.extend([Element::Heading(changes[0].cell.to_string()), Element::Table(table)]);
         }
-        let mut blocks = vec![
-            Element::Text(
-                "Change in percent; less is negative, the interval is in brackets.".to_owned(),
-            ),
-            Element::Table(table),
-        ];
         let differs = (!self.conditions.is_empty())
             .then(|| format!("Differs as well: {}.", self.conditions.join(", ")));
         let over = match self.changes.iter().all(|it| it.over_sessions) {

@@ -89,8 +89,8 @@ impl fmt::Display for Verdict {
             Some(Gated::Holds) => "holds",
             None => "cannot be judged",
         };
-        let at =
-            if self.at.is_empty() { String::new() } else { format!(": {}", self.at.join("; ")) };
+        let is_told = !self.at.is_empty() && self.is != Some(Gated::Undecided);
+        let at = if is_told { format!(": {}", self.at.join("; ")) } else { String::new() };
         let lines = wrapped(&format!("{}: {is}{at}", self.gate), "GATE   ", "       ");
         f.write_str(&lines.join("\n"))
     }

@@ -26,11 +26,12 @@ pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
         lines.extend(limits);
     }
     let sessions = bundle.all_occasions().len();
+    // They are to be copied, however long the path is.
     if sessions < MIN_SESSIONS && directory != "." {
-        lines.push(shortened(&format!("NEXT   twinring lab run --add {directory}  (in an hour)")));
+        lines.push(format!("NEXT   In an hour: twinring lab run --add {directory}"));
     }
     if directory != "." {
-        lines.push(shortened(&format!("MORE   twinring lab report --full {directory}")));
+        lines.push(format!("MORE   twinring lab report --full {directory}"));
     }
     let room = LINES.saturating_sub(lines.len());
     let mut first = "ANSWER ";
@@ -93,9 +94,9 @@ fn charts(bundle: &Bundle) -> Vec<String> {
         }
         let both = bundle.experiment.under_test(rows[0].cell.cell.protocol()) == UnderTest::Both;
         let side = if both { "CPU (both sides)" } else { "CPU" };
-        lines.push(shortened(&format!(
-            "{subject}'s {side} per request against {baseline}'s, 95 % interval{together}"
-        )));
+        let title =
+            format!("{subject}'s {side} per request against {baseline}'s, 95 % interval{together}");
+        lines.push(clipped(&title, WIDTH));
         lines.push(head([baseline, subject], work, end));
         lines.extend(rows.iter().take(shown).map(|row| line(row, with_net, work, end)));
         left = left.saturating_sub(shown + 2);
@@ -168,13 +169,4 @@ fn clipped(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
-}
-
-/// A line that is too long only if it has a path to copy.
-fn shortened(line: &str) -> String {
-    if line.starts_with("NEXT") || line.starts_with("MORE") {
-        line.to_owned()
-    } else {
-        clipped(line, WIDTH)
-    }
 }
