@@ -5,10 +5,7 @@
 
 mod support;
 
-use std::fs::File;
-use std::process::{Child, Command, Stdio};
-use support::{Server, run};
-use testing::{Test, tests};
+use support::*;
 
 const TESTS: &[Test] = tests![servers_start_with_every_setting];
 
@@ -30,13 +27,13 @@ impl Setting {
         testing::needs_root("it sets kernel.io_uring_disabled");
         let lock = File::open(SETTING).expect("Linux 6.6 or newer");
         lock.lock().expect("the other run of this test ends");
-        let before = std::fs::read_to_string(SETTING).expect("a setting");
+        let before = fs::read_to_string(SETTING).expect("a setting");
         let script =
             format!("trap '' TERM INT HUP; cat > /dev/null; echo {} > {SETTING}", before.trim());
         let mut shell = Command::new("setsid");
         shell.args(["sh", "-c", &script]).stdin(Stdio::piped()).stdout(lock);
         let shell = shell.spawn().expect("a shell");
-        std::fs::write(SETTING, value).expect("root may set it");
+        fs::write(SETTING, value).expect("root may set it");
         Setting { shell }
     }
 }
@@ -50,7 +47,7 @@ impl Drop for Setting {
 
 /// Starts each server with these arguments; the engine each runs on, and why not the other.
 fn engines(arguments: &[&str]) -> [(String, String); 3] {
-    let site = support::http::Site::usual();
+    let site = http::Site::usual();
     let started = [
         Server::echo("auto", arguments),
         Server::http("auto", site.path(), arguments),
@@ -100,7 +97,7 @@ fn servers_start_with_every_setting() {
     let server = Server::echo("both", &[]);
     assert_eq!((&server.ready["engine"], &server.ready["workers"]), (&"epoll".into(), &2.into()));
     let ended = server.terminate();
-    assert_eq!((ended.code, &ended.last["engines"]), (Some(0), &serde_json::Value::Null));
+    assert_eq!((ended.code, &ended.last["engines"]), (Some(0), &Value::Null));
     let told = "--engine both: io_uring cannot be used";
     assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("io_uring_disabled is 2"), "{}", ended.stderr);

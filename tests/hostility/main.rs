@@ -1,6 +1,7 @@
-//! Attacks on `twinring serve`, on both engines, over real sockets.
+//! Attacks on `twinring serve`, on both engines, over real sockets; then exhaustion (descriptors, memory, locked memory),
+//! and what a process inherits.
 //!
-//! Each test starts the command as an operator would, sandbox and all, and attacks it with the same
+//! Each attack starts the command as an operator would, sandbox and all, and attacks it with the same
 //! crowd twice, or up to five times: until allocator and caches have seen it all. While an
 //! attack runs, another client is served, and every answer to it is right; afterwards memory,
 //! descriptors, slots and buffers are what they were before; and SIGTERM ends the server with
@@ -14,8 +15,18 @@ mod support;
 
 mod connections;
 mod datagrams;
+mod exhaustion;
+mod inherited;
+mod locked_memory;
 mod siege;
 
 fn main() -> std::process::ExitCode {
-    testing::run(&[connections::ENGINE_TESTS, datagrams::ENGINE_TESTS])
+    testing::run(&[
+        connections::ENGINE_TESTS,
+        datagrams::ENGINE_TESTS,
+        exhaustion::TESTS,
+        exhaustion::ENGINE_TESTS,
+        inherited::TESTS,
+        locked_memory::TESTS,
+    ])
 }

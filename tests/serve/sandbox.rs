@@ -160,9 +160,9 @@ fn feature_sets_that_differ_most_work_in_the_sandbox() {
     let site = Site::usual();
     for set in ["multishot=off", "sqpoll_idle_ms=50"] {
         let options = ["--uring", set];
-        let off = ["--sandbox", "off", "--sandbox-check"];
-        let listen = ["serve", "echo", "--engine", "io_uring", "--listen", "127.0.0.1:0"];
-        let (code, _, refusal) = run(&[&listen[..], &options, &off].concat());
+        let off = ["--listen", "127.0.0.1:0", "--sandbox", "off", "--sandbox-check"];
+        let mut off = serving(twinring(), "echo", "io_uring", &[&off[..], &options].concat());
+        let (code, _, refusal) = run_to_its_end(&mut off);
         if code != Some(0) {
             testing::needs("io_uring", format_args!("{set}: {refusal}"));
         }
