@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 use std::process::ExitCode;
 use textwrap::{Options, WordSplitter, fill};
-use twinring::config::UringFeatures;
+use twinring::config::UringOptions;
 use twinring::probe::prices::{PRICES, Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
@@ -172,8 +172,8 @@ impl Page {
     }
 }
 
-fn describe(features: &UringFeatures) -> String {
-    let UringFeatures { buffer_count, buffer_bytes, sq_entries, cq_entries, .. } = features;
+fn describe(features: &UringOptions) -> String {
+    let UringOptions { buffer_count, buffer_bytes, sq_entries, cq_entries, .. } = features;
     let mut words = vec![
         String::from(if features.multishot { "multishot" } else { "single shot" }),
         format!("{buffer_count} buffers of {buffer_bytes} bytes"),

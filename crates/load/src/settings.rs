@@ -53,13 +53,15 @@ impl Workers {
             .stop_on_panic(true)
     }
 
-    /// The features of io_uring with receive buffers of this size and number, unless configured.
-    /// Buffers of another size have a suitable number by default.
+    /// The features of io_uring with receive buffers of this size and number, unless others than the
+    /// default were configured. Buffers of another size have a suitable number by default.
     pub(crate) fn uring_with_buffers(&self, bytes: u32, count: u32) -> UringOptions {
-        let mut options = self.uring.clone();
-        if options.buffer_bytes.is_none() {
-            options.buffer_bytes = Some(bytes);
-            options.buffer_count = options.buffer_count.or(Some(count));
+        let (mut options, default) = (self.uring.clone(), UringOptions::default());
+        if options.buffer_bytes == default.buffer_bytes {
+            options.buffer_bytes = bytes;
+            if options.buffer_count == default.buffer_count {
+                options.buffer_count = count;
+            }
         }
         options
     }

@@ -128,7 +128,7 @@ impl fmt::Display for Values {
 }
 
 /// Reads `key=value,...` into these options; a key alone is switched on.
-fn read(text: &str, options: &mut [(&str, Values, &mut Option<u32>)]) -> Result<(), OptionError> {
+fn read(text: &str, options: &mut [(&str, Values, &mut u32)]) -> Result<(), OptionError> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').unwrap_or((part, "on"));
         let Some(at) = options.iter().position(|(name, ..)| *name == key) else {
@@ -137,41 +137,60 @@ fn read(text: &str, options: &mut [(&str, Values, &mut Option<u32>)]) -> Result<
             return Err(OptionError::new(key, value, known));
         };
         let (_, values, option) = &mut options[at];
-        let number = values.read(value).ok_or_else(|| OptionError::new(key, value, values))?;
-        **option = Some(number);
+        **option = values.read(value).ok_or_else(|| OptionError::new(key, value, values))?;
     }
     Ok(())
 }
 
 const BUFFER_BYTES: Values = Values::Range(64, 1 << 20);
 
-/// Options of io_uring; `None` is the default. Parses from `key=value,...`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Options of io_uring, which its workers run with. Parses from `key=value,...`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UringOptions {
     /// Multishot accept, receive and poll: one submission, many completions. Without it each is
     /// submitted again after its completion. On by default.
-    pub multishot: Option<bool>,
+    pub multishot: bool,
     /// Size of one receive buffer in bytes, 64 to 1048576.
-    pub buffer_bytes: Option<u32>,
+    pub buffer_bytes: u32,
     /// Number of receive buffers, a power of two from 4 to 32768.
-    pub buffer_count: Option<u32>,
-    /// A kernel thread submits and spins this long (milliseconds) before it sleeps; 0 is off.
-    pub sqpoll_idle_ms: Option<u32>,
+    pub buffer_count: u32,
+    /// A kernel thread submits and spins this long (milliseconds) before it sleeps; 0 is off, the
+    /// default.
+    pub sqpoll_idle_ms: u32,
     /// How many sends wait for the next enter; 0 submits each at once. Unless it is 0, a wait that
     /// returns as many completions as the kernel runs at a time is followed by an enter that takes
     /// more, so that the answers leave in one burst.
-    pub gather: Option<u32>,
+    pub gather: u32,
     /// Entries of the submission queue, a power of two from 8 to 32768.
-    pub sq_entries: Option<u32>,
-    /// Entries of the completion queue, a power of two from 16 to 65536.
-    pub cq_entries: Option<u32>,
+    pub sq_entries: u32,
+    /// Entries of the completion queue, a power of two from 16 to 65536; not fewer than
+    /// `sq_entries` in any case.
+    pub cq_entries: u32,
+    /// Waits count as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT. On where the
+    /// kernel has it (Linux 6.15).
+    pub no_iowait: bool,
+}
+
+impl Default for UringOptions {
+    fn default() -> UringOptions {
+        UringOptions {
+            multishot: true,
+            buffer_bytes: RECV_BUFFER_BYTES,
+            buffer_count: URING_BUFFERS,
+            sqpoll_idle_ms: 0,
+            gather: GATHER_MAX,
+            sq_entries: SQ_ENTRIES,
+            cq_entries: CQ_ENTRIES,
+            no_iowait: true,
+        }
+    }
 }
 
 impl FromStr for UringOptions {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<UringOptions, OptionError> {
-        let (mut options, mut multishot) = (UringOptions::default(), None);
+        let (mut options, mut multishot) = (UringOptions::default(), 1);
         let table = &mut [
             ("multishot", Values::Switch(1), &mut multishot),
             ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
@@ -182,58 +201,26 @@ impl FromStr for UringOptions {
             ("cq_entries", Values::PowerOfTwo(16, 1 << 16), &mut options.cq_entries),
         ];
         read(text, table)?;
-        Ok(UringOptions { multishot: multishot.map(|on| on > 0), ..options })
+        Ok(UringOptions { multishot: multishot > 0, ..options })
     }
 }
 
-/// What an io_uring worker runs with.
+/// Options of epoll, which its workers run with. Parses from `key=value,...`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UringFeatures {
-    /// See [`UringOptions::multishot`].
-    pub multishot: bool,
-    /// See [`UringOptions::buffer_bytes`].
-    pub buffer_bytes: usize,
-    /// See [`UringOptions::buffer_count`].
-    pub buffer_count: u16,
-    /// See [`UringOptions::sqpoll_idle_ms`].
-    pub sqpoll_idle_ms: u32,
-    /// See [`UringOptions::gather`].
-    pub gather: u32,
-    /// See [`UringOptions::sq_entries`].
-    pub sq_entries: u32,
-    /// See [`UringOptions::cq_entries`].
-    pub cq_entries: u32,
-    /// Waits count as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT, Linux 6.15.
-    pub no_iowait: bool,
-}
-
-impl UringOptions {
-    /// Fills in the defaults. A small completion queue limits the submission queue, too.
-    pub(crate) fn resolve(&self, no_iowait: bool) -> UringFeatures {
-        let limit = self.cq_entries.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES));
-        let sq_entries = self.sq_entries.unwrap_or(limit);
-        UringFeatures {
-            multishot: self.multishot.unwrap_or(true),
-            buffer_bytes: self.buffer_bytes.unwrap_or(RECV_BUFFER_BYTES) as usize,
-            buffer_count: self.buffer_count.unwrap_or(URING_BUFFERS) as u16,
-            sqpoll_idle_ms: self.sqpoll_idle_ms.unwrap_or(0),
-            gather: self.gather.unwrap_or(GATHER_MAX),
-            sq_entries,
-            cq_entries: self.cq_entries.unwrap_or(CQ_ENTRIES).max(sq_entries),
-            no_iowait,
-        }
-    }
-}
-
-/// Options of epoll; `None` is the default. Parses from `key=value,...`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpollOptions {
     /// Size of one receive buffer in bytes, 64 to 1048576.
-    pub buffer_bytes: Option<u32>,
+    pub buffer_bytes: u32,
     /// Number of receive buffers, 4 to 32768.
-    pub buffer_count: Option<u32>,
+    pub buffer_count: u32,
     /// How many sends wait until the current events have been handled; 0 sends each at once.
-    pub gather: Option<u32>,
+    pub gather: u32,
+}
+
+impl Default for EpollOptions {
+    fn default() -> EpollOptions {
+        let (buffer_bytes, buffer_count) = (RECV_BUFFER_BYTES, EPOLL_BUFFERS);
+        EpollOptions { buffer_bytes, buffer_count, gather: GATHER_MAX }
+    }
 }
 
 impl FromStr for EpollOptions {
@@ -251,36 +238,14 @@ impl FromStr for EpollOptions {
     }
 }
 
-/// What an epoll worker runs with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct EpollFeatures {
-    /// See [`EpollOptions::buffer_bytes`].
-    pub buffer_bytes: usize,
-    /// See [`EpollOptions::buffer_count`].
-    pub buffer_count: u16,
-    /// See [`EpollOptions::gather`]; 0 is off.
-    pub gather: u32,
-}
-
-impl EpollOptions {
-    /// Fills in the defaults.
-    pub fn resolve(&self) -> EpollFeatures {
-        EpollFeatures {
-            buffer_bytes: self.buffer_bytes.unwrap_or(RECV_BUFFER_BYTES) as usize,
-            buffer_count: self.buffer_count.unwrap_or(EPOLL_BUFFERS) as u16,
-            gather: self.gather.unwrap_or(GATHER_MAX),
-        }
-    }
-}
-
 /// The engine of a runtime with its features.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Features {
     /// io_uring with these features.
-    IoUring(UringFeatures),
+    IoUring(UringOptions),
     /// epoll with these features.
-    Epoll(EpollFeatures),
+    Epoll(EpollOptions),
 }
 
 impl Features {
@@ -301,12 +266,8 @@ mod tests {
     fn options_parse_and_name_what_is_wrong() {
         let options: UringOptions =
             "multishot=off, gather=7,sqpoll_idle_ms=50,cq_entries=128".parse().unwrap();
-        let features = options.resolve(false);
-        assert!(!features.multishot);
-        assert_eq!((features.gather, features.sqpoll_idle_ms), (7, 50));
-        assert_eq!((features.sq_entries, features.cq_entries), (128, 128));
-        let large = "sq_entries=32768".parse::<UringOptions>().unwrap().resolve(false);
-        assert_eq!((large.sq_entries, large.cq_entries), (32768, 32768));
+        assert!(!options.multishot);
+        assert_eq!((options.gather, options.sqpoll_idle_ms, options.cq_entries), (7, 50, 128));
         let error = "buffer_count=100".parse::<UringOptions>().unwrap_err();
         assert_eq!(error.to_string(), "buffer_count=100: expected a power of two from 4 to 32768");
         let error = "buffers=legacy".parse::<UringOptions>().unwrap_err().to_string();

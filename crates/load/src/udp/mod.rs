@@ -34,7 +34,7 @@ use clap::{ArgAction, Args};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use twinring::config::Features;
+use twinring::config::{Features, UringOptions};
 use twinring::measure::monotonic_ns;
 use twinring::net::UdpOptions;
 use twinring::{Builder, Runtime};
@@ -215,10 +215,11 @@ impl Generator for UdpSettings {
     }
 
     fn runtime(&self) -> Builder {
-        let mut uring = self.common.workers.uring.clone();
+        let (mut uring, default) = (self.common.workers.uring.clone(), UringOptions::default());
         // Rings for the work of thousands of sockets between two ticks.
-        uring.sq_entries = uring.sq_entries.or(Some(4096));
-        uring.cq_entries = uring.cq_entries.or(Some(32_768));
+        if (uring.sq_entries, uring.cq_entries) == (default.sq_entries, default.cq_entries) {
+            (uring.sq_entries, uring.cq_entries) = (4096, 32_768);
+        }
         self.common.workers.builder(uring).call_times(self.calls)
     }
 

@@ -10,7 +10,7 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// The options contradict each other, or name what another layer refuses.
+    /// The options name what another layer refuses, or CPUs that cannot be used.
     Options,
     /// The kernel is too old or was built without it.
     Kernel,

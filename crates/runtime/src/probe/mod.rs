@@ -18,7 +18,7 @@ pub use self::layers::{Layer, Refusal};
 pub(crate) use self::select::select_uring;
 pub use self::uring::{FeatureReport, UringReport};
 
-use crate::config::{UringFeatures, UringOptions};
+use crate::config::UringOptions;
 use crate::sys;
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct Capabilities {
     /// The features of io_uring; `None` if it is refused as a whole.
     pub uring: Option<UringReport>,
     /// The features that the engine uses by default; `None` if it cannot run.
-    pub chosen: Option<UringFeatures>,
+    pub chosen: Option<UringOptions>,
     /// Why the engine cannot run on io_uring.
     pub refusal: Option<Refusal>,
     /// epoll_pwait2(2) is there (Linux 5.11); without it timeouts of the epoll engine are rounded

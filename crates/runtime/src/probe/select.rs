@@ -3,7 +3,7 @@
 use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
 use super::uring::{NO_IOWAIT, SQPOLL, UringReport};
-use crate::config::{UringFeatures, UringOptions};
+use crate::config::UringOptions;
 use std::sync::OnceLock;
 
 const PAGE_BYTES: u64 = 4096;
@@ -12,20 +12,16 @@ const PAGE_BYTES: u64 = 4096;
 const PROBE_BYTES: u64 = 64 * 1024;
 
 /// The features of io_uring for `workers` rings of the same kind, created with these rights. The
-/// kernel is probed at the first call that succeeds (about a millisecond). Fails when options
-/// contradict each other; when io_uring as a whole, or a feature that was requested by name, is
-/// refused; or when resources ran out.
+/// kernel is probed at the first call that succeeds (about a millisecond). Fails when io_uring as a
+/// whole, or a feature that was requested by name, is refused, or resources ran out.
 pub(crate) fn select_uring(
     options: &UringOptions,
     workers: usize,
     rights: &Rights,
-) -> Result<UringFeatures, Refusal> {
+) -> Result<UringOptions, Refusal> {
     static DETECTED: OnceLock<UringReport> = OnceLock::new();
-    if options.sq_entries.is_some_and(|sq| options.cq_entries.is_some_and(|cq| cq < sq)) {
-        let what = "cq_entries and a larger sq_entries contradict each other: the completion queue \
-                    is never the smaller one";
-        return Err(Refusal::new(Layer::Options, what, "drop one of the two"));
-    }
+    let mut options = options.clone();
+    options.cq_entries = options.cq_entries.max(options.sq_entries);
     let env = Environment::read();
     let later = env.clone().with(rights);
     // Now the kernel would still answer otherwise.
@@ -39,38 +35,37 @@ pub(crate) fn select_uring(
             // On a kernel that charges rings the first of the probe fails already.
             let found = UringReport::detect(&env).map_err(|refusal| match refusal.layer {
                 Layer::Resources if !uncharged => {
-                    check_memlock(options, workers, &env).err().unwrap_or(refusal)
+                    check_memlock(&options, workers, &env).err().unwrap_or(refusal)
                 }
                 _ => refusal,
             })?;
             DETECTED.get_or_init(|| found)
         }
     };
-    let features = options.resolve(uring.refusal_of(NO_IOWAIT).is_none());
-    if let Some(refusal) = uring.refusal_of(SQPOLL).filter(|_| features.sqpoll_idle_ms > 0) {
+    options.no_iowait &= uring.refusal_of(NO_IOWAIT).is_none();
+    if let Some(refusal) = uring.refusal_of(SQPOLL).filter(|_| options.sqpoll_idle_ms > 0) {
         let what = format!("sqpoll_idle_ms was requested: {}", refusal.what);
         return Err(Refusal::new(Layer::Options, what, &*refusal.fix));
     }
     if uring.memlock_charged && !uncharged {
-        check_memlock(options, workers, &env)?;
+        check_memlock(&options, workers, &env)?;
     }
-    Ok(features)
+    Ok(options)
 }
 
 /// Compares what the rings of all workers are charged with the limit. An upper bound: other
 /// processes of the same user share the limit, and the memory that they hold cannot be seen.
 fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
     let Some(limit) = env.memlock_bytes.soft else { return Ok(()) };
-    let features = options.resolve(false);
     let pages =
         |entries: u32, bytes: u64| (u64::from(entries) * bytes).next_multiple_of(PAGE_BYTES);
     // 64 bytes a submission, 4 for its index, 16 a completion behind a page of heads and tails, 16 a
     // buffer.
-    let ring = pages(features.sq_entries, 64)
-        + pages(features.sq_entries, 4)
+    let ring = pages(options.sq_entries, 64)
+        + pages(options.sq_entries, 4)
         + PAGE_BYTES
-        + pages(features.cq_entries, 16)
-        + pages(features.buffer_count.into(), 16);
+        + pages(options.cq_entries, 16)
+        + pages(options.buffer_count, 16);
     let needed = ring.saturating_mul(workers as u64).saturating_add(PROBE_BYTES);
     if needed > limit {
         return Err(layers::memlock_too_low(needed, limit, env.cap_ipc_lock));
@@ -84,15 +79,6 @@ mod tests {
 
     fn parse(text: &str) -> UringOptions {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn contradictions_are_no_reason_to_fall_back() {
-        let options = parse("sq_entries=4096,cq_entries=1024");
-        let refusal = select_uring(&options, 1, &Rights::default()).unwrap_err();
-        assert!(refusal.what.starts_with("cq_entries and a larger sq_entries"), "{refusal}");
-        assert_eq!(refusal.layer, Layer::Options);
-        assert!(!refusal.allows_fallback());
     }
 
     #[test]

@@ -150,17 +150,17 @@ impl Builder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let (features, fallback_reason) = match self.engine {
-            EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
+            EngineChoice::Epoll => (Features::Epoll(self.epoll.clone()), None),
             choice => match probe::select_uring(&self.uring, self.workers, &self.rights) {
                 Ok(features) => (Features::IoUring(features), None),
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
-                    (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
+                    (Features::Epoll(self.epoll.clone()), Some(refusal.to_string()))
                 }
                 Err(refusal) => return Err(io::Error::other(refusal)),
             },
         };
         let second = (self.side_by_side && features.engine() == Engine::IoUring)
-            .then(|| Features::Epoll(self.epoll.resolve()));
+            .then(|| Features::Epoll(self.epoll.clone()));
         let registrations = (0..self.workers).map(|_| Registration::new().map(Arc::new));
         let registrations = registrations
             .collect::<io::Result<_>>()

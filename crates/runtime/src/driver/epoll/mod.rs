@@ -23,7 +23,7 @@ use super::udp::{Udp, UdpSetup};
 use super::uring::DatagramMemory;
 use crate::buf::{BufPool, SendBuf};
 use crate::calls::timed;
-use crate::config::EpollFeatures;
+use crate::config::EpollOptions;
 use crate::counters::Counters;
 use crate::driver::common::{DriverSetup, check_geometries, errno};
 use crate::slots::Key;
@@ -67,9 +67,9 @@ pub(super) struct EpollShared {
 }
 
 impl EpollEngine {
-    pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollEngine> {
+    pub(crate) fn new(features: EpollOptions, setup: &DriverSetup) -> io::Result<EpollEngine> {
         let epoll = EpollSet::new()?;
-        let pool = Rc::new(BufPool::new(features.buffer_count, features.buffer_bytes)?);
+        let pool = Rc::new(BufPool::new(features.buffer_count as u16, features.buffer_bytes as usize)?);
         // It has no slot: its events only end a wait.
         epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, u64::MAX)?;
         Ok(EpollEngine {

@@ -38,7 +38,7 @@ use super::messages::SendBatch;
 use super::sockets::{Sockets, Source};
 use super::stream::Stream;
 use crate::buf::SendBuf;
-use crate::config::UringFeatures;
+use crate::config::UringOptions;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
 use crate::slots::{Key, Slots};
@@ -102,13 +102,13 @@ pub(crate) struct UringEngine {
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
     lost_events: LostEvents,
-    features: UringFeatures,
+    features: UringOptions,
     pub(super) counters: Arc<Counters>,
     torn_down: bool,
 }
 
 impl UringEngine {
-    pub(crate) fn new(features: UringFeatures, setup: &DriverSetup) -> io::Result<UringEngine> {
+    pub(crate) fn new(features: UringOptions, setup: &DriverSetup) -> io::Result<UringEngine> {
         let ring = Ring::new(&features, setup)?;
         let groups = Groups::new(&ring, &features)?;
         if let Some(uses) = setup.confined {

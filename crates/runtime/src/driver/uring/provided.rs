@@ -12,7 +12,7 @@ pub(super) use starved::Starved;
 
 use super::ring::Ring;
 use crate::buf::{BufPool, RecvBuf};
-use crate::config::UringFeatures;
+use crate::config::UringOptions;
 use crate::driver::common::check_geometries;
 use crate::slots::Key;
 use crate::sys::Mapping;
@@ -48,8 +48,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Groups> {
-        let (count, bytes) = (features.buffer_count, features.buffer_bytes);
+    pub(super) fn new(ring: &Ring, features: &UringOptions) -> io::Result<Groups> {
+        let (count, bytes) = (features.buffer_count as u16, features.buffer_bytes as usize);
         let streams = Provided::new(ring, STREAMS, count, bytes)?;
         Ok(Groups { streams, others: Vec::new() })
     }

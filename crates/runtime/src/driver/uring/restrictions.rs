@@ -5,7 +5,7 @@
 //! operation, a flag or a registration that is not on it ends with EACCES (io_uring_register(2)).
 
 use super::ring::Ring;
-use crate::config::UringFeatures;
+use crate::config::UringOptions;
 use crate::confine::Uses;
 use io_uring::opcode::{
     Accept, AsyncCancel, Close, Connect, PollAdd, Read, Recv, RecvMsg, Send, SendMsg, Timeout,
@@ -23,7 +23,7 @@ const REGISTER_PBUF_RING: u8 = 22;
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Result<()> {
+pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringOptions) -> io::Result<()> {
     // Wake-ups by other threads, and teardown.
     let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
     let mut flags = Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS;

@@ -1,7 +1,7 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
 use crate::calls::{name_of_enter, timed};
-use crate::config::UringFeatures;
+use crate::config::UringOptions;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
 use crate::sys::ring::{self, KernelRing, Setup, Wait};
@@ -43,7 +43,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(features: &UringFeatures, setup: &DriverSetup) -> io::Result<Ring> {
+    pub(super) fn new(features: &UringOptions, setup: &DriverSetup) -> io::Result<Ring> {
         let uring = KernelRing::new(Setup {
             sq_entries: features.sq_entries,
             cq_entries: features.cq_entries,
