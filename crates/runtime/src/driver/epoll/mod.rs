@@ -69,7 +69,8 @@ pub(super) struct EpollShared {
 impl EpollEngine {
     pub(crate) fn new(features: EpollOptions, setup: &DriverSetup) -> io::Result<EpollEngine> {
         let epoll = EpollSet::new()?;
-        let pool = Rc::new(BufPool::new(features.buffer_count as u16, features.buffer_bytes as usize)?);
+        let pool =
+            Rc::new(BufPool::new(features.buffer_count as u16, features.buffer_bytes as usize)?);
         // It has no slot: its events only end a wait.
         epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, u64::MAX)?;
         Ok(EpollEngine {
