@@ -32,7 +32,6 @@ const THREAD_BYTES: usize = 4 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Threads of one runtime.
 pub(crate) struct ThreadPool {
     name: &'static str,
     threads_max: usize,

@@ -154,7 +154,6 @@ pub struct UdpStats {
 }
 
 impl UdpStats {
-    /// Counts a received buffer.
     pub(crate) fn count_received(&mut self, received: &Received) {
         self.received += received.datagrams() as u64;
         self.truncated += u64::from(received.truncated);

@@ -522,7 +522,6 @@ impl File {
         Ok(())
     }
 
-    /// The descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.handle.file.as_fd()
     }

@@ -21,7 +21,6 @@ pub use builder::Builder;
 pub(crate) use worker::{Worker, current, is_serving, with_current};
 pub use worker::{shutdown_requested, submit};
 
-/// Says what failed.
 pub(crate) fn failed(what: impl fmt::Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -222,7 +221,6 @@ impl Runtime {
 const STUCK: Duration = Duration::from_millis(500);
 
 impl Drop for Runtime {
-    /// Ends the threads for blocking work.
     fn drop(&mut self) {
         let shared = &self.shared;
         for (pool, stuck) in [

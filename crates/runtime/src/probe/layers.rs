@@ -264,7 +264,6 @@ mod tests {
     use super::*;
     use crate::probe::environment::Limit;
 
-    /// A machine without restrictions.
     fn open_machine() -> Environment {
         let mut env = Environment::read();
         env.kernel = "6.18.0".into();

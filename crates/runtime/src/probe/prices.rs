@@ -230,7 +230,6 @@ fn choose(allowed: CpuSet, wanted: Option<[usize; 2]>) -> Result<Vec<usize>, Ref
     Ok(allowed[..1].iter().chain(second.or(others.first())).copied().collect())
 }
 
-/// Why a price is unavailable.
 fn said(what: &str, error: io::Error, fix: &str) -> String {
     format!("{what}: {error}; to permit it: {fix}")
 }

@@ -108,7 +108,6 @@ impl UringReport {
         })
     }
 
-    /// Why a feature cannot be used; `None` if it can.
     pub(super) fn refusal_of(&self, kernel_name: &str) -> Option<&Refusal> {
         self.features.iter().find(|it| it.kernel_name == kernel_name)?.refusal.as_ref()
     }

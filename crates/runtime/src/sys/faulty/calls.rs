@@ -42,7 +42,6 @@ pub(super) fn install() {
     }));
 }
 
-/// The engine has ended.
 pub(super) fn remove() {
     let _thread_is_gone = FAULTS.try_with(RefCell::take);
 }
@@ -92,7 +91,6 @@ impl CallFaults {
         }
     }
 
-    /// Epoll now watches `target`.
     pub(super) fn watched(&mut self, target: RawFd, interest: i32, data: u64) {
         let before = self.watched.insert(target, (data, interest));
         if before.is_some_and(|(before, _)| before != data) {

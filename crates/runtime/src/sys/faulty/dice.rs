@@ -36,7 +36,6 @@ pub(super) enum Fault {
     LostReset,
 }
 
-/// All kinds.
 const KINDS: [Fault; 11] = [
     Fault::ShortSend,
     Fault::ShortReceive,
@@ -106,7 +105,6 @@ impl Dice {
         Some(Dice { random, per_million })
     }
 
-    /// True if a fault of this kind occurs here.
     pub(super) fn strikes(&mut self, fault: Fault) -> bool {
         let chance = u64::from(self.per_million[fault as usize]);
         chance > 0 && self.random.rand_range(0..1_000_000) < chance

@@ -84,7 +84,6 @@ pub(crate) mod poll {
 
     pub(crate) use real::poll::*;
 
-    /// An epoll set.
     pub(crate) struct EpollSet(real::poll::EpollSet);
 
     impl EpollSet {

@@ -5,7 +5,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// Sets an option whose value is an int.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -81,7 +80,6 @@ pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
     })
 }
 
-/// An empty header.
 pub(crate) fn empty_header() -> libc::msghdr {
     // SAFETY: null pointers and zero lengths are a valid msghdr. (Not written as a literal: some
     // C libraries have private padding fields in it.)

@@ -8,10 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// An event of epoll for one descriptor.
 pub(crate) type EpollEvent = libc::epoll_event;
 
-/// An epoll set.
 pub(crate) struct EpollSet {
     fd: OwnedFd,
     /// epoll_pwait2(2) was refused: older kernels lack it, and so do older seccomp profiles.
@@ -24,12 +22,10 @@ impl EpollSet {
         Ok(EpollSet { fd, in_milliseconds: Cell::new(false) })
     }
 
-    /// Registers `target` for `interest`; events carry `data`.
     pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, target, interest, data)
     }
 
-    /// Changes the interest of a registered descriptor.
     pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, target, interest, data)
     }

@@ -102,7 +102,6 @@ pub(crate) struct KernelRing {
 }
 
 impl KernelRing {
-    /// Creates a ring for this thread.
     pub(crate) fn new(setup: Setup) -> io::Result<KernelRing> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(setup.cq_entries).setup_submit_all().setup_single_issuer().dontfork();
