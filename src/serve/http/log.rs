@@ -6,7 +6,7 @@ use crate::serve::user::{Identity, may_replace};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring_services::http::{AccessLog, LogSettings, LogTarget};
@@ -50,13 +50,10 @@ pub(super) fn open(
 /// Why this process, with its current rights, cannot reopen the log after a rotation.
 pub(super) fn check_rotation(settings: &LogSettings) -> Option<String> {
     let path = file(settings)?;
-    let remedy = match LogTarget::open_existing(path).map(drop) {
-        // Only before the start: the server creates it.
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
-        }
-        _ if may_replace(path) => return None,
-        _ => "no file can be created in its directory: the program that rotates it must create it (`create` \
+    let remedy = match (unusable(path), may_replace(path)) {
+        (Some(error), _) => format!("{error}: after SIGHUP and SIGUSR1 the old file stays open"),
+        (None, true) => return None,
+        (None, false) => "no file can be created in its directory: the program that rotates it must create it (`create` \
               of logrotate)"
             .to_owned(),
     };
@@ -66,13 +63,16 @@ pub(super) fn check_rotation(settings: &LogSettings) -> Option<String> {
 /// Why the log could not be opened, found without creating the file.
 pub(super) fn check(settings: &LogSettings) -> Option<String> {
     let path = file(settings)?;
-    let missing = match LogTarget::open_existing(path).map(drop) {
-        Ok(()) => return None,
-        Err(error) if error.kind() != ErrorKind::NotFound => error.to_string(),
-        Err(_) if may_replace(path) => return None,
-        Err(_) => "it does not exist, and no file can be created in its directory".to_owned(),
-    };
-    Some(format!("cannot open access-log {}: {missing}", path.display()))
+    let no_file = || "it does not exist, and no file can be created in its directory".to_owned();
+    let cannot_be_made = !path.exists() && !may_replace(path);
+    let why = unusable(path).or(cannot_be_made.then(no_file))?;
+    Some(format!("cannot open access-log {}: {why}", path.display()))
+}
+
+/// Why a log that exists cannot be opened.
+fn unusable(path: &Path) -> Option<String> {
+    let error = LogTarget::open_existing(path).err()?;
+    (error.kind() != ErrorKind::NotFound).then(|| error.to_string())
 }
 
 /// Waits until all lines are written, for a bounded time, and not after a second signal.

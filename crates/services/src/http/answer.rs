@@ -3,7 +3,7 @@
 
 use super::Status;
 use super::access_log::error_line;
-use super::auth::{Auth, Busy, Credentials, Users};
+use super::auth::{Auth, Credentials, Users};
 use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
@@ -172,9 +172,9 @@ impl<'w, 'r> Call<'w, 'r> {
                 for auth in all {
                     let challenge = challenge(&auth);
                     match Users::verify(auth, credentials.clone(), self.client()).await {
-                        Ok(true) => {}
-                        Ok(false) => return self.with_page(site, challenge).await,
-                        Err(Busy) => {
+                        Some(true) => {}
+                        Some(false) => return self.with_page(site, challenge).await,
+                        None => {
                             let reason = Reason::Limit("too many passwords are being verified");
                             let busy = Response::failure(Status::SERVICE_UNAVAILABLE, reason);
                             return self.with_page(site, busy).await;

@@ -132,10 +132,6 @@ impl fmt::Debug for Users {
     }
 }
 
-/// There were too many verifications at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Busy;
-
 impl Users {
     /// Reads a file of lines `USER:HASH`, as `htpasswd -B` writes them.
     ///
@@ -203,12 +199,12 @@ impl Users {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
     }
 
-    /// Verifies credentials without blocking the worker.
+    /// Verifies credentials without blocking the worker; none if there are too many verifications at a time.
     pub(super) async fn verify(
         auth: Arc<Auth>,
         credentials: Credentials,
         client: Option<IpAddr>,
-    ) -> Result<bool, Busy> {
+    ) -> Option<bool> {
         let place = place(client)?;
         // It is never closed.
         let turn = RUNNING.acquire().await.ok();
@@ -217,7 +213,7 @@ impl Users {
             let _places = (place, turn);
             auth.users.verify_now(&credentials)
         });
-        Ok(verified.await.unwrap_or(false))
+        Some(verified.await.unwrap_or(false))
     }
 
     fn verify_now(&self, credentials: &Credentials) -> bool {
@@ -241,10 +237,10 @@ impl Users {
 }
 
 /// A place among the verifications that run or wait.
-fn place(client: Option<IpAddr>) -> Result<(Permit, Option<AddressPermit>), Busy> {
-    let permit = WAITING.admit_any().map_err(|_| Busy)?;
-    let of_client = client.map(|client| WAITING.count(client)).transpose().map_err(|_| Busy)?;
-    Ok((permit, of_client))
+fn place(client: Option<IpAddr>) -> Option<(Permit, Option<AddressPermit>)> {
+    let permit = WAITING.admit_any().ok()?;
+    let of_client = client.map(|client| WAITING.count(client)).transpose().ok()?;
+    Some((permit, of_client))
 }
 
 #[cfg(test)]
@@ -301,14 +297,14 @@ mod tests {
     #[test]
     fn one_client_leaves_places_to_others() {
         let of = |client: &str| place(client.parse().ok());
-        let taken: Vec<_> = std::iter::from_fn(|| of("192.0.2.1").ok()).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| of("192.0.2.1")).collect();
         assert_eq!(taken.len(), WAITING_OF_CLIENT_MAX);
-        assert!(of("192.0.2.2").is_ok());
-        let network = |n: usize| of(&format!("2001:db8::{n}")).ok();
+        assert!(of("192.0.2.2").is_some());
+        let network = |n: usize| of(&format!("2001:db8::{n}"));
         let of_network: Vec<_> = (0..9).filter_map(network).collect();
         assert_eq!(of_network.len(), WAITING_OF_CLIENT_MAX);
         drop(taken);
-        assert!(of("192.0.2.1").is_ok());
+        assert!(of("192.0.2.1").is_some());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Requests for less than a whole file: conditions, RFC 9110 section 13, in the order of its section 13.2.2, and ranges,
 //! section 14.
 
+use super::Status;
 use super::date::parse_date;
 use super::request::Request;
 use std::ops::Range;
@@ -16,28 +17,17 @@ pub struct Validators<'a> {
     pub modified: Option<i64>,
 }
 
-/// The outcome of a request's conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Answer it.
-    Proceed,
-    /// 304.
-    NotModified,
-    /// 412.
-    Failed,
-}
-
-/// Evaluates the conditions of a GET or HEAD request for a representation that exists.
-pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Outcome {
+/// Evaluates the conditions of a GET or HEAD request for a representation that exists: 304, 412, or none to answer it.
+pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Option<Status> {
     let date = |name| request.value(name).and_then(parse_date);
     if request.field("if-match").is_some() {
         if !request.lines("if-match").any(|list| matches(list, current, true)) {
-            return Outcome::Failed;
+            return Some(Status::PRECONDITION_FAILED);
         }
     } else if let (Some(limit), Some(modified)) = (date("if-unmodified-since"), current.modified)
         && modified > limit
     {
-        return Outcome::Failed;
+        return Some(Status::PRECONDITION_FAILED);
     }
     let unchanged = if request.field("if-none-match").is_some() {
         request.lines("if-none-match").any(|list| matches(list, current, false))
@@ -47,7 +37,7 @@ pub fn evaluate(request: &Request<'_>, current: &Validators<'_>) -> Outcome {
             _ => false,
         }
     };
-    if unchanged { Outcome::NotModified } else { Outcome::Proceed }
+    unchanged.then_some(Status::NOT_MODIFIED)
 }
 
 /// True when a range may be answered: without If-Range, or when it names this very version.
@@ -192,37 +182,40 @@ mod tests {
         look(&Request::parse(text.as_bytes(), &mut storage, HeadLimits::default()).unwrap())
     }
 
-    fn outcome(fields: &str, current: &Validators<'_>) -> Outcome {
+    const PROCEED: Option<Status> = None;
+    const NOT_MODIFIED: Option<Status> = Some(Status::NOT_MODIFIED);
+    const FAILED: Option<Status> = Some(Status::PRECONDITION_FAILED);
+
+    fn outcome(fields: &str, current: &Validators<'_>) -> Option<Status> {
         with_head(fields, |head| evaluate(head, current))
     }
 
     #[test]
     fn each_condition_decides_as_it_should() {
-        use Outcome::{Failed, NotModified, Proceed};
         for (fields, expected) in [
-            (String::new(), Proceed),
-            ("If-None-Match: \"v1\"\r\n".into(), NotModified),
-            ("If-None-Match: W/\"v1\"\r\n".into(), NotModified),
-            ("If-None-Match: \"a,\" , \"b\",\"v1\"\r\n".into(), NotModified),
-            ("If-None-Match: \"a\"\r\nIf-None-Match: \"v1\"\r\n".into(), NotModified),
-            ("If-None-Match: *\r\n".into(), NotModified),
-            ("If-None-Match: \"v2\"\r\n".into(), Proceed),
-            ("If-None-Match: v1\r\n".into(), Proceed),
-            ("If-None-Match: \"v1\r\n".into(), Proceed),
-            ("If-None-Match:\r\n".into(), Proceed),
-            ("If-Match: \"v1\"\r\n".into(), Proceed),
-            ("If-Match: *\r\n".into(), Proceed),
-            ("If-Match: W/\"v1\"\r\n".into(), Failed),
-            ("If-Match: \"v2\", \"v3\"\r\n".into(), Failed),
-            ("If-Match:\r\n".into(), Failed),
-            (format!("If-Modified-Since: {SAME}\r\n"), NotModified),
-            (format!("If-Modified-Since: {AFTER}\r\n"), NotModified),
-            (format!("If-Modified-Since: {BEFORE}\r\n"), Proceed),
-            ("If-Modified-Since: yesterday\r\n".into(), Proceed),
-            (format!("If-Modified-Since: {SAME}\r\nIf-Modified-Since: {SAME}\r\n"), Proceed),
-            (format!("If-Unmodified-Since: {SAME}\r\n"), Proceed),
-            (format!("If-Unmodified-Since: {BEFORE}\r\n"), Failed),
-            ("If-Unmodified-Since: 0\r\n".into(), Proceed),
+            (String::new(), PROCEED),
+            ("If-None-Match: \"v1\"\r\n".into(), NOT_MODIFIED),
+            ("If-None-Match: W/\"v1\"\r\n".into(), NOT_MODIFIED),
+            ("If-None-Match: \"a,\" , \"b\",\"v1\"\r\n".into(), NOT_MODIFIED),
+            ("If-None-Match: \"a\"\r\nIf-None-Match: \"v1\"\r\n".into(), NOT_MODIFIED),
+            ("If-None-Match: *\r\n".into(), NOT_MODIFIED),
+            ("If-None-Match: \"v2\"\r\n".into(), PROCEED),
+            ("If-None-Match: v1\r\n".into(), PROCEED),
+            ("If-None-Match: \"v1\r\n".into(), PROCEED),
+            ("If-None-Match:\r\n".into(), PROCEED),
+            ("If-Match: \"v1\"\r\n".into(), PROCEED),
+            ("If-Match: *\r\n".into(), PROCEED),
+            ("If-Match: W/\"v1\"\r\n".into(), FAILED),
+            ("If-Match: \"v2\", \"v3\"\r\n".into(), FAILED),
+            ("If-Match:\r\n".into(), FAILED),
+            (format!("If-Modified-Since: {SAME}\r\n"), NOT_MODIFIED),
+            (format!("If-Modified-Since: {AFTER}\r\n"), NOT_MODIFIED),
+            (format!("If-Modified-Since: {BEFORE}\r\n"), PROCEED),
+            ("If-Modified-Since: yesterday\r\n".into(), PROCEED),
+            (format!("If-Modified-Since: {SAME}\r\nIf-Modified-Since: {SAME}\r\n"), PROCEED),
+            (format!("If-Unmodified-Since: {SAME}\r\n"), PROCEED),
+            (format!("If-Unmodified-Since: {BEFORE}\r\n"), FAILED),
+            ("If-Unmodified-Since: 0\r\n".into(), PROCEED),
         ] {
             assert_eq!(outcome(&fields, &CURRENT), expected, "{fields}");
         }
@@ -230,19 +223,18 @@ mod tests {
 
     #[test]
     fn tags_come_before_dates_and_preconditions_before_caches() {
-        use Outcome::{Failed, NotModified, Proceed};
         for (fields, expected) in [
-            (format!("If-None-Match: \"v2\"\r\nIf-Modified-Since: {AFTER}\r\n"), Proceed),
-            (format!("If-None-Match: \"v1\"\r\nIf-Modified-Since: {BEFORE}\r\n"), NotModified),
-            (format!("If-Match: \"v1\"\r\nIf-Unmodified-Since: {BEFORE}\r\n"), Proceed),
-            ("If-Match: \"v2\"\r\nIf-None-Match: \"v1\"\r\n".into(), Failed),
-            ("If-Match: \"v1\"\r\nIf-None-Match: \"v1\"\r\n".into(), NotModified),
+            (format!("If-None-Match: \"v2\"\r\nIf-Modified-Since: {AFTER}\r\n"), PROCEED),
+            (format!("If-None-Match: \"v1\"\r\nIf-Modified-Since: {BEFORE}\r\n"), NOT_MODIFIED),
+            (format!("If-Match: \"v1\"\r\nIf-Unmodified-Since: {BEFORE}\r\n"), PROCEED),
+            ("If-Match: \"v2\"\r\nIf-None-Match: \"v1\"\r\n".into(), FAILED),
+            ("If-Match: \"v1\"\r\nIf-None-Match: \"v1\"\r\n".into(), NOT_MODIFIED),
         ] {
             assert_eq!(outcome(&fields, &CURRENT), expected, "{fields}");
         }
-        assert_eq!(outcome("If-Match: \"v1\"\r\n", &WEAK), Failed);
-        assert_eq!(outcome("If-Match: *\r\n", &WEAK), Proceed);
-        assert_eq!(outcome("If-None-Match: \"v1\"\r\n", &WEAK), NotModified);
+        assert_eq!(outcome("If-Match: \"v1\"\r\n", &WEAK), FAILED);
+        assert_eq!(outcome("If-Match: *\r\n", &WEAK), PROCEED);
+        assert_eq!(outcome("If-None-Match: \"v1\"\r\n", &WEAK), NOT_MODIFIED);
     }
 
     #[test]

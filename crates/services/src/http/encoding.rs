@@ -15,25 +15,19 @@ pub enum Coding {
     Zstd,
 }
 
-impl Coding {
-    /// Its name in `Content-Encoding`, and the suffix of its file name.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Coding::Identity => ("identity", ""),
-            Coding::Brotli => ("br", ".br"),
-            Coding::Gzip => ("gzip", ".gz"),
-            Coding::Zstd => ("zstd", ".zst"),
-        }
-    }
+/// The name of each in `Content-Encoding`, and the suffix of its file name.
+const NAMES: [(&str, &str); 4] =
+    [("identity", ""), ("br", ".br"), ("gzip", ".gz"), ("zstd", ".zst")];
 
+impl Coding {
     /// Its name in `Content-Encoding`.
     pub fn name(self) -> &'static str {
-        self.names().0
+        NAMES[self as usize].0
     }
 
     /// The suffix of its file name.
     pub fn suffix(self) -> &'static str {
-        self.names().1
+        NAMES[self as usize].1
     }
 }
 

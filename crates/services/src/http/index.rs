@@ -1,12 +1,11 @@
 //! Directory listings, and the bound of their memory.
 
+use super::date::format_date;
 use super::target::encode;
-use httpdate::HttpDate;
 use maud::{DOCTYPE, html};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use twinring::fs::{Entry, Kind, Listed};
 
@@ -107,10 +106,8 @@ fn page(path: &[u8], entries: &[&Entry], complete: bool) -> String {
 
 /// A date for people; empty for times that have none.
 fn date(seconds: i64) -> String {
-    match super::date::format_date(seconds) {
-        Some(_) => HttpDate::from(UNIX_EPOCH + Duration::from_secs(seconds as u64)).to_string(),
-        None => String::new(),
-    }
+    let date = format_date(seconds);
+    date.map_or(String::new(), |date| String::from_utf8_lossy(&date).into_owned())
 }
 
 #[cfg(test)]

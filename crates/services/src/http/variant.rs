@@ -2,7 +2,7 @@
 //! of it: whole, in ranges, or none because of a condition.
 
 use super::Status;
-use super::conditional::{Outcome, Selection, Validators, evaluate, range_applies, select};
+use super::conditional::{Selection, Validators, evaluate, range_applies, select};
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
@@ -144,12 +144,12 @@ impl Variant {
         let validators =
             Validators { tag: self.tag.as_bytes(), weak: self.weak, modified: self.modified };
         match evaluate(request, &validators) {
-            Outcome::Proceed => {}
-            Outcome::NotModified => {
+            None => {}
+            Some(unchanged @ Status::NOT_MODIFIED) => {
                 let fields = self.fields[..self.of_rules.start].to_vec();
-                return Response { fields, is_file: true, ..Response::new(Status::NOT_MODIFIED) };
+                return Response { fields, is_file: true, ..Response::new(unchanged) };
             }
-            Outcome::Failed => return Response::message(Status::PRECONDITION_FAILED),
+            Some(failed) => return Response::message(failed),
         }
         // RFC 9110 section 14.2: ranges are for GET.
         if request.method == Method::Get
