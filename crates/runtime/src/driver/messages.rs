@@ -1,7 +1,7 @@
 //! Message headers and the memory they point to: of one datagram, for the ring, and of many, for
 //! recvmmsg(2) and sendmmsg(2). Set up once and used again for every call.
 
-use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES};
+use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES};
 use super::common::errno;
 use super::udp::{BATCH_MAX, Udp, UdpSetup};
 use crate::buf::{BufPool, RecvBuf};
@@ -84,7 +84,12 @@ impl SendMemory {
         // The kernel only reads it.
         header.msg_name = to.map_or(std::ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());
         header.msg_namelen = to.map_or(0, SockAddr::len);
-        let control_bytes = setup.control_for(datagram).encode(setup.ipv6, &mut self.control);
+        let control = Control {
+            local: datagram.from,
+            segment_bytes: datagram.segment_bytes,
+            traffic_class: datagram.ecn.map(|ecn| setup.traffic_class | ecn as u8),
+        };
+        let control_bytes = control.encode(setup.ipv6, &mut self.control);
         header.msg_control = match control_bytes {
             0 => std::ptr::null_mut(),
             _ => self.control.as_mut_ptr().cast(),

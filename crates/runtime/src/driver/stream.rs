@@ -5,7 +5,6 @@
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
 use super::common::{closed, reset_on_close};
-use super::epoll::{EpollStream, Readiness};
 use super::queues::{Seldom, Unread};
 use super::uring::UringStream;
 use crate::buf::{RecvBuf, SendBuf};
@@ -32,9 +31,8 @@ pub(crate) struct Stream {
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) receiving: Receiving,
     pub(crate) sending: Sending,
-    /// What one engine has to remember; that of the other is not used.
+    /// What io_uring has to remember.
     pub(crate) uring: UringStream,
-    pub(crate) epoll: EpollStream,
 }
 
 pub(crate) type StreamRef = Rc<RefCell<Stream>>;
@@ -47,7 +45,6 @@ impl Stream {
             receiving: Receiving::default(),
             sending,
             uring: UringStream::default(),
-            epoll: EpollStream::default(),
         }
     }
 
@@ -55,14 +52,13 @@ impl Stream {
     /// receive could take.
     #[inline]
     pub(crate) fn awaits_event(&self) -> bool {
-        let drained = self.epoll.readiness == Readiness::Drained;
-        (self.uring.receive.is_armed() || drained) && self.receiving.end.is_none()
+        self.receiving.state.is_armed() && self.receiving.end.is_none()
     }
 
     /// True if a system call may find bytes.
     #[inline]
     pub(crate) fn is_readable(&self) -> bool {
-        self.epoll.readiness == Readiness::Readable && self.receiving.end.is_none()
+        self.receiving.state == Receive::Readable && self.receiving.end.is_none()
     }
 
     #[inline]
@@ -158,11 +154,41 @@ pub(crate) enum End {
     Gone,
 }
 
+/// How a stream comes to its next bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Receive {
+    /// Nothing has begun.
+    #[default]
+    Idle,
+    /// epoll: a system call may find bytes, or the end. At first, so that the first receive waits for no event.
+    Readable,
+    /// An event of epoll will report them; or a receive is with the ring, and will post a completion without
+    /// F_MORE.
+    Armed,
+    /// io_uring: the same, and cancelled, because enough is unread or how it ended may be lost; armed again
+    /// when the queue is empty.
+    Pausing,
+    /// io_uring: ended for want of buffers; armed again when one returns.
+    Starved,
+}
+
+impl Receive {
+    #[inline]
+    pub(crate) fn is_armed(self) -> bool {
+        matches!(self, Receive::Armed | Receive::Pausing)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     /// Bytes that were received and not read; on epoll they stay in the kernel, and here are only those that
     /// readers have put back.
     pub(crate) unread: Unread,
+    pub(crate) state: Receive,
+    /// epoll: a short receive does not mean that the socket is empty. The peer has finished or the connection
+    /// is broken, and a further receive reports which; or there is urgent data, before which a receive ends
+    /// (tcp(7)); or it is a Unix socket, where one ends behind a message with descriptors.
+    pub(crate) read_on: bool,
     pub(crate) end: Option<End>,
     pub(crate) waiters: WaitQueue,
 }

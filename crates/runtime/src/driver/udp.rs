@@ -3,7 +3,6 @@
 use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, decode_address, decode_control};
 use super::common::closed;
 use super::epoll::EpollUdp;
-use super::sockets::Source;
 use super::uring::{DatagramMemory, UringUdp};
 use super::{Backend, Driver};
 use crate::buf::{RecvBuf, SendBuf};
@@ -73,15 +72,6 @@ impl UdpSetup {
         let from = self.peer.or_else(|| decode_address(name))?;
         let Control { local: to, segment_bytes, traffic_class } = decode_control(control);
         Some(Received { data, from, to, segment_bytes, traffic_class, truncated })
-    }
-
-    /// What the kernel needs of a datagram beside payload and destination.
-    pub(crate) fn control_for(&self, datagram: &Datagram) -> Control {
-        Control {
-            local: datagram.from,
-            segment_bytes: datagram.segment_bytes,
-            traffic_class: datagram.ecn.map(|ecn| self.traffic_class | ecn as u8),
-        }
     }
 }
 
@@ -196,11 +186,8 @@ impl Driver {
         if done { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
-        match self.sockets.sources.get(key)? {
-            Source::Udp(udp) => Some(udp.stats),
-            _ => None,
-        }
+    pub(crate) fn udp_stats(&mut self, key: Key) -> Option<UdpStats> {
+        self.udp(key).ok().map(|(udp, _)| udp.stats)
     }
 }
 

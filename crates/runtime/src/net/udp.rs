@@ -231,7 +231,7 @@ impl UdpSocket {
     /// 0 for the drops of the kernel.
     pub fn counted(&self) -> UdpStats {
         // The driver has every socket that the program has not dropped.
-        self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
+        self.worker.driver.borrow_mut().udp_stats(self.key).unwrap_or_default()
     }
 }
 

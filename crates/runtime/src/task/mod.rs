@@ -119,17 +119,13 @@ impl Executor {
         }
     }
 
-    /// Queues a poll of every task: used when an inbox overflowed and lost count.
-    fn wake_all(&self) {
-        let keys = self.tasks.borrow().slots.keys();
-        keys.into_iter().for_each(|key| self.wake(key));
-    }
-
     /// Takes the wakes of other threads; returns how many there were.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
         let Requests { tasks, overflowed } = inbox.drain();
         if overflowed {
-            self.wake_all();
+            // It has lost count.
+            let all = self.tasks.borrow().slots.keys();
+            all.into_iter().for_each(|task| self.wake(task));
         }
         let count = tasks.len() as u64;
         tasks.into_iter().for_each(|task| self.wake(task));

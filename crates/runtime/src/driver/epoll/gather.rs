@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 128 * 1024;
 /// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
-enum Waiting {
+pub(super) enum Waiting {
     /// In this place of `Gather::copies`.
     Copied(Range<usize>),
     Owned(Option<SendBuf>),
@@ -28,12 +28,12 @@ enum Waiting {
 
 /// The sends of one worker that wait, in the order in which they were made.
 pub(super) struct Gather {
-    sends: Vec<(Key, Waiting)>,
+    pub(super) sends: Vec<(Key, Waiting)>,
     copies: Vec<u8>,
     bytes: usize,
     sends_max: usize,
     /// The last wait reported more than one event.
-    several: bool,
+    pub(super) several: bool,
 }
 
 impl Gather {
@@ -42,19 +42,9 @@ impl Gather {
         Gather { sends, copies, bytes: 0, sends_max, several: false }
     }
 
-    /// Notes how many events a wait has reported.
-    pub(super) fn begin(&mut self, events: usize) {
-        self.several = events > 1;
-    }
-
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.several && self.sends_max > 0
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.sends.is_empty()
     }
 
     #[inline]

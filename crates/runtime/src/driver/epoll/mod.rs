@@ -12,13 +12,12 @@ mod gather;
 mod stream;
 mod udp;
 
-pub(super) use self::stream::{EpollStream, Readiness};
 pub(super) use self::udp::EpollUdp;
 
 use self::gather::Gather;
 use super::messages::{RecvBatch, SendBatch};
 use super::sockets::{Listener, Sockets, Source};
-use super::stream::{Stream, StreamRef};
+use super::stream::{Receive, Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
 use super::uring::DatagramMemory;
 use crate::buf::{BufPool, SendBuf};
@@ -116,7 +115,8 @@ impl EpollEngine {
 
     /// Takes over an accepted socket. It is registered before the next wait, if it is open then.
     pub(crate) fn add_stream(&mut self, stream: &mut Stream, unix: bool) {
-        stream.epoll = EpollStream::new(unix);
+        stream.receiving.state = Receive::Readable;
+        stream.receiving.read_on = unix;
         self.unregistered.push(stream.key);
     }
 
@@ -126,7 +126,8 @@ impl EpollEngine {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        stream.epoll = EpollStream::new(address.is_unix());
+        stream.receiving.state = Receive::Readable;
+        stream.receiving.read_on = address.is_unix();
         // Registered after connect(2): an unconnected socket reports EPOLLHUP.
         self.shared.counters.syscalls.add(1);
         stream.register(&self.epoll)
@@ -277,7 +278,7 @@ impl EpollEngine {
 
     #[inline]
     pub(crate) fn submit(&mut self, sockets: &mut Sockets) {
-        if !self.gather.is_empty() {
+        if !self.gather.sends.is_empty() {
             self.send_gathered(sockets);
         }
     }
@@ -293,7 +294,7 @@ impl EpollEngine {
         let wait = || self.epoll.wait(&mut self.events, timeout);
         timed(counters.call_times, "epoll_pwait2", wait)?;
         counters.events.add(self.events.len() as u64);
-        self.gather.begin(self.events.len());
+        self.gather.several = self.events.len() > 1;
         Ok(())
     }
 

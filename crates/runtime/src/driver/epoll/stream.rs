@@ -3,7 +3,7 @@
 use super::EpollShared;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::common::{closed, errno};
-use crate::driver::stream::{End, Next, Stream};
+use crate::driver::stream::{End, Next, Receive, Stream};
 use crate::sys;
 use crate::sys::poll::EpollSet;
 use crate::sys::socket::SockRef;
@@ -16,36 +16,6 @@ pub(super) const INTEREST: i32 =
     libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
 
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
-
-/// What a receive would find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::driver) enum Readiness {
-    /// The engine is not epoll.
-    #[default]
-    Unknown,
-    /// Perhaps bytes, or the end.
-    Readable,
-    /// Nothing: the next event reports more.
-    Drained,
-}
-
-/// What epoll has to remember of a stream. Unread bytes stay in the kernel.
-#[derive(Default)]
-pub(crate) struct EpollStream {
-    /// At first `Readable`: the first receive is tried without waiting for an event.
-    pub(in crate::driver) readiness: Readiness,
-    /// A short receive does not mean that the socket is empty: the peer has finished or the
-    /// connection is broken, and a further receive reports which; or there is urgent data, before
-    /// which a receive ends (tcp(7)).
-    read_on: bool,
-}
-
-impl EpollStream {
-    /// On a Unix socket a receive ends behind a message with descriptors, although data may follow.
-    pub(super) fn new(unix: bool) -> EpollStream {
-        EpollStream { readiness: Readiness::Readable, read_on: unix }
-    }
-}
 
 impl Stream {
     pub(super) fn register(&self, epoll: &EpollSet) -> io::Result<()> {
@@ -79,8 +49,8 @@ impl Stream {
                 return None;
             }
         };
-        if bytes < shared.pool.buffer_bytes() && !self.epoll.read_on {
-            self.epoll.readiness = Readiness::Drained;
+        if bytes < shared.pool.buffer_bytes() && !self.receiving.read_on {
+            self.receiving.state = Receive::Armed;
         }
         shared.counters.received.add(1);
         let piece = RecvBuf::from_pool(&shared.pool, id, bytes);
@@ -101,7 +71,7 @@ impl Stream {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
-                self.epoll.readiness = Readiness::Drained;
+                self.receiving.state = Receive::Armed;
             }
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
         }
@@ -218,14 +188,14 @@ impl Stream {
     ) -> bool {
         // A quick peer may have answered and finished in the event that reports the connection.
         if bits & (HANG_UP | libc::EPOLLPRI) != 0 {
-            self.epoll.read_on = true;
+            self.receiving.read_on = true;
         }
         if self.sending.connecting {
             self.on_connected(shared, wakes);
             return self.sending.is_over();
         }
         if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
-            self.epoll.readiness = Readiness::Readable;
+            self.receiving.state = Receive::Readable;
             self.receiving.waiters.wake(wakes);
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {

@@ -63,7 +63,7 @@ impl UringEngine {
                 self.await_sent(stream);
                 let connecting = stream.uring.connecting.is_some().then_some(Op::CONNECT);
                 let cancels = [
-                    stream.uring.receive.is_armed().then_some(Op::RECEIVE),
+                    stream.receiving.state.is_armed().then_some(Op::RECEIVE),
                     match stream.uring.in_flight {
                         InFlight::Waiting(_) => Some(Op::SEND),
                         _ => connecting,

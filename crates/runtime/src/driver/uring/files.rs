@@ -25,7 +25,7 @@ pub(super) struct Files {
     slots: Slots<PendingRead>,
     /// Those that are with the kernel; the others are complete, and their futures have not been
     /// polled.
-    in_flight: usize,
+    pub(super) in_flight: usize,
 }
 
 struct PendingRead {
@@ -38,10 +38,6 @@ struct PendingRead {
 impl Files {
     pub(super) fn new(counters: &Arc<Counters>) -> Files {
         Files { slots: Slots::counted(counters), in_flight: 0 }
-    }
-
-    pub(super) fn is_drained(&self) -> bool {
-        self.in_flight == 0
     }
 
     fn forget(&mut self, key: Key) {

@@ -41,15 +41,9 @@ const SHARE: usize = 16;
 pub(super) struct LostEvents {
     queue: VecDeque<Key>,
     /// How many at the front are due to be checked.
-    due: usize,
+    pub(super) due: usize,
     /// A timer is with the kernel.
     timed: bool,
-}
-
-impl LostEvents {
-    pub(super) fn is_due(&self) -> bool {
-        self.due > 0
-    }
 }
 
 impl UringEngine {
@@ -104,7 +98,7 @@ impl UringEngine {
                 self.restart_receive(stream);
             }
         }
-        if !self.lost_events.is_due() {
+        if self.lost_events.due == 0 {
             self.time_lost_events();
         }
         if self.lost_events.queue.is_empty() {

@@ -161,7 +161,7 @@ impl UringEngine {
             // Nearly always true: then nothing has to be done before the enter that waits.
             let calm = self.groups.is_calm()
                 && self.quick_bytes < SPLIT_BYTES_MIN
-                && !self.lost_events.is_due();
+                && self.lost_events.due == 0;
             let prepared = if calm { false } else { self.prepare_enter(sockets)? };
             let hurry = prepared
                 || self.held_up
@@ -179,7 +179,7 @@ impl UringEngine {
     /// waits. True if that must not wait.
     #[cold]
     fn prepare_enter(&mut self, sockets: &mut Sockets) -> io::Result<bool> {
-        if self.lost_events.is_due() {
+        if self.lost_events.due > 0 {
             self.check_for_lost_events(sockets, PORTION);
         }
         self.return_buffers(sockets);
@@ -190,7 +190,7 @@ impl UringEngine {
             self.enter_now(sockets, Enter::Submit, None)?;
             self.return_buffers(sockets);
         }
-        let has_work = !self.arrived.is_empty() || self.lost_events.is_due();
+        let has_work = !self.arrived.is_empty() || self.lost_events.due > 0;
         Ok(has_work || self.signalled || self.groups.can_feed())
     }
 
@@ -455,7 +455,7 @@ impl UringEngine {
     }
 
     fn is_drained(&self, sockets: &Sockets) -> bool {
-        sockets.sources.is_empty() && !self.watches_wakes && self.files.is_drained()
+        sockets.sources.is_empty() && !self.watches_wakes && self.files.in_flight == 0
     }
 
     fn should_split(&self) -> bool {

@@ -2,10 +2,9 @@
 //! when the task does not read, and queues for a buffer when the pool is empty.
 
 use super::provided::STREAMS;
-use super::stream::Receive;
 use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
-use crate::driver::stream::{End, Stream};
+use crate::driver::stream::{End, Receive, Stream};
 use crate::slots::Key;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -26,8 +25,8 @@ impl UringEngine {
     }
 
     fn wait_for_buffer(&mut self, stream: &mut Stream) {
-        debug_assert_eq!(stream.uring.receive, Receive::Idle);
-        stream.uring.receive = Receive::Starved;
+        debug_assert_eq!(stream.receiving.state, Receive::Idle);
+        stream.receiving.state = Receive::Starved;
         self.groups.streams.starved.push(stream.key, stream.uring.left_more);
     }
 
@@ -35,8 +34,8 @@ impl UringEngine {
     /// takes up to 32 in a row (MULTISHOT_MAX_RETRY in the kernel's io_uring/net.c), and nothing would
     /// be left for those behind it.
     pub(super) fn start_fed_receive(&mut self, stream: &mut Stream) {
-        debug_assert_eq!(stream.uring.receive, Receive::Starved);
-        stream.uring.receive = Receive::Idle;
+        debug_assert_eq!(stream.receiving.state, Receive::Starved);
+        stream.receiving.state = Receive::Idle;
         self.start_receive(stream, false);
     }
 
@@ -55,7 +54,7 @@ impl UringEngine {
                 .build()
                 .flags(Flags::BUFFER_SELECT)
         };
-        stream.uring.receive = Receive::Armed;
+        stream.receiving.state = Receive::Armed;
         stream.uring.expected += 1;
         // SAFETY: the entry names no memory; the kernel takes buffers from the group, which outlives
         // the ring.
@@ -146,8 +145,8 @@ impl UringEngine {
         wakes: &mut Vec<Waker>,
     ) -> bool {
         if !cqueue::more(flags) {
-            debug_assert!(stream.uring.receive.is_armed(), "a receive ends once");
-            stream.uring.receive = Receive::Idle;
+            debug_assert!(stream.receiving.state.is_armed(), "a receive ends once");
+            stream.receiving.state = Receive::Idle;
             stream.uring.expected -= 1;
         }
         match result {
@@ -163,7 +162,7 @@ impl UringEngine {
                 self.counters.enobufs.add(1);
                 if !stream.sending.closing
                     && !stream.receiving.waiters.is_empty()
-                    && stream.uring.receive == Receive::Idle
+                    && stream.receiving.state == Receive::Idle
                 {
                     self.wait_for_buffer(stream);
                 }
@@ -191,10 +190,10 @@ impl UringEngine {
     /// Cancels a receive, which starts again when a task waits for it. False if there is none.
     #[inline(never)]
     pub(super) fn pause(&mut self, stream: &mut Stream) -> bool {
-        if stream.uring.receive != Receive::Armed {
+        if stream.receiving.state != Receive::Armed {
             return false;
         }
-        stream.uring.receive = Receive::Pausing;
+        stream.receiving.state = Receive::Pausing;
         stream.uring.expected += 1;
         self.push_cancel(stream.key, Op::RECEIVE);
         true

@@ -2,7 +2,7 @@
 
 use super::{Op, UringEngine};
 use crate::buf::SendBuf;
-use crate::driver::stream::{End, Stream};
+use crate::driver::stream::{End, Receive, Stream};
 use crate::sys;
 use crate::sys::socket::SockAddr;
 use io_uring::opcode;
@@ -35,35 +35,12 @@ impl InFlight {
     }
 }
 
-/// The receive of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::driver) enum Receive {
-    /// There is none.
-    #[default]
-    Idle,
-    /// With the kernel; it will post a completion without F_MORE.
-    Armed,
-    /// The same, and cancelled, because enough is unread or how it ended may be lost; armed again when
-    /// the queue is empty.
-    Pausing,
-    /// Ended for want of buffers; armed again when one returns.
-    Starved,
-}
-
-impl Receive {
-    #[inline]
-    pub(in crate::driver) fn is_armed(self) -> bool {
-        matches!(self, Receive::Armed | Receive::Pausing)
-    }
-}
-
 /// What io_uring has to remember of a stream.
 #[derive(Default)]
 pub(crate) struct UringStream {
     /// Completions still to come: one for an armed receive, a send in flight that completes, a poll
     /// for room, a connect, and each cancel.
     pub(super) expected: u32,
-    pub(in crate::driver) receive: Receive,
     /// The last receive left data behind.
     pub(super) left_more: bool,
     /// In the queue of `lost_events.rs`, which checks for lost events.
@@ -80,7 +57,7 @@ pub(crate) struct UringStream {
 impl Stream {
     /// True unless a receive is with the kernel, waits for a buffer, or is not wanted.
     pub(super) fn may_receive(&self) -> bool {
-        let idle = self.uring.receive == Receive::Idle;
+        let idle = self.receiving.state == Receive::Idle;
         idle && !self.sending.closing && self.receiving.end.is_none()
     }
 
