@@ -23,7 +23,7 @@ use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::http::HttpSettings;
 use twinring_load::tcp::TcpSettings;
 use twinring_load::udp::UdpSettings;
-use twinring_load::{Generator, Stopper, gates, hgrm, table};
+use twinring_load::{Generator, Stopper, gates, table};
 use twinring_wire::LoadResult;
 
 /// The exit code of a run that breached a gate.
@@ -173,7 +173,7 @@ fn watch(stopper: Stopper) -> std::io::Result<Arc<AtomicU8>> {
 fn write_hgrm(result: &LoadResult, path: &Path) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let latencies_ns = result.latencies().map_err(std::io::Error::other)?;
-    hgrm::write(&latencies_ns, &mut file)?;
+    twinring_load::write_hgrm(&latencies_ns, &mut file)?;
     file.flush()
 }
 

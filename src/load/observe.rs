@@ -4,7 +4,7 @@ use super::ahead_s;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 use twinring::measure::monotonic_ns;
-use twinring_load::observer::{Observer, Phase, Progress};
+use twinring_load::{Observer, Phase, Progress};
 use twinring_wire::load::Mark;
 
 /// A line that is redrawn up to four times a second, if standard error is a terminal.

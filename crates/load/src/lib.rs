@@ -12,17 +12,13 @@
 //! - [`schedule`]: when the requests of an open loop are due.
 //! - [`pattern`]: the content that is sent.
 //! - [`gates`]: limits that a run must meet.
-//! - [`hgrm`]: latencies as a table of percentiles.
 //!
 //! A load is a [`Generator`]: its settings are the options of `twinring load`. Its result is a type of `twinring_wire`
 //! (`docs/json.md`), which [`table()`] shows to people.
 
 pub mod address;
-mod cpu;
 pub mod gates;
-pub mod hgrm;
 pub mod http;
-pub mod observer;
 pub mod pattern;
 mod recorder;
 mod report;
@@ -33,6 +29,6 @@ mod settings;
 pub mod tcp;
 pub mod udp;
 
-pub use report::table;
-pub use run::{Generator, Stopper};
+pub use report::{table, write_hgrm};
+pub use run::{Generator, Observer, Phase, Progress, Stopper};
 pub use settings::{Common, RequestSettings, Workers};

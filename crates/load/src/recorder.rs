@@ -4,12 +4,12 @@
 //! merged at the end. An event counts for the window if its own time stamp is inside it, so the
 //! window has exact ends.
 
-use crate::cpu::CpuUse;
 use crate::requests::{OVERDUE, Unsent};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use twinring_wire::http::HttpErrors;
+use twinring_wire::load::Cpu;
 use twinring_wire::requests::Connections;
 
 /// Latencies are recorded from 1 ns to 26 days, which is longer than a window with its warm-up and any timeout may be.
@@ -103,7 +103,7 @@ pub(crate) struct Recorder {
     pub(crate) unanswered_ns: Durations,
     /// Age of the oldest of them since it was sent.
     pub(crate) oldest_ns: u64,
-    pub(crate) cpu: Vec<CpuUse>,
+    pub(crate) cpu: Cpu,
 }
 
 /// Zero is below the range of histograms; two readings of the clock may be equal.
@@ -217,7 +217,7 @@ impl Recorder {
         self.unsent.merge(&other.unsent);
         self.unanswered_ns.merge(&other.unanswered_ns);
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
-        self.cpu.extend(other.cpu);
+        self.cpu.add(&other.cpu);
     }
 
     /// The waiting times of requests without hope: unanswered at the end of the run, for longer

@@ -2,24 +2,21 @@
 //!
 //! A [`Protocol`] is what one connection speaks. Everything else is here: opening connections and replacing those that
 //! end (`lives.rs`), which requests begin when and what becomes of them (`connection.rs`, `choice.rs`), answers that
-//! take too long and the schedule (`pace.rs`, `unsent.rs`).
+//! take too long and the schedule (`pace.rs`).
 
 mod choice;
 mod connection;
 mod lives;
 mod pace;
-mod unsent;
 
 pub(crate) use self::choice::Choice;
 pub(crate) use self::connection::{Connection, Ending, Lost, Protocol, Tally};
 pub(crate) use self::lives::advice;
-pub(crate) use self::unsent::{LATE, OVERDUE, Unsent};
+pub(crate) use self::pace::{LATE, OVERDUE, Unsent};
 
 use self::pace::{keep_pace, watch};
-use crate::cpu::CpuUse;
-use crate::observer::Observer;
 use crate::recorder::{Recorder, Trouble};
-use crate::run::{Client, Control, Note, Ran, Stopper, run, unreachable, work};
+use crate::run::{Client, Control, Note, Observer, Ran, Stopper, run, unreachable, work};
 use crate::schedule::Schedule;
 use crate::settings::RequestSettings;
 use std::cell::{Cell, RefCell};
@@ -30,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use twinring::{Runtime, measure::monotonic_ns, sleep, spawn};
+use twinring_wire::load::Cpu;
 
 const CONNECTS_AT_ONCE: usize = 256;
 
@@ -241,7 +239,7 @@ impl<P: Protocol> Client for Requester<P> {
         }
     }
 
-    fn outcome(self, cpu: CpuUse) -> Recorder {
+    fn outcome(self, cpu: Cpu) -> Recorder {
         let (worker, now_ns) = (&self.worker, monotonic_ns());
         let window = worker.control.window();
         let mut all = worker.recorder.take();
@@ -269,7 +267,7 @@ impl<P: Protocol> Client for Requester<P> {
         // A thread without connections has none that got few answers.
         connections.min_answered = answered().min().unwrap_or(u64::MAX);
         connections.max_answered = answered().max().unwrap_or(0);
-        all.cpu.push(cpu);
+        all.cpu = cpu;
         all
     }
 }

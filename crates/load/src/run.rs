@@ -10,8 +10,6 @@ mod control;
 pub(crate) use self::control::{Control, Note};
 
 use self::conductor::conduct;
-use crate::cpu::CpuUse;
-use crate::observer::Observer;
 use crate::settings::Common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +19,12 @@ use std::time::{Duration, Instant};
 use twinring::{
     Builder, Either, Runtime,
     config::Features,
-    measure::{CounterSnapshot, monotonic_ns},
+    measure::{CounterSnapshot, monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns},
     race, shutdown_requested, sleep_until,
 };
 use twinring_input::cgroup::CpuQuota;
 use twinring_wire::LoadResult;
-use twinring_wire::load::Window;
+use twinring_wire::load::{Cpu, SATURATED_SHARE, Window};
 
 /// How long closed sockets may still send after the run: their requests were abandoned.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
@@ -60,6 +58,43 @@ pub trait Generator: Sized {
     ) -> Result<LoadResult, String>;
 }
 
+/// Watches a run.
+pub trait Observer {
+    /// All connections are open, or all sockets. Returns when the traffic begins on CLOCK_MONOTONIC, in nanoseconds, at
+    /// once if that has passed; `None` if there is to be none.
+    fn connected(&mut self) -> Option<u64>;
+    /// The window begins or ends now: `window_start`, `window_end`.
+    fn mark(&mut self, event: &str, monotonic_ns: u64);
+    /// Called about four times a second.
+    fn progress(&mut self, progress: &Progress);
+}
+
+/// The progress of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Where it is.
+    pub phase: Phase,
+    /// Answers inside the window so far.
+    pub answered: u64,
+    /// The latencies of these answers, added up, in seconds.
+    pub latency_s: f64,
+    /// Errors so far.
+    pub errors: u64,
+    /// Seconds of the window so far.
+    pub window_s: f64,
+}
+
+/// The parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Connections are being opened, or sockets.
+    Connecting,
+    /// Traffic that is not measured.
+    WarmingUp,
+    /// The measured window.
+    Measuring,
+}
+
 /// What a worker thread does for a protocol.
 pub(crate) trait Client: Sized {
     /// The counts of the thread.
@@ -75,7 +110,7 @@ pub(crate) trait Client: Sized {
 
     async fn drain(&mut self);
 
-    fn outcome(self, cpu: CpuUse) -> Self::Outcome;
+    fn outcome(self, cpu: Cpu) -> Self::Outcome;
 }
 
 /// The run of a thread, from its first connection to its counts.
@@ -86,27 +121,42 @@ pub(crate) async fn work<C: Client>(
 ) -> C::Outcome {
     let opened = match race(client.open(), shutdown_requested()).await {
         Either::Left(opened) => opened,
-        Either::Right(()) => return client.outcome(CpuUse::default()),
+        Either::Right(()) => return client.outcome(Cpu::default()),
     };
     control.note(Note::Ready { opened });
     if let Either::Right(()) = race(control.announced(), shutdown_requested()).await {
-        return client.outcome(CpuUse::default());
+        return client.outcome(Cpu::default());
     }
     let window = control.window();
     let first_ns = window.start - warmup.as_nanos() as u64;
     race(sleep_until(instant_at(first_ns)), shutdown_requested()).await;
     client.begin(first_ns);
-    let mut cpu = CpuUse::default();
+    let mut cpu = Cpu::default();
     let begins = sleep_until(instant_at(window.start));
     if let Either::Left(()) = race(begins, shutdown_requested()).await {
-        let start = CpuUse::read();
+        let start = clocks();
         // The end may come earlier than planned; the conductor then requests it.
         race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
-        cpu = CpuUse::read().since(start);
+        cpu = cpu_since(start);
     }
     client.window_ends();
     client.drain().await;
     client.outcome(cpu)
+}
+
+/// The clocks of the calling thread: in user mode, in the kernel, both exactly, and the time itself.
+fn clocks() -> [u64; 4] {
+    let (user_ns, system_ns) = thread_cpu_time_ns();
+    [user_ns, system_ns, thread_cpu_clock_ns(), monotonic_ns()]
+}
+
+fn cpu_since(start: [u64; 4]) -> Cpu {
+    let now = clocks();
+    let passed_s = |at: usize| now[at].saturating_sub(start[at]) as f64 / 1e9;
+    let [user_s, system_s, used_s, elapsed_s] = std::array::from_fn(passed_s);
+    let busiest_thread_share = if elapsed_s > 0.0 { used_s / elapsed_s } else { 0.0 };
+    let saturated = busiest_thread_share >= SATURATED_SHARE;
+    Cpu { user_s, system_s, busiest_thread_share, saturated, ..Cpu::default() }
 }
 
 /// A time of CLOCK_MONOTONIC as the `Instant` that timers use.
@@ -201,4 +251,12 @@ pub(crate) struct Ran {
     pub(crate) quota: CpuQuota,
     pub(crate) served_at_once_max: u64,
     pub(crate) counters: CounterSnapshot,
+}
+
+impl Ran {
+    /// What its threads used, with what the quota did.
+    pub(crate) fn cpu(&self, threads: Cpu) -> Cpu {
+        let CpuQuota { cpus: quota_cpus, throttled_periods } = self.quota;
+        Cpu { quota_cpus, throttled_periods, ..threads }
+    }
 }

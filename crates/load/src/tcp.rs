@@ -9,12 +9,11 @@
 //!   `depth` in flight. Latency counts from the scheduled time, so a stalled server is charged for
 //!   every request that it delays.
 
-use crate::observer::Observer;
 use crate::pattern::Pattern;
 use crate::recorder::{Begun, Trouble};
 use crate::report::{head, of_requests};
 use crate::requests::{Choice, Ending, Lost, Plan, Protocol, Tally, Worker, run_requests};
-use crate::run::{Generator, Stopper};
+use crate::run::{Generator, Observer, Stopper};
 use crate::settings::{CONNECTIONS_MAX, Common, RequestSettings, between};
 use clap::{ArgAction, Args};
 use std::collections::VecDeque;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Head, add_some};
 use crate::histogram::{EncodedHistogram, Latency};
+use crate::load::{Head, add_some};
 use crate::requests::RequestResult;
 
 /// The schema of this line.

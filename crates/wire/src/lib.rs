@@ -15,7 +15,6 @@ macro_rules! add_counts {
     };
 }
 
-mod common;
 mod fields;
 pub mod histogram;
 pub mod http;

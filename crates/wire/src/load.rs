@@ -10,9 +10,140 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, udp};
+use crate::{Fields, HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, udp};
 
-pub use crate::common::{Cpu, Gate, Head, RATE_TOLERANCE, SATURATED_SHARE, Window};
+/// A worker that used this share of its CPU was the bottleneck.
+pub const SATURATED_SHARE: f64 = 0.95;
+
+/// How every result begins.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Head {
+    /// Always `result`.
+    pub event: String,
+    /// Kind and version of the line; without it, it is a result of `load tcp`.
+    pub schema: String,
+    /// Address of the server; for HTTP with its scheme.
+    pub target: String,
+    /// The engine of the load generator.
+    pub engine: String,
+    /// The features of that engine that are in use.
+    pub features: Fields,
+    /// Why `--engine auto` did not choose io_uring; `null` if it did, or was not requested.
+    #[serde(rename = "why_not")]
+    pub fallback_reason: Option<String>,
+    /// The run was ended by a signal.
+    pub interrupted: bool,
+}
+
+/// The measured window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Window {
+    /// Its start on CLOCK_MONOTONIC.
+    pub start_monotonic_ns: u64,
+    /// Its end on CLOCK_MONOTONIC.
+    pub end_monotonic_ns: u64,
+    /// Its length.
+    pub seconds: f64,
+}
+
+impl Window {
+    /// Seconds between the two marks.
+    pub fn between_marks_s(&self) -> f64 {
+        self.end_monotonic_ns.saturating_sub(self.start_monotonic_ns) as f64 / 1e9
+    }
+
+    /// A window as long as these on average, beginning with the first; by the clock of its host.
+    pub(crate) fn mean(windows: &[Window]) -> Window {
+        let of = |field: fn(&Window) -> f64| {
+            windows.iter().map(field).sum::<f64>() / windows.len().max(1) as f64
+        };
+        let start_monotonic_ns = windows.first().map_or(0, |window| window.start_monotonic_ns);
+        let length_ns = (of(Window::between_marks_s) * 1e9).round() as u64;
+        Window {
+            start_monotonic_ns,
+            end_monotonic_ns: start_monotonic_ns.saturating_add(length_ns),
+            seconds: of(|window| window.seconds),
+        }
+    }
+}
+
+/// CPU use of the load generator's worker threads inside the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Cpu {
+    /// In the program itself, all threads together.
+    pub user_s: f64,
+    /// In the kernel on its behalf, all threads together.
+    pub system_s: f64,
+    /// Share of one CPU that the busiest thread used.
+    pub busiest_thread_share: f64,
+    /// The busiest thread used at least 95 % of its CPU: the load generator was the limit.
+    pub saturated: bool,
+    /// The CPU quota of the load generator's control groups, in CPUs; missing without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_cpus: Option<f64>,
+    /// Periods inside the window in which that quota was used up and the load generator had to wait.
+    #[serde(default)]
+    pub throttled_periods: u64,
+}
+
+impl Cpu {
+    /// Of the busiest thread, that which is nearer to its limit: if any of them is there, the load
+    /// is limited by it.
+    pub fn add(&mut self, other: &Cpu) {
+        self.user_s += other.user_s;
+        self.system_s += other.system_s;
+        self.busiest_thread_share = self.busiest_thread_share.max(other.busiest_thread_share);
+        self.saturated |= other.saturated;
+        self.throttled_periods += other.throttled_periods;
+    }
+}
+
+/// A limit for use in scripts, and the value measured inside the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Gate {
+    /// `slo_` and a percentile, such as `slo_p99.9` or `slo_max`, in microseconds; or `max_error_rate` as a share.
+    pub gate: String,
+    /// The largest value that passes.
+    pub limit: f64,
+    /// The measured value; `null` if nothing was answered.
+    pub measured: Option<f64>,
+    /// The measured value is above the limit, or nothing was measured.
+    pub breached: bool,
+}
+
+/// A share of the due requests that may leave after the window before the rate counts as not reached.
+pub const RATE_TOLERANCE: f64 = 0.01;
+
+/// What the CPU quota did to a run, if it did anything.
+pub(crate) fn throttled(cpu: &Cpu) -> Option<String> {
+    let quota = cpu.quota_cpus.map_or(String::new(), |cpus| format!(" of {cpus:.2} CPUs"));
+    (cpu.throttled_periods > 0).then(|| {
+        format!(
+            "THROTTLED: the CPU quota{quota} stopped the load generator in {} periods; give it more, or measure from \
+             elsewhere",
+            cpu.throttled_periods
+        )
+    })
+}
+
+/// Whether a run has the gate that says how many requests may fail.
+pub(crate) fn bounds_errors(gates: &[Gate]) -> bool {
+    gates.iter().any(|gate| gate.gate == "max_error_rate")
+}
+
+/// The sum of two rates or limits that may not have been set.
+pub(crate) fn add_some(sum: &mut Option<u64>, other: Option<u64>) {
+    *sum = sum.zip(other).map(|(mine, theirs)| mine.saturating_add(theirs));
+}
+
+/// Counters of different programs are not added: some of them are ratios.
+pub(crate) fn forget(counters: &mut Fields) {
+    counters.0.clear();
+}
 
 /// The event of the first mark.
 pub const WINDOW_START: &str = "window_start";

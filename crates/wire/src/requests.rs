@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fields;
-use crate::common::{Cpu, Gate, Window, bounds_errors, forget, throttled};
 use crate::histogram::{EncodedHistogram, Lag, Latency};
+use crate::load::{Cpu, Gate, Window, bounds_errors, forget, throttled};
 
 /// The common fields of both results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ impl RequestResult {
 impl Requests {
     fn add(&mut self, other: &Requests) {
         add_counts!(self, other; sent, answered, failed, in_flight_at_end, unsent, overdue);
-        crate::common::add_some(&mut self.due, other.due);
+        crate::load::add_some(&mut self.due, other.due);
         let oldest = [self.oldest_in_flight_us, other.oldest_in_flight_us];
         self.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
         self.per_second += other.per_second;
@@ -208,8 +208,8 @@ impl Connections {
     /// Adds those of others.
     pub fn add(&mut self, other: &Connections) {
         add_counts!(self, other; asked, established, served, served_at_once_max, lost, reconnects);
-        crate::common::add_some(&mut self.idle_established, other.idle_established);
-        crate::common::add_some(&mut self.kept_open, other.kept_open);
+        crate::load::add_some(&mut self.idle_established, other.idle_established);
+        crate::load::add_some(&mut self.kept_open, other.kept_open);
         self.min_answered = self.min_answered.min(other.min_answered);
         self.max_answered = self.max_answered.max(other.max_answered);
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Head, add_some};
+use crate::load::{Head, add_some};
 use crate::requests::RequestResult;
 
 /// The schema of this line.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fields;
-use crate::common::{Cpu, Gate, Head, RATE_TOLERANCE, Window, forget, throttled};
 use crate::histogram::{EncodedHistogram, Latency};
+use crate::load::{Cpu, Gate, Head, RATE_TOLERANCE, Window, forget, throttled};
 use crate::tcp::Bytes;
 
 /// The schema of this line.
@@ -320,7 +320,7 @@ impl UdpResult {
         self.round_trip_us = Latency::of(&mine.round_trip.add(&theirs.round_trip)?);
         self.send_lateness_us = Latency::of(&mine.send_lateness.add(&theirs.send_lateness)?);
         self.wait_overrun_us = Latency::of(&mine.wait_overrun.add(&theirs.wait_overrun)?);
-        crate::common::add_some(&mut self.kernel_drops, other.kernel_drops);
+        crate::load::add_some(&mut self.kernel_drops, other.kernel_drops);
         add_counts!(self.streams, other.streams; asked, opened, answered);
         self.streams.worst.clear();
         self.streams.all = None;

@@ -12,14 +12,12 @@
 //! stream holds [`UPLOAD_BYTES`] that were not sent yet.
 
 mod stream;
-mod wakes;
 mod wire;
 
-use self::stream::{Exchange, UPLOAD_BYTES, Upload};
-use self::wakes::Wakes;
+use self::stream::{Exchange, UPLOAD_BYTES, Upload, Wakes};
 use self::wire::Wire;
+use super::answer::HEAD_BYTES_MAX;
 use super::client::{self as common, HttpLoad};
-use super::head::HEAD_BYTES_MAX;
 use crate::recorder::{Begun, Recorder, Trouble};
 use crate::requests::{Ending, Lost, Protocol, Tally, Worker};
 use bytes::Bytes;

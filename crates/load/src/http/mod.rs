@@ -2,7 +2,7 @@
 //!
 //! A run works as with [`tcp`](crate::tcp). Each connection is one task that speaks one protocol:
 //! - `http1.rs`: requests are built once, as bytes; answers are parsed incrementally
-//!   (`answer.rs`, `head.rs`).
+//!   (`answer.rs`).
 //! - `http2.rs`: requests are streams of the h2 crate.
 //!
 //! Every answer is verified (`expect.rs`).
@@ -12,7 +12,6 @@ mod client;
 mod expect;
 #[doc(hidden)]
 pub mod fuzzing;
-mod head;
 mod http1;
 mod http2;
 mod link;

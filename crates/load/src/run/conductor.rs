@@ -1,9 +1,8 @@
 //! The thread that conducts the workers: it decides when the window begins and ends, informs the
 //! observer, and ends the run early if requested.
 
-use super::Stopper;
 use super::control::{Control, Note, ThreadProgress};
-use crate::observer::{Observer, Phase, Progress};
+use super::{Observer, Phase, Progress, Stopper};
 use crate::settings::Common;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

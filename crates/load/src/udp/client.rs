@@ -2,7 +2,6 @@
 
 use super::UdpSettings;
 use super::traffic::{ThreadCounts, Traffic};
-use crate::cpu::CpuUse;
 use crate::requests::advice;
 use crate::run::{Client, Control, work};
 use std::cell::RefCell;
@@ -20,6 +19,7 @@ use twinring::{
     time::Interval,
     yield_now,
 };
+use twinring_wire::load::Cpu;
 
 /// Sockets opened between two moments at which the run may be stopped.
 const OPENED_AT_ONCE: usize = 64;
@@ -89,9 +89,9 @@ impl Client for Sender {
         }
     }
 
-    fn outcome(self, cpu: CpuUse) -> ThreadCounts {
+    fn outcome(self, cpu: Cpu) -> ThreadCounts {
         let mut counts = self.traffic.borrow_mut().finish(&self.control.window());
-        counts.cpu.push(cpu);
+        counts.cpu = cpu;
         counts
     }
 }

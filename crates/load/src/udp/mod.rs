@@ -26,8 +26,7 @@ mod traffic;
 pub(crate) use report::table;
 
 use self::packet::RTP_HEADER_BYTES;
-use crate::observer::Observer;
-use crate::run::{Generator, Stopper, run, unreachable};
+use crate::run::{Generator, Observer, Stopper, run, unreachable};
 use crate::schedule::{Arrivals, Schedule};
 use crate::settings::{Common, between};
 use clap::{ArgAction, Args};

@@ -2,7 +2,6 @@
 
 use super::UdpSettings;
 use super::traffic::ThreadCounts;
-use crate::cpu;
 use crate::report::{Lines, count, grouped, head, summary, time};
 use crate::run::Ran;
 use std::cmp::Reverse;
@@ -67,7 +66,7 @@ pub(super) fn report(settings: &UdpSettings, ran: &Ran, threads: Vec<ThreadCount
         errors: all.errors,
         gates: settings.common.gates.judge(&all.round_trip_ns, &[], packets.received, packets.lost),
         first_error: all.first_error.map(|(_, what)| what),
-        cpu: cpu::report(&all.cpu, ran.quota),
+        cpu: ran.cpu(all.cpu),
         runtime_counters: Fields::of(&ran.counters),
         streams: streams(settings, rows),
     }

@@ -8,7 +8,6 @@
 use super::UdpSettings;
 use super::packet::Format;
 use super::stream::{Reply, StreamState};
-use crate::cpu::CpuUse;
 use crate::recorder::Durations;
 use crate::schedule::Schedule;
 use std::collections::VecDeque;
@@ -22,6 +21,7 @@ use twinring::{
     Datagram, Received, SendBuf, UdpSocket,
     measure::{CallTime, monotonic_ns},
 };
+use twinring_wire::load::Cpu;
 use twinring_wire::udp::{Packets, UdpErrors};
 
 /// Packets that share a time stamp when they are sent: the kernel needs tens of microseconds for
@@ -60,7 +60,7 @@ pub(super) struct ThreadCounts {
     pub(super) first_error: Option<(u64, String)>,
     /// The smallest buffers that a socket got.
     pub(super) granted: Option<Granted>,
-    pub(super) cpu: Vec<CpuUse>,
+    pub(super) cpu: Cpu,
     pub(super) calls: Vec<CallTime>,
 }
 
@@ -92,7 +92,7 @@ impl ThreadCounts {
         self.overrun_ns.merge(&other.overrun_ns);
         self.first_error = [self.first_error.take(), other.first_error].into_iter().flatten().min();
         other.granted.into_iter().for_each(|granted| self.note_granted(granted));
-        self.cpu.extend(other.cpu);
+        self.cpu.add(&other.cpu);
         self.calls.extend(other.calls);
     }
 }

@@ -1,4 +1,4 @@
-//! A stream: one request and its answer.
+//! A stream: one request and its answer; and which streams can make progress.
 
 use crate::http::answer::Answer;
 use crate::recorder::Begun;
@@ -6,7 +6,8 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 /// Bytes of a request body that a stream passes to h2 at once.
 pub(super) const UPLOAD_BYTES: usize = 64 * 1024;
@@ -100,5 +101,54 @@ impl Upload {
             }
         }
         Poll::Ready(())
+    }
+}
+
+/// Streams that can make progress, by number. A stream is woken once for each time that it waits, so
+/// there are at most two entries for each: one for its answer, one for its body.
+type Woken = Mutex<Vec<usize>>;
+
+/// Which streams of a connection h2 has woken.
+///
+/// All of that happens while the connection's task polls h2 or drops streams of it, so the task itself
+/// needs no waking: it looks here before it waits.
+pub(super) struct Wakes {
+    woken: Arc<Woken>,
+    /// By number of the stream, made when first needed.
+    wakers: Vec<Waker>,
+}
+
+struct StreamWaker {
+    number: usize,
+    woken: Arc<Woken>,
+}
+
+impl Wake for StreamWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
+}
+
+impl Wakes {
+    pub(super) fn new() -> Wakes {
+        Wakes { woken: Arc::default(), wakers: Vec::new() }
+    }
+
+    /// The waker of a stream. Numbers are given out from 0 without gaps.
+    pub(super) fn waker(&mut self, number: usize) -> &Waker {
+        while self.wakers.len() <= number {
+            let waker = StreamWaker { number: self.wakers.len(), woken: Arc::clone(&self.woken) };
+            self.wakers.push(Arc::new(waker).into());
+        }
+        &self.wakers[number]
+    }
+
+    /// The list is locked meanwhile: a stream that is polled may wake another.
+    pub(super) fn woken(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
