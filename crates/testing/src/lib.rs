@@ -385,6 +385,8 @@ pub fn rerun(mut command: Command) -> std::io::Result<Output> {
     let name = CURRENT.with_borrow(String::clone);
     assert!(!name.is_empty(), "only the thread of a test may ask for that");
     command.arg(std::env::current_exe()?).args(["--exact", &name, "--include-ignored"]);
+    // On the main thread, whose memory comes from one mapping.
+    command.arg("--test-threads=1");
     command.env(RERUN, "1").env_remove(VARIABLE).output()
 }
 
