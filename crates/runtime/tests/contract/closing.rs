@@ -11,6 +11,7 @@ pub(crate) const RULES: &[Rule] = rules![
     a_stream_that_is_cut_off_does_not_look_complete,
     the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
+    a_refused_send_of_a_closed_stream_is_not_counted,
     what_a_closed_stream_still_sends_is_not_overwritten,
 ];
 
@@ -150,6 +151,19 @@ fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration) {
         assert_eq!(recv_exactly(&other, 5).await, b"hello");
         drop((connected, stream));
     });
+}
+
+async fn a_refused_send_of_a_closed_stream_is_not_counted(handle: Handle) {
+    // Never received from: nothing else keeps the slot.
+    let (stream, peer) = pair().await;
+    reset(peer);
+    settle().await;
+    let before = handle.counters().sent;
+    let _found_now_or_later = stream.send("to nobody").await;
+    stream.set_reset_on_close().expect("a socket");
+    drop(stream);
+    settle().await;
+    assert_eq!(handle.counters().sent, before);
 }
 
 /// The kernel reads what it sends from memory of the stream, also behind its close, until the send is over.
