@@ -202,7 +202,6 @@ impl Receiving {
 
     /// Puts a piece back before all others, and wakes readers.
     pub(crate) fn put_back(&mut self, piece: RecvBuf, wakes: &mut Vec<Waker>) {
-        return;
         if !piece.is_empty() {
             self.unread.push_front(piece.detach());
             self.waiters.wake(wakes);
