@@ -26,7 +26,7 @@ use paths::{Paths, Restricted};
 use serde::Deserialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
-use twinring::probe::{Environment, Rights};
+use twinring::probe::Environment;
 use twinring::{Builder, Engine, Runtime};
 use twinring_services::http::text::optional;
 
@@ -90,22 +90,27 @@ impl Sandbox {
         engine: &EngineArgs,
         identity: Option<&Identity>,
     ) -> Builder {
-        let mut rights = Rights {
-            no_capabilities: identity.is_some_and(Identity::leaves_root),
-            groups: identity.map(Identity::groups),
-        };
+        let mut later = Environment::read();
+        if let Some(identity) = identity {
+            let groups = identity.groups();
+            let allowed = later.io_uring_group.and_then(|group| u32::try_from(group).ok());
+            later.in_io_uring_group = allowed.is_some_and(|group| groups.contains(&group));
+        }
+        let mut drops = identity.is_some_and(Identity::leaves_root);
         let by_name = self.selection.is_some();
-        if self.wants(Part::Capabilities) && !rights.no_capabilities {
+        if self.wants(Part::Capabilities) && !drops {
             // By default the faster engine takes precedence over this part; a named part does not give way.
-            let needed = Environment::read().with(&rights).rings_need_capabilities();
-            if needed && engine.may_use_rings() && !by_name {
+            if later.rings_need_capabilities() && engine.may_use_rings() && !by_name {
                 self.rings_need_capabilities =
                     Some("kernel.io_uring_disabled=1: only privileged processes may create rings");
             } else {
-                rights.no_capabilities = true;
+                drops = true;
             }
         }
-        let builder = builder.starts_with(rights);
+        if drops {
+            (later.cap_sys_admin, later.cap_ipc_lock) = (false, false);
+        }
+        let builder = builder.starts_in(later);
         if !self.wants(Part::Ring) || !engine.may_use_rings() {
             return builder;
         }

@@ -70,16 +70,6 @@ pub struct Environment {
     pub nofile: Limit,
 }
 
-/// The rights of a process when it creates its rings, if it changes them before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
-    /// It has no capabilities any more: neither CAP_SYS_ADMIN, which kernel.io_uring_disabled=1
-    /// requires, nor CAP_IPC_LOCK, without which rings are charged to RLIMIT_MEMLOCK.
-    pub no_capabilities: bool,
-    /// Its groups; `None` keeps the current ones.
-    pub groups: Option<Vec<u32>>,
-}
-
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_ADMIN: u32 = 21;
 
@@ -128,18 +118,6 @@ impl Environment {
             memlock_bytes: Limit::of(Resource::Memlock),
             nofile: Limit::of(Resource::Nofile),
         }
-    }
-
-    /// The same for a process with changed rights.
-    pub fn with(mut self, rights: &Rights) -> Environment {
-        if rights.no_capabilities {
-            (self.cap_sys_admin, self.cap_ipc_lock) = (false, false);
-        }
-        if let Some(groups) = &rights.groups {
-            let group = self.io_uring_group.and_then(|group| u32::try_from(group).ok());
-            self.in_io_uring_group = group.is_some_and(|group| groups.contains(&group));
-        }
-        self
     }
 
     /// True if only the capabilities of this process allow it to create rings:
@@ -208,11 +186,11 @@ mod tests {
         let env = Environment::read_below(root.path());
         assert_eq!((env.io_uring_disabled, env.io_uring_group), (Some(1), Some(990)));
         assert!(env.in_io_uring_group && env.cap_sys_admin && env.cap_ipc_lock);
-        let without = |groups: &[u32]| {
-            env.clone().with(&Rights { no_capabilities: true, groups: Some(groups.to_vec()) })
-        };
-        assert!(!without(&[7, 990]).sysctl_refuses() && without(&[7]).sysctl_refuses());
-        assert!(without(&[]).rings_need_capabilities() && !without(&[990]).cap_ipc_lock);
+        let (cap_sys_admin, cap_ipc_lock) = (false, false);
+        let dropped = Environment { cap_sys_admin, cap_ipc_lock, ..env.clone() };
+        assert!(!dropped.sysctl_refuses() && !dropped.rings_need_capabilities());
+        let other_group = Environment { in_io_uring_group: false, ..dropped };
+        assert!(other_group.sysctl_refuses() && other_group.rings_need_capabilities());
         assert_eq!(env.seccomp_filter, Some(true));
         assert_eq!(env.container, Some(Container::Kubernetes));
         assert_eq!(env.security_modules, ["capability", "selinux"]);

@@ -12,7 +12,7 @@ pub mod prices;
 mod select;
 mod uring;
 
-pub use self::environment::{Container, Environment, Limit, Rights};
+pub use self::environment::{Container, Environment, Limit};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
 pub(crate) use self::select::select_uring;
@@ -47,7 +47,7 @@ impl Capabilities {
             Err(refusal) => (None, Some(refusal)),
         };
         // The selection has the better message about exhausted memory.
-        let chosen = select_uring(&UringOptions::default(), 1, &Rights::default());
+        let chosen = select_uring(&UringOptions::default(), 1, None);
         let refusal = chosen.as_ref().err().cloned().or(refused);
         let chosen = chosen.ok().filter(|_| refusal.is_none());
         Capabilities { environment, uring, chosen, refusal, epoll_pwait2: sys::poll::has_pwait2() }

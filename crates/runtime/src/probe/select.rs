@@ -1,6 +1,6 @@
 //! Whether the io_uring engine can run with the requested options, or a clear refusal.
 
-use super::environment::{Environment, Rights};
+use super::environment::Environment;
 use super::layers::{self, Layer, Refusal};
 use super::uring::{NO_IOWAIT, SQPOLL, UringReport};
 use crate::config::UringOptions;
@@ -11,22 +11,22 @@ const PAGE_BYTES: u64 = 4096;
 /// after they are closed, so it may still count when the first worker creates its ring.
 const PROBE_BYTES: u64 = 64 * 1024;
 
-/// The features of io_uring for `workers` rings of the same kind, created with these rights. The
+/// The features of io_uring for `workers` rings of the same kind, created when `later` holds. The
 /// kernel is probed at the first call that succeeds (about a millisecond). Fails when io_uring as a
 /// whole, or a feature that was requested by name, is refused, or resources ran out.
 pub(crate) fn select_uring(
     options: &UringOptions,
     workers: usize,
-    rights: &Rights,
+    later: Option<&Environment>,
 ) -> Result<UringOptions, Refusal> {
     static DETECTED: OnceLock<UringReport> = OnceLock::new();
     let mut options = options.clone();
     options.cq_entries = options.cq_entries.max(options.sq_entries);
     let env = Environment::read();
-    let later = env.clone().with(rights);
+    let later = later.unwrap_or(&env);
     // Now the kernel would still answer otherwise.
     if later.sysctl_refuses() && !env.sysctl_refuses() {
-        return Err(layers::sysctl(&later));
+        return Err(layers::sysctl(later));
     }
     let uncharged = later.cap_ipc_lock;
     let uring = match DETECTED.get() {

@@ -5,7 +5,7 @@ use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::event::Event;
-use crate::probe::{self, Rights};
+use crate::probe::{self, Environment};
 use crate::task::Registration;
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ pub struct Builder {
     pub(super) linger: Duration,
     pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
-    rights: Rights,
+    environment: Option<Environment>,
     pub(super) on_event: EventHandler,
     pub(super) stop_on_panic: bool,
 }
@@ -53,7 +53,7 @@ impl Default for Builder {
             linger: Duration::from_secs(5),
             call_times: false,
             confined: None,
-            rights: Rights::default(),
+            environment: None,
             on_event: Arc::new(|_| {}),
             stop_on_panic: false,
         }
@@ -120,10 +120,10 @@ impl Builder {
         self
     }
 
-    /// Declares the rights of the process at the time when the workers start and create their
-    /// rings, if it drops some before. By default it keeps its current rights.
-    pub fn starts_with(mut self, rights: Rights) -> Builder {
-        self.rights = rights;
+    /// Declares the environment in which the workers start and create their rings, if the process
+    /// drops rights before: capabilities or its group. By default it is the current one.
+    pub fn starts_in(mut self, environment: Environment) -> Builder {
+        self.environment = Some(environment);
         self
     }
 
@@ -149,9 +149,10 @@ impl Builder {
             let what = format!("{} workers: expected 1 to 1024", self.workers);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+        let later = self.environment.as_ref();
         let (features, fallback_reason) = match self.engine {
             EngineChoice::Epoll => (Features::Epoll(self.epoll.clone()), None),
-            choice => match probe::select_uring(&self.uring, self.workers, &self.rights) {
+            choice => match probe::select_uring(&self.uring, self.workers, later) {
                 Ok(features) => (Features::IoUring(features), None),
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
                     (Features::Epoll(self.epoll.clone()), Some(refusal.to_string()))
