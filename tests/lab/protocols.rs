@@ -62,6 +62,9 @@ fn http_in_all_its_ways_is_measured_on_both_engines() {
 fn assert_udp_is_sound(run: &Value) {
     let load = &run["loads"][0];
     assert_eq!(load["schema"], "twinring.load.udp/1", "{run}");
+    if load["packets"]["unsent"] != 0 {
+        testing::needs("a quiet machine", "packets were too late to be sent");
+    }
     assert!(load["packets"]["received"].as_u64() > Some(0), "{run}");
     assert_eq!(run["failures"], serde_json::json!([]), "{run}");
     // Calls were timed if they were to be.

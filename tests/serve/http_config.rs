@@ -10,8 +10,7 @@ pub(crate) const TESTS: &[Test] = tests![
     errors_of_one_kind_each_are_reported,
     check_finds_the_errors_of_a_start_or_prints_what_holds,
     all_threads_become_the_user_and_go_on_serving,
-    missing_rights_of_the_user_are_reported_at_the_start,
-    root_without_a_user_is_warned_once_and_wrong_users_are_refused
+    wrong_users_and_their_missing_rights_are_reported_at_the_start_and_root_is_warned
 ];
 
 const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
@@ -167,10 +166,19 @@ fn all_threads_become_the_user_and_go_on_serving() {
     ended.expect(0, &[("log_lines", 3)]);
 }
 
-fn missing_rights_of_the_user_are_reported_at_the_start() {
-    testing::needs_root("it changes users, mounts or networks");
+fn wrong_users_and_their_missing_rights_are_reported_at_the_start_and_root_is_warned() {
     let site = Site::usual();
     let root = site.file(".");
+    for (option, name, words) in [
+        ("--group", "no-such-group", "unknown group"),
+        ("--user", "4000000", "give a --group, too"),
+    ] {
+        let (code, told) = refused(&["--root", &root, "--listen", "127.0.0.1:0", option, name]);
+        assert!(code == Some(1) && told.contains(words), "{told}");
+    }
+    testing::needs_root("it changes users");
+    let ended = Server::http("epoll", site.path(), &[]).terminate();
+    assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
     let become_nobody = ["--listen", "127.0.0.1:0", "--user", "65534", "--group", "65534"];
     site.write("x.toml", b"default.rule = [{ fallback = 'hello.txt' }]");
     let page = ["--config", &site.file("x.toml")];
@@ -188,21 +196,4 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
             assert!(code == Some(1) && told.contains(words), "{told}");
         }
     }
-}
-
-fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
-    let site = Site::usual();
-    for (arguments, words) in [
-        (["--user", "no-such-user"], "unknown user"),
-        (["--group", "no-such-group"], "unknown group"),
-        (["--user", "4000000"], "give a --group, too"),
-    ] {
-        let base = ["--root", &site.file("."), "--listen", "127.0.0.1:0"];
-        let (code, told) = refused(&[&base[..], &arguments].concat());
-        assert!(code == Some(1) && told.contains(words), "{told}");
-    }
-    testing::needs_root("it is warned of");
-    let server = Server::http("epoll", site.path(), &[]);
-    let ended = server.terminate();
-    assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
 }

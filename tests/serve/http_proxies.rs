@@ -23,34 +23,27 @@ fn v2() -> Vec<u8> {
 }
 
 /// A server that logs, with these arguments.
-struct Logging {
-    server: Server,
-    logs: Site,
-    _site: Site,
+fn logging(arguments: &[&str]) -> (Site, Server) {
+    let logs = Site::new();
+    let log = ["--access-log", &logs.file("log"), "server.access-log-format = 'json'"];
+    logs.write("hello.txt", b"hello");
+    let server = Server::http(ENGINE, logs.path(), &[&log, arguments].concat());
+    (logs, server)
 }
 
-impl Logging {
-    fn new(arguments: &[&str]) -> Logging {
-        let (site, logs) = (Site::usual(), Site::new());
-        let log = ["--access-log", &logs.file("log"), "server.access-log-format = 'json'"];
-        let server = Server::http(ENGINE, site.path(), &[&log, arguments].concat());
-        Logging { server, logs, _site: site }
-    }
-
-    /// Ends the server; returns the client of each line with its port if that is not of this machine, and a counter.
-    fn end(self, counter: &str) -> (Vec<String>, u64) {
-        let ended = self.server.end();
-        let text = fs::read_to_string(self.logs.path().join("log")).expect("a log");
-        let clients = text.lines().map(|line| {
-            let line: Value = serde_json::from_str(line).expect("JSON");
-            let address = line["remote_address"].as_str().expect("an address");
-            match line["remote_port"].as_u64() {
-                Some(4711) => format!("{address} 4711"),
-                _ => address.to_owned(),
-            }
-        });
-        (clients.collect(), ended.count(counter))
-    }
+/// Ends the server; returns the client of each line with its port if that is not of this machine, and a counter.
+fn end(logs: &Site, server: Server, counter: &str) -> (Vec<String>, u64) {
+    let ended = server.end();
+    let text = fs::read_to_string(logs.file("log")).expect("a log");
+    let clients = text.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let address = line["remote_address"].as_str().expect("an address");
+        match line["remote_port"].as_u64() {
+            Some(4711) => format!("{address} 4711"),
+            _ => address.to_owned(),
+        }
+    });
+    (clients.collect(), ended.count(counter))
 }
 
 fn ended_without_an_answer(mut stream: TcpStream) {
@@ -61,8 +54,8 @@ fn ended_without_an_answer(mut stream: TcpStream) {
 }
 
 fn proxies_name_their_clients_however_the_header_arrives() {
-    let logging = Logging::new(&["server.proxy-protocol-from = '127.0.0.0/8'"]);
-    let address = logging.server.address();
+    let (logs, server) = logging(&["server.proxy-protocol-from = '127.0.0.0/8'"]);
+    let address = server.address();
     let request = get("/hello.txt", "");
     for header in [V1, &v2()] {
         // With the request, and in pieces.
@@ -86,7 +79,7 @@ fn proxies_name_their_clients_however_the_header_arrives() {
     assert_eq!(responses(&talk(address, &twice))[0].status, 400);
     // A check of the port is no failure.
     drop(connect(address));
-    let (mut clients, failures) = logging.end("proxy_failures");
+    let (mut clients, failures) = end(&logs, server, "proxy_failures");
     clients.sort_unstable();
     let expected = [vec!["127.0.0.1"], vec!["192.0.2.7 4711"; 4], vec!["2001:db8::7 4711"; 3]];
     assert_eq!((clients.join(", "), failures), (expected.concat().join(", "), 3));
@@ -95,24 +88,24 @@ fn proxies_name_their_clients_however_the_header_arrives() {
 fn the_header_comes_before_tls() {
     let identity = Identity::new();
     let from = ["server.proxy-protocol-from = '127.0.0.1'"];
-    let logging = Logging::new(&[&identity.arguments()[..], &from].concat());
+    let (logs, server) = logging(&[&identity.arguments()[..], &from].concat());
     let config = Arc::new(identity.trust(&VERSIONS));
     for header in [V1, &v2()] {
-        let stream = begin(encrypted(&logging.server), header);
+        let stream = begin(encrypted(&server), header);
         let mut client = secure_for("localhost", stream, &config).expect("a handshake");
-        assert_eq!(ask_on(&mut client, &get("/large.bin", "")).body.len(), 700_001);
+        assert_eq!(ask_on(&mut client, &get("/hello.txt", "")).body.len(), 5);
     }
-    secure(encrypted(&logging.server), &config).expect_err("no header");
-    let (clients, failures) = logging.end("proxy_failures");
+    secure(encrypted(&server), &config).expect_err("no header");
+    let (clients, failures) = end(&logs, server, "proxy_failures");
     assert_eq!((clients.join(", "), failures), ("192.0.2.7 4711, 2001:db8::7 4711".to_owned(), 1));
 }
 
 fn limits_per_address_count_the_clients_of_a_proxy() {
     let from = "server.proxy-protocol-from = '127.0.0.1'";
-    let logging = Logging::new(&[from, "server.max-connections-per-address = '1'"]);
+    let (logs, server) = logging(&[from, "server.max-connections-per-address = '1'"]);
     let open = |header: &[u8]| {
         let bytes = [header, get("/hello.txt", "").as_bytes()].concat();
-        begin(logging.server.address(), bytes)
+        begin(server.address(), bytes)
     };
     let (mut one, mut other) = (open(V1), open(&v2()));
     for stream in [&mut one, &mut other] {
@@ -122,7 +115,7 @@ fn limits_per_address_count_the_clients_of_a_proxy() {
     drop(one);
     wait_until("the place is free again", || matches!(open(V1).read(&mut [0]), Ok(1)));
     drop(other);
-    assert!(logging.end("refused_of_address").1 >= 1);
+    assert!(end(&logs, server, "refused_of_address").1 >= 1);
 }
 
 fn fields_are_believed_from_trusted_proxies_only() {
@@ -133,11 +126,11 @@ fn fields_are_believed_from_trusted_proxies_only() {
         ("127.0.0.1", rfc_7239, "127.0.0.1"),
         ("192.0.2.0/24", both, "127.0.0.1"),
     ] {
-        let logging = Logging::new(&[&set("forwarded-from", trusted)]);
+        let (logs, server) = logging(&[&set("forwarded-from", trusted)]);
         // Each request has its own.
         let requests = get("/hello.txt", lines) + &get("/none", "");
-        assert_eq!(statuses(&logging.server, &requests), [200, 404]);
-        assert_eq!(logging.end("requests").0, [expected, "127.0.0.1"], "{trusted}");
+        assert_eq!(statuses(&server, &requests), [200, 404]);
+        assert_eq!(end(&logs, server, "requests").0, [expected, "127.0.0.1"], "{trusted}");
     }
 }
 

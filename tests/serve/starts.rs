@@ -40,9 +40,7 @@ fn wrong_arguments_are_named() {
             ("--epoll trigger=edge", "--epoll"),
             ("--drain-timeout soon", "--drain-timeout"),
             ("--listen 0.0.0.0:0", "--allow CIDR"),
-            ("--listen 127.0.0.1:0 --listen [::]:0", "[::]:0"),
             ("--listen 127.0.0.1:9 --listen 127.0.0.1:9", "127.0.0.1:9 stands twice"),
-            ("--allow 10.0.0.0/33", "expected a network such as"),
             ("--sandbox off,ring", "expected off, or some of ring, seccomp"),
         ] {
             assert_ends(&format!("{service} {wrong}"), 2, words);

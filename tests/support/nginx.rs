@@ -8,16 +8,10 @@ pub(crate) struct Nginx {
     pub(crate) address: SocketAddr,
 }
 
-impl Nginx {
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.process.id().try_into().expect("a pid"));
-        kill(pid, signal).expect("it was not waited for");
-    }
-}
-
 impl Drop for Nginx {
     fn drop(&mut self) {
-        self.signal(Signal::SIGTERM);
+        kill(Pid::from_raw(self.process.id() as i32), Signal::SIGTERM)
+            .expect("it was not waited for");
         // Fails only when it has ended.
         let _ended = self.process.wait();
     }
