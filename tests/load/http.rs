@@ -205,9 +205,9 @@ fn another_address_than_that_of_the_url_is_asked() {
 fn without_keepalive_each_request_has_a_connection(engine: &str) {
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
-    let target = serve(move |_, stream| {
+    let target = serve(move |_, mut stream| {
         counted.fetch_add(1, Ordering::Relaxed);
-        answer_each(stream, |number, head, stream| {
+        let _ended = answer_each(&mut stream, |number, head, stream| {
             assert!(head.contains("\r\nConnection: close\r\n") && number == 0, "{head}");
             let _ = stream.write_all(ok("hello").as_bytes());
             false
@@ -245,10 +245,10 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
 /// request in many is slow; the open loop charges the stall to every request that was due. Both are
 /// reported.
 fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency() {
-    let target = serve(|_, stream| {
+    let target = serve(|_, mut stream| {
         let began = Instant::now();
         let mut stalled = false;
-        answer_each(stream, |_, _, stream| {
+        let _ended = answer_each(&mut stream, |_, _, stream| {
             if !stalled && began.elapsed() > Duration::from_millis(200) {
                 stalled = true;
                 thread::sleep(Duration::from_millis(400));

@@ -99,7 +99,6 @@ pub(crate) fn serve_frames(
             return;
         }
         assert_eq!(preface, PREFACE);
-        stream.set_nodelay(true).unwrap();
         put(&mut stream, &[Frame::new(SETTINGS, 0, 0, settings)]);
         let mut number = 0;
         while let Some(frame) = next_frame(&mut stream) {

@@ -221,9 +221,9 @@ fn a_closed_port_loses_the_connections() {
     thread::spawn(move || {
         let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();
         drop(listener);
-        for stream in streams {
-            thread::spawn(|| {
-                answer_each(stream, |number, _, stream| {
+        for mut stream in streams {
+            thread::spawn(move || {
+                let _ended = answer_each(&mut stream, |number, _, stream| {
                     number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
                 });
             });

@@ -55,38 +55,20 @@ impl Secure {
     fn serve(&self, answer: String, ends: bool) -> SocketAddr {
         let (config, cut) = (Arc::clone(&self.config), Arc::clone(&self.cut));
         serve(move |_, stream| {
-            stream.set_nodelay(true).unwrap();
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            let mut stream = BufReader::new(StreamOwned::new(connection, stream));
-            if answer_each(&mut stream, &answer).is_err() {
-                cut.fetch_add(1, Ordering::Relaxed);
-            }
+            let mut stream = StreamOwned::new(connection, stream);
+            let ended = answer_each(&mut stream, |_, head, stream| {
+                let sent = stream.write_all(answer.as_bytes()).and_then(|()| stream.flush());
+                let last = head.contains("Connection: close") || !answer.contains("Content-Length");
+                sent.is_ok() && !last
+            });
+            // Without close_notify the end is an error.
+            cut.fetch_add(usize::from(ended.is_err()), Ordering::Relaxed);
             if ends {
-                let stream = stream.get_mut();
                 stream.conn.send_close_notify();
                 let _ = stream.conn.complete_io(&mut stream.sock);
             }
         })
-    }
-}
-
-/// Up to the end of the connection, which is an error without close_notify.
-fn answer_each(
-    stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>,
-    answer: &str,
-) -> std::io::Result<()> {
-    loop {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if stream.read_line(&mut head)? == 0 {
-                return Ok(());
-            }
-        }
-        let sent = stream.get_mut().write_all(answer.as_bytes());
-        let last = head.contains("Connection: close") || !answer.contains("Content-Length");
-        if sent.and_then(|()| stream.get_mut().flush()).is_err() || last {
-            return Ok(());
-        }
     }
 }
 

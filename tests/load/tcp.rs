@@ -24,7 +24,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 
 /// Echoes; `corrupt` gets each chunk with its position in the stream and may change it.
 fn echo_with(mut stream: TcpStream, mut corrupt: impl FnMut(usize, &mut Vec<u8>)) {
-    let _ = stream.set_nodelay(true);
     let (mut memory, mut position) = (vec![0; 1 << 16], 0);
     while let Ok(bytes @ 1..) = stream.read(&mut memory) {
         let mut chunk = memory[..bytes].to_vec();

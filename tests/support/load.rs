@@ -16,6 +16,7 @@ pub(crate) fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
     let behave = Arc::new(behave);
     thread::spawn(move || {
         for (number, stream) in listener.incoming().flatten().enumerate() {
+            let _gone = stream.set_nodelay(true);
             let behave = Arc::clone(&behave);
             thread::spawn(move || behave(number, stream));
         }
@@ -179,33 +180,34 @@ pub(crate) fn answered(target: SocketAddr, arguments: &str, count: u64) -> Outco
     outcome
 }
 
-/// Serves a connection: `answer` gets the number of each request, from 0, its head, and the stream,
-/// and returns whether to continue.
-pub(crate) fn answer_each(
-    stream: TcpStream,
-    mut answer: impl FnMut(usize, &str, &mut TcpStream) -> bool,
-) {
-    let _ = stream.set_nodelay(true);
-    let mut writer = stream.try_clone().unwrap();
-    let mut reader = BufReader::new(stream);
+/// Serves a connection to its end: `answer` gets the number of each request, from 0, its head, and the stream, and
+/// returns whether to continue.
+pub(crate) fn answer_each<S: Read + Write>(
+    stream: &mut S,
+    mut answer: impl FnMut(usize, &str, &mut S) -> bool,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
     for number in 0.. {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            if !matches!(reader.read_line(&mut head), Ok(1..)) {
-                return;
+            if stream.read_line(&mut head)? == 0 {
+                return Ok(());
             }
         }
-        if !answer(number, &head, &mut writer) {
-            return;
+        if !answer(number, &head, stream.get_mut()) {
+            break;
         }
     }
+    Ok(())
 }
 
 /// A server of such connections; `answer` gets no head.
 pub(crate) fn serving_each(
     answer: impl Fn(usize, &mut TcpStream) -> bool + Send + Sync + 'static,
 ) -> SocketAddr {
-    serve(move |_, stream| answer_each(stream, |number, _, stream| answer(number, stream)))
+    serve(move |_, mut stream| {
+        let _ended = answer_each(&mut stream, |number, _, stream| answer(number, stream));
+    })
 }
 
 /// Answers every request of every connection with the result of `answer` for its number among all.
