@@ -5,9 +5,10 @@
 //! `sending` files and listings.
 //! The `exchange` records how it ended, in the access log and in the metrics.
 //!
-//! Beside this path: `hosts` selects the site, `rules` say what holds for a path; `redirect` and `auth` come before all
-//! files, `target` turns targets into file names, `resource` reads files, `conditional` decides on requests for less
-//! than a whole file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls`
+//! Beside this path: `options`, `hosts` and `rules` are the configuration, which serde reads (`text`, `pattern`): the
+//! settings of the server, the site of a host, what holds for a path. `redirect` and `auth` come before all files,
+//! `target` turns targets into file names, `resource` reads files, `conditional` decides on requests for less than a
+//! whole file, `encoding` and `compression` on codings. `service` is the service that `crate::server` runs, `tls`
 //! encrypts, and `admin` reports health and `metrics`.
 
 mod access_log;
