@@ -17,7 +17,7 @@ pub(super) use self::udp::EpollUdp;
 use self::gather::Gather;
 use super::messages::{RecvBatch, SendBatch};
 use super::sockets::{Listener, Sockets, Source};
-use super::stream::{Receive, Stream, StreamRef};
+use super::stream::{End, Receive, Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
 use super::uring::DatagramMemory;
 use crate::buf::{BufPool, SendBuf};
@@ -145,7 +145,8 @@ impl EpollEngine {
                 let stream = &mut *stream.borrow_mut();
                 let registered = stream.register(&self.epoll);
                 registered.is_err_and(|error| {
-                    stream.fail(errno(&error), wakes);
+                    stream.receiving.finish(End::Error(errno(&error)), wakes);
+                    stream.sending.fail(errno(&error), wakes);
                     stream.sending.closing
                 })
             };
@@ -291,8 +292,12 @@ impl EpollEngine {
         counters.waits.add(1);
         counters.syscalls.add(1);
         self.next_event = 0;
-        let wait = || self.epoll.wait(&mut self.events, timeout);
-        timed(counters.call_times, "epoll_pwait2", wait)?;
+        if counters.call_times {
+            timed(true, "epoll_pwait2", || self.epoll.wait(&mut self.events, timeout))?;
+        } else {
+            // Apart, because then the compiler lays it out here.
+            self.epoll.wait(&mut self.events, timeout)?;
+        }
         counters.events.add(self.events.len() as u64);
         self.gather.several = self.events.len() > 1;
         Ok(())

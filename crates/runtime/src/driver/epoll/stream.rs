@@ -22,12 +22,6 @@ impl Stream {
         epoll.add(self.fd().ok_or_else(closed)?, INTEREST, self.key.to_bits())
     }
 
-    /// Ends both directions, because the engine cannot serve them.
-    pub(super) fn fail(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
-        self.receiving.finish(End::Error(errno), wakes);
-        self.sending.fail(errno, wakes);
-    }
-
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]

@@ -6,6 +6,7 @@ use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::{End, Receive, Stream};
 use crate::slots::Key;
+use crate::sys;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
@@ -151,7 +152,10 @@ impl UringEngine {
         }
         match result {
             0 => {
-                let end = stream.how_it_ended(self);
+                stream.settle(self.first_quick);
+                let sending = !stream.uring.in_flight.is_none();
+                let is_closed = || stream.fd().is_some_and(sys::tcp_is_closed);
+                let end = stream.sending.end_of_stream(sending, is_closed);
                 stream.receiving.finish(end, wakes);
             }
             bytes if bytes > 0 => {

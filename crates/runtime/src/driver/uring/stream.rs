@@ -2,8 +2,7 @@
 
 use super::{Op, UringEngine};
 use crate::buf::SendBuf;
-use crate::driver::stream::{End, Receive, Stream};
-use crate::sys;
+use crate::driver::stream::{Receive, Stream};
 use crate::sys::socket::SockAddr;
 use io_uring::opcode;
 use io_uring::types::Fd;
@@ -59,14 +58,6 @@ impl Stream {
     pub(super) fn may_receive(&self) -> bool {
         let idle = self.receiving.state == Receive::Idle;
         idle && !self.sending.closing && self.receiving.end.is_none()
-    }
-
-    /// The meaning of a receive of zero bytes.
-    pub(super) fn how_it_ended(&mut self, uring: &UringEngine) -> End {
-        self.settle(uring.first_quick);
-        let sending = !self.uring.in_flight.is_none();
-        let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
-        self.sending.end_of_stream(sending, is_closed)
     }
 
     /// Notes that all quick sends before this number are over.

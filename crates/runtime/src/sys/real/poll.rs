@@ -44,7 +44,7 @@ impl EpollSet {
     ///
     /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; on older kernels the timeout is rounded up
     /// to a millisecond, so that a timer never fires early.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wait(
         &self,
         events: &mut Vec<EpollEvent>,
