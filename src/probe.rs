@@ -63,17 +63,9 @@ pub(crate) fn run(probe: &Probe) -> ExitCode {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Best,
-    Degraded,
-    Refused,
-}
-
 #[derive(Serialize)]
 struct Verdict {
-    state: State,
+    state: &'static str,
     text: String,
 }
 
@@ -82,12 +74,12 @@ impl Verdict {
         let missing = found.missing();
         let (state, text) = match &found.refusal {
             Some(refusal) => {
-                (State::Refused, format!("io_uring: refused by {}: {}", refusal.layer, refusal.fix))
+                ("refused", format!("io_uring: refused by {}: {}", refusal.layer, refusal.fix))
             }
-            None if missing.is_empty() => (State::Best, String::from("io_uring: usable, best set")),
+            None if missing.is_empty() => ("best", String::from("io_uring: usable, best set")),
             None => {
                 let names: Vec<_> = missing.iter().map(|feature| feature.kernel_name).collect();
-                (State::Degraded, format!("io_uring: usable, without {}", names.join(", ")))
+                ("degraded", format!("io_uring: usable, without {}", names.join(", ")))
             }
         };
         Verdict { state, text }
