@@ -174,12 +174,6 @@ impl UdpSocket {
         self.worker.driver.borrow_mut().send_batch(self.key, batch)
     }
 
-    /// Ready when the socket can hold another datagram: then [`try_send_batch`](Self::try_send_batch)
-    /// takes at least one.
-    pub async fn send_ready(&self) -> io::Result<()> {
-        self.until_outbox(|udp| udp.outbox.has_room()).await
-    }
-
     async fn until_outbox(&self, is_ready: fn(&Udp) -> bool) -> io::Result<()> {
         self.until_ready(Side::Send, |driver, key, waiter| {
             driver.poll_outbox(key, waiter, is_ready)
