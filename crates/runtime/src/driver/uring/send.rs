@@ -99,7 +99,10 @@ impl UringEngine {
     #[inline(always)]
     pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize) {
         self.first_quick += taken as u64;
-        self.counters.sent.add(taken as u64 - std::mem::take(&mut self.refused));
+        // A further enter, after an overflow, may have run sends behind them.
+        let refused = self.refused.min(taken as u64);
+        self.refused -= refused;
+        self.counters.sent.add(taken as u64 - refused);
         if taken < self.quick.len() {
             self.quick.drain(..taken);
         } else {
