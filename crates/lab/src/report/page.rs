@@ -6,6 +6,7 @@ use super::text::wrapped;
 use crate::experiment::{NetKind, UnderTest};
 use crate::result::Bundle;
 use crate::statistics::MIN_SESSIONS;
+use std::iter;
 
 pub(crate) const WIDTH: usize = 80;
 
@@ -94,8 +95,11 @@ fn charts(bundle: &Bundle) -> Vec<String> {
         }
         let both = bundle.experiment.under_test(rows[0].cell.cell.protocol()) == UnderTest::Both;
         let side = if both { "CPU (both sides)" } else { "CPU" };
-        let title =
+        let mut title =
             format!("{subject}'s {side} per request against {baseline}'s, 95 % interval{together}");
+        if title.chars().count() > WIDTH {
+            title = format!("{subject}'s {side} per request against {baseline}'s");
+        }
         lines.push(clipped(&title, WIDTH));
         lines.push(head([baseline, subject], work, end));
         lines.extend(rows.iter().take(shown).map(|row| line(row, with_net, work, end)));
@@ -164,9 +168,11 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
+/// The end of a text that is too long: names of one family differ there.
 fn clipped(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
+    let cut = (text.chars().count() + 1).saturating_sub(width);
+    if cut <= 1 {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+    iter::once('~').chain(text.chars().skip(cut)).collect()
 }
