@@ -60,9 +60,7 @@ pub(super) async fn serve(
     first: RecvBuf,
 ) -> io::Result<()> {
     worker.counters.http2_connections.add(1);
-    if worker.http.errors.is_some() {
-        connection.learn_peer();
-    }
+    connection.learn_peer();
     let wire = Wire::new(connection, first);
     let builder = builder(&worker.generation().settings);
     connection.tracking.enter(Phase::Head);
@@ -161,8 +159,14 @@ impl Serving<'_> {
         }
         self.connection.tracking.enter(match self.leaves {
             GoAway::Now => Phase::Closing,
-            // Even if it reads slowly: only what is owed to it gives it more time, not answers to its PINGs.
-            GoAway::No if self.shared.open.get() == 0 => Phase::Idle,
+            // Even if it reads slowly: only answers that it takes give it more time, not those to its PINGs. The h2
+            // crate may have more of them than the network.
+            GoAway::No if self.shared.open.get() == 0 => {
+                if self.shared.written.take() {
+                    self.connection.tracking.step();
+                }
+                Phase::Idle
+            }
             _ if self.wire.is_blocked() || self.shared.sending.get() > 0 => Phase::Sending,
             // Streams have time limits of their own.
             _ if self.shared.open.get() > 0 => Phase::Working,

@@ -40,6 +40,8 @@ pub(super) struct Streams {
     pub(super) open: Cell<usize>,
     /// Those whose client could take more.
     pub(super) sending: Cell<usize>,
+    /// A part of an answer went to the network, or was dropped, since this was asked last.
+    pub(super) written: Cell<bool>,
     answered: Cell<u64>,
     resets: Cell<u64>,
     /// Of the task of the connection, while it waits.
@@ -52,6 +54,7 @@ impl Streams {
             worker: Rc::clone(worker),
             open: Cell::default(),
             sending: Cell::default(),
+            written: Cell::default(),
             answered: Cell::default(),
             resets: Cell::default(),
             waker: Cell::default(),
@@ -143,6 +146,7 @@ pub(super) async fn exchange(
         let patience = worker.generation().settings.send_timeout;
         let mut content = ContentSender {
             worker: &worker,
+            shared: &stream.shared,
             record: &mut record,
             send,
             left,
@@ -222,6 +226,7 @@ async fn skip_body(
 
 struct ContentSender<'s> {
     worker: &'s Worker,
+    shared: &'s Rc<Streams>,
     record: &'s mut Exchange,
     send: SendStream<Chunk>,
     left: u64,
@@ -272,7 +277,8 @@ impl ContentSender<'_> {
             let length = self.window(range.len()).await?;
             self.left -= length as u64;
             let range_now = range.start..range.start + length;
-            let chunk = Chunk { bytes: Rc::clone(&bytes), range: range_now };
+            let (bytes, shared) = (Rc::clone(&bytes), Rc::clone(self.shared));
+            let chunk = Chunk { bytes, range: range_now, shared };
             self.send.send_data(chunk, self.left == 0).map_err(|_| Broken)?;
             range.start += length;
             self.record.sent(length as u64);
@@ -310,10 +316,16 @@ impl ContentSender<'_> {
 }
 
 /// A part of bytes that several frames share.
-#[derive(Debug)]
 pub(super) struct Chunk {
     bytes: Rc<SendBuf>,
     range: Range<usize>,
+    shared: Rc<Streams>,
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.shared.written.set(true);
+    }
 }
 
 impl Buf for Chunk {
