@@ -47,7 +47,9 @@ fn a_reload_replaces_everything_for_later_requests() {
     slow.peek(&mut [0]).expect("the answer begins");
     let host =
         "[[site]]\nnames = \"a.org\"\nroot = \"ROOT/old\"\nrule = [{ headers.X-Host = \"a\" }]\n";
-    configured.write(&site(keys, "new", host));
+    // Connections of before are known to rules that ask for it.
+    let rule = "rule = [{ allow = \"127.0.0.1\" }]\n";
+    configured.write(&site(keys, "new", &format!("{rule}{host}")));
     reload(&server, DONE);
     for stream in &mut stays {
         let answer = ask_on(stream, &get("/", ""));

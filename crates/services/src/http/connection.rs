@@ -35,7 +35,7 @@ const DISCARD_BYTES_MIN: usize = 1024;
 pub(super) struct Connection {
     pub(super) tracking: Tracking,
     pub(super) tls: Option<Box<Encryption>>,
-    /// Who sends the requests, if that matters: there may be trusted proxies, passwords, or a log.
+    /// Who sends the requests, if that matters.
     peer: Cell<Option<SocketAddr>>,
     pub(super) head_began: Cell<Option<Instant>>,
     pub(super) file_strategy: SendStrategy,
@@ -61,9 +61,7 @@ impl Connection {
         worker: &Worker,
     ) -> Connection {
         let settings = &worker.generation().settings;
-        let names_clients = worker.http.log.is_some()
-            || !settings.forwarded_from.is_empty()
-            || settings.sites.know_clients();
+        let names_clients = worker.http.log.is_some() || !settings.forwarded_from.is_empty();
         let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();
         let has_tls = tls.is_some();
         Connection {
@@ -83,7 +81,7 @@ impl Connection {
         Transport { has_tls: self.tls.is_some(), peer: self.peer.get() }
     }
 
-    /// Finds out who sends the requests, for a message about one of them.
+    /// Finds out who sends the requests: a rule may ask for it, or a message about one of them.
     pub(super) fn learn_peer(&self) {
         self.peer.set(self.peer.get().or_else(|| self.tracking.stream().peer_addr().ok()));
     }

@@ -196,6 +196,8 @@ pub struct Sites {
     /// For hosts without a site; without a default they get 421 (Misdirected Request).
     default: Option<usize>,
     by_host: HostMap<usize>,
+    /// It may matter to one of them which client asks.
+    pub(super) know_clients: bool,
 }
 
 impl Sites {
@@ -216,14 +218,10 @@ impl Sites {
                 problems.push((None, format!("{name} is the name of two sites")));
             }
         }
+        self.know_clients |= site.rules.come_before_files();
         // A site that is wrong serves nothing.
         self.all.push(if problems.is_empty() { site } else { Site::default() });
         if problems.is_empty() { Ok(()) } else { Err(problems) }
-    }
-
-    /// True if it may matter to a site which client asks.
-    pub(super) fn know_clients(&self) -> bool {
-        self.all.iter().any(|site| site.rules.come_before_files())
     }
 
     /// The first name of each site; none for the default.

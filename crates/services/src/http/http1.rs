@@ -190,6 +190,10 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
+    // Here, as a reload may add rules that ask for it.
+    if generation.settings.sites.know_clients {
+        connection.learn_peer();
+    }
     let transport = connection.transport();
     let call = Call::new(worker, generation, transport, &request);
     let began = connection.head_began.take().unwrap_or(worker.clock.now());
