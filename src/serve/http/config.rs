@@ -1,6 +1,6 @@
 //! The configuration file: TOML with `[server]`, `[default]`, `[[site]]` and `[[site.rule]]`. serde reads each table into
-//! the settings that are used; here is what the command line says instead, and how errors are told: the first of a file,
-//! with its line.
+//! the settings that are used; here is what the command line says instead, and how errors are told: one at a time, with
+//! its line.
 
 use super::super::families;
 use super::arguments::HttpArgs;
@@ -260,14 +260,17 @@ impl File<'_> {
         let place = if at.is_empty() { String::new() } else { self.place(Some(at.clone())) };
         let own_rules = own.get_ref().get("rule").and_then(|rules| rules.get_ref().as_array());
         let own_rules = own_rules.into_iter().flat_map(|rules| rules.iter());
-        let own_places = own_rules.map(|rule| self.place(Some(rule.span())));
-        let rule_places = default.rule_places.iter().cloned().chain(own_places).collect();
+        let own_places: Vec<_> = own_rules.map(|rule| self.place(Some(rule.span()))).collect();
         let mut keys = of_default.clone();
         keys.remove("rule");
         keys.extend(own.into_inner());
         let keys = Spanned::new(at, keys);
         let mut values: toml::Table = self.read(keys.clone())?;
         let mut site: Site = self.read(keys)?;
+        for (rule, place) in site.rules.all.iter_mut().zip(&own_places) {
+            rule.check().map_err(|why| format!("{place}{why}"))?;
+        }
+        let rule_places = [&default.rule_places[..], &own_places].concat();
         site.rules.all.splice(0..0, default.site.rules.all.iter().cloned());
         values.remove("names");
         let rules = values.remove("rule");
@@ -354,6 +357,11 @@ mod tests {
             ("[[default.rule]]\nallow = \"10.0.0.1/8\"", "2: allow: `10.0.0.1/8` is an address"),
             ("[default]\nrule = [{}, {rate = \"10KB\"}]", "2: rate: `10KB` is a size, not a rate"),
             ("[default]\nrule = [{ headers.Date = \"x\" }]", "2: headers: the service itself"),
+            (
+                "[default]\nrule = [{}, { status = 302 }]",
+                "2: status needs redirect in the same rule",
+            ),
+            ("[[default.rule]]\nredirect = \"//x/\"", "1: redirect: `//x/`"),
             ("[server]\nidle-timeout = 10", "2: idle-timeout: `10` has no unit: expected"),
             ("[server]\nidle-timeout = \"0s\"", "2: idle-timeout: a timeout of 0"),
             ("[server]\nworkers = 0", "2: workers: `0` is too small: at least 1"),

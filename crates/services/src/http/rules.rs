@@ -137,8 +137,11 @@ fn is_listed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Erro
 }
 
 impl Rule {
-    /// Checks what its keys say together, and reads the files that they name; those of content are beneath `root`.
-    pub(super) fn prepare(&mut self, root: Option<&Path>) -> Result<(), String> {
+    /// Checks what its keys say together.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&mut self) -> Result<(), String> {
         for (is_there, key, needed, needs) in [
             (self.status.is_some(), "status", self.redirect.is_some(), "redirect"),
             (self.burst.is_some(), "burst", self.rate.is_some(), "rate"),
@@ -152,6 +155,12 @@ impl Rule {
             let target = Redirect::new(to, self.status.unwrap_or(MOVED), &self.paths);
             self.target = Some(target.map_err(|why| format!("redirect: {why}"))?);
         }
+        Ok(())
+    }
+
+    /// Checks it, and reads the files that it names; those of content are beneath `root`.
+    pub(super) fn prepare(&mut self, root: Option<&Path>) -> Result<(), String> {
+        self.check()?;
         if let Some(file) = &self.auth {
             let realm = self.realm.as_deref().unwrap_or("Restricted");
             self.users = Some(Arc::new(Auth::new(realm, Users::read(file)?)?));
