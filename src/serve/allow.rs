@@ -102,9 +102,10 @@ mod tests {
         let some = args(&["192.0.2.0/24", "2001:db8::1"]);
         assert_eq!(some.list(), ["loopback", "192.0.2.0/24", "2001:db8::1/128"]);
         assert_eq!(args(&["10.0.0.0/8", "any"]).list(), ["any"]);
-        // The last one was taken for 10.0.0.0/8.
-        let wrong = ["", "all", "10.0.0.0/33", "10.0.0.1/8", "10.0.0", "x.org", "010.0.0.0/8"];
-        for wrong in wrong {
+        // These were taken for 10.0.0.0/8, and for networks in which no client is.
+        let misread = ["010.0.0.0/8", "::ffff:10.0.0.0/104", "::ffff:10.0.0.1"];
+        let wrong = ["", "all", "10.0.0.0/33", "10.0.0.1/8", "10.0.0", "x.org"];
+        for wrong in wrong.into_iter().chain(misread) {
             assert!(wrong.parse::<Allowed>().is_err(), "{wrong:?}");
         }
     }

@@ -27,6 +27,11 @@ impl FromStr for Network {
         let network = network.ok_or_else(|| {
             "expected a network such as 192.0.2.0/24 or 2001:db8::/32, or an address".to_owned()
         })?;
+        if let IpNet::V6(mapped) = network
+            && let Some(address) = mapped.addr().to_ipv4_mapped()
+        {
+            return Err(format!("`{text}` matches nobody: write IPv4 as such, here {address}"));
+        }
         match network.trunc() {
             whole if whole == network => Ok(Network(network)),
             whole => Err(format!(
