@@ -6,7 +6,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// The media type of a file of a site, for `Content-Type`.
@@ -44,7 +44,7 @@ fn checked(text: &str) -> Result<String, String> {
 pub(super) fn types<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<HashMap<String, String>, D::Error> {
-    let all: HashMap<String, String> = HashMap::deserialize(from)?;
+    let all: BTreeMap<String, String> = BTreeMap::deserialize(from)?;
     let one = |(name, media_type): (String, String)| {
         let name = name.trim_start_matches('.').to_ascii_lowercase();
         Ok((name, checked(&media_type).map_err(Error::custom)?))

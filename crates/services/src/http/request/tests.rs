@@ -53,6 +53,14 @@ fn sound_requests_pass() {
     }
 }
 
+/// Where the search for its end and its reading do not agree, a request could hide.
+#[test]
+fn a_head_ends_where_its_bytes_end() {
+    let two = "GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(2);
+    let read = Request::parse(two.as_bytes(), &mut storage(), LIMITS).map(|_| ());
+    assert_eq!(read, Err(Status::BAD_REQUEST));
+}
+
 #[test]
 fn ambiguous_requests_are_refused() {
     for text in [
