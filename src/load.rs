@@ -103,7 +103,7 @@ pub(crate) fn run(load: Load) -> ExitCode {
         }
     };
     ended.unwrap_or_else(|error| {
-        complain(&format!("twinring: {error}"));
+        output::refuse(&format!("twinring: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -111,7 +111,8 @@ pub(crate) fn run(load: Load) -> ExitCode {
 /// Ends the program if the arguments make no sense.
 fn refuse<T>(checked: Result<T, String>) -> T {
     checked.unwrap_or_else(|wrong| {
-        clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n")).exit()
+        let error = clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n"));
+        std::process::exit(output::usage(&error).into())
     })
 }
 
@@ -184,7 +185,7 @@ fn ended(signal: u8, result: &LoadResult) -> ExitCode {
         result.gates().iter().filter(|gate| gate.breached).map(gates::in_words).collect();
     let failed = failure.iter().map(|what| format!("failed: {what}"));
     for what in shortfall.iter().cloned().chain(breached.iter().cloned()).chain(failed) {
-        complain(&format!("twinring: {what}"));
+        output::refuse(&format!("twinring: {what}"));
     }
     match signal {
         1.. => ExitCode::from(128 + signal),

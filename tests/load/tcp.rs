@@ -234,6 +234,7 @@ fn an_interrupt_reports_the_result_so_far(engine: &str) {
         let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
         outcome.expect(code, &[]);
         assert_eq!(outcome.result["interrupted"], true);
+        assert!(outcome.result["window"]["seconds"].as_f64() < Some(60.0), "{}", outcome.result);
         assert!(outcome.number("/requests/answered") > 0);
     }
 }

@@ -313,4 +313,18 @@ mod tests {
             assert!(recorder.latency_ns.max().abs_diff(latency_ns) <= latency_ns / 1000);
         }
     }
+
+    /// A server that is slow, but answers, has requests in flight at any end, and they are no errors.
+    #[test]
+    fn only_what_waits_for_longer_than_any_answer_took_is_without_hope() {
+        let mut recorder = Recorder::new(false, 0);
+        recorder.range_ns = 0..u64::MAX;
+        for (answered_ms, waited_ms, hopeless) in
+            [(1, 900, 0), (1, 1100, 1), (2000, 1900, 0), (2000, 2100, 1)]
+        {
+            recorder.answered(&request(0, 0), 1, answered_ms * 1_000_000);
+            recorder.unanswered_ns.record(waited_ms * 1_000_000).unwrap();
+            assert_eq!(recorder.hopeless_ns().len(), hopeless, "{waited_ms}");
+        }
+    }
 }

@@ -176,21 +176,25 @@ impl<P: Protocol> Requester<P> {
 
     /// Opens the connections with these numbers that belong to this thread, some at a time. Failures are counted.
     async fn connect(&self, numbers: Range<u64>) -> Vec<(u64, P::Link)> {
-        let mine: Vec<u64> = self.worker.share_of(numbers).collect();
+        let left = Rc::new(RefCell::new(self.worker.share_of(numbers)));
+        // One that waits for long, as after a lost SYN, does not hold up the others.
+        let connector = |_| {
+            let (worker, left) = (Rc::clone(&self.worker), Rc::clone(&left));
+            spawn(async move {
+                let mut made = Vec::new();
+                loop {
+                    let Some(number) = left.borrow_mut().next() else { return made };
+                    made.extend(worker.connect(number, 0).await.map(|link| (number, link)));
+                }
+            })
+        };
+        let connectors: Vec<_> = (0..CONNECTS_AT_ONCE).map(connector).collect();
         let mut made = Vec::new();
-        for some in mine.chunks(CONNECTS_AT_ONCE) {
-            let attempts: Vec<_> = some
-                .iter()
-                .map(|number| {
-                    let (worker, number) = (Rc::clone(&self.worker), *number);
-                    spawn(async move { Some((number, worker.connect(number, 0).await?)) })
-                })
-                .collect();
-            for attempt in attempts {
-                // Aborted only by the end of the runtime, or by a panic.
-                made.extend(attempt.await.ok().flatten());
-            }
+        for connector in connectors {
+            // Aborted only by the end of the runtime, or by a panic.
+            made.extend(connector.await.unwrap_or_default());
         }
+        made.sort_unstable_by_key(|(number, _)| *number);
         made
     }
 }

@@ -215,9 +215,12 @@ impl Generator for UdpSettings {
 
     fn runtime(&self) -> Builder {
         let (mut uring, default) = (self.common.workers.uring.clone(), UringOptions::default());
-        // Rings for the work of thousands of sockets between two ticks.
-        if (uring.sq_entries, uring.cq_entries) == (default.sq_entries, default.cq_entries) {
-            (uring.sq_entries, uring.cq_entries) = (4096, 32_768);
+        // Rings for the work of thousands of sockets between two ticks, unless others than the default were configured.
+        if uring.sq_entries == default.sq_entries {
+            uring.sq_entries = 4096;
+        }
+        if uring.cq_entries == default.cq_entries {
+            uring.cq_entries = 32_768;
         }
         self.common.workers.builder(uring).call_times(self.calls)
     }
