@@ -21,7 +21,7 @@ pub const SATURATED_SHARE: f64 = 0.95;
 pub struct Head {
     /// Always `result`.
     pub event: String,
-    /// Kind and version of the line; without it, it is a result of `load tcp`.
+    /// Kind and version of the line.
     pub schema: String,
     /// Address of the server; for HTTP with its scheme.
     pub target: String,
@@ -173,12 +173,12 @@ pub enum LoadResult {
 }
 
 impl LoadResult {
-    /// Reads a `result` line. Its schema determines the protocol; a line without one is of TCP.
+    /// Reads a `result` line. Its schema determines the protocol.
     ///
     /// # Errors
     /// The missing or wrong field, or an unknown schema.
     pub fn read(line: &Value) -> Result<LoadResult, String> {
-        let schema = line.get("schema").map_or(Some(tcp::SCHEMA), Value::as_str);
+        let schema = line.get("schema").and_then(Value::as_str);
         let result = match schema {
             Some(tcp::SCHEMA) => TcpResult::deserialize(line).map(Box::new).map(LoadResult::Tcp),
             Some(udp::SCHEMA) => UdpResult::deserialize(line).map(Box::new).map(LoadResult::Udp),
