@@ -147,7 +147,7 @@ impl Diff {
     }
 
     fn blocks(&self) -> Vec<Element> {
-        let about = "Change in percent; less is negative, the interval is in brackets.";
+        let about = "Change from the first to the second in percent; less is negative, the interval is in brackets.";
         let mut blocks = vec![Element::Text(about.to_owned())];
         for changes in self.changes.chunk_by(|a, b| a.cell == b.cell) {
             let row = |title: &str, value: &dyn Fn(&Change) -> String| -> Vec<String> {

@@ -26,7 +26,6 @@ use crate::record::RunRecord;
 use crate::report::first_page;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
 use crate::runner::{self, Bench, Slot};
-
 use crate::site::Site;
 use crate::stop::{Stop, keep_children};
 

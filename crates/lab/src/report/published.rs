@@ -1,5 +1,5 @@
-//! Published figures beside ours. Only ratios are set side by side: two machines have no requests per second in
-//! common. There is no verdict; a reader sees both numbers and our interval.
+//! Published figures beside ours. Only changes in percent are set side by side: two machines have no requests per second
+//! in common. There is no verdict; a reader sees both numbers and our interval.
 
 use super::Element;
 use super::chart::percent;
