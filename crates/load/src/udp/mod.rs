@@ -74,12 +74,13 @@ pub struct UdpSettings {
     /// Size of a packet: the payload of a datagram, including the RTP header of 12 bytes.
     #[arg(short, long, value_name = "BYTES", default_value = "172", value_parser = size_u32)]
     pub size: u32,
-    /// Times, threads, and the address of the reflector, the first.
-    #[command(flatten)]
-    pub common: Common,
     /// How long to wait for replies after the window.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     pub drain: Duration,
+    // Behind it options would be under the last of its headings.
+    /// Times, threads, and the address of the reflector, the first.
+    #[command(flatten)]
+    pub common: Common,
     /// Interval between wake-ups at which packets are sent.
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = duration,
           help_heading = "Pattern")]
