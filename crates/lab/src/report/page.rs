@@ -147,7 +147,11 @@ fn line(row: &Row<'_>, with_net: bool, work: usize, end: f64) -> String {
     let [baseline, subject] = row.cpu_us().map(us);
     let busy = row.busy_share().map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
     let change = row.percent().map_or("-".to_owned(), |percent| format!("{percent:+.0}%"));
-    let text = clipped(&row.work(with_net), work);
+    let mut text = row.work(with_net);
+    // What it is stands first.
+    if text.chars().count() > work {
+        text = text.chars().take(work - 1).chain(['~']).collect();
+    }
     let chart = interval(row, chart_width(work), end);
     let decision = clipped(&row.decision(), 8);
     let load = row.load();
