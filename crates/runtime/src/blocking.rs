@@ -3,8 +3,9 @@
 //!
 //! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
 //! starts them. A job that waits for a thread belongs to its future and ends with it, so there are no
-//! more of them than tasks. A job owns all that it uses, so a running one keeps its memory when its
-//! future is dropped.
+//! more of them than tasks; only those that close a file have none, and no more of them than
+//! descriptors. A job owns all that it uses, so a running one keeps its memory when its future is
+//! dropped.
 
 use crate::runtime::current;
 use crate::sys;
@@ -101,9 +102,9 @@ impl ThreadPool {
 
     /// Has `last` dropped by a thread, or here if there is none.
     pub(crate) fn drop_there(self: &Arc<ThreadPool>, last: impl Send + 'static) {
-        if let Ok(queued) = self.queue(&mut Some(Box::new(move || drop(last)))) {
-            // It stays in the queue without a future.
-            std::mem::forget(queued);
+        if let Ok(mut queued) = self.queue(&mut Some(Box::new(move || drop(last)))) {
+            // It stays in the queue without a future: no job has this number.
+            queued.number = 0;
         }
     }
 

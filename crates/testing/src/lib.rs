@@ -159,7 +159,7 @@ pub fn run_cases(mut cases: Vec<Case>) -> ExitCode {
 fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
     let Case { name, long, body } = case;
     let left_out = Arc::clone(left_out);
-    let noted = name.clone();
+    let (noted, thread) = (name.clone(), name.clone());
     let run = move || {
         let since = Instant::now();
         CURRENT.set(noted.clone());
@@ -171,7 +171,15 @@ fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
             },
         }
     };
-    Trial::ignorable_test(name, run).with_ignored_flag(long)
+    let run_apart = move || {
+        if is_rerun() {
+            return run();
+        }
+        // By the name of its thread a test draws the same seeded faults, whichever run beside it.
+        let thread = std::thread::Builder::new().name(thread).spawn(run).expect("a thread");
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    };
+    Trial::ignorable_test(name, run_apart).with_ignored_flag(long)
 }
 
 /// The last panics of this process: when, in which test if that is known, and what the standard library would have

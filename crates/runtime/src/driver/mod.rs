@@ -409,6 +409,12 @@ impl Driver {
         self.next_deadline().is_some()
     }
 
+    /// Bytes that the peers of closed TCP streams have acknowledged so far.
+    pub(crate) fn acked_by_lingering(&self) -> u64 {
+        let open = self.sockets.lingering.iter().filter_map(|(_, key)| self.fd(*key));
+        open.filter_map(|fd| sys::tcp_bytes_acked(fd.as_raw_fd()).ok()).sum()
+    }
+
     /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
     /// files), closes all descriptors. Returns the wakers of sockets and futures that were leaked.
     pub(crate) fn teardown(&mut self, patience: Duration) -> Vec<Waker> {

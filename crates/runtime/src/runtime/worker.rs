@@ -158,6 +158,7 @@ impl Worker {
     fn linger(&self, patience: Option<Duration>) -> io::Result<()> {
         let mut wakes = Vec::new();
         let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
+        let mut acked = self.driver.borrow().acked_by_lingering();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
             if sent != self.counters.sent.get() {
                 (sent, since) = (self.counters.sent.get(), sys::now());
@@ -167,7 +168,14 @@ impl Worker {
             if let Some(tick) = &mut tick
                 && Pin::new(tick).poll(&mut Context::from_waker(Waker::noop())).is_ready()
             {
-                break;
+                // One send may be under way for long, and says nothing until it is over.
+                let before =
+                    std::mem::replace(&mut acked, self.driver.borrow().acked_by_lingering());
+                if acked == before {
+                    break;
+                }
+                since = sys::now();
+                continue;
             }
             self.turn(true, &mut wakes).map_err(engine_failed)?;
             self.executor.run(&mut wakes);
@@ -282,9 +290,10 @@ impl Drop for CurrentWorker {
         worker.executor.abort_all();
         let wakes = worker.driver.borrow_mut().teardown(worker.shared.patience());
         drop(wakes);
-        worker.registration.inbox.end();
         worker.counters.slots_in_use.set(0);
         worker.counters.buffers_in_use.set(0);
+        // From now on another thread may count.
+        worker.registration.inbox.end();
         CURRENT.take();
     }
 }

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         sending::RULES,
         teardown::RULES,
     ];
-    // How streams receive makes no difference to these.
+    // How streams receive makes no difference to these, but single-shot wake-ups and accepts do.
     let others = [connecting::RULES, tasks::RULES, workers::RULES];
     let mut cases = support::cases(
         &["epoll", "io_uring", "single_shot", "tiny_pool"],
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         &streams,
     );
     let long = ["sqpoll", "tiny_pool", "tiny_rings"];
-    cases.extend(support::cases(&["epoll", "io_uring"], &long, &others));
+    cases.extend(support::cases(&["epoll", "io_uring", "single_shot"], &long, &others));
     cases.extend(support::cases(&["epoll", "io_uring"], &long, files::RULES));
     // They have their own faults.
     if std::env::var_os("TWINRING_FAULTS").is_none() {

@@ -10,7 +10,9 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use twinring::task::JoinSet;
-use twinring::{Event, JoinHandle, sleep, sleep_until, spawn, spawn_blocking, timeout, timeout_at};
+use twinring::{
+    Event, JoinHandle, sleep, sleep_until, spawn, spawn_blocking, submit, timeout, timeout_at,
+};
 
 pub(crate) const RULES: &[Rule] = rules![
     results_and_aborts_reach_the_handle,
@@ -26,6 +28,7 @@ pub(crate) const RULES: &[Rule] = rules![
     dropped_timers_neither_fire_nor_delay,
     deadlines_cut_only_late_futures,
     no_wake_from_another_thread_is_lost,
+    a_wake_that_a_submission_finds_is_not_lost,
     an_overflow_of_wakes_wakes_all_tasks,
     wakers_of_an_ended_runtime_wake_no_task,
     wakes_leave_no_busy_loop_behind,
@@ -349,6 +352,24 @@ async fn no_wake_from_another_thread_is_lost() {
         stream.shutdown().await.expect("finished");
         assert_eq!(drain.await.len(), ROUNDS * bytes);
     }
+}
+
+/// A poll for wakes that is armed when one has come ends at once: `submit` took that, and the worker then slept.
+async fn a_wake_that_a_submission_finds_is_not_lost() {
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let (woken, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        waker.wake();
+        woken.send(()).expect("the other waits");
+    });
+    wait.recv().expect("it is woken");
+    let mut polled = false;
+    let next_poll = poll_fn(|_| match std::mem::replace(&mut polled, true) {
+        false => Poll::Pending,
+        true => Poll::Ready(()),
+    });
+    submit().expect("the engine works");
+    next_poll.await;
 }
 
 /// Each of 50 tasks gets 500 values from each of 2 threads that never wait, and one task is woken

@@ -51,6 +51,11 @@ fn runtimes_leave_nothing_behind(configuration: Configuration) {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
         maps.lines().count()
     };
+    let pages = || {
+        let memory = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+        let pages = memory.split(' ').next().and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("the size of the address space")
+    };
     alone(4000, || {
         let use_one = |round| {
             configuration.run(async move {
@@ -60,14 +65,20 @@ fn runtimes_leave_nothing_behind(configuration: Configuration) {
                 // With an operation of each kind pending.
                 assert!(poll_once(stream.recv()).await.is_none());
                 spawn(async move { stream.recv().await.map(drop) });
+                // One that is refused.
+                let inner = configuration.builder().build().expect("tried before");
+                assert!(inner.block_on(async {}).is_err());
                 yield_now().await;
             });
         };
-        (0..5).for_each(use_one);
+        // Pools are in quarantine for a while.
+        (0..10).for_each(use_one);
         drop(configuration.builder().build().expect("one that never runs"));
-        let before = (open_descriptors(), mappings());
+        let before = (open_descriptors(), mappings(), pages());
         (0..40).for_each(use_one);
-        let after = (open_descriptors(), mappings());
+        let after = (open_descriptors(), mappings(), pages());
+        // The C library may reserve 64 MiB for a thread, and 40 pools of io_uring are 640.
+        assert!(after.2 < before.2 + 80_000, "memory grew from {} to {} pages", before.2, after.2);
         assert_eq!(after.0, before.0, "descriptors");
         assert!(after.1 < before.1 + 20, "memory mappings grew from {} to {}", before.1, after.1);
     });

@@ -97,7 +97,8 @@ pub(crate) struct UringEngine {
     /// Becomes readable when another thread signals the worker; a poll on it is with the kernel.
     wake_fd: RawFd,
     watches_wakes: bool,
-    /// Another thread signalled during this turn: the worker has to check its inbox first.
+    /// Another thread has signalled, and the worker has not checked its inbox since: it does that behind a turn,
+    /// which must not wait then.
     signalled: bool,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
@@ -161,7 +162,8 @@ impl UringEngine {
             // Nearly always true: then nothing has to be done before the enter that waits.
             let calm = self.groups.is_calm()
                 && self.quick_bytes < SPLIT_BYTES_MIN
-                && self.lost_events.due == 0;
+                && self.lost_events.due == 0
+                && !self.signalled;
             let prepared = if calm { false } else { self.prepare_enter(sockets)? };
             let hurry = prepared
                 || self.held_up
@@ -172,6 +174,7 @@ impl UringEngine {
             self.enter_and_settle(sockets, how, timeout)?;
         }
         self.handle_arrivals(sockets, PORTION);
+        self.signalled = false;
         Ok(())
     }
 
@@ -183,7 +186,6 @@ impl UringEngine {
             self.check_for_lost_events(sockets, PORTION);
         }
         self.return_buffers(sockets);
-        self.signalled = false;
         if self.should_split() {
             // Without collecting: what arrives now would take further buffers, before those
             // that these sends hold are back.
@@ -432,7 +434,7 @@ impl UringEngine {
         // Each turn makes progress or waits for it.
         let began = sys::now();
         while !self.is_drained(sockets) {
-            let only_files = sockets.sources.is_empty();
+            let only_files = sockets.sources.is_empty() && !self.watches_wakes;
             let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
             let left = most.saturating_sub(sys::now() - began);
             if left.is_zero() {

@@ -72,7 +72,7 @@ impl UringEngine {
     ) {
         let bytes = result.max(0) as usize;
         // First, so that the buffer is accounted for regardless of the bytes and of the socket. An end of
-        // stream usually has none, and must not return one then.
+        // stream usually has none.
         let buffer = self.groups.streams.filled(flags, bytes);
         if bytes > 0
             && cqueue::more(flags)
@@ -121,17 +121,15 @@ impl UringEngine {
         sockets: &mut Sockets,
         key: Key,
         completion: (i32, u32),
-        buffer: Option<u16>,
+        mut buffer: Option<u16>,
     ) {
-        let done = match sockets.stream(key) {
-            Some((stream, wakes)) => {
-                self.on_receive_ended(&mut stream.borrow_mut(), completion, buffer, wakes)
-            }
-            None => {
-                buffer.into_iter().for_each(|id| drop(self.groups.streams.reader(id, 0)));
-                false
-            }
-        };
+        let stream = sockets.stream(key);
+        // A receive that ran in a worker thread of the kernel takes a buffer even if it fails.
+        if completion.0 <= 0 || stream.is_none() {
+            buffer.take().into_iter().for_each(|id| drop(self.groups.streams.reader(id, 0)));
+        }
+        let Some((stream, wakes)) = stream else { return };
+        let done = self.on_receive_ended(&mut stream.borrow_mut(), completion, buffer, wakes);
         if done {
             sockets.remove(key);
         }

@@ -79,11 +79,13 @@ pub(super) struct Dice {
 
 impl Dice {
     /// If the environment requests faults. Each thread has its own, by its name, and so has each
-    /// test, as the harness names threads after them.
+    /// test, whose thread the harness names after it (`crates/testing`).
     pub(super) fn asked_for() -> Option<Dice> {
         let asked = std::env::var(ENVIRONMENT).ok()?;
         let (seed, kind) = asked.split_once(':').unwrap_or((&asked, ""));
         let seed: u64 = seed.parse().ok()?;
+        let is_known = kind.is_empty() || KINDS.iter().any(|fault| format!("{fault:?}") == kind);
+        assert!(is_known, "{ENVIRONMENT}={asked}: the kinds of faults are {KINDS:?}");
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
         let number = ENGINES.replace(ENGINES.get() + 1);
@@ -97,7 +99,6 @@ impl Dice {
             }
             false => 0,
         });
-        // Captured by the harness, and shown when the test fails.
         eprintln!(
             "faults in a million chances, of {KINDS:?}: {per_million:?}\n\
              again with: {ENVIRONMENT}={asked}, and the same test ({name}) of the same binary"
