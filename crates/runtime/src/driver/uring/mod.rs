@@ -192,7 +192,9 @@ impl UringEngine {
             self.enter_now(sockets, Enter::Submit, None)?;
             self.return_buffers(sockets);
         }
-        let has_work = !self.arrived.is_empty() || self.lost_events.due > 0;
+        // Sends that were queued meanwhile end silently, and sockets may wait for what they hold.
+        let holds_up = !self.quick.is_empty() && self.groups.any_starved();
+        let has_work = !self.arrived.is_empty() || self.lost_events.due > 0 || holds_up;
         Ok(has_work || self.signalled || self.groups.can_feed())
     }
 
