@@ -13,10 +13,10 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 use twinring::{Builder, EngineChoice, Runtime, net::ListenOptions};
-use twinring_services::http::encoding::Coding;
-use twinring_services::http::{HttpService, HttpSettings, Rule, Site};
 use twinring_services::AllowList;
 use twinring_services::echo::{EchoService, Limits};
+use twinring_services::http::encoding::Coding;
+use twinring_services::http::{HttpService, HttpSettings, Rule, Site};
 
 /// The longest stream, in bytes. The sockets can hold all that the service has not read yet, so a
 /// client may write all of it before it reads.
