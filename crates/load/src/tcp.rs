@@ -36,7 +36,7 @@ const DEPTH_MAX: u32 = 1 << 20;
 /// The settings of a load.
 #[derive(Args, Clone, Debug)]
 pub struct TcpSettings {
-    /// Address of the server: IP:PORT, [IPV6]:PORT or NAME:PORT.
+    /// Address of the server: IP:PORT or NAME:PORT; IPv6 in brackets.
     #[arg(value_name = "ADDR")]
     pub target: String,
     /// Size of a request and of its answer, such as 128 or 4K.

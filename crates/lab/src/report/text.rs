@@ -20,7 +20,7 @@ fn align(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// Text in lines of at most [`WIDTH`] columns where words allow, the first and the others behind these.
+/// Text in lines of at most `WIDTH` columns where words allow, the first and the others behind these.
 pub fn wrapped(text: &str, first: &str, others: &str) -> Vec<String> {
     let options = textwrap::Options::new(WIDTH)
         .initial_indent(first)

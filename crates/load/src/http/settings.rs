@@ -33,7 +33,7 @@ const READY_BYTES_MAX: usize = 1 << 30;
 /// The settings of a load.
 #[derive(Args, Clone, Debug)]
 pub struct HttpSettings {
-    /// URLs to request: http://HOST[:PORT][/PATH] or https://..., all on one server.
+    /// URLs to request: http://HOST:PORT/PATH or https://..., all on one server; port and path may be left out.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub url: Vec<String>,
     /// Further URLs from a file: one per line, each optionally followed by its weight; or, if its name ends in .toml,

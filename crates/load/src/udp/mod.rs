@@ -4,7 +4,7 @@
 //! Each worker thread has its own engine and its share of the streams, and wakes once per tick. It
 //! sends the packets due by a [schedule](crate::schedule), then processes the replies. Packets are
 //! sent regardless of missing replies: it is an open loop. For the counts, see
-//! [`UdpResult`] and `docs/json.md`:
+//! [`UdpResult`](twinring_wire::UdpResult) and `docs/json.md`:
 //!
 //! - A packet belongs to the measured window if its *intended* time does.
 //! - Lateness is the time from there to the moment directly before the kernel gets the packet, with
@@ -61,7 +61,7 @@ const DEFAULT_RECEIVE_BUFFER_BYTES: f64 = 212_992.0;
 /// The settings of a load.
 #[derive(Args, Clone, Debug)]
 pub struct UdpSettings {
-    /// Address of the reflector: IP:PORT, [IPV6]:PORT or NAME:PORT.
+    /// Address of the reflector: IP:PORT or NAME:PORT; IPv6 in brackets.
     #[arg(value_name = "ADDR")]
     pub target: String,
     /// Streams, in total.
