@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_services::http::request::{Framing, HEADERS_MAX, HeadLimits, Request};
+use twinring_services::http::request::{Framing, HEADERS_MAX, HeadLimits, Request, fields_of};
 use twinring_services::http::target::is_host;
 
 /// A line for the method, one for the target, one for each field.
@@ -15,7 +15,8 @@ fn check_head(bytes: &[u8], has_body: bool) -> Option<()> {
     }
     let (parts, ()) = request.body(()).ok()?.into_parts();
     let limits = HeadLimits { target_bytes: 200, ..HeadLimits::default() };
-    let request = Request::from_http2(&parts, has_body, limits).ok()?;
+    let fields = fields_of(&parts);
+    let request = Request::from_http2(&parts, &fields, has_body, limits).ok()?;
     match parts.uri.authority() {
         Some(authority) => {
             let is_same = |host: &[u8]| host.eq_ignore_ascii_case(authority.as_str().as_bytes());

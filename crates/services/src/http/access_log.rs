@@ -112,7 +112,6 @@ const BUFFER_BYTES: usize = 4 << 20;
 #[derive(Debug, Default)]
 struct Queue {
     bytes: Vec<u8>,
-    lines: u64,
     taken: usize,
     no_room: u64,
     reopen: bool,
@@ -205,7 +204,7 @@ impl AccessLog {
     }
 
     /// Adds a line, its LF included.
-    fn add(&self, line: &[u8]) {
+    pub(super) fn add(&self, line: &[u8]) {
         let mut queue = self.queue();
         if queue.bytes.len() + queue.taken >= self.bytes_max {
             queue.no_room += 1;
@@ -213,7 +212,6 @@ impl AccessLog {
         }
         let before = queue.bytes.len();
         queue.bytes.extend_from_slice(line);
-        queue.lines += 1;
         let is_batch = before < BATCH_BYTES && queue.bytes.len() >= BATCH_BYTES;
         drop(queue);
         if before == 0 || is_batch {
@@ -241,7 +239,6 @@ impl<N: Fn(&str)> Writer<N> {
         loop {
             let mut queue = wait(&log);
             let bytes = std::mem::replace(&mut queue.bytes, std::mem::take(&mut spare));
-            let lines = std::mem::take(&mut queue.lines);
             queue.taken = bytes.len();
             let (reopen, end, no_room) =
                 (std::mem::take(&mut queue.reopen), queue.end, queue.no_room);
@@ -249,8 +246,8 @@ impl<N: Fn(&str)> Writer<N> {
             if reopen {
                 self.reopen();
             }
-            if lines > 0 {
-                self.write_lines(&bytes, lines);
+            if !bytes.is_empty() {
+                self.write_lines(&bytes);
             }
             // Dropping is never silent, but the thread that has time reports it.
             if no_room > self.no_room_told && self.may_complain() {
@@ -284,7 +281,9 @@ impl<N: Fn(&str)> Writer<N> {
         }
     }
 
-    fn write_lines(&mut self, bytes: &[u8], lines: u64) {
+    fn write_lines(&mut self, bytes: &[u8]) {
+        let count = |bytes| memchr_iter(b'\n', bytes).count() as u64;
+        let lines = count(bytes);
         if self.torn
             && let (_, Err(error)) = self.write(b"\n")
         {
@@ -300,7 +299,7 @@ impl<N: Fn(&str)> Writer<N> {
                 }
             }
             Err(error) => {
-                let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
+                let whole = count(&bytes[..length]);
                 self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
                 self.log.written.add(whole);
                 self.fail(&error, lines - whole);

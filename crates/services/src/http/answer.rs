@@ -346,7 +346,7 @@ impl<'w, 'r> Call<'w, 'r> {
             response.body = Body::Empty;
         }
         if let (Some(reason), Some(errors)) = (response.reason, &self.worker.http.errors) {
-            errors(error_line(&self.worker.clock, response.status, reason, self));
+            errors(error_line(response.status, reason, self));
         }
         response
     }

@@ -53,7 +53,7 @@ impl Auth {
 /// A user and a password, as sent.
 #[derive(Clone)]
 pub struct Credentials {
-    user: Vec<u8>,
+    pub(super) user: Vec<u8>,
     password: Vec<u8>,
 }
 
@@ -64,11 +64,6 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// The user, verified or not.
-    pub(super) fn user(&self) -> &[u8] {
-        &self.user
-    }
-
     /// Parses the value of `Authorization`; none for other schemes and wrong syntax.
     pub fn parse(field: &[u8]) -> Option<Credentials> {
         if field.len() > FIELD_BYTES_MAX {

@@ -76,12 +76,6 @@ impl Clock {
         self.second.get()
     }
 
-    /// The milliseconds of that moment behind its second, 0 to 999.
-    pub fn millisecond(&self) -> u32 {
-        let left = self.second_ends.get().saturating_duration_since(self.now.get());
-        Duration::from_secs(1).saturating_sub(left).subsec_millis()
-    }
-
     /// Its date.
     pub fn date(&self) -> [u8; DATE_BYTES] {
         self.date.get()

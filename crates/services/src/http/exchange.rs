@@ -4,8 +4,10 @@
 use super::Status;
 use super::access_log::{AccessLog, Ended, LogLine};
 use super::answer::Call;
+use super::auth::Credentials;
 use super::counters::HostDurations;
 use super::proxies::Transport;
+use super::request::Request;
 use super::response::Response;
 use super::worker::Worker;
 use std::borrow::Cow;
@@ -53,7 +55,13 @@ impl Exchange {
         let port = peer.filter(|peer| address == Some(peer.ip())).map_or(0, |peer| peer.port());
         let request = call.map(|call| call.request);
         let begin = |log: &AccessLog| {
-            LogLine::begin(log.format, &worker.clock, (address, port), &line(), request)
+            let field = |name| request?.field(name);
+            let credentials = field("authorization").and_then(Credentials::parse);
+            let user = credentials.as_ref().map(|credentials| &*credentials.user);
+            let host = request.and_then(Request::host);
+            let fields = [host, user, field("referer"), field("user-agent")];
+            let (client, is_valid) = ((address, port), request.is_some());
+            LogLine::begin(log.format, &worker.clock, client, &line(), is_valid, fields)
         };
         let line = worker.http.log.as_deref().map(begin);
         let durations = match call {
@@ -113,16 +121,21 @@ impl Drop for Record {
         }
         let (Some(log), Some(line)) = (&worker.http.log, self.line.take()) else { return };
         let bytes = self.sent.min(self.bytes);
+        let complete = self.status.is_some() && self.sent >= self.bytes;
         let ended = Ended {
             status: self.status.map_or(CLIENT_CLOSED_REQUEST, |status| status.as_u16()),
             bytes,
             body_bytes: bytes.saturating_sub(self.head_bytes),
             worker: worker.number,
-            duration,
-            is_complete: self.status.is_some() && self.sent >= self.bytes,
-            stays: self.stays,
+            duration_s: duration.as_micros() as f64 / 1e6,
+            complete,
+            connection: match (complete, self.stays) {
+                (false, _) => "broken",
+                (true, true) => "stays",
+                (true, false) => "ends",
+            },
         };
-        line.end(log, &ended);
+        log.add(line.end(log.format, &ended).as_bytes());
     }
 }
 

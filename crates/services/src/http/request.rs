@@ -9,7 +9,6 @@
 use super::Status;
 use super::target::{Target, is_host};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
 use httparse::Header;
 use memchr::memchr;
 use std::mem::MaybeUninit;
@@ -122,11 +121,10 @@ pub const fn storage<'a>() -> Storage<'a> {
     [const { MaybeUninit::uninit() }; HEADERS_MAX]
 }
 
-/// The fields of a request, as its protocol has them.
-#[derive(Debug)]
-enum Fields<'a> {
-    Lines(&'a [Header<'a>]),
-    Map(&'a HeaderMap),
+/// The fields of a request of HTTP/2, for [`Request::from_http2`].
+pub fn fields_of(parts: &Parts) -> Vec<Header<'_>> {
+    let fields = parts.headers.iter();
+    fields.map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() }).collect()
 }
 
 /// A request of either protocol whose head passed all checks, without its body. Names of fields are asked for in lower
@@ -150,7 +148,7 @@ pub struct Request<'a> {
     pub framing: Framing,
     /// If there is a body, the client waits for `100 Continue` before it sends that.
     pub expects_continue: bool,
-    fields: Fields<'a>,
+    fields: &'a [Header<'a>],
 }
 
 impl<'a> Request<'a> {
@@ -182,11 +180,9 @@ impl<'a> Request<'a> {
         else {
             return Err(Status::BAD_REQUEST);
         };
-        let (lines, is_1_0) = (&*headers, version == Some(0));
-        let request = Request::read(method, target, Fields::Lines(lines), is_1_0, limits)?;
-        let hosts = lines.iter().filter(|field| field.name.eq_ignore_ascii_case("host"));
-        let is_valid = is_valid_host(hosts.map(|field| field.value), is_1_0);
-        if is_valid { Ok(request) } else { Err(Status::BAD_REQUEST) }
+        let is_1_0 = version == Some(0);
+        let request = Request::read(method, target, headers, is_1_0, limits)?;
+        if request.has_valid_host() { Ok(request) } else { Err(Status::BAD_REQUEST) }
     }
 
     /// Reads the head of a request of HTTP/2; `has_body` if more than the head follows. The h2 crate has checked
@@ -196,14 +192,14 @@ impl<'a> Request<'a> {
     /// The status to answer with.
     pub fn from_http2(
         parts: &'a Parts,
+        fields: &'a [Header<'a>],
         has_body: bool,
         limits: HeadLimits,
     ) -> Result<Request<'a>, Status> {
-        if parts.headers.len() > HEADERS_MAX {
+        if fields.len() > HEADERS_MAX {
             return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
         }
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        let fields = Fields::Map(&parts.headers);
         let mut request = Request::read(parts.method.as_str(), target, fields, false, limits)?;
         request.authority = parts.uri.authority().map(|authority| authority.as_str());
         let has_valid_host = match request.authority.map(str::as_bytes) {
@@ -212,7 +208,7 @@ impl<'a> Request<'a> {
                 let is_same = |host: &[u8]| host.eq_ignore_ascii_case(authority);
                 is_host(authority) && request.lines("host").all(is_same)
             }
-            None => is_valid_host(request.lines("host"), false),
+            None => request.has_valid_host(),
         };
         if !has_valid_host {
             return Err(Status::BAD_REQUEST);
@@ -231,7 +227,7 @@ impl<'a> Request<'a> {
     fn read(
         method: &str,
         target: &'a str,
-        fields: Fields<'a>,
+        fields: &'a [Header<'a>],
         is_1_0: bool,
         limits: HeadLimits,
     ) -> Result<Request<'a>, Status> {
@@ -285,10 +281,7 @@ impl<'a> Request<'a> {
             begin.eq_ignore_ascii_case(b"if-")
                 || begin.eq_ignore_ascii_case(b"ran") && rest.eq_ignore_ascii_case(b"ge")
         };
-        match &self.fields {
-            Fields::Lines(lines) => lines.iter().any(|field| decides(field.name)),
-            Fields::Map(map) => map.keys().any(|name| decides(name.as_str())),
-        }
+        self.fields.iter().any(|field| decides(field.name))
     }
 
     /// The value of a field that may occur once; `None` if it occurs twice.
@@ -300,25 +293,25 @@ impl<'a> Request<'a> {
     /// The value of a field; the first of several.
     #[inline]
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        match &self.fields {
-            Fields::Lines(lines) => {
-                let field = lines.iter().find(|field| field.name.eq_ignore_ascii_case(name));
-                field.map(|field| field.value)
-            }
-            Fields::Map(map) => map.get(name).map(HeaderValue::as_bytes),
-        }
+        self.lines(name).next()
     }
 
     /// The values of all fields of a name, in order.
     #[inline]
-    pub fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        let (lines, map) = match &self.fields {
-            Fields::Lines(lines) => (*lines, None),
-            Fields::Map(map) => (&[][..], Some(map.get_all(name).iter())),
-        };
-        let lines = lines.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
-        let in_map = map.into_iter().flatten().map(HeaderValue::as_bytes);
-        lines.map(|field| field.value).chain(in_map)
+    pub fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+        let lines = self.fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+        lines.map(|field| field.value)
+    }
+
+    /// The field `Host` is there, once; HTTP/1.0 may have none.
+    #[inline]
+    fn has_valid_host(&self) -> bool {
+        let mut hosts = self.lines("host");
+        match (hosts.next(), hosts.next()) {
+            (Some(host), None) => is_host(host),
+            (None, _) => self.is_1_0,
+            _ => false,
+        }
     }
 
     /// The host, with a port if there is one, that the request is for. A host in the target counts, and not the
@@ -364,16 +357,6 @@ impl<'a> Request<'a> {
             // Without codings, chunked twice, or of an unknown length: the last coding is another.
             _ => Err(Status::BAD_REQUEST),
         }
-    }
-}
-
-/// The field `Host` is there, once; HTTP/1.0 may have none.
-#[inline]
-fn is_valid_host<'h>(mut values: impl Iterator<Item = &'h [u8]>, is_1_0: bool) -> bool {
-    match (values.next(), values.next()) {
-        (Some(host), None) => is_host(host),
-        (None, _) => is_1_0,
-        _ => false,
     }
 }
 

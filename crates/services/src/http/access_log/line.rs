@@ -1,18 +1,14 @@
 //! The text of a line. A client's text stays within its field: quotes, backslashes, control
 //! characters and, in the combined format, all bytes that are not ASCII are escaped.
 
-use super::AccessLog;
 use crate::http::Status;
 use crate::http::answer::Call;
-use crate::http::auth::Credentials;
 use crate::http::date::Clock;
-use crate::http::request::Request;
 use crate::http::response::Reason;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// Longest part of a request line that is logged, in bytes; longer ones are cut.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -33,47 +29,42 @@ pub enum LogFormat {
     Json,
 }
 
-/// All that a request says, until its answer is known.
-#[derive(Debug, Default)]
+/// The parts of a line around what is known when its answer has ended.
+#[derive(Debug)]
 pub(in super::super) struct LogLine {
-    address: Option<IpAddr>,
-    /// 0 if it is unknown.
-    port: u16,
-    /// `06/Nov/1994:08:49:37 +0000`, or as RFC 3339 writes it, to the millisecond.
+    before: String,
+    after: String,
+}
+
+/// What a request says, as JSON.
+#[derive(Serialize)]
+struct Asked<'a> {
     time: String,
-    /// The received request line, or its beginning; none if there was none.
-    request: Option<Vec<u8>>,
-    /// It has three parts, and was understood.
-    is_valid: bool,
-    host: Option<Vec<u8>>,
-    user: Option<Vec<u8>>,
-    referer: Option<Vec<u8>>,
-    user_agent: Option<Vec<u8>>,
+    remote_address: String,
+    /// 0 if it is unknown.
+    remote_port: u16,
+    method: Option<Cow<'a, str>>,
+    target: Option<Cow<'a, str>>,
+    protocol: Option<Cow<'a, str>>,
+    malformed: Option<Cow<'a, str>>,
+    host: Option<Cow<'a, str>>,
+    user: Option<Cow<'a, str>>,
+    referer: Option<Cow<'a, str>>,
+    user_agent: Option<Cow<'a, str>>,
 }
 
 /// How an exchange ended: with `bytes` that were handed over, `body_bytes` of them behind the head.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(in super::super) struct Ended {
     pub(in super::super) status: u16,
     pub(in super::super) bytes: u64,
     pub(in super::super) body_bytes: u64,
     pub(in super::super) worker: usize,
-    pub(in super::super) duration: Duration,
+    pub(in super::super) duration_s: f64,
     /// All of the answer was handed over.
-    pub(in super::super) is_complete: bool,
-    /// The connection stays.
-    pub(in super::super) stays: bool,
-}
-
-impl Ended {
-    /// The connection behind the answer, for the combined format and for JSON.
-    fn connection(&self) -> (char, &'static str) {
-        match (self.is_complete, self.stays) {
-            (false, _) => ('X', "broken"),
-            (true, true) => ('+', "stays"),
-            (true, false) => ('-', "ends"),
-        }
-    }
+    pub(in super::super) complete: bool,
+    /// It `stays` or `ends` behind the answer, or is `broken`.
+    pub(in super::super) connection: &'static str,
 }
 
 /// A peer that has already left has no address.
@@ -82,150 +73,114 @@ fn client(address: Option<IpAddr>) -> String {
 }
 
 impl LogLine {
-    /// Begins the line of a request with this first line, of which more is known if it could be read.
+    /// Begins the line of a request with this first line, or its beginning, and these values: host, user, Referer and
+    /// User-Agent. It is valid if it could be read.
     pub(in super::super) fn begin(
         format: LogFormat,
         clock: &Clock,
         (address, port): (Option<IpAddr>, u16),
         line: &[u8],
-        request: Option<&Request<'_>>,
+        is_valid: bool,
+        fields: [Option<&[u8]>; 4],
     ) -> LogLine {
-        let time = match format {
-            LogFormat::Json => timestamp(clock),
-            _ => {
-                let date = clock.date();
-                let part = |at: usize, length| String::from_utf8_lossy(&date[at..at + length]);
-                format!("{}/{}/{}:{} +0000", part(5, 2), part(8, 3), part(12, 4), part(17, 8))
+        let line = Some(cut(line, REQUEST_BYTES_MAX)).filter(|line| !line.is_empty());
+        let fields = fields.map(|field| field.map(|value| cut(value, FIELD_BYTES_MAX)));
+        let (line, fields) = (line.as_deref(), fields.each_ref().map(Option::as_deref));
+        let [host, user, referer, user_agent] = fields;
+        let client = client(address);
+        if format == LogFormat::Json {
+            // Invalid UTF-8 is replaced.
+            let valid = line.filter(|_| is_valid).unwrap_or_default();
+            let parts = valid.splitn(3, |byte| *byte == b' ');
+            let mut parts = parts.map(|part| (!part.is_empty()).then(|| String::from_utf8_lossy(part)));
+            let [host, user, referer, user_agent] =
+                fields.map(|field| field.map(String::from_utf8_lossy));
+            let asked = Asked {
+                time: timestamp(),
+                remote_address: client,
+                remote_port: port,
+                method: parts.next().flatten(),
+                target: parts.next().flatten(),
+                protocol: parts.next().flatten(),
+                malformed: line.filter(|_| !is_valid).map(String::from_utf8_lossy),
+                host,
+                user,
+                referer,
+                user_agent,
+            };
+            // Text and numbers serialise without fail.
+            let json = serde_json::to_string(&asked).unwrap_or_default();
+            let mut before = String::with_capacity(512);
+            for character in json.strip_suffix('}').unwrap_or_default().chars() {
+                match character.is_control() {
+                    // JSON does not require it of all of them, but a terminal would execute them.
+                    true => drop(write!(before, "\\u{:04x}", u32::from(character))),
+                    false => before.push(character),
+                }
             }
-        };
-        let field = |name| request?.field(name).map(|value| cut(value, FIELD_BYTES_MAX));
-        let credentials = request.and_then(|request| request.field("authorization"));
-        let credentials = credentials.and_then(Credentials::parse);
-        LogLine {
-            address,
-            port,
-            time,
-            request: (!line.is_empty()).then(|| cut(line, REQUEST_BYTES_MAX)),
-            is_valid: request.is_some(),
-            host: request.and_then(Request::host).map(|host| cut(host, FIELD_BYTES_MAX)),
-            user: credentials.map(|credentials| cut(credentials.user(), FIELD_BYTES_MAX)),
-            referer: field("referer"),
-            user_agent: field("user-agent"),
+            return LogLine { before, after: String::new() };
         }
-    }
-
-    pub(in super::super) fn end(&self, log: &AccessLog, ended: &Ended) {
-        log.add(self.text(log.format, ended).as_bytes());
+        let date = clock.date();
+        let part = |at: usize, length| String::from_utf8_lossy(&date[at..at + length]);
+        let time = format!("{}/{}/{}:{} +0000", part(5, 2), part(8, 3), part(12, 4), part(17, 8));
+        let host = match format {
+            LogFormat::VhostCombined => format!("{} ", word(host)),
+            _ => String::new(),
+        };
+        let (user, line) = (word(user), quoted(line));
+        let (referer, user_agent) = (quoted(referer), quoted(user_agent));
+        LogLine {
+            before: format!("{host}{client} - {user} [{time}] \"{line}\""),
+            after: format!("\"{referer}\" \"{user_agent}\""),
+        }
     }
 
     /// The line, its LF included.
-    fn text(&self, format: LogFormat, ended: &Ended) -> String {
-        let mut text = String::with_capacity(512);
-        match format {
-            LogFormat::Json => self.json(&mut text, ended),
-            LogFormat::Combined => self.combined(&mut text, ended),
-            LogFormat::VhostCombined => {
-                // Writing into memory does not fail; the same holds below.
-                let _written = write!(text, "{} ", word(&self.host));
-                self.combined(&mut text, ended);
+    pub(in super::super) fn end(self, format: LogFormat, ended: &Ended) -> String {
+        let LogLine { before: mut text, after } = self;
+        // Writing into memory does not fail.
+        let _written = match format {
+            LogFormat::Json => {
+                let json = serde_json::to_string(ended).unwrap_or_default();
+                writeln!(text, ",{}", json.strip_prefix('{').unwrap_or_default())
             }
-        }
-        text.push('\n');
+            LogFormat::Combined | LogFormat::VhostCombined => {
+                let Ended { status, body_bytes, duration_s, .. } = ended;
+                let mark = match ended.connection {
+                    "stays" => '+',
+                    "ends" => '-',
+                    _ => 'X',
+                };
+                writeln!(text, " {status} {body_bytes} {after} {duration_s:.6} {mark}")
+            }
+        };
         text
-    }
-
-    fn combined(&self, text: &mut String, ended: &Ended) {
-        let (secs, us) = (ended.duration.as_secs(), ended.duration.subsec_micros());
-        let (connection, _) = ended.connection();
-        let _written = write!(
-            text,
-            "{} - {} [{}] \"{}\" {} {} \"{}\" \"{}\" {secs}.{us:06} {connection}",
-            client(self.address),
-            word(&self.user),
-            self.time,
-            quoted(&self.request),
-            ended.status,
-            ended.body_bytes,
-            quoted(&self.referer),
-            quoted(&self.user_agent),
-        );
-    }
-
-    fn json(&self, text: &mut String, ended: &Ended) {
-        // Invalid UTF-8 is replaced.
-        let value = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
-        let said = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(value).unwrap_or_default();
-        let request = self.request.as_deref();
-        let valid = request.filter(|_| self.is_valid).unwrap_or_default();
-        let mut parts = valid.splitn(3, |byte| *byte == b' ');
-        let mut part = || parts.next().filter(|part| !part.is_empty()).map(value);
-        let [method, target, protocol] = [(); 3].map(|()| part().unwrap_or_default());
-        let malformed = request.filter(|_| !self.is_valid).map(value).unwrap_or_default();
-        let (_, connection) = ended.connection();
-        let fields = [
-            ("time", Value::from(&*self.time)),
-            ("remote_address", client(self.address).into()),
-            ("remote_port", self.port.into()),
-            ("method", method),
-            ("target", target),
-            ("protocol", protocol),
-            ("malformed", malformed),
-            ("host", said(&self.host)),
-            ("user", said(&self.user)),
-            ("referer", said(&self.referer)),
-            ("user_agent", said(&self.user_agent)),
-            ("status", ended.status.into()),
-            ("bytes", ended.bytes.into()),
-            ("body_bytes", ended.body_bytes.into()),
-            ("worker", ended.worker.into()),
-            ("duration_s", (ended.duration.as_micros() as f64 / 1e6).into()),
-            ("complete", ended.is_complete.into()),
-            ("connection", connection.into()),
-        ];
-        for (number, (name, value)) in fields.into_iter().enumerate() {
-            let before = if number == 0 { '{' } else { ',' };
-            let _written = write!(text, "{before}\"{name}\":");
-            for character in value.to_string().chars() {
-                match character.is_control() {
-                    // JSON does not require it of all of them, but a terminal would execute them.
-                    true => drop(write!(text, "\\u{:04x}", u32::from(character))),
-                    false => text.push(character),
-                }
-            }
-        }
-        text.push('}');
     }
 }
 
 /// Why an answer is no success, without an end of line.
 pub(in super::super) fn error_line(
-    clock: &Clock,
     status: Status,
     reason: Reason,
     call: &Call<'_, '_>,
 ) -> String {
     let client = client(call.client());
     let host = call.request.host().map(|host| cut(host, FIELD_BYTES_MAX));
-    let path = Some(cut(call.request.path.as_bytes(), REQUEST_BYTES_MAX));
-    let (time, status) = (timestamp(clock), status.as_u16());
-    let (host, path) = (word(&host), quoted(&path));
+    let path = cut(call.request.path.as_bytes(), REQUEST_BYTES_MAX);
+    let (time, status) = (timestamp(), status.as_u16());
+    let (host, path) = (word(host.as_deref()), quoted(Some(&path)));
     format!("{time} {status} {client} {host} \"{path}\": {reason}")
 }
 
 /// The time as RFC 3339 writes it, to the millisecond.
-fn timestamp(clock: &Clock) -> String {
-    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-    let date = clock.date();
-    let month = MONTHS.chunks(3).position(|month| *month == date[8..11]).unwrap_or(0) + 1;
-    let part = |at: usize, length| String::from_utf8_lossy(&date[at..at + length]);
-    let (day, year, time) = (part(5, 2), part(12, 4), part(17, 8));
-    format!("{year}-{month:02}-{day}T{time}.{:03}Z", clock.millisecond())
+fn timestamp() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
 }
 
-fn cut(text: &[u8], max: usize) -> Vec<u8> {
+fn cut(text: &[u8], max: usize) -> Cow<'_, [u8]> {
     match text.len() > max {
-        true => [&text[..max], b"..."].concat(),
-        false => text.to_vec(),
+        true => [&text[..max], b"..."].concat().into(),
+        false => text.into(),
     }
 }
 
@@ -236,12 +191,12 @@ struct Quoted<'a> {
     is_word: bool,
 }
 
-fn quoted(text: &Option<Vec<u8>>) -> Quoted<'_> {
-    Quoted { text: text.as_deref(), is_word: false }
+fn quoted(text: Option<&[u8]>) -> Quoted<'_> {
+    Quoted { text, is_word: false }
 }
 
-fn word(text: &Option<Vec<u8>>) -> Quoted<'_> {
-    Quoted { text: text.as_deref().filter(|text| !text.is_empty()), is_word: true }
+fn word(text: Option<&[u8]>) -> Quoted<'_> {
+    Quoted { text: text.filter(|text| !text.is_empty()), is_word: true }
 }
 
 impl Display for Quoted<'_> {
@@ -249,10 +204,9 @@ impl Display for Quoted<'_> {
         let Some(text) = self.text else { return f.write_str("-") };
         for byte in text {
             match byte {
-                b'"' | b'\\' => write!(f, "\\x{byte:02X}")?,
                 b' ' if self.is_word => f.write_str("\\x20")?,
-                b' '..=b'~' => f.write_char(char::from(*byte))?,
-                _ => write!(f, "\\x{byte:02X}")?,
+                b'"' | b'\\' | ..b' ' | 0x7f.. => write!(f, "\\x{byte:02X}")?,
+                _ => f.write_char(char::from(*byte))?,
             }
         }
         Ok(())
@@ -265,24 +219,17 @@ impl Display for Quoted<'_> {
 pub fn log_line(
     request: &[u8],
     is_valid: bool,
-    fields: [Option<&[u8]>; 3],
+    [host, referer, user_agent]: [Option<&[u8]>; 3],
     format: LogFormat,
 ) -> Vec<u8> {
-    let [host, referer, user_agent] =
-        fields.map(|field| field.map(|value| cut(value, FIELD_BYTES_MAX)));
     let client = ("192.0.2.7".parse().ok(), 4711);
-    let line = LogLine::begin(format, &Clock::new(), client, request, None);
-    let line = LogLine { is_valid, host, referer, user_agent, ..line };
-    let ended = Ended {
-        status: 404,
-        bytes: 300,
-        body_bytes: 36,
-        worker: 0,
-        duration: Duration::from_micros(1500),
-        is_complete: true,
-        stays: false,
-    };
-    line.text(format, &ended).into_bytes()
+    let fields = [host, None, referer, user_agent];
+    let line = LogLine::begin(format, &Clock::new(), client, request, is_valid, fields);
+    let (bytes, body_bytes, duration_s) = (300, 36, 0.0015);
+    let (complete, connection) = (true, "ends");
+    let ended =
+        Ended { status: 404, bytes, body_bytes, worker: 0, duration_s, complete, connection };
+    line.end(format, &ended).into_bytes()
 }
 
 #[cfg(test)]
@@ -308,7 +255,7 @@ mod tests {
         let long = line(&[b'x'; 10_000], true, LogFormat::Combined);
         assert!(long.len() < 5300 && long.contains("x...\" 404"), "{long}");
         assert!(line(b"", false, LogFormat::Combined).contains("] \"-\" 404"));
-        assert_eq!(word(&Some(b"a b".to_vec())).to_string(), "a\\x20b");
+        assert_eq!(word(Some(b"a b")).to_string(), "a\\x20b");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::http::answer::Call;
 use crate::http::date::Clock;
 use crate::http::exchange::Exchange;
 use crate::http::proxies::Transport;
-use crate::http::request::{Framing, Method, Request};
+use crate::http::request::{Framing, Method, Request, fields_of};
 use crate::http::resource::OpenFile;
 use crate::http::response::{Body, Response};
 use crate::http::worker::Worker;
@@ -107,7 +107,8 @@ pub(super) async fn exchange(
     let generation = worker.generation();
     let line = line_of(&worker, &parts);
     let limits = generation.settings.head();
-    let request = Request::from_http2(&parts, !body.is_end_stream(), limits);
+    let fields = fields_of(&parts);
+    let request = Request::from_http2(&parts, &fields, !body.is_end_stream(), limits);
     let (transport, new) =
         (stream.transport, |it| Call::new(&worker, generation, stream.transport, it));
     let call = request.as_ref().map(new);
@@ -132,6 +133,7 @@ pub(super) async fn exchange(
         response.body = Body::Empty;
     }
     drop(call);
+    drop(fields);
     drop(parts);
     let head = head_of(&response, &worker.clock);
     let head_bytes = head_bytes(&head);
