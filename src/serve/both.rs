@@ -4,17 +4,20 @@
 
 use super::notices::tell;
 use crate::engine_args::EngineArgs;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use twinring::{Runtime, config::Features};
-use twinring_services::{Meters, Server, Service};
+use twinring_services::{Server, Service, ServiceCounters};
 use twinring_wire::serve::EngineCounters;
 
 #[derive(Clone)]
 pub(super) struct Both {
     /// The engine of each worker.
     engines: Vec<String>,
-    meters: Meters,
+    unit: &'static str,
+    readings: Arc<dyn Fn() -> Vec<(ServiceCounters, [u64; 2])> + Send + Sync>,
 }
 
 impl Both {
@@ -47,22 +50,23 @@ impl Both {
             );
         }
         let engines = (0..runtime.workers()).map(|worker| engine(worker).to_string()).collect();
-        Ok(Some(Both { engines, meters: service.meters() }))
+        Ok(Some(Both { engines, unit: S::UNIT, readings: Arc::new(service.readings()) }))
     }
 
     /// The counters of each engine, once its workers have ended; `syscalls` are those of each worker.
     pub(super) fn counters(&self, syscalls: &[u64]) -> BTreeMap<String, EngineCounters> {
         let mut all: BTreeMap<String, EngineCounters> = BTreeMap::new();
-        for ((engine, reading), syscalls) in
-            self.engines.iter().zip(self.meters.read()).zip(syscalls)
+        for ((engine, (counters, [user_ns, system_ns])), syscalls) in
+            self.engines.iter().zip((self.readings)()).zip(syscalls)
         {
+            let count = |name| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
             let sum = all.entry(engine.clone()).or_default();
             sum.workers += 1;
-            sum.units += reading.units;
-            sum.bytes += reading.bytes;
-            sum.connections += reading.connections;
-            sum.cpu_user_s += reading.cpu_user_ns as f64 / 1e9;
-            sum.cpu_system_s += reading.cpu_system_ns as f64 / 1e9;
+            sum.units += count(self.unit);
+            sum.bytes += count("received_bytes") + count("sent_bytes");
+            sum.connections += count("accepted");
+            sum.cpu_user_s += user_ns as f64 / 1e9;
+            sum.cpu_system_s += system_ns as f64 / 1e9;
             sum.syscalls += syscalls;
         }
         all

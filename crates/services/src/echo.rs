@@ -2,8 +2,7 @@
 
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, Count, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
-    Reading, Refused, Running, Server, Service, ServiceCounters, Tracked, Tracking, WorkerService,
-    sum,
+    Refused, Running, Server, Service, ServiceCounters, Tracked, Tracking, WorkerService, counted,
 };
 use serde::Serialize;
 use std::io;
@@ -68,16 +67,11 @@ impl EchoService {
         server.listen(addresses, options, &())?;
         Ok(server)
     }
-
-    /// A reader of the counters that outlives the service and works on any thread.
-    pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
-        let counters = self.service.counters.clone();
-        move || sum(counters.iter().map(|worker| &**worker))
-    }
 }
 
 impl Service for Echo {
     type Socket = Listener<()>;
+    const UNIT: &'static str = "received_bytes";
 
     fn run(server: &EchoService, worker: usize, listeners: Vec<Listener<()>>) -> Running<'_> {
         Box::pin(async move {
@@ -88,12 +82,8 @@ impl Service for Echo {
         })
     }
 
-    /// The service sees no messages: a unit is a received byte.
-    fn reading(&self, worker: usize) -> Reading {
-        let counters = &self.counters[worker];
-        let units = counters.received_bytes.get();
-        let bytes = units + counters.sent_bytes.get();
-        Reading { units, bytes, connections: counters.accepted.get(), ..Reading::default() }
+    fn counters(&self) -> Vec<ServiceCounters> {
+        counted(self.counters.iter().map(|worker| &**worker))
     }
 }
 

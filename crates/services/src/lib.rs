@@ -13,5 +13,5 @@ pub mod udp;
 
 pub use process::{raise_descriptor_limit, take_no_signals};
 pub use server::{
-    AllowList, Meters, Network, Networks, Reading, Running, Server, Service, ServiceCounters, Stage,
+    AllowList, Network, Networks, Running, Server, Service, ServiceCounters, Stage,
 };

@@ -7,14 +7,14 @@ mod meters;
 mod tasks;
 
 pub use admission::{AllowList, Network, Networks};
-pub use meters::{Meters, Reading, ServiceCounters};
+pub use meters::ServiceCounters;
 
 pub(crate) use admission::{
     AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
 };
 use connections::SWEEPS_PER_LIMIT;
 pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracked, Tracking};
-pub(crate) use meters::{Count, difference, sum};
+pub(crate) use meters::{Count, counted, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
 use std::io;
@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use tasks::{accept, drain, watch};
 use twinring::{
     Handle, TcpListener, TcpStream,
+    measure::thread_cpu_time_ns,
     net::{BoundListener, ListenOptions},
 };
 
@@ -72,7 +73,8 @@ pub struct Server<S: Service> {
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
     pub(crate) stage: Arc<SharedStage>,
-    meters: Meters,
+    /// Of each worker that has ended.
+    cpu_ns: Arc<[[Count; 2]]>,
 }
 
 /// A worker's part of a service, as it runs. It is boxed where the service is written, so that it is
@@ -80,15 +82,18 @@ pub struct Server<S: Service> {
 pub type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
 /// The service that a [`Server`] runs.
-pub trait Service: Sized {
+pub trait Service: Clone + Send + Sync + 'static {
     /// A bound socket of one worker.
     type Socket;
+
+    /// The counter of what it does: of answers, or, for the echo, which sees no messages, of received bytes.
+    const UNIT: &'static str;
 
     /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
     fn run(server: &Server<Self>, worker: usize, sockets: Vec<Self::Socket>) -> Running<'_>;
 
-    /// The work of a worker, without its CPU time.
-    fn reading(&self, worker: usize) -> Reading;
+    /// The counters of each worker.
+    fn counters(&self) -> Vec<ServiceCounters>;
 }
 
 impl<S: Service> Server<S> {
@@ -101,7 +106,7 @@ impl<S: Service> Server<S> {
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
             stage: Arc::default(),
-            meters: Meters::new(workers),
+            cpu_ns: (0..workers).map(|_| Default::default()).collect(),
         }
     }
 
@@ -125,9 +130,22 @@ impl<S: Service> Server<S> {
         self
     }
 
-    /// The readings of the workers, which outlive the service.
-    pub fn meters(&self) -> Meters {
-        self.meters.clone()
+    /// A reader of the counters, summed over the workers, that outlives the service and works on any thread.
+    pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
+        let service = self.service.clone();
+        move || sum(service.counters())
+    }
+
+    /// The same for each worker, with the CPU time in nanoseconds of its thread in user mode and in the kernel, once it
+    /// has ended. What the kernel did for its sockets on other threads and CPUs is not in there.
+    pub fn readings(
+        &self,
+    ) -> impl Fn() -> Vec<(ServiceCounters, [u64; 2])> + Send + Sync + 'static {
+        let (service, cpu_ns) = (self.service.clone(), Arc::clone(&self.cpu_ns));
+        move || {
+            let cpu_ns = cpu_ns.iter().map(|times| times.each_ref().map(Count::get));
+            service.counters().into_iter().zip(cpu_ns).collect()
+        }
     }
 
     /// The addresses it listens on, with the ports that the kernel chose.
@@ -160,7 +178,10 @@ impl<S: Service> Server<S> {
             std::mem::take(&mut sockets[worker])
         };
         let outcome = S::run(&self, worker, sockets).await;
-        self.meters.keep(worker, self.service.reading(worker));
+        let (user_ns, system_ns) = thread_cpu_time_ns();
+        let [in_user_mode, in_kernel] = &self.cpu_ns[worker];
+        in_user_mode.set(user_ns);
+        in_kernel.set(system_ns);
         if outcome.is_err() {
             self.handle.shutdown();
         }

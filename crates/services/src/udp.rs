@@ -16,8 +16,8 @@ pub use crate::rate::SOURCES_MAX;
 
 use crate::rate::RateLimit;
 use crate::server::{
-    Activity, AllowList, Reading, Running, Server, Service, Stage, end_vital, is_one_host,
-    spawn_vital,
+    Activity, AllowList, Running, Server, Service, ServiceCounters, Stage, counted, end_vital,
+    is_one_host, spawn_vital, sum,
 };
 use nix::errno::Errno;
 use serde::Serialize;
@@ -26,7 +26,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::net::{BoundUdp, Granted, UdpOptions, UdpStats};
 use twinring::{
@@ -58,11 +58,15 @@ pub struct UdpSettings {
 pub type UdpService = Server<Udp>;
 
 /// See [`UdpService`].
+#[derive(Clone)]
 pub struct Udp {
     settings: UdpSettings,
     granted: Granted,
-    counters: Vec<Arc<Mutex<UdpCounters>>>,
+    counters: Vec<Published>,
 }
+
+/// The counters of the sockets of a worker, as they were a moment ago.
+type Published = Arc<Mutex<Vec<UdpCounters>>>;
 
 impl UdpService {
     /// Binds a socket for each of `addresses` and each of `workers` workers of the runtime that
@@ -102,33 +106,21 @@ impl UdpService {
     pub fn granted(&self) -> Granted {
         self.service.granted
     }
-
-    /// A reader of the counters, as they were a moment ago. It outlives the service and works on any thread.
-    pub fn counters(&self) -> impl Fn() -> UdpCounters + Send + Sync + 'static {
-        let workers = self.service.counters.clone();
-        move || {
-            let mut sum = UdpCounters::default();
-            workers.iter().for_each(|worker| sum.merge(&published(worker)));
-            sum
-        }
-    }
-}
-
-fn published(worker: &Mutex<UdpCounters>) -> MutexGuard<'_, UdpCounters> {
-    worker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Service for Udp {
     type Socket = BoundUdp;
+    const UNIT: &'static str = "sent";
 
     fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> Running<'_> {
         Box::pin(reflect_all(server, worker, sockets))
     }
 
-    fn reading(&self, worker: usize) -> Reading {
-        let counters = *published(&self.counters[worker]);
-        let bytes = counters.received_bytes + counters.sent_bytes;
-        Reading { units: counters.sockets.sent, bytes, ..Reading::default() }
+    fn counters(&self) -> Vec<ServiceCounters> {
+        let counters = |worker: &Published| {
+            sum(counted(worker.lock().unwrap_or_else(PoisonError::into_inner).iter()))
+        };
+        self.counters.iter().map(counters).collect()
     }
 }
 
@@ -143,6 +135,7 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
     let shared = Arc::clone(&server.service.counters[worker]);
     let publisher = Publisher { ports: Rc::clone(&ports), shared };
+    publisher.publish();
     let publishing = spawn_vital(server.handle(), publisher.run(activity));
     let reflecting: Vec<_> = ports
         .iter()
@@ -168,7 +161,7 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
 /// read, the kernel's drops, is there too.
 struct Publisher {
     ports: Rc<[Rc<Port>]>,
-    shared: Arc<Mutex<UdpCounters>>,
+    shared: Published,
 }
 
 impl Publisher {
@@ -177,17 +170,18 @@ impl Publisher {
             activity.wait().await;
             sleep(PUBLISHED_AFTER).await;
             activity.forget();
-            if self.publish().waiting > 0 {
+            if self.publish() {
                 activity.note();
             }
         }
     }
 
-    fn publish(&self) -> UdpCounters {
-        let mut sum = UdpCounters::default();
-        self.ports.iter().for_each(|port| sum.merge(&port.counters()));
-        *published(&self.shared) = sum;
-        sum
+    /// True if answers are waiting, whose end is to be published too.
+    fn publish(&self) -> bool {
+        let counters: Vec<_> = self.ports.iter().map(|port| port.counters()).collect();
+        let are_waiting = counters.iter().any(|counters| counters.waiting > 0);
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+        are_waiting
     }
 }
 
@@ -401,40 +395,25 @@ fn in_context(error: &io::Error, address: SocketAddr) -> io::Error {
     io::Error::new(error.kind(), what)
 }
 
-/// Counters of the reflector, summed over its sockets, at one moment. They balance: `received = sent +
+/// Counters of a socket, at one moment. They balance: `received = sent +
 /// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
 /// `kernel_drops` were never received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct UdpCounters {
-    /// The counters of the sockets.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct UdpCounters {
     #[serde(flatten)]
-    pub sockets: UdpStats,
+    sockets: UdpStats,
     /// Payload received.
-    pub received_bytes: u64,
+    received_bytes: u64,
     /// Payload handed over for sending.
-    pub sent_bytes: u64,
+    sent_bytes: u64,
     /// Answers that the kernel has not accepted yet; at the end, those that the drain timeout cut.
-    pub waiting: u64,
+    waiting: u64,
     /// Datagrams that claimed to come from the reflector itself. Their answers would loop for ever.
-    pub from_self: u64,
+    from_self: u64,
     /// Datagrams whose source is port 0, or not the address of one host (multicast, broadcast).
-    pub bad_source: u64,
+    bad_source: u64,
     /// Datagrams from addresses that are not allowed.
-    pub not_allowed: u64,
+    not_allowed: u64,
     /// Datagrams beyond the rate of their source.
-    pub over_rate: u64,
-}
-
-impl UdpCounters {
-    /// Adds the counts of another socket.
-    fn merge(&mut self, other: &UdpCounters) {
-        self.sockets.merge(&other.sockets);
-        self.received_bytes += other.received_bytes;
-        self.sent_bytes += other.sent_bytes;
-        self.waiting += other.waiting;
-        self.from_self += other.from_self;
-        self.bad_source += other.bad_source;
-        self.not_allowed += other.not_allowed;
-        self.over_rate += other.over_rate;
-    }
+    over_rate: u64,
 }

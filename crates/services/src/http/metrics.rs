@@ -2,9 +2,8 @@
 //!
 //! Counters are per worker; durations are summed over the workers, by host.
 
-use super::counters::{BOUNDS_US, Durations, METRICS, SHOWN, WorkerCounters, WorkerDurations};
+use super::counters::{BOUNDS_US, Durations, METRICS, SHOWN, WorkerDurations};
 use super::service::HttpService;
-use super::worker::Http;
 use crate::server::{Server, Service, ServiceCounters, SharedStage, Stage, difference, sum};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
@@ -91,21 +90,19 @@ impl Observer {
 impl HttpService {
     /// Adds the metrics of the service.
     pub fn metrics(&self) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
-        let Http { counters, durations, log, settings, .. } = &self.service;
-        let (counters, durations, log) = (counters.clone(), durations.clone(), log.clone());
-        let (settings, stage) = (settings.clone(), Arc::clone(&self.stage));
+        let (http, stage) = (self.service.clone(), Arc::clone(&self.stage));
         move |text| {
             let ready = u8::from(stage.get() == Stage::Ready);
             let help = "1 while new connections are wanted.";
             text.single("twinring_http_ready", help, "gauge", ready);
-            append_counters(text, &counters);
+            append_counters(text, http.counters());
             let mut outcomes = |name, help, labels: [&str; 2], values: [u64; 2]| {
                 text.family(name, help, "counter");
                 for (label, value) in labels.iter().zip(values) {
                     text.sample(name, &[&format!("result=\"{label}\"")], value);
                 }
             };
-            if let Some(log) = &log {
+            if let Some(log) = &http.log {
                 let (written, dropped) = log.counts();
                 outcomes(
                     "twinring_http_access_log_lines_total",
@@ -118,23 +115,23 @@ impl HttpService {
                 "twinring_http_reloads_total",
                 "Reloads of the configuration, by outcome.",
                 ["done", "refused"],
-                settings.reloads(),
+                http.settings.reloads(),
             );
-            if !durations.is_empty() {
-                append_durations(text, &durations);
+            if !http.durations.is_empty() {
+                append_durations(text, &http.durations);
             }
         }
     }
 }
 
-fn append_counters(text: &mut Exposition, workers: &[Arc<WorkerCounters>]) {
-    let counted = workers.iter().map(|worker| {
-        let mut counters = sum([&**worker]);
+fn append_counters(text: &mut Exposition, workers: Vec<ServiceCounters>) {
+    let counted = workers.into_iter().map(|worker| {
+        let mut counters = sum([worker]);
         for (rest, all, some) in [
             ("tls_full", "tls_handshakes", "tls_resumed"),
             ("compressions_done", "compressions", "compression_failures"),
         ] {
-            counters.insert(rest.to_owned(), difference(&counters, all, some));
+            counters.insert(rest.to_owned(), difference(&counters, all, some).into());
         }
         counters
     });
@@ -145,7 +142,7 @@ fn append_counters(text: &mut Exposition, workers: &[Arc<WorkerCounters>]) {
         for (number, worker) in counted.iter().enumerate() {
             let number = format!("worker=\"{number}\"");
             for (counter, _, label) in SHOWN.iter().filter(|shown| shown.1 == *metric) {
-                text.sample(&name, &[&number, label], worker[*counter]);
+                text.sample(&name, &[&number, label], &worker[*counter]);
             }
         }
     }

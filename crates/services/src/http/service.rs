@@ -12,7 +12,7 @@ use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
-    Reading, Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, sum,
+    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -93,21 +93,11 @@ impl HttpService {
     pub fn settings(&self) -> Arc<LiveSettings> {
         Arc::clone(&self.service.settings)
     }
-
-    /// A reader of the counters that outlives the service and works on any thread.
-    pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
-        let (workers, log) = (self.service.counters.clone(), self.service.log.clone());
-        move || {
-            let mut sum = sum(workers.iter().map(|worker| &**worker));
-            let (lines, dropped) = log.as_ref().map_or((0, 0), |log| log.counts());
-            sum.extend([("log_lines".to_owned(), lines), ("log_dropped".to_owned(), dropped)]);
-            sum
-        }
-    }
 }
 
 impl Service for Http {
     type Socket = Listener<Option<Arc<Tls>>>;
+    const UNIT: &'static str = "requests";
 
     fn run(
         server: &HttpService,
@@ -120,11 +110,15 @@ impl Service for Http {
         })
     }
 
-    fn reading(&self, worker: usize) -> Reading {
-        let counters = &self.counters[worker];
-        let bytes = counters.received_bytes.get() + counters.sent_bytes.get();
-        let (units, connections) = (counters.requests.get(), counters.accepted.get());
-        Reading { units, bytes, connections, ..Reading::default() }
+    /// Lines of the log, which all workers share, are among those of the first.
+    fn counters(&self) -> Vec<ServiceCounters> {
+        let mut counted = counted(self.counters.iter().map(|worker| &**worker));
+        let (lines, dropped) = self.log.as_ref().map_or((0, 0), |log| log.counts());
+        if let Some(first) = counted.first_mut() {
+            first.insert("log_lines".to_owned(), lines.into());
+            first.insert("log_dropped".to_owned(), dropped.into());
+        }
+        counted
     }
 }
 
