@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_services::http::{Credentials, Users};
+use twinring_services::http::{Auth, Credentials};
 
 fuzz_target!(|bytes: &[u8]| {
     let alone = Credentials::parse(bytes);
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(Credentials::parse(&padded).is_some() || padded.len() > 1024);
     }
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Err((line, error)) = Users::parse(text)
+        && let Err((line, error)) = Auth::parse(text)
     {
         assert!(line <= text.lines().count(), "{line}");
         // The error shows no hash.

@@ -51,7 +51,7 @@ pub use ::http::StatusCode as Status;
 pub use access_log::log_line;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::Admin;
-pub use auth::{Auth, Credentials, Users};
+pub use auth::{Auth, Credentials};
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, Observer, plain_metrics};
 pub use options::{HttpSettings, SendStrategy};

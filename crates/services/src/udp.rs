@@ -92,8 +92,7 @@ impl UdpService {
             all.push(options.bind_shared(*address, workers)?);
         }
         let granted = all.iter().flatten().next().map(BoundUdp::granted);
-        let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
-        let granted = granted.ok_or_else(no_address)?;
+        let granted = granted.ok_or_else(|| io::Error::other("no address to listen on"))?;
         let counters = (0..workers).map(|_| Arc::default()).collect();
         let mut server = Server::with(Udp { settings, granted, counters }, workers, handle);
         for bound in all {
@@ -129,21 +128,26 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let own: Rc<[SocketAddr]> = server.addresses().into();
     let activity: Rc<Activity> = Rc::default();
     let port = |bound| {
-        let socket = UdpSocket::from_bound(bound)?;
-        Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings, Rc::clone(&activity))))
+        let limit = |rate| RefCell::new(RateLimit::new(rate, Instant::now()));
+        Ok(Rc::new(Port {
+            socket: UdpSocket::from_bound(bound)?,
+            own: Rc::clone(&own),
+            allow: settings.allow.clone(),
+            rate: settings.rate_per_source.map(limit),
+            deadline: Cell::default(),
+            sealed: Cell::default(),
+            failures: Cell::default(),
+            activity: Rc::clone(&activity),
+            tally: RefCell::default(),
+        }))
     };
     let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-    let shared = Arc::clone(&server.service.counters[worker]);
-    let publisher = Publisher { ports: Rc::clone(&ports), shared };
-    publisher.publish();
-    let publishing = spawn_vital(server.handle(), publisher.run(activity));
-    let reflecting: Vec<_> = ports
-        .iter()
-        .map(|port| {
-            let port = Rc::clone(port);
-            spawn_vital(server.handle(), async move { reflect(&port).await })
-        })
-        .collect();
+    let published = Arc::clone(&server.service.counters[worker]);
+    publish(&ports, &published);
+    let publishing = publish_changes(Rc::clone(&ports), Arc::clone(&published), activity);
+    let publishing = spawn_vital(server.handle(), publishing);
+    let reflect = |port| spawn_vital(server.handle(), reflect(Rc::clone(port)));
+    let reflecting: Vec<_> = ports.iter().map(reflect).collect();
     server.worker_is_ready();
     shutdown_requested().await;
     server.stage.advance(Stage::Draining);
@@ -153,42 +157,34 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     for task in reflecting {
         outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
     }
-    outcome.and(end_vital(publishing).await)
+    let outcome = outcome.and(end_vital(publishing).await);
+    publish(&ports, &published);
+    outcome
 }
 
-/// Publishes the counters of a worker a moment after something has changed, and the final ones when the worker ends,
-/// also by a panic. Counting itself therefore needs no atomics, an idle worker sleeps, and what only the worker can
-/// read, the kernel's drops, is there too.
-struct Publisher {
+/// Publishes the counters of a worker a moment after something has changed. Counting itself therefore needs no atomics,
+/// an idle worker sleeps, and what only the worker can read, the kernel's drops, is there too.
+async fn publish_changes(
     ports: Rc<[Rc<Port>]>,
-    shared: Published,
-}
-
-impl Publisher {
-    async fn run(self, activity: Rc<Activity>) -> io::Result<Infallible> {
-        loop {
-            activity.wait().await;
-            sleep(PUBLISHED_AFTER).await;
-            activity.forget();
-            if self.publish() {
-                activity.note();
-            }
+    published: Published,
+    activity: Rc<Activity>,
+) -> io::Result<Infallible> {
+    loop {
+        activity.wait().await;
+        sleep(PUBLISHED_AFTER).await;
+        activity.forget();
+        if publish(&ports, &published) {
+            activity.note();
         }
     }
-
-    /// True if answers are waiting, whose end is to be published too.
-    fn publish(&self) -> bool {
-        let counters: Vec<_> = self.ports.iter().map(|port| port.counters()).collect();
-        let are_waiting = counters.iter().any(|counters| counters.waiting > 0);
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = counters;
-        are_waiting
-    }
 }
 
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        self.publish();
-    }
+/// True if answers are waiting, whose end is to be published too.
+fn publish(ports: &[Rc<Port>], published: &Published) -> bool {
+    let counters: Vec<_> = ports.iter().map(|port| port.counters()).collect();
+    let are_waiting = counters.iter().any(|counters| counters.waiting > 0);
+    *published.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    are_waiting
 }
 
 const BATCH: usize = 64;
@@ -219,26 +215,6 @@ struct Port {
 }
 
 impl Port {
-    fn new(
-        socket: UdpSocket,
-        own: Rc<[SocketAddr]>,
-        settings: &UdpSettings,
-        activity: Rc<Activity>,
-    ) -> Port {
-        let limit = |per_second| RefCell::new(RateLimit::new(per_second, Instant::now()));
-        Port {
-            socket,
-            own,
-            allow: settings.allow.clone(),
-            rate: settings.rate_per_source.map(limit),
-            deadline: Cell::new(None),
-            sealed: Cell::new(false),
-            failures: Cell::new(0),
-            activity,
-            tally: RefCell::default(),
-        }
-    }
-
     /// Makes the kernel accept no more datagrams, and makes [`reflect`] end once all are answered,
     /// or at the deadline.
     fn drain(&self, deadline: Instant) {
@@ -277,7 +253,11 @@ impl Port {
                 // temporary.
                 self.failures.set(self.failures.get() + 1);
                 if self.failures.get() == FAILURES_MAX {
-                    return Err(in_context(&error, self.socket.local_addr()));
+                    let address = self.socket.local_addr();
+                    let what = format!(
+                        "receiving on UDP {address} failed {FAILURES_MAX} times in a row: {error}"
+                    );
+                    return Err(io::Error::new(error.kind(), what));
                 }
                 sleep(FAILURE_PAUSE).await;
             }
@@ -320,18 +300,15 @@ impl Port {
             &mut tally.bad_source
         } else if !self.allow.admits(source.ip()) {
             &mut tally.not_allowed
-        } else if self.is_over_rate(source.ip(), datagrams) {
+        } else if let Some(limit) = &self.rate
+            && !limit.borrow_mut().admits(source.ip(), datagrams, Instant::now())
+        {
             &mut tally.over_rate
         } else {
             return true;
         };
         *refused += datagrams as u64;
         false
-    }
-
-    fn is_over_rate(&self, source: IpAddr, datagrams: usize) -> bool {
-        let Some(limit) = &self.rate else { return false };
-        !limit.borrow_mut().admits(source, datagrams, Instant::now())
     }
 
     /// A socket on all addresses does not know these addresses, and they change: there every source
@@ -366,7 +343,7 @@ fn answer(port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>
 }
 
 /// Reflects until the drain of `port` begins, and ends when all is answered or its time is over.
-async fn reflect(port: &Port) -> io::Result<()> {
+async fn reflect(port: Rc<Port>) -> io::Result<()> {
     let mut received = Vec::with_capacity(BATCH);
     let mut answers = Vec::with_capacity(BATCH);
     let deadline = loop {
@@ -374,7 +351,7 @@ async fn reflect(port: &Port) -> io::Result<()> {
             break deadline;
         }
         port.receive(&mut received, None).await?;
-        answer(port, &mut received, &mut answers);
+        answer(&port, &mut received, &mut answers);
         port.send(&mut answers).await;
     };
     let mut idle = 0;
@@ -382,17 +359,12 @@ async fn reflect(port: &Port) -> io::Result<()> {
     while idle < IDLE_WAITS && (port.sealed.get() || Instant::now() < deadline) {
         port.receive(&mut received, Some(Instant::now() + IDLE)).await?;
         idle = if received.is_empty() { idle + 1 } else { 0 };
-        answer(port, &mut received, &mut answers);
+        answer(&port, &mut received, &mut answers);
         port.send(&mut answers).await;
     }
     // Answers that are unsent at the deadline are counted as waiting.
     let _cut = timeout_at(deadline, port.socket.flush()).await;
     Ok(())
-}
-
-fn in_context(error: &io::Error, address: SocketAddr) -> io::Error {
-    let what = format!("receiving on UDP {address} failed {FAILURES_MAX} times in a row: {error}");
-    io::Error::new(error.kind(), what)
 }
 
 /// Counters of a socket, at one moment. They balance: `received = sent +

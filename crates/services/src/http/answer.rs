@@ -3,7 +3,7 @@
 
 use super::Status;
 use super::access_log::error_line;
-use super::auth::{Auth, Credentials, Users};
+use super::auth::{Auth, Credentials};
 use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
@@ -138,7 +138,7 @@ impl<'w, 'r> Call<'w, 'r> {
         let Some(first) = all.first() else { return Ok(()) };
         let credentials = self.request.field("authorization").and_then(Credentials::parse);
         let Some(credentials) = credentials else { return refuse(challenge(first)) };
-        let unknown = all.into_iter().filter(|auth| !auth.users.are_verified(&credentials));
+        let unknown = all.into_iter().filter(|auth| !auth.are_verified(&credentials));
         let unknown: Vec<Arc<Auth>> = unknown.cloned().collect();
         match unknown.is_empty() {
             true => Ok(()),
@@ -171,7 +171,7 @@ impl<'w, 'r> Call<'w, 'r> {
             Wait::Verification(all, credentials) => {
                 for auth in all {
                     let challenge = challenge(&auth);
-                    match Users::verify(auth, credentials.clone(), self.client()).await {
+                    match auth.verify(credentials.clone(), self.client()).await {
                         Some(true) => {}
                         Some(false) => return self.with_page(site, challenge).await,
                         None => {

@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 use twinring::spawn_blocking;
 
@@ -25,42 +25,11 @@ const FIELD_BYTES_MAX: usize = 1024;
 /// Longest realm, in bytes.
 const REALM_BYTES_MAX: usize = 200;
 
-/// Who is asked for a password, and by what name.
-#[derive(Debug)]
-pub struct Auth {
-    pub(super) challenge: String,
-    pub(super) users: Users,
-}
-
-impl Auth {
-    /// Asks these users; clients show `realm`, the name of the protected part.
-    ///
-    /// # Errors
-    /// When it cannot be a realm.
-    pub fn new(realm: &str, users: Users) -> Result<Auth, String> {
-        let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"\"\\".contains(&byte);
-        if !realm.bytes().all(is_plain) || realm.len() > REALM_BYTES_MAX {
-            return Err(format!(
-                "`{realm}` is not a realm: expected up to {REALM_BYTES_MAX} ASCII characters without quotes and \
-                 backslashes"
-            ));
-        }
-        let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
-        Ok(Auth { challenge, users })
-    }
-}
-
 /// A user and a password, as sent.
 #[derive(Clone)]
 pub struct Credentials {
     pub(super) user: Vec<u8>,
     password: Vec<u8>,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials")
-    }
 }
 
 impl Credentials {
@@ -112,8 +81,9 @@ static WAITING: LazyLock<Arc<ConnectionLimiter>> =
     LazyLock::new(|| ConnectionLimiter::new(AllowList::any(), WAITING_MAX, WAITING_OF_CLIENT_MAX));
 static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
 
-/// Users with the hashes of their passwords.
-pub struct Users {
+/// Users who are asked for a password, with the hashes of their passwords.
+pub struct Auth {
+    pub(super) challenge: String,
     hashes: HashMap<Vec<u8>, String>,
     /// Verified for unknown users, so that these take as long as others.
     of_nobody: String,
@@ -121,31 +91,43 @@ pub struct Users {
     key: hmac::Key,
 }
 
-impl fmt::Debug for Users {
+impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Users").field("count", &self.hashes.len()).finish_non_exhaustive()
+        write!(f, "Auth of {} users", self.hashes.len())
     }
 }
 
-impl Users {
+/// Clients show `realm`, the name of the protected part.
+fn challenge(realm: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"\"\\".contains(&byte);
+    if !realm.bytes().all(is_plain) || realm.len() > REALM_BYTES_MAX {
+        return Err(format!(
+            "`{realm}` is not a realm: expected up to {REALM_BYTES_MAX} ASCII characters without quotes and \
+             backslashes"
+        ));
+    }
+    Ok(format!("Basic realm=\"{realm}\", charset=\"UTF-8\""))
+}
+
+impl Auth {
     /// Reads a file of lines `USER:HASH`, as `htpasswd -B` writes them.
-    ///
-    /// # Errors
-    /// When it cannot be read, or has a line that is wrong.
-    pub fn read(path: &Path) -> Result<Users, String> {
+    pub(super) fn read(realm: &str, path: &Path) -> Result<Auth, String> {
         let in_context = |error: &dyn fmt::Display| {
             format!("cannot read the users of auth, {}: {error}", path.display())
         };
+        let challenge = challenge(realm)?;
         let text = twinring_input::read_to_string(path, FILE_BYTES_MAX);
         let text = text.map_err(|error| in_context(&error))?;
-        Users::parse(&text).map_err(|(line, error)| in_context(&format!("line {line}: {error}")))
+        let auth = Auth::parse(&text);
+        let auth = auth.map_err(|(line, error)| in_context(&format!("line {line}: {error}")))?;
+        Ok(Auth { challenge, ..auth })
     }
 
     /// Parses the content of a file.
     ///
     /// # Errors
     /// The number of a line, and its error. The error shows no part of the line.
-    pub fn parse(text: &str) -> Result<Users, (usize, String)> {
+    pub fn parse(text: &str) -> Result<Auth, (usize, String)> {
         let mut hashes = HashMap::new();
         let mut highest = COST_MIN;
         for (number, line) in text.lines().enumerate() {
@@ -172,7 +154,8 @@ impl Users {
         let of_nobody = format!("$2b${highest:02}${OF_NOBODY}");
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new())
             .map_err(|_| (0, "no random numbers".to_owned()))?;
-        Ok(Users { hashes, of_nobody, verified: Mutex::default(), key })
+        let (challenge, verified) = (String::new(), Mutex::default());
+        Ok(Auth { challenge, hashes, of_nobody, verified, key })
     }
 
     /// A keyed hash: without the key, the time of a comparison with it shows nothing.
@@ -186,17 +169,17 @@ impl Users {
         tag
     }
 
-    pub(super) fn are_verified(&self, credentials: &Credentials) -> bool {
-        self.remembers(&self.tag(credentials))
+    fn verified(&self) -> MutexGuard<'_, HashSet<[u8; 32]>> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remembers(&self, tag: &[u8; 32]) -> bool {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
+    pub(super) fn are_verified(&self, credentials: &Credentials) -> bool {
+        self.verified().contains(&self.tag(credentials))
     }
 
     /// Verifies credentials without blocking the worker; none if there are too many verifications at a time.
     pub(super) async fn verify(
-        auth: Arc<Auth>,
+        self: Arc<Auth>,
         credentials: Credentials,
         client: Option<IpAddr>,
     ) -> Option<bool> {
@@ -206,7 +189,7 @@ impl Users {
         // A panic would be one of bcrypt; its input is not the peer's alone.
         let verified = spawn_blocking(move || {
             let _places = (place, turn);
-            auth.users.verify_now(&credentials)
+            self.verify_now(&credentials)
         });
         Some(verified.await.unwrap_or(false))
     }
@@ -214,14 +197,14 @@ impl Users {
     fn verify_now(&self, credentials: &Credentials) -> bool {
         let tag = self.tag(credentials);
         // Another request of the same client may have been first.
-        if self.remembers(&tag) {
+        if self.verified().contains(&tag) {
             return true;
         }
         let hash = self.hashes.get(&credentials.user);
         let matches = bcrypt::verify(&credentials.password, hash.unwrap_or(&self.of_nobody));
         let is_right = hash.is_some() && matches.unwrap_or(false);
         if is_right {
-            let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut verified = self.verified();
             if verified.len() >= VERIFIED_MAX {
                 verified.clear();
             }
@@ -274,7 +257,7 @@ mod tests {
     #[test]
     fn realms_cannot_end_the_field() {
         for wrong in ["a\"b", "a\\", "a\r\nX: y", "\u{fc}", &"x".repeat(201)] {
-            assert!(Auth::new(wrong, Users::parse("").unwrap()).is_err(), "{wrong:?}");
+            assert!(challenge(wrong).is_err(), "{wrong:?}");
         }
     }
 
@@ -282,7 +265,7 @@ mod tests {
     #[test]
     fn the_hash_of_nobody_is_valid_and_as_expensive_as_the_others() {
         let hash = bcrypt::hash("x", 4).unwrap().replacen("$04$", "$13$", 1);
-        let users = Users::parse(&format!("a:{hash}")).unwrap();
+        let users = Auth::parse(&format!("a:{hash}")).unwrap();
         assert_eq!(HashParts::from_str(&users.of_nobody).unwrap().get_cost(), 13);
         let cheap = users.of_nobody.replacen("$13$", "$04$", 1);
         assert_eq!(bcrypt::verify("x", &cheap).ok(), Some(false));
@@ -312,7 +295,7 @@ mod tests {
             ("a:$2y$05$secret", 1),
             (&format!("a:$2y$31${OF_NOBODY}"), 1),
         ] {
-            let (found, error) = Users::parse(text).unwrap_err();
+            let (found, error) = Auth::parse(text).unwrap_err();
             assert!(found == line && !error.contains("secret"), "{text}: {found} {error}");
         }
     }

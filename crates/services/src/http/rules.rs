@@ -5,7 +5,7 @@
 //! else, the last rule that says something counts.
 
 use super::Status;
-use super::auth::{Auth, Users};
+use super::auth::Auth;
 use super::pattern::PathGlob;
 use super::redirect::Redirect;
 use super::response::Field;
@@ -163,7 +163,7 @@ impl Rule {
         self.check()?;
         if let Some(file) = &self.auth {
             let realm = self.realm.as_deref().unwrap_or("Restricted");
-            self.users = Some(Arc::new(Auth::new(realm, Users::read(file)?)?));
+            self.users = Some(Arc::new(Auth::read(realm, file)?));
         }
         let Some(root) = root else { return Ok(()) };
         let pages = self.error_pages.iter_mut();
