@@ -77,19 +77,16 @@ fn check_to(to: &str) -> Result<(), String> {
         );
     }
     match Target::parse(to, false) {
-        Ok(Target::Resource { path, .. }) if path.contains('*') => {
+        Ok(target) if target.path.contains('*') => {
             wrong("`**` is allowed at its end only, behind a slash, and if all patterns end so")
         }
-        Ok(_) if is_url && !has_path(to) => wrong("its path is missing; end it with a slash"),
+        // `https://host` would swallow what is appended to it.
+        Ok(_) if is_url && !to.split('?').next().is_some_and(|url| url.matches('/').count() > 2) => {
+            wrong("its path is missing; end it with a slash")
+        }
         Ok(_) => Ok(()),
         Err(_) => wrong("it is not a valid URL, or has a fragment; encode special characters"),
     }
-}
-
-/// True if a URL has a path: `https://host` without one would swallow what is appended to it.
-fn has_path(url: &str) -> bool {
-    let behind = url.split_once("://").map_or("", |(_, rest)| rest);
-    behind.split('?').next().is_some_and(|rest| rest.contains('/'))
 }
 
 /// Where requests without TLS are sent.
@@ -123,20 +120,19 @@ impl FromStr for HttpsAddress {
 impl HttpsAddress {
     /// The location for a request without TLS; none if it would need a host that the request does not name.
     pub(super) fn location(&self, request: &Request<'_>) -> Option<String> {
-        let origin = self.origin(request.host().unwrap_or_default())?;
+        let requested = request.host().and_then(|host| std::str::from_utf8(host).ok());
+        let origin = self.origin(requested.unwrap_or_default())?;
         let query = request.query.map(|query| format!("?{query}")).unwrap_or_default();
         Some(format!("{origin}{}{query}", request.path))
     }
 
     /// `https://host:port`, for a request for `host:port`; none if both are unknown.
-    fn origin(&self, requested: &[u8]) -> Option<String> {
-        let requested = match requested.iter().rposition(|byte| *byte == b':') {
-            Some(colon) if !requested.ends_with(b"]") => &requested[..colon],
+    fn origin(&self, requested: &str) -> Option<String> {
+        let requested = match requested.rsplit_once(':') {
+            Some((host, _)) if !requested.ends_with(']') => host,
             _ => requested,
         };
-        let requested = std::str::from_utf8(requested).ok();
-        let host = Some(self.host.as_str()).filter(|host| !host.is_empty());
-        let host = host.or(requested.filter(|host| !host.is_empty()))?;
+        let host = [&*self.host, requested].into_iter().find(|host| !host.is_empty())?;
         Some(format!("https://{host}{}", self.port))
     }
 }
@@ -196,7 +192,7 @@ mod tests {
             ("127.0.0.1:8443", "a.org", Some("https://127.0.0.1:8443")),
         ] {
             let address: HttpsAddress = text.parse().unwrap();
-            let origin = address.origin(requested.as_bytes());
+            let origin = address.origin(requested);
             assert_eq!(origin.as_deref(), expected, "{text} {requested}");
         }
         for wrong in ["65536", "a b", "a:", "a:b", "a/b", "https://a", "a%0d", "u@a"] {

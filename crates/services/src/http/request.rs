@@ -261,17 +261,11 @@ impl<'a> Request<'a> {
         }
         if method == Method::Other {
             // The target of CONNECT has another form. The answer does not depend on it.
-            return if Target::is_plausible(target) {
-                Ok(request)
-            } else {
-                Err(Status::BAD_REQUEST)
-            };
+            let is_plausible = Target::is_plausible(target);
+            return if is_plausible { Ok(request) } else { Err(Status::BAD_REQUEST) };
         }
-        if let Target::Resource { authority, path, query } =
-            Target::parse(target, method == Method::Options)?
-        {
-            (request.authority, request.path, request.query) = (authority, path, query);
-        }
+        let Target { authority, path, query } = Target::parse(target, method == Method::Options)?;
+        (request.authority, request.path, request.query) = (authority, path, query);
         Ok(request)
     }
 

@@ -3,7 +3,7 @@
 //! refused by its text, without a call to the file system.
 
 use super::Status;
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 use std::borrow::Cow;
 
 /// A bit for each ASCII character.
@@ -27,24 +27,22 @@ const IN_PATH: u128 = ALLOWED | set(b"[]|");
 /// The same for queries, which may also have question marks.
 const IN_QUERY: u128 = ALLOWED | set(b"?[]|\\^`{}");
 
-fn consists_of(set: u128, text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii() && set >> byte & 1 == 1)
+/// Unreserved characters, sub-delimiters, and the percent sign.
+const IN_HOST: u128 = ALLOWED & !set(b"/:@");
+
+fn consists_of(set: u128, text: &[u8]) -> bool {
+    text.iter().all(|byte| byte.is_ascii() && set >> byte & 1 == 1)
 }
 
 /// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// The server as a whole: `*`, for OPTIONS only.
-    Asterisk,
-    /// Something on it.
-    Resource {
-        /// The host, with its port, of a target in absolute form.
-        authority: Option<&'a str>,
-        /// Begins with a slash; still percent-encoded.
-        path: &'a str,
-        /// The text after the question mark, if there is one.
-        query: Option<&'a str>,
-    },
+pub struct Target<'a> {
+    /// The host, with its port, of a target in absolute form.
+    pub authority: Option<&'a str>,
+    /// Begins with a slash, and is still percent-encoded; or `*`, for OPTIONS only: the server as a whole.
+    pub path: &'a str,
+    /// The text after the question mark, if there is one.
+    pub query: Option<&'a str>,
 }
 
 impl<'a> Target<'a> {
@@ -54,7 +52,7 @@ impl<'a> Target<'a> {
     /// 400 for all other forms, and for bytes that are not allowed in a target.
     pub fn parse(target: &'a str, asterisk_allowed: bool) -> Result<Target<'a>, Status> {
         if target == "*" && asterisk_allowed {
-            return Ok(Target::Asterisk);
+            return Ok(Target { authority: None, path: "*", query: None });
         }
         let (authority, origin) = match target.starts_with('/') {
             true => (None, target),
@@ -64,15 +62,16 @@ impl<'a> Target<'a> {
             Some((path, query)) => (path, Some(query)),
             None => (origin, None),
         };
-        if !consists_of(IN_PATH, path) || !query.is_none_or(|query| consists_of(IN_QUERY, query)) {
+        let in_query = |query: &str| consists_of(IN_QUERY, query.as_bytes());
+        if !consists_of(IN_PATH, path.as_bytes()) || !query.is_none_or(in_query) {
             return Err(Status::BAD_REQUEST);
         }
-        Ok(Target::Resource { authority, path: if path.is_empty() { "/" } else { path }, query })
+        Ok(Target { authority, path: if path.is_empty() { "/" } else { path }, query })
     }
 
     /// True if `target` could be one, in any form: for methods whose target is not parsed.
     pub(super) fn is_plausible(target: &str) -> bool {
-        consists_of(IN_PATH | IN_QUERY, target)
+        consists_of(IN_PATH | IN_QUERY, target.as_bytes())
     }
 }
 
@@ -99,7 +98,7 @@ pub fn is_host(value: &[u8]) -> bool {
         }
         None => {
             let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
-            (value[..end].iter().all(|byte| is_name_byte(*byte)), &value[end..])
+            (consists_of(IN_HOST, &value[..end]), &value[end..])
         }
     };
     let port_is_valid = match port {
@@ -108,12 +107,6 @@ pub fn is_host(value: &[u8]) -> bool {
         _ => false,
     };
     host_is_valid && port_is_valid
-}
-
-/// Unreserved characters, sub-delimiters, and the percent sign, of RFC 3986.
-fn is_name_byte(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~')
-        || b"!$&'()*+,;=%".contains(&byte)
 }
 
 /// Why a path names no served file.
@@ -126,22 +119,16 @@ pub enum Refusal {
 }
 
 /// Characters that are encoded in a path: those that RFC 3986 does not allow there.
-const ENCODED: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'[')
-    .add(b'\\')
-    .add(b']')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}');
+const ENCODED: &AsciiSet = &{
+    let (mut encoded, mut byte) = (CONTROLS.add(b'%'), b' ');
+    while byte < 0x7f {
+        if ALLOWED >> byte & 1 == 0 {
+            encoded = encoded.add(byte);
+        }
+        byte += 1;
+    }
+    encoded
+};
 
 /// The canonical path: decoded, without dot segments, empty segments or files that begin with a
 /// dot. It begins with a slash, and ends with one if it names a directory. Borrowed if unchanged,
@@ -199,23 +186,16 @@ fn rewrite(path: &[u8]) -> Result<Vec<u8>, Refusal> {
 
 /// Decodes once: text that still looks encoded is part of the name.
 fn decode(segment: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let mut decoded = Vec::with_capacity(segment.len());
-    let mut rest = segment;
-    while let Some((byte, behind)) = rest.split_first() {
-        rest = behind;
-        let mut byte = *byte;
-        if byte == b'%' {
-            let (digits, behind) = rest.split_at_checked(2).ok_or(Refusal::Malformed)?;
-            let digit = |digit: u8| char::from(digit).to_digit(16).ok_or(Refusal::Malformed);
-            byte = (digit(digits[0])? * 16 + digit(digits[1])?) as u8;
-            rest = behind;
-        }
-        if byte == 0 {
-            return Err(Refusal::Malformed);
-        }
-        decoded.push(byte);
+    let is_complete = |rest: &[u8]| match rest {
+        [high, low, ..] => high.is_ascii_hexdigit() && low.is_ascii_hexdigit(),
+        _ => false,
+    };
+    let mut encodings = segment.split(|byte| *byte == b'%').skip(1);
+    let decoded: Vec<u8> = percent_decode(segment).collect();
+    match encodings.all(is_complete) && !decoded.contains(&0) {
+        true => Ok(decoded),
+        false => Err(Refusal::Malformed),
     }
-    Ok(decoded)
 }
 
 /// A clean path, encoded for a `Location` or a link.
@@ -229,8 +209,8 @@ mod tests {
 
     #[test]
     fn targets_come_in_origin_and_in_absolute_form() {
-        let resource = |path, query| Ok(Target::Resource { authority: None, path, query });
-        let of = |host, path, query| Ok(Target::Resource { authority: Some(host), path, query });
+        let resource = |path, query| Ok(Target { authority: None, path, query });
+        let of = |host, path, query| Ok(Target { authority: Some(host), path, query });
         for (text, expected) in [
             ("/", resource("/", None)),
             ("/a/b?x=1?y", resource("/a/b", Some("x=1?y"))),
@@ -253,7 +233,7 @@ mod tests {
         ] {
             assert_eq!(Target::parse(text, false), expected, "{text}");
         }
-        assert_eq!(Target::parse("*", true), Ok(Target::Asterisk));
+        assert_eq!(Target::parse("*", true), resource("*", None));
     }
 
     /// Bytes from 0x80 and others that no URI has were accepted.
