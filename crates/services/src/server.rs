@@ -237,10 +237,15 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
     ) -> io::Result<()> {
         for address in addresses {
             let bound = options.bind(*address, self.workers())?;
-            let bound_address = bound.first().map(BoundListener::local_addr);
-            self.add(bound_address, bound.into_iter().map(|one| (one, of_listener.clone())));
+            self.add_bound(bound, of_listener);
         }
         Ok(())
+    }
+
+    /// Adds the sockets of an address, one for each worker.
+    pub(crate) fn add_bound(&mut self, bound: Vec<BoundListener>, of_listener: &T) {
+        let address = bound.first().map(BoundListener::local_addr);
+        self.add(address, bound.into_iter().map(|one| (one, of_listener.clone())));
     }
 
     pub(crate) async fn serve<W: WorkerService<Listener = T>>(

@@ -135,13 +135,11 @@ const DEFAULT_HOST: &str = "*";
 /// The label of requests for which there is no site, and of invalid ones.
 const NO_HOST: &str = "";
 
-/// Durations of requests: from the end of the head to when the answer was handed over for sending.
-#[derive(Debug, Default)]
-pub(super) struct Durations<T> {
-    /// Each without those of the buckets before it.
-    pub(super) buckets: [T; BOUNDS_US.len() + 1],
-    pub(super) sum_us: T,
-}
+/// Requests by their duration, from the end of the head to when the answer was handed over for sending: in each bucket
+/// without those of the buckets before it; and the sum of the durations, in microseconds.
+pub(super) type Durations<T> = [T; BOUNDS_US.len() + 2];
+
+const SUM: usize = BOUNDS_US.len() + 1;
 
 /// The durations of one host on one worker, by class of the status.
 #[derive(Debug, Default)]
@@ -153,8 +151,8 @@ impl HostDurations {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         // Nearly all are in the first buckets.
         let bucket = BOUNDS_US.iter().position(|bound| us <= *bound).unwrap_or(BOUNDS_US.len());
-        class.buckets[bucket].add(1);
-        class.sum_us.add(us);
+        class[bucket].add(1);
+        class[SUM].add(us);
     }
 }
 
@@ -186,15 +184,12 @@ impl WorkerDurations {
             let hosts = worker.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for (host, durations) in hosts {
                 for (class, counted) in CLASSES.into_iter().zip(&durations.0) {
-                    let buckets = counted.buckets.each_ref().map(Count::get);
-                    if buckets.iter().any(|count| *count > 0) {
-                        let sum = sums.entry((host.clone(), class)).or_default();
-                        sum.buckets.iter_mut().zip(buckets).for_each(|(sum, count)| *sum += count);
-                        sum.sum_us += counted.sum_us.get();
-                    }
+                    let sum = sums.entry((host.clone(), class)).or_default();
+                    sum.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count.get());
                 }
             }
         }
+        sums.retain(|_, sum| sum[..SUM].iter().any(|count| *count > 0));
         sums
     }
 }
@@ -218,8 +213,8 @@ mod tests {
         }
         let sums = WorkerDurations::sum(&[worker]);
         assert!(sums.len() <= HOSTS_MAX + 1, "{}", sums.len());
-        let Durations { buckets, sum_us } = &sums[&("h0.org".to_owned(), "2xx")];
-        assert_eq!((buckets[0], buckets[1], buckets[14], *sum_us), (2, 1, 1, 10_000_202));
-        assert!(sums[&(DEFAULT_HOST.to_owned(), "2xx")].buckets[1] >= HOSTS_MAX as u64);
+        let first = &sums[&("h0.org".to_owned(), "2xx")];
+        assert_eq!((first[0], first[1], first[14], first[SUM]), (2, 1, 1, 10_000_202));
+        assert!(sums[&(DEFAULT_HOST.to_owned(), "2xx")][1] >= HOSTS_MAX as u64);
     }
 }

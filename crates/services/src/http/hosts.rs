@@ -170,12 +170,9 @@ impl<T> Default for HostMap<T> {
 
 impl<T> HostMap<T> {
     pub(super) fn add(&mut self, name: &HostName, value: T) -> bool {
-        let name = name.name.clone().into_bytes();
-        let is_free = !self.0.contains_key(&name);
-        if is_free {
-            self.0.insert(name, value);
-        }
-        is_free
+        let before = self.0.len();
+        self.0.entry(name.name.clone().into_bytes()).or_insert(value);
+        self.0.len() > before
     }
 
     pub(super) fn find(&self, host: &[u8]) -> Option<&T> {

@@ -2,7 +2,7 @@
 //!
 //! Counters are per worker; durations are summed over the workers, by host.
 
-use super::counters::{BOUNDS_US, Durations, METRICS, SHOWN, WorkerDurations};
+use super::counters::{BOUNDS_US, METRICS, SHOWN, WorkerDurations};
 use super::service::HttpService;
 use crate::server::{Server, Service, ServiceCounters, SharedStage, Stage, difference, sum};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
@@ -152,7 +152,7 @@ fn append_durations(text: &mut Exposition, workers: &[Arc<WorkerDurations>]) {
     const NAME: &str = "twinring_http_request_duration_seconds";
     let help = "From the end of a request's head to when its answer was handed over for sending.";
     text.family(NAME, help, "histogram");
-    for ((host, class), Durations { buckets, sum_us }) in WorkerDurations::sum(workers) {
+    for ((host, class), [buckets @ .., sum_us]) in WorkerDurations::sum(workers) {
         let (host, class) = (format!("host=\"{host}\""), format!("class=\"{class}\""));
         let mut below = 0;
         for (number, in_bucket) in buckets.into_iter().enumerate() {

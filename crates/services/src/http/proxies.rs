@@ -105,32 +105,22 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
     };
     let line = window[..end].strip_suffix(b"\r").ok_or(NoProxyHeader)?;
     let line = std::str::from_utf8(line).map_err(|_| NoProxyHeader)?;
-    let mut parts = line.split(' ').skip(1);
-    let family = parts.next();
-    let length = end + 1;
-    if family == Some("UNKNOWN") {
-        return Ok(Some(ProxyHeader { length, client: None }));
-    }
-    let mut part = || parts.next().ok_or(NoProxyHeader);
-    let (source, destination, port, to_port) = (part()?, part()?, part()?, part()?);
-    let address = |text: &str| -> Result<IpAddr, NoProxyHeader> {
-        let address: IpAddr = text.parse().map_err(|_| NoProxyHeader)?;
-        let is_of_family = family == Some(if address.is_ipv4() { "TCP4" } else { "TCP6" });
-        is_of_family.then_some(address).ok_or(NoProxyHeader)
+    let client = match line.split(' ').collect::<Vec<_>>()[..] {
+        [_, "UNKNOWN", ..] => None,
+        [_, family @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
+            let address = |text: &str| {
+                let address = text.parse().ok();
+                address.filter(|address: &IpAddr| address.is_ipv4() == (family == "TCP4"))
+            };
+            // Without leading zeros and signs.
+            let port = |text: &str| text.parse().ok().filter(|port: &u16| port.to_string() == text);
+            let from = address(from).zip(port(from_port)).ok_or(NoProxyHeader)?;
+            let _to = address(to).zip(port(to_port)).ok_or(NoProxyHeader)?;
+            Some(SocketAddr::from(from))
+        }
+        _ => return Err(NoProxyHeader),
     };
-    let client = SocketAddr::new(address(source)?, port_in(port)?);
-    address(destination)?;
-    port_in(to_port)?;
-    match parts.next() {
-        None => Ok(Some(ProxyHeader { length, client: Some(client) })),
-        Some(_) => Err(NoProxyHeader),
-    }
-}
-
-/// A port in decimal, without leading zeros and signs.
-fn port_in(text: &str) -> Result<u16, NoProxyHeader> {
-    let port: u16 = text.parse().map_err(|_| NoProxyHeader)?;
-    (port.to_string() == text).then_some(port).ok_or(NoProxyHeader)
+    Ok(Some(ProxyHeader { length: end + 1, client }))
 }
 
 fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {

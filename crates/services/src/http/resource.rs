@@ -184,17 +184,8 @@ impl Resource {
             }
             forms.push(Form::stored(Variant::new(&inputs, &bytes, file, metadata)));
         }
-        Ok(Resource { path: found.path, asked, forms, ..Resource::unchecked(checked) })
-    }
-
-    fn unchecked(now: Instant) -> Resource {
-        Resource {
-            path: PathBuf::new(),
-            asked: PathBuf::new(),
-            forms: Vec::new(),
-            checked: Cell::new(now),
-            refreshing: Cell::new(false),
-        }
+        let (checked, refreshing) = (Cell::new(checked), Cell::default());
+        Ok(Resource { path: found.path, asked, forms, checked, refreshing })
     }
 
     pub(super) fn mark_checked(&self, at: Instant) {
@@ -249,8 +240,9 @@ impl Resource {
 impl Resource {
     /// A resource without content that takes this many bytes more than an empty one.
     pub(super) fn of_size(bytes: usize) -> Resource {
-        let path = PathBuf::from("x".repeat(bytes));
-        Resource { path, ..Resource::unchecked(Instant::now()) }
+        let (path, asked) = ("x".repeat(bytes).into(), PathBuf::new());
+        let (checked, refreshing) = (Cell::new(Instant::now()), Cell::default());
+        Resource { path, asked, forms: Vec::new(), checked, refreshing }
     }
 }
 

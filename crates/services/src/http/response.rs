@@ -278,21 +278,3 @@ impl Ready {
         self.bytes.borrow().len()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ready_answer_gets_the_present_date() {
-        let clock = Clock::new();
-        let ready = Ready::new([].iter(), 2, b"ab", &clock);
-        let sent = ready.bytes(&clock);
-        assert!(sent.starts_with(OK_START) && sent.ends_with(b"\r\n\r\nab"));
-        assert_eq!(sent[OK_START.len()..][..DATE_BYTES], clock.date());
-        ready.dated.set(0);
-        // The one before is being sent.
-        assert_eq!(ready.bytes(&clock), sent);
-        assert_eq!((ready.content().as_slice(), ready.dated.get()), (&b"ab"[..], clock.second()));
-    }
-}

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::{
     Handle, RecvBuf, SendBuf, TcpStream,
-    net::{BoundListener, ListenOptions},
+    net::ListenOptions,
     spawn,
 };
 
@@ -66,8 +66,7 @@ impl HttpService {
     ) -> io::Result<()> {
         for listener in listeners {
             let bound = options.adopt(listener, self.workers())?;
-            let address = bound.first().map(BoundListener::local_addr);
-            self.add(address, bound.into_iter().map(|one| (one, tls.clone())));
+            self.add_bound(bound, tls);
         }
         Ok(())
     }

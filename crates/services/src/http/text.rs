@@ -4,7 +4,8 @@
 use super::response::Field;
 use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny};
+use serde::de::{Deserializer, Error};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,35 +17,20 @@ use twinring_input::quantity::{self, Count, Size};
 const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
                         content-type date etag last-modified transfer-encoding";
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Value {
-    Text(String),
-    Switch(bool),
-    Whole(i64),
-    Fraction(f64),
-    List(Vec<Value>),
-    Table(IgnoredAny),
+fn text(value: Value) -> Result<String, &'static str> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Array(_) => Err("expected one value, found a list"),
+        Value::Object(_) => Err("expected one value, found a table"),
+        other => Ok(other.to_string()),
+    }
 }
 
-impl Value {
-    fn text(self) -> Result<String, &'static str> {
-        match self {
-            Value::Text(text) => Ok(text),
-            Value::Switch(is_on) => Ok(is_on.to_string()),
-            Value::Whole(number) => Ok(number.to_string()),
-            Value::Fraction(number) => Ok(number.to_string()),
-            Value::List(_) => Err("expected one value, found a list"),
-            Value::Table(_) => Err("expected one value, found a table"),
-        }
-    }
-
-    /// One value or several.
-    fn texts(self) -> Result<Vec<String>, &'static str> {
-        match self {
-            Value::List(values) => values.into_iter().map(Value::text).collect(),
-            one => Ok(vec![one.text()?]),
-        }
+/// One value or several.
+fn texts(value: Value) -> Result<Vec<String>, &'static str> {
+    match value {
+        Value::Array(values) => values.into_iter().map(text).collect(),
+        one => Ok(vec![text(one)?]),
     }
 }
 
@@ -53,7 +39,7 @@ pub fn read<'de, T, E: Display, D: Deserializer<'de>>(
     from: D,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, D::Error> {
-    let text = Value::deserialize(from)?.text().map_err(Error::custom)?;
+    let text = text(Value::deserialize(from)?).map_err(Error::custom)?;
     parse(&text).map_err(Error::custom)
 }
 
@@ -68,7 +54,7 @@ pub fn optional<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
 pub fn several<'de, T: FromStr<Err: Display>, L: FromIterator<T>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<L, D::Error> {
-    let texts = Value::deserialize(from)?.texts().map_err(Error::custom)?;
+    let texts = texts(Value::deserialize(from)?).map_err(Error::custom)?;
     texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
 }
 
@@ -101,7 +87,7 @@ pub(super) fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D:
 pub(super) fn header_fields<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Field>, D::Error> {
     let mut fields = Vec::new();
     for (name, values) in BTreeMap::<String, Value>::deserialize(from)? {
-        for value in values.texts().map_err(Error::custom)? {
+        for value in texts(values).map_err(Error::custom)? {
             fields.push(header_field(&name, &value).map_err(Error::custom)?);
         }
     }
