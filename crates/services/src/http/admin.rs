@@ -8,8 +8,7 @@ use super::Status;
 use super::date::Clock;
 use super::metrics::{self, Observer};
 use super::request::{HeadLimits, Method, Request, Scan, storage};
-use super::response::{Body, Response};
-use super::response::{Persistence, render};
+use super::response::{Body, Persistence, Response, render};
 use crate::server::Stage;
 use http::HeaderValue;
 use std::io;
@@ -32,9 +31,7 @@ const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024
 
 /// The bound address of the admin service, which does not answer yet.
 #[derive(Debug)]
-pub struct Admin {
-    listener: BoundListener,
-}
+pub struct Admin(BoundListener);
 
 impl Admin {
     /// Binds the address.
@@ -43,15 +40,13 @@ impl Admin {
     /// When it cannot be bound; the message names it.
     pub fn bind(address: SocketAddr) -> io::Result<Admin> {
         let mut bound = ListenOptions::default().bind(address, 1)?;
-        match bound.pop() {
-            Some(listener) => Ok(Admin { listener }),
-            None => Err(io::Error::other(format!("{address}: no listener"))),
-        }
+        let no_listener = || io::Error::other(format!("{address}: no listener"));
+        bound.pop().map(Admin).ok_or_else(no_listener)
     }
 
     /// The address, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
-        self.listener.local_addr()
+        self.0.local_addr()
     }
 
     /// Answers, on its own thread, until the returned function is called.
@@ -64,7 +59,7 @@ impl Admin {
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
             // An error means that it was stopped, or that the listener failed: then the port is
             // closed, which monitoring notices.
-            let _stopped = runtime.block_on(serve(self.listener, observer));
+            let _stopped = runtime.block_on(serve(self.0, observer));
         })?;
         Ok(move || {
             handle.stop();
@@ -121,28 +116,23 @@ fn answer(head: &[u8], observer: &Observer) -> Response {
         Ok(request) => request,
         Err(status) => return Response::message(status),
     };
-    let response = match request.method {
-        Method::Get | Method::Head => page(request.path, observer),
-        Method::Options => Response::message(Status::NO_CONTENT),
-        _ => Response::message(Status::METHOD_NOT_ALLOWED),
+    let plain = |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
+    let unavailable = |content| plain(Status::SERVICE_UNAVAILABLE, content);
+    let response = match (request.method, request.path) {
+        (Method::Options, _) => Response::message(Status::NO_CONTENT),
+        (Method::Other, _) => Response::message(Status::METHOD_NOT_ALLOWED),
+        (_, "/metrics") => text(Status::OK, metrics::CONTENT_TYPE, observer.metrics()),
+        (_, "/healthz") => plain(Status::OK, "ok\n"),
+        (_, "/readyz") => match observer.stage() {
+            Stage::Ready => plain(Status::OK, "ready\n"),
+            Stage::Starting => unavailable("starting\n"),
+            Stage::Draining => unavailable("draining\n"),
+        },
+        _ => Response::message(Status::NOT_FOUND),
     };
     match request.method {
         Method::Head => Response { body: Body::Empty, ..response },
         _ => response,
-    }
-}
-
-fn page(path: &str, observer: &Observer) -> Response {
-    let plain = |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
-    match path {
-        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, observer.metrics()),
-        "/healthz" => plain(Status::OK, "ok\n"),
-        "/readyz" => match observer.stage() {
-            Stage::Ready => plain(Status::OK, "ready\n"),
-            Stage::Starting => plain(Status::SERVICE_UNAVAILABLE, "starting\n"),
-            Stage::Draining => plain(Status::SERVICE_UNAVAILABLE, "draining\n"),
-        },
-        _ => Response::message(Status::NOT_FOUND),
     }
 }
 

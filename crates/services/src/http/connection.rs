@@ -1,16 +1,13 @@
 //! One connection: bytes in and out, encrypted or not, in phases with time limits; and its end.
 //! `crate::server` watches the phases.
 
-mod secure;
-
 use super::counters::WorkerCounters;
 use super::exchange::Exchange;
 use super::options::SendStrategy;
-use super::proxies::ProxyHeader;
-use super::proxies::Transport;
+use super::proxies::{ProxyHeader, Transport};
 use super::tls::Encryption;
 use super::worker::Worker;
-use crate::server::{AddressPermit, Ending, Phase, Tracked, Tracking};
+use crate::server::{AddressPermit, Count, Ending, Phase, Tracked, Tracking};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
@@ -30,6 +27,13 @@ const DISCARD_MAX: Duration = Duration::from_secs(30);
 
 /// What it must send, in bytes, to get more time.
 const DISCARD_BYTES_MIN: usize = 1024;
+
+/// Bytes of an answer that are encrypted at once; together with the queue of the stream, a
+/// connection holds this much for a peer that does not read.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The first byte of a TLS connection: a record of type handshake.
+const HANDSHAKE_RECORD: u8 = 22;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -94,25 +98,17 @@ impl Connection {
         count: impl FnOnce(SocketAddr) -> Option<AddressPermit>,
     ) -> io::Result<()> {
         self.tracking.enter(Phase::Silent);
+        let failures = &self.counters.proxy_failures;
         let mut bytes = Vec::new();
         let header = loop {
-            let chunk = self.tracking.recv().await?;
-            // The time for it runs since the accept.
-            self.tracking.continue_in(Phase::Handshake);
-            if chunk.is_empty() {
-                self.tracking.fail();
-                // A proxy that sent nothing has only checked the port.
-                self.counters.proxy_failures.add(u64::from(!bytes.is_empty()));
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-            }
+            let chunk = self.recv_handshake(bytes.is_empty(), failures).await?;
             bytes.extend_from_slice(&chunk);
             match ProxyHeader::parse(&bytes) {
                 Ok(Some(header)) => break header,
                 Ok(None) => {}
                 Err(_) => {
-                    self.counters.proxy_failures.add(1);
-                    self.tracking.fail();
-                    return Err(io::Error::from(io::ErrorKind::InvalidData));
+                    failures.add(1);
+                    return Err(self.fail(io::ErrorKind::InvalidData));
                 }
             }
         };
@@ -120,8 +116,7 @@ impl Connection {
             self.peer.set(Some(client));
             let Some(permit) = count(client) else {
                 self.counters.refused_of_address.add(1);
-                self.tracking.fail();
-                return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+                return Err(self.fail(io::ErrorKind::ConnectionRefused));
             };
             *proxied.permit.borrow_mut() = Some(permit);
         }
@@ -130,6 +125,24 @@ impl Connection {
             *proxied.behind.borrow_mut() = Some(RecvBuf::from(bytes));
         }
         Ok(())
+    }
+
+    /// More bytes before the first request. A peer that sent none at all has only checked the port; another one has
+    /// failed.
+    async fn recv_handshake(&self, is_first: bool, failures: &Count) -> io::Result<RecvBuf> {
+        let chunk = self.recv_raw().await?;
+        // The time for it runs since the accept.
+        self.tracking.continue_in(Phase::Handshake);
+        if chunk.is_empty() {
+            failures.add(u64::from(!is_first));
+            return Err(self.fail(io::ErrorKind::UnexpectedEof));
+        }
+        Ok(chunk)
+    }
+
+    fn fail(&self, kind: io::ErrorKind) -> io::Error {
+        self.tracking.fail();
+        kind.into()
     }
 
     async fn recv_raw(&self) -> io::Result<RecvBuf> {
@@ -216,9 +229,8 @@ impl Connection {
 
     /// Records that the current answer cannot be completed, because its file was changed.
     pub(super) fn break_off(&self) -> io::Error {
-        self.tracking.fail();
         self.counters.broken_off.add(1);
-        io::Error::other("the file was changed while it was being sent")
+        self.fail(io::ErrorKind::Other)
     }
 
     pub(super) fn must_end(&self) -> bool {
@@ -342,6 +354,126 @@ impl Connection {
         match self.incomplete.get() {
             true => self.tracking.reset_on_close(),
             false => self.tracking.reset_if_unsent().await,
+        }
+    }
+}
+
+/// The same over TLS, with an encryption between the connection and its stream.
+impl Connection {
+    /// Performs the handshake, before the first request. `in_the_open` is the answer to a client
+    /// that speaks HTTP without TLS.
+    pub(super) async fn shake_hands(
+        &self,
+        tls: &Encryption,
+        in_the_open: impl FnOnce() -> (SendBuf, Exchange),
+    ) -> io::Result<()> {
+        self.tracking.enter(Phase::Silent);
+        let failures = &self.counters.tls_failures;
+        let mut is_first = true;
+        while tls.is_handshaking() {
+            let chunk = self.recv_handshake(is_first, failures).await?;
+            if std::mem::take(&mut is_first) && chunk[0] != HANDSHAKE_RECORD {
+                failures.add(1);
+                let failed = self.fail(io::ErrorKind::InvalidData);
+                if chunk[0].is_ascii_uppercase() {
+                    let (answer, mut exchange) = in_the_open();
+                    let length = answer.len() as u64;
+                    self.tracking.stream().send(answer).await?;
+                    self.count_sent(length);
+                    exchange.sent_whole();
+                }
+                return Err(failed);
+            }
+            let taken = self.take_in(tls, &chunk).await;
+            // Before an error, which may be about data behind the handshake.
+            if !tls.is_handshaking() {
+                self.counters.tls_handshakes.add(1);
+                self.counters.tls_resumed.add(u64::from(tls.was_resumed()));
+            }
+            taken?;
+        }
+        Ok(())
+    }
+
+    async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
+        self.tracking.enter(phase);
+        let mut plain = tls.opened.take();
+        while plain.is_empty() && !tls.ended.get() {
+            let chunk = self.recv_raw().await?;
+            if chunk.is_empty() {
+                self.end_truncated(tls);
+            }
+            self.take_in(tls, &chunk).await?;
+            plain = tls.opened.take();
+        }
+        self.counters.received_bytes.add(plain.len() as u64);
+        if phase == Phase::Idle {
+            self.tracking.continue_in(Phase::Working);
+        }
+        Ok(RecvBuf::from(plain))
+    }
+
+    /// Processes received data, and sends the output of TLS itself: handshake messages, tickets,
+    /// new keys, or alerts.
+    async fn take_in(&self, tls: &Encryption, bytes: &[u8]) -> io::Result<()> {
+        let opened = tls.open(bytes);
+        let answer = tls.take()?;
+        if !answer.is_empty() {
+            self.tracking.stream().send(answer).await?;
+        }
+        opened.map_err(|_| self.fail_tls(tls))
+    }
+
+    /// Records that the stream ended without close_notify: a third party may have cut it. Complete
+    /// requests are answered nevertheless: each states its length.
+    pub(super) fn end_truncated(&self, tls: &Encryption) {
+        tls.ended.set(true);
+        self.counters.tls_truncated.add(1);
+    }
+
+    pub(super) fn fail_tls(&self, tls: &Encryption) -> io::Error {
+        tls.failed.set(true);
+        self.counters.tls_failures.add(1);
+        self.fail(io::ErrorKind::InvalidData)
+    }
+
+    async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
+        self.tracking.enter(Phase::Sending);
+        let mut left = bytes.as_slice();
+        loop {
+            let (chunk, rest) = left.split_at(left.len().min(CHUNK_BYTES));
+            tls.put(chunk)?;
+            self.tracking.stream().send(tls.take()?).await?;
+            self.count_sent(chunk.len() as u64);
+            left = rest;
+            if left.is_empty() {
+                break;
+            }
+            self.tracking.enter(Phase::Working);
+            self.tracking.enter(Phase::Sending);
+        }
+        self.tracking.enter(Phase::Working);
+        Ok(())
+    }
+
+    /// Like [`shutdown`](Connection::shutdown): announces the end, so that the peer can distinguish it
+    /// from a cut connection.
+    async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
+        self.tracking.enter(Phase::Sending);
+        self.tracking.stream().flush().await?;
+        let close = async {
+            tls.put_end();
+            let end = tls.take()?;
+            if !end.is_empty() {
+                self.tracking.stream().send(end).await?;
+            }
+            self.tracking.stream().shutdown().await?;
+            self.close_in_stages().await
+        };
+        match close.await {
+            // A peer that has ended may have left, and then answers with a reset.
+            Err(_) if tls.ended.get() && self.tracking.ending().is_none() => Ok(()),
+            closed => closed,
         }
     }
 }

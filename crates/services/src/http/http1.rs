@@ -222,25 +222,26 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
 /// Refuses what may be no request: the start of the next one is unknown. An answer to HEAD has no content, whatever
 /// the status (RFC 9110 section 9.3.2).
 fn refuse(worker: &Rc<Worker>, connection: &Connection, bytes: &[u8], status: Status) -> Next {
+    let (message, exchange) = refusal(worker, connection, bytes, status);
+    Next::Ready(message, exchange, Persistence::Closes)
+}
+
+/// An answer to a request that could not be read, which begins with these bytes as far as it is known.
+pub(super) fn refusal(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    bytes: &[u8],
+    status: Status,
+) -> (SendBuf, Exchange) {
     let mut response = Response::message(status);
     if bytes.starts_with(b"HEAD ") {
         response.body = Body::Empty;
     }
-    let (message, exchange) = refusal(worker, connection, first_line(bytes), &response);
-    Next::Ready(message, exchange, Persistence::Closes)
-}
-
-/// An answer to a request that could not be read, whose line is this as far as it is known.
-pub(super) fn refusal(
-    worker: &Rc<Worker>,
-    connection: &Connection,
-    line: &[u8],
-    response: &Response,
-) -> (SendBuf, Exchange) {
     let began = connection.head_began.take().unwrap_or(worker.clock.now());
-    let mut exchange = Exchange::begin(worker, connection.transport(), None, || line.into(), began);
-    let (message, head_bytes) = render(response, &worker.clock, Persistence::Closes);
-    exchange.answered(worker, response, head_bytes, false);
+    let line = || first_line(bytes).into();
+    let mut exchange = Exchange::begin(worker, connection.transport(), None, line, began);
+    let (message, head_bytes) = render(&response, &worker.clock, Persistence::Closes);
+    exchange.answered(worker, &response, head_bytes, false);
     (message, exchange)
 }
 

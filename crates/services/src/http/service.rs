@@ -7,7 +7,6 @@ use super::exchange::Exchange;
 use super::http1::{refusal, serve_connection};
 use super::http2;
 use super::options::HttpSettings;
-use super::response::Response;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
@@ -230,5 +229,5 @@ async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
 
 fn last_words(worker: &Rc<Worker>, connection: &Connection, status: Status) -> (SendBuf, Exchange) {
     worker.clock.tick();
-    refusal(worker, connection, b"", &Response::message(status))
+    refusal(worker, connection, b"", status)
 }

@@ -120,7 +120,7 @@ impl<'c> Wire<'c> {
             if let Poll::Ready(sent) = self.send_output(cx, tls.take()?.into()) {
                 sent?;
             }
-            opened.map_err(|error| self.connection.fail_tls(tls, error))?;
+            opened.map_err(|_| self.connection.fail_tls(tls))?;
         }
     }
 }
