@@ -31,7 +31,6 @@ pub(crate) struct RateLimit {
     interval_ns: u64,
     burst_ns: u64,
     origin: Instant,
-    half: usize,
     young_since_ns: u64,
     young: HashMap<IpAddr, u64>,
     old: HashMap<IpAddr, u64>,
@@ -51,7 +50,6 @@ impl RateLimit {
             interval_ns,
             burst_ns: interval_ns * u64::from(burst),
             origin: now,
-            half: SOURCES_MAX / 2,
             young_since_ns: 0,
             young: HashMap::new(),
             old: HashMap::new(),
@@ -61,7 +59,7 @@ impl RateLimit {
     /// True if `datagrams`, or requests, of `source` may be answered now; they are counted then.
     pub(crate) fn admits(&mut self, source: IpAddr, datagrams: usize, now: Instant) -> bool {
         let now_ns = now.saturating_duration_since(self.origin).as_nanos() as u64;
-        if self.young.len() >= self.half || now_ns - self.young_since_ns > self.burst_ns {
+        if self.young.len() >= SOURCES_MAX / 2 || now_ns - self.young_since_ns > self.burst_ns {
             self.old = std::mem::take(&mut self.young);
             self.young_since_ns = now_ns;
         }

@@ -122,9 +122,7 @@ impl<'w, 'r> Call<'w, 'r> {
             site.redirect_to_https.as_ref().filter(|_| !is_acme && !self.is_secure())
         {
             return refuse(match address.location(self.request) {
-                Some(found) => {
-                    Response::message(Status::MOVED_PERMANENTLY).with("Location", value(&found))
-                }
+                Some(found) => Response::redirect(Status::MOVED_PERMANENTLY, &found),
                 // HTTP/1.0, or an empty field: a location needs the host.
                 None => Response::message(Status::BAD_REQUEST),
             });
@@ -132,7 +130,7 @@ impl<'w, 'r> Call<'w, 'r> {
         // Other paths lead to no file.
         let Ok(path) = path else { return Ok(()) };
         if let Some((status, found)) = policy.redirect(path, self.request.query) {
-            return refuse(Response::message(status).with("Location", value(&found)));
+            return refuse(Response::redirect(status, &found));
         }
         let all = policy.auth();
         let Some(first) = all.first() else { return Ok(()) };
@@ -171,15 +169,15 @@ impl<'w, 'r> Call<'w, 'r> {
             Wait::Verification(all, credentials) => {
                 for auth in all {
                     let challenge = challenge(&auth);
-                    match auth.verify(credentials.clone(), self.client()).await {
-                        Some(true) => {}
-                        Some(false) => return self.with_page(site, challenge).await,
+                    let error = match auth.verify(credentials.clone(), self.client()).await {
+                        Some(true) => continue,
+                        Some(false) => challenge,
                         None => {
                             let reason = Reason::Limit("too many passwords are being verified");
-                            let busy = Response::failure(Status::SERVICE_UNAVAILABLE, reason);
-                            return self.with_page(site, busy).await;
+                            Response::failure(Status::SERVICE_UNAVAILABLE, reason)
                         }
-                    }
+                    };
+                    return self.with_page(site, error).await;
                 }
                 self.file(site, &self.asked()).await
             }
@@ -188,29 +186,23 @@ impl<'w, 'r> Call<'w, 'r> {
 
     async fn file(&self, site: &Site, path: &[u8]) -> Response {
         let policy = self.policy(site);
-        let missing = match self.present(path, false).await {
+        let mut found = self.present(path, false).await;
+        if matches!(found, Err(Missing::Index)) && policy.listing() {
+            found = self.listing(site, path).await;
+        }
+        let reason = match found {
             Ok(response) => return response,
-            Err(missing) => missing,
-        };
-        let missing = match missing {
-            Missing::Index if policy.listing() => match self.listing(site, path).await {
-                Ok(response) => return response,
-                Err(missing) => missing,
-            },
-            _ => missing,
-        };
-        let reason = match missing {
-            Missing::Failed(status, reason) => {
+            Err(Missing::Failed(status, reason)) => {
                 return self.with_page(site, Response::failure(status, reason)).await;
             }
-            Missing::Directory => {
+            Err(Missing::Directory) => {
                 let query = self.request.query;
                 let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-                let location = value(&format!("{}/{query}", encode(path)));
-                return Response::message(Status::MOVED_PERMANENTLY).with("Location", location);
+                let location = format!("{}/{query}", encode(path));
+                return Response::redirect(Status::MOVED_PERMANENTLY, &location);
             }
-            Missing::Link(errno) => Some(Reason::System(errno)),
-            Missing::Nothing | Missing::Index => None,
+            Err(Missing::Link(errno)) => Some(Reason::System(errno)),
+            Err(Missing::Nothing | Missing::Index) => None,
         };
         let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if let Some(fallback) = policy.fallback()

@@ -53,17 +53,12 @@ impl Listings {
 /// Renders the listing of the directory `path` (clean, and ending with a slash). Hidden names and special files are
 /// left out, as they are not served.
 pub(super) fn render(path: &[u8], listed: &Listed) -> Vec<u8> {
-    let mut entries: Vec<&Entry> = listed.entries.iter().filter(|entry| is_served(entry)).collect();
+    let is_served = |entry: &&Entry| {
+        entry.kind != Kind::Other && !entry.name.as_bytes().starts_with(b".")
+    };
+    let mut entries: Vec<&Entry> = listed.entries.iter().filter(is_served).collect();
     // Directories first; within a kind they keep the order of the names.
     entries.sort_by_key(|entry| entry.kind != Kind::Directory);
-    page(path, &entries, listed.is_complete).into_bytes()
-}
-
-fn is_served(entry: &Entry) -> bool {
-    entry.kind != Kind::Other && !entry.name.as_bytes().starts_with(b".")
-}
-
-fn page(path: &[u8], entries: &[&Entry], complete: bool) -> String {
     let title = format!("Index of {}", String::from_utf8_lossy(path));
     let slash = |entry: &Entry| if entry.kind == Kind::Directory { "/" } else { "" };
     // `./` prevents a name with a colon from being read as a scheme.
@@ -95,13 +90,13 @@ fn page(path: &[u8], entries: &[&Entry], complete: bool) -> String {
                         }
                     }
                 }
-                @if !complete {
+                @if !listed.is_complete {
                     p { "Further names are left out." }
                 }
             }
         }
     };
-    page.into_string()
+    page.into_string().into_bytes()
 }
 
 /// A date for people; empty for times that have none.

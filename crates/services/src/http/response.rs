@@ -33,8 +33,9 @@ impl fmt::Display for Reason {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Body {
+    #[default]
     Empty,
     Bytes(SendBuf),
     /// That of the stored variant, which is in memory.
@@ -50,7 +51,7 @@ pub(super) struct FileParts {
     pub(super) end: Vec<u8>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Response {
     pub(super) status: Status,
     /// The variant whose fields it has, those of rules too, if it is the whole of it.
@@ -66,15 +67,7 @@ pub(super) struct Response {
 
 impl Response {
     pub(super) fn new(status: Status) -> Response {
-        Response {
-            status,
-            stored: None,
-            is_file: false,
-            fields: Vec::new(),
-            length: None,
-            body: Body::Empty,
-            reason: None,
-        }
+        Response { status, ..Response::default() }
     }
 
     /// An answer whose content is only the status.
@@ -95,6 +88,10 @@ impl Response {
         }
         let text = format!("{} {}\n", status.as_str(), reason_phrase(status));
         response.with_content("text/plain; charset=utf-8", text)
+    }
+
+    pub(super) fn redirect(status: Status, location: &str) -> Response {
+        Response::message(status).with("Location", value(location))
     }
 
     pub(super) fn failure(status: Status, reason: Reason) -> Response {
