@@ -75,7 +75,7 @@ fn errors_of_one_kind_each_are_reported() {
         (&rule("{ redirect = '//evil.example/' }"), ":3: redirect: `//evil.example/`"),
         (&rule("{ match = '*.html', redirect = '/b/**' }"), "if all patterns end so"),
         (&rule(&many.collect::<String>()), "2001 rules are more than 2000"),
-        ("[[site]]\nredirect-to-https = \"a/b\"\n", ":2: redirect-to-https: `a/b` is neither"),
+        ("[[site]]\nredirect-to-https = \"a/b\"\n", ":2: redirect-to-https: `a/b`: expected true"),
         (&rule("{ auth = 'ETC/none' }"), ":3: cannot read the users of auth, "),
         (&rule("{ realm = 'a' }"), "realm needs auth in the same rule"),
     ] {

@@ -184,9 +184,9 @@ fn http_is_redirected_to_https_and_https_is_not() {
         check(&ask_on(&mut client, &row.0), &(row.0, row.1, &is));
     }
     // A server may only redirect.
-    let text = "[server]\nlisten = '127.0.0.1:0'\n[[site]]\nredirect-to-https = 'b.example:8443'\n";
+    let text = "[server]\nlisten = '127.0.0.1:0'\n[[site]]\nredirect-to-https = 8443\n";
     let configured = Configured::new(Site::new(), text);
-    configured.serve().check_both(&[(of_host("a", "/x"), 301, &to("https://b.example:8443/x"))]);
+    configured.serve().check_both(&[(of_host("[::1]", "/x"), 301, &to("https://[::1]:8443/x"))]);
 }
 
 /// `ann` with the password `secret`, and `bob` with `other`.

@@ -57,7 +57,7 @@ pub use metrics::{Exposition, Observer, plain_metrics};
 pub use options::{HttpSettings, SendStrategy};
 pub use pattern::PathGlob;
 pub use proxies::{NoProxyHeader, ProxyHeader};
-pub use redirect::{HttpsAddress, Redirect};
+pub use redirect::Redirect;
 pub use rules::{Protection, Rule, Rules, listing};
 pub use service::HttpService;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsSettings, TlsUpdate, expired};

@@ -367,25 +367,17 @@ async fn reflect(port: Rc<Port>) -> io::Result<()> {
     Ok(())
 }
 
-/// Counters of a socket, at one moment. They balance: `received = sent +
-/// waiting + truncated + from_self + bad_source + not_allowed + over_rate + send_errors`.
-/// `kernel_drops` were never received.
+/// Counters of a socket, which docs/json.md explains. `waiting` are answers that the kernel has not accepted yet; at the
+/// end, those that the drain timeout cut.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct UdpCounters {
     #[serde(flatten)]
     sockets: UdpStats,
-    /// Payload received.
     received_bytes: u64,
-    /// Payload handed over for sending.
     sent_bytes: u64,
-    /// Answers that the kernel has not accepted yet; at the end, those that the drain timeout cut.
     waiting: u64,
-    /// Datagrams that claimed to come from the reflector itself. Their answers would loop for ever.
     from_self: u64,
-    /// Datagrams whose source is port 0, or not the address of one host (multicast, broadcast).
     bad_source: u64,
-    /// Datagrams from addresses that are not allowed.
     not_allowed: u64,
-    /// Datagrams beyond the rate of their source.
     over_rate: u64,
 }

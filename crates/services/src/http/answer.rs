@@ -8,6 +8,7 @@ use super::compression::preferred;
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
 use super::proxies::{Transport, client};
+use super::redirect::to_https;
 use super::request::{Method, Request};
 use super::resource::{Change, Missing, Resource};
 use super::response::{Body, Reason, Response, value};
@@ -118,10 +119,8 @@ impl<'w, 'r> Call<'w, 'r> {
             return refuse(Response::message(Status::TOO_MANY_REQUESTS));
         }
         let is_acme = path.is_ok_and(|path| path.starts_with(ACME));
-        if let Some(address) =
-            site.redirect_to_https.as_ref().filter(|_| !is_acme && !self.is_secure())
-        {
-            return refuse(match address.location(self.request) {
+        if let Some(port) = site.redirect_to_https.filter(|_| !is_acme && !self.is_secure()) {
+            return refuse(match to_https(port, self.request) {
                 Some(found) => Response::redirect(Status::MOVED_PERMANENTLY, &found),
                 // HTTP/1.0, or an empty field: a location needs the host.
                 None => Response::message(Status::BAD_REQUEST),

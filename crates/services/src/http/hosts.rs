@@ -2,7 +2,6 @@
 
 use super::encoding::Coding;
 use super::mime;
-use super::redirect::HttpsAddress;
 use super::request::Request;
 use super::rules::Rules;
 use super::target::is_host;
@@ -51,9 +50,9 @@ pub struct Site {
     /// The charset of text instead of UTF-8; none is declared if it is empty.
     #[serde(deserialize_with = "mime::charset")]
     pub charset: Option<String>,
-    /// Where requests without TLS are sent, before any rule is applied.
+    /// The port to which requests without TLS are sent, before any rule is applied.
     #[serde(deserialize_with = "to_https")]
-    pub redirect_to_https: Option<HttpsAddress>,
+    pub redirect_to_https: Option<u16>,
     /// The value of `Strict-Transport-Security`, which is sent over TLS only.
     #[serde(deserialize_with = "hsts")]
     pub hsts: Option<HeaderValue>,
@@ -78,12 +77,11 @@ fn file_names<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>,
     }
 }
 
-/// `true` stands for port 443 of the requested host.
-fn to_https<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HttpsAddress>, D::Error> {
+fn to_https<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
     read(from, |text| match text {
         "false" => Ok(None),
-        "true" => "443".parse().map(Some),
-        text => text.parse().map(Some),
+        "true" => Ok(Some(443)),
+        port => port.parse().map(Some).map_err(|_| format!("`{port}`: expected true or a port")),
     })
 }
 

@@ -3,15 +3,12 @@
 //!
 //! A location consists of what the operator wrote, the rest of a clean path, encoded again, and the
 //! query of the request, which is checked when its head is parsed. A client can therefore neither
-//! choose another host nor add a line. The one part that it chooses is the host of `https://HOST`,
-//! which is the one that it addressed.
+//! choose another host nor add a line. In a redirect to https, the host is the one that it addressed.
 
 use super::Status;
 use super::pattern::{PathGlob, REST};
 use super::request::Request;
-use super::target::encode;
-use super::target::{Target, is_host};
-use std::str::FromStr;
+use super::target::{Target, encode};
 
 const TO_BYTES_MAX: usize = 4096;
 
@@ -89,52 +86,16 @@ fn check_to(to: &str) -> Result<(), String> {
     }
 }
 
-/// Where requests without TLS are sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpsAddress {
-    /// That of the request if empty.
-    host: String,
-    /// `:PORT`; empty for 443.
-    port: String,
-}
-
-impl FromStr for HttpsAddress {
-    type Err = String;
-
-    /// From a port, a host, or both.
-    fn from_str(text: &str) -> Result<HttpsAddress, String> {
-        let (host, port) = match text.rsplit_once(':') {
-            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => ("", text),
-            Some(parts) if !text.ends_with(']') => parts,
-            _ => (text, "443"),
-        };
-        let is_sound = is_host(text.as_bytes()) && !text.contains('%');
-        match port.parse::<u16>().ok().filter(|_| is_sound) {
-            Some(443) => Ok(HttpsAddress { host: host.to_owned(), port: String::new() }),
-            Some(port) => Ok(HttpsAddress { host: host.to_owned(), port: format!(":{port}") }),
-            None => Err(format!("`{text}` is neither a port, nor HOST or HOST:PORT")),
-        }
-    }
-}
-
-impl HttpsAddress {
-    /// The location for a request without TLS; none if it would need a host that the request does not name.
-    pub(super) fn location(&self, request: &Request<'_>) -> Option<String> {
-        let requested = request.host().and_then(|host| std::str::from_utf8(host).ok());
-        let origin = self.origin(requested.unwrap_or_default())?;
-        let query = request.query.map(|query| format!("?{query}")).unwrap_or_default();
-        Some(format!("{origin}{}{query}", request.path))
-    }
-
-    /// `https://host:port`, for a request for `host:port`; none if both are unknown.
-    fn origin(&self, requested: &str) -> Option<String> {
-        let requested = match requested.rsplit_once(':') {
-            Some((host, _)) if !requested.ends_with(']') => host,
-            _ => requested,
-        };
-        let host = [&*self.host, requested].into_iter().find(|host| !host.is_empty())?;
-        Some(format!("https://{host}{}", self.port))
-    }
+/// Where a request without TLS is sent, to this port; none if it does not name its host.
+pub(super) fn to_https(port: u16, request: &Request<'_>) -> Option<String> {
+    let host = std::str::from_utf8(request.host()?).ok()?;
+    let host = match host.rsplit_once(':') {
+        Some((name, _)) if !host.ends_with(']') => name,
+        _ => host,
+    };
+    let port = if port == 443 { String::new() } else { format!(":{port}") };
+    let query = request.query.map(|query| format!("?{query}")).unwrap_or_default();
+    (!host.is_empty()).then(|| format!("https://{host}{port}{}{query}", request.path))
 }
 
 #[cfg(test)]
@@ -175,28 +136,5 @@ mod tests {
             assert!(redirect("/a", status, "/b").is_err(), "{status}");
         }
         assert!(Redirect::new("https://example.org/**", 308, &[]).is_ok());
-    }
-
-    #[test]
-    fn the_address_of_https_is_a_port_a_host_or_both() {
-        for (text, requested, expected) in [
-            ("443", "a.org:80", Some("https://a.org")),
-            ("8443", "[::1]:80", Some("https://[::1]:8443")),
-            ("8443", "[::1]", Some("https://[::1]:8443")),
-            ("443", "", None),
-            ("b.org", "", Some("https://b.org")),
-            ("b.org:443", "a.org", Some("https://b.org")),
-            ("b.org:8443", "a.org", Some("https://b.org:8443")),
-            ("[::1]", "a.org", Some("https://[::1]")),
-            ("[::1]:8443", "a.org", Some("https://[::1]:8443")),
-            ("127.0.0.1:8443", "a.org", Some("https://127.0.0.1:8443")),
-        ] {
-            let address: HttpsAddress = text.parse().unwrap();
-            let origin = address.origin(requested);
-            assert_eq!(origin.as_deref(), expected, "{text} {requested}");
-        }
-        for wrong in ["65536", "a b", "a:", "a:b", "a/b", "https://a", "a%0d", "u@a"] {
-            assert!(wrong.parse::<HttpsAddress>().is_err(), "{wrong:?}");
-        }
     }
 }

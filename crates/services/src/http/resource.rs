@@ -310,6 +310,12 @@ impl OpenFile {
         Ok(matches!(change, Change::Nothing | Change::Grew))
     }
 
+    /// These bytes, unless the file was changed until they were read.
+    pub(super) async fn read_checked(&self, from: u64, length: usize) -> Option<Vec<u8>> {
+        let bytes = self.file.read_at(from, length).await.ok()?;
+        (bytes.len() == length && self.is_sound().await.ok()?).then_some(bytes)
+    }
+
     /// Checks it, for an answer that is about to begin: once for all requests that arrived
     /// together.
     pub(super) async fn recent_change(&self) -> io::Result<Change> {

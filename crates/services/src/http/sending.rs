@@ -32,7 +32,6 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::index::Listing;
 use super::options::SendStrategy;
-use super::resource::OpenFile;
 use super::response::{Body, FileParts, Persistence, Response, render};
 use super::worker::Worker;
 use std::io;
@@ -104,12 +103,11 @@ async fn send_part(connection: &Connection, body: &FileParts, range: Range<u64>)
     if connection.file_strategy == SendStrategy::Read {
         return send_checked(connection, body, range).await;
     }
-    let OpenFile { file, .. } = &*body.file;
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
     while from < to {
         let length = SEGMENT_BYTES.min(to - from);
-        let sent = connection.send_file(file, from, length).await?;
+        let sent = connection.send_file(&body.file.file, from, length).await?;
         if sent < length || !body.file.is_sound().await? {
             return Err(connection.break_off());
         }
@@ -118,11 +116,8 @@ async fn send_part(connection: &Connection, body: &FileParts, range: Range<u64>)
     if tail == 0 {
         return Ok(());
     }
-    let bytes = file.read_at(to, tail as usize).await?;
-    if bytes.len() as u64 != tail || !body.file.is_sound().await? {
-        return Err(connection.break_off());
-    }
-    connection.send(bytes).await
+    let bytes = body.file.read_checked(to, tail as usize).await;
+    connection.send(bytes.ok_or_else(|| connection.break_off())?).await
 }
 
 /// Sends no data that was not checked after reading it.
@@ -131,15 +126,11 @@ async fn send_checked(
     body: &FileParts,
     range: Range<u64>,
 ) -> io::Result<()> {
-    let OpenFile { file, .. } = &*body.file;
     let mut from = range.start;
     while from < range.end {
         let length = CHUNK_BYTES.min(range.end - from);
-        let bytes = file.read_at(from, length as usize).await?;
-        if bytes.len() as u64 != length || !body.file.is_sound().await? {
-            return Err(connection.break_off());
-        }
-        connection.send(bytes).await?;
+        let bytes = body.file.read_checked(from, length as usize).await;
+        connection.send(bytes.ok_or_else(|| connection.break_off())?).await?;
         connection.counters.sent_file_bytes.add(length);
         from += length;
     }

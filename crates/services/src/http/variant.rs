@@ -121,9 +121,7 @@ impl Variant {
     /// All of its content; none if the file cannot be read or was changed.
     pub(super) async fn content(&self) -> Option<Vec<u8>> {
         let Some(file) = &self.file else { return Some(self.ready.content().as_slice().to_vec()) };
-        let length = usize::try_from(self.version.len).ok()?;
-        let bytes = file.file.read_at(0, length).await.ok()?;
-        (bytes.len() == length && file.is_sound().await.ok()?).then_some(bytes)
+        file.read_checked(0, usize::try_from(self.version.len).ok()?).await
     }
 
     pub(super) fn bytes(&self) -> usize {

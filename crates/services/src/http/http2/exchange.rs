@@ -2,6 +2,7 @@
 
 use crate::http::Status;
 use crate::http::answer::Call;
+use crate::http::body::Skip;
 use crate::http::date::Clock;
 use crate::http::exchange::Exchange;
 use crate::http::proxies::Transport;
@@ -200,11 +201,7 @@ async fn skip_body(
 ) -> Result<(), Status> {
     let settings = &call.generation.settings;
     let mut allowance = settings.max_body_bytes;
-    if let Framing::Length(length) = call.request.framing
-        && length > allowance
-    {
-        return Err(Status::PAYLOAD_TOO_LARGE);
-    }
+    Skip::new(call.request.framing, allowance)?;
     if call.request.expects_continue && call.request.method != Method::Other {
         let mut response = http::Response::new(());
         *response.status_mut() = Status::CONTINUE;
@@ -259,12 +256,11 @@ impl ContentSender<'_> {
             let length = (range.end - from).min(CHUNK_BYTES as u64) as usize;
             // A stream that the client does not take from holds nothing.
             self.window(length).await?;
-            let bytes = file.file.read_at(from, length).await.unwrap_or_default();
-            if bytes.len() != length || !file.is_sound().await.unwrap_or(false) {
+            let Some(bytes) = file.read_checked(from, length).await else {
                 self.worker.counters.broken_off.add(1);
                 self.send.send_reset(Reason::INTERNAL_ERROR);
                 return Err(Broken);
-            }
+            };
             self.send_bytes(bytes.into()).await?;
             self.worker.counters.sent_file_bytes.add(length as u64);
             from += length as u64;
