@@ -2,7 +2,7 @@
 
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, Count, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
-    Refused, Running, Server, Service, ServiceCounters, Tracked, Tracking, WorkerService, counted,
+    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use serde::Serialize;
 use std::io;
@@ -232,17 +232,14 @@ impl EchoConnection {
     }
 }
 
-impl Tracked for EchoConnection {
-    fn tracking(&self) -> &Tracking {
+impl AsRef<Tracking> for EchoConnection {
+    fn as_ref(&self) -> &Tracking {
         &self.tracking
     }
+}
 
-    /// No limit of its restarts when bytes are taken.
-    fn sent_bytes(&self) -> u64 {
-        0
-    }
-
-    fn closed(&self) {
+impl Drop for EchoConnection {
+    fn drop(&mut self) {
         self.counters.closed.add(1);
     }
 }

@@ -13,7 +13,7 @@ pub(crate) use admission::{
     AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
 };
 use connections::SWEEPS_PER_LIMIT;
-pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracked, Tracking};
+pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracking};
 pub(crate) use meters::{Count, counted, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
@@ -193,7 +193,7 @@ pub(crate) type Listener<T> = (BoundListener, T);
 
 /// One worker's part of a service over TCP.
 pub(crate) trait WorkerService: 'static {
-    type Connection: Tracked;
+    type Connection: AsRef<Tracking>;
     /// The service's data about a listening socket.
     type Listener: 'static;
 

@@ -7,7 +7,7 @@ use super::options::SendStrategy;
 use super::proxies::{ProxyHeader, Transport};
 use super::tls::Encryption;
 use super::worker::Worker;
-use crate::server::{AddressPermit, Count, Ending, Phase, Tracked, Tracking};
+use crate::server::{AddressPermit, Count, Ending, Phase, Tracking};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
@@ -47,8 +47,6 @@ pub(super) struct Connection {
     /// An answer was begun that is not handed over whole. If the connection ends then, it is reset: FIN could be taken
     /// for the end of the answer.
     pub(super) incomplete: Cell<bool>,
-    /// Bytes of answers that were handed over for sending so far.
-    pub(super) sent: Cell<u64>,
     pub(super) proxied: Option<Box<Proxied>>,
 }
 
@@ -76,7 +74,6 @@ impl Connection {
             file_strategy: if has_tls { SendStrategy::Read } else { settings.send },
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
-            sent: Cell::new(0),
             proxied: None,
         }
     }
@@ -224,7 +221,8 @@ impl Connection {
     /// Counts bytes of answers (before encryption).
     pub(super) fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
-        self.sent.set(self.sent.get() + bytes);
+        let sent_bytes = &self.tracking.sent_bytes;
+        sent_bytes.set(sent_bytes.get() + bytes);
     }
 
     /// Records that the current answer cannot be completed, because its file was changed.
@@ -478,16 +476,14 @@ impl Connection {
     }
 }
 
-impl Tracked for Connection {
-    fn tracking(&self) -> &Tracking {
+impl AsRef<Tracking> for Connection {
+    fn as_ref(&self) -> &Tracking {
         &self.tracking
     }
+}
 
-    fn sent_bytes(&self) -> u64 {
-        self.tls.as_ref().map_or(self.sent.get(), |tls| tls.sent_bytes.get())
-    }
-
-    fn closed(&self) {
+impl Drop for Connection {
+    fn drop(&mut self) {
         self.counters.closed.add(1);
     }
 }

@@ -231,7 +231,6 @@ pub(super) struct Encryption {
     pub(super) ended: Cell<bool>,
     /// The peer did not send TLS, and gets an alert.
     pub(super) failed: Cell<bool>,
-    pub(super) sent_bytes: Cell<u64>,
 }
 
 impl Encryption {
@@ -244,7 +243,6 @@ impl Encryption {
             opened: RefCell::default(),
             ended: Cell::new(false),
             failed: Cell::new(false),
-            sent_bytes: Cell::new(0),
         })
     }
 
@@ -305,7 +303,6 @@ impl Encryption {
         while connection.wants_write() {
             connection.write_tls(&mut bytes)?;
         }
-        self.sent_bytes.set(self.sent_bytes.get() + bytes.len() as u64);
         Ok(bytes)
     }
 }

@@ -13,7 +13,6 @@
 use super::admission::Permit;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
-use std::fmt::Debug;
 use std::future::{poll_fn, ready};
 use std::io;
 use std::ops::Deref;
@@ -89,7 +88,9 @@ pub(crate) struct Tracking {
     idle_sweeps: Cell<u32>,
     /// Bytes that the peer had acknowledged when it last made progress.
     acked_bytes: Cell<u64>,
-    /// Bytes that were handed over for it when its phase was first seen.
+    /// Bytes of answers that were handed over for it, for services whose limits restart when they are taken.
+    pub(crate) sent_bytes: Cell<u64>,
+    /// The same when its phase was first seen.
     owed_bytes: Cell<u64>,
     ending: Cell<Option<Ending>>,
 }
@@ -105,6 +106,7 @@ impl Tracking {
             seen: Cell::new(u32::MAX),
             idle_sweeps: Cell::new(0),
             acked_bytes: Cell::new(0),
+            sent_bytes: Cell::new(0),
             owed_bytes: Cell::new(0),
             ending: Cell::new(None),
         }
@@ -205,13 +207,12 @@ impl Tracking {
         &self,
         passed: u32,
         period: Duration,
-        sent_bytes: u64,
         limit: impl Fn(Phase) -> Option<Limit>,
     ) -> Option<u32> {
         let steps = self.steps.get();
         let moved = self.seen.replace(steps) != steps;
         if moved {
-            self.owed_bytes.set(sent_bytes);
+            self.owed_bytes.set(self.sent_bytes.get());
         }
         let idle = if moved { 0 } else { self.idle_sweeps.get().saturating_add(passed) };
         self.idle_sweeps.set(idle);
@@ -240,17 +241,6 @@ impl Tracking {
     }
 }
 
-/// The service's state of a connection.
-pub(crate) trait Tracked: Debug + 'static {
-    fn tracking(&self) -> &Tracking;
-
-    /// Bytes that were handed over for the network so far.
-    fn sent_bytes(&self) -> u64;
-
-    /// Called when it is no longer among the open ones.
-    fn closed(&self);
-}
-
 #[derive(Debug)]
 pub(crate) struct Connections<C> {
     open: RefCell<Slab<Rc<C>>>,
@@ -258,7 +248,7 @@ pub(crate) struct Connections<C> {
     activity: Rc<Activity>,
 }
 
-impl<C: Tracked> Connections<C> {
+impl<C: AsRef<Tracking>> Connections<C> {
     pub(crate) fn new() -> Rc<Connections<C>> {
         Rc::new(Connections { open: RefCell::default(), activity: Rc::default() })
     }
@@ -290,29 +280,27 @@ impl<C: Tracked> Connections<C> {
     ) -> Option<u32> {
         self.activity.forget();
         let open = self.open.borrow();
-        let sweep = |connection: &Rc<C>| {
-            connection.tracking().sweep(passed, period, connection.sent_bytes(), &limit)
-        };
-        open.iter().filter_map(|(_, connection)| sweep(connection)).min()
+        let tracked = open.iter().map(|(_, connection)| (**connection).as_ref());
+        tracked.filter_map(|tracking| tracking.sweep(passed, period, &limit)).min()
     }
 
     pub(super) fn end_all(&self, ending: Ending) {
         for (_, connection) in self.open.borrow().iter() {
-            connection.tracking().ask_to_end(ending);
+            (**connection).as_ref().ask_to_end(ending);
         }
     }
 }
 
 /// A connection among the open ones; dropping it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Open<C: Tracked> {
+pub(crate) struct Open<C> {
     connections: Rc<Connections<C>>,
     connection: Rc<C>,
     key: usize,
     _permit: Permit,
 }
 
-impl<C: Tracked> Deref for Open<C> {
+impl<C> Deref for Open<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
@@ -320,11 +308,10 @@ impl<C: Tracked> Deref for Open<C> {
     }
 }
 
-impl<C: Tracked> Drop for Open<C> {
+impl<C> Drop for Open<C> {
     fn drop(&mut self) {
         let connection = self.connections.open.borrow_mut().try_remove(self.key);
         drop(connection);
-        self.connection.closed();
     }
 }
 
