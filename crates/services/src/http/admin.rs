@@ -1,33 +1,31 @@
-//! The admin service: metrics, health and readiness.
+//! The admin service: metrics, health and readiness, by an [`HttpService`] without sites.
 //!
 //! It runs on its own thread and engine (epoll), with a bounded number of connections of one
 //! request and a few seconds each. It can therefore not starve the service, and the service cannot
 //! starve it.
 
 use super::Status;
-use super::date::Clock;
 use super::metrics::{self, Observer};
-use super::request::{HeadLimits, Method, Request, Scan, storage};
-use super::response::{Body, Persistence, Response, render};
+use super::options::HttpSettings;
+use super::request::{Method, Request};
+use super::response::Response;
+use super::service::HttpService;
 use crate::server::Stage;
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use twinring::{
-    EngineChoice, Runtime, TcpListener, TcpStream,
+    EngineChoice, Runtime,
     net::{BoundListener, ListenOptions},
-    spawn, timeout,
 };
 
 /// Concurrent connections; further ones are closed immediately.
 const CONNECTIONS_MAX: usize = 64;
 
-/// From the beginning of a connection to its end.
-const CONNECTION_MAX: Duration = Duration::from_secs(5);
-
-const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024 };
+/// For the head of a request, and for its answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The bound address of the admin service, which does not answer yet.
 #[derive(Debug)]
@@ -56,10 +54,26 @@ impl Admin {
     pub fn start(self, observer: Observer) -> io::Result<impl FnOnce()> {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
         let handle = runtime.handle();
+        let settings = HttpSettings {
+            max_connections: CONNECTIONS_MAX,
+            max_header_bytes: 8 * 1024,
+            max_uri_bytes: 1024,
+            max_requests: 1,
+            header_timeout: TIMEOUT,
+            body_timeout: TIMEOUT,
+            idle_timeout: TIMEOUT,
+            send_timeout: TIMEOUT,
+            http2: false,
+            ..HttpSettings::default()
+        };
+        let mut service = HttpService::new(settings, 1, runtime.handle());
+        service.service.observer = Some(observer);
+        service.add_bound(vec![self.0], &None);
+        let service = Arc::new(service);
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
             // An error means that it was stopped, or that the listener failed: then the port is
             // closed, which monitoring notices.
-            let _stopped = runtime.block_on(serve(self.0, observer));
+            let _stopped = runtime.block_on(service.run(0));
         })?;
         Ok(move || {
             handle.stop();
@@ -69,70 +83,23 @@ impl Admin {
     }
 }
 
-async fn serve(listener: BoundListener, observer: Observer) -> io::Result<()> {
-    let listener = TcpListener::from_bound(listener)?;
-    let open = Rc::new(());
-    loop {
-        let stream = listener.accept().await?;
-        // Each holds one.
-        if Rc::strong_count(&open) > CONNECTIONS_MAX {
-            continue;
+impl Observer {
+    pub(super) fn answer(&self, request: &Request<'_>) -> Response {
+        let plain =
+            |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
+        let unavailable = |content| plain(Status::SERVICE_UNAVAILABLE, content);
+        match (request.method, request.path) {
+            (Method::Options, _) => Response::message(Status::NO_CONTENT),
+            (Method::Other, _) => Response::message(Status::METHOD_NOT_ALLOWED),
+            (_, "/metrics") => text(Status::OK, metrics::CONTENT_TYPE, self.metrics()),
+            (_, "/healthz") => plain(Status::OK, "ok\n"),
+            (_, "/readyz") => match self.stage() {
+                Stage::Ready => plain(Status::OK, "ready\n"),
+                Stage::Starting => unavailable("starting\n"),
+                Stage::Draining => unavailable("draining\n"),
+            },
+            _ => Response::message(Status::NOT_FOUND),
         }
-        let (open, observer) = (Rc::clone(&open), observer.clone());
-        spawn(async move {
-            let _open = open;
-            // A peer that is too slow, or leaves, gets no answer.
-            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &observer)).await;
-        });
-    }
-}
-
-async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
-    let mut received = Vec::new();
-    let mut scan = Scan::default();
-    let response = loop {
-        let chunk = stream.recv().await?;
-        if chunk.is_empty() {
-            return Ok(());
-        }
-        received.extend_from_slice(&chunk);
-        match scan.find_end(&received, LIMITS) {
-            Ok(None) => {}
-            Ok(Some(length)) => break answer(&received[..length], observer),
-            Err(status) => break Response::message(status),
-        }
-    };
-    let (message, _) = render(&response, &Clock::new(), Persistence::Closes);
-    stream.send(message).await?;
-    stream.shutdown().await?;
-    // Closing before the peer has read everything could reset the connection before that.
-    while !stream.recv().await?.is_empty() {}
-    Ok(())
-}
-
-fn answer(head: &[u8], observer: &Observer) -> Response {
-    let mut storage = storage();
-    let request = match Request::parse(head, &mut storage, LIMITS) {
-        Ok(request) => request,
-        Err(status) => return Response::message(status),
-    };
-    let plain = |status, content: &'static str| text(status, "text/plain; charset=utf-8", content);
-    let unavailable = |content| plain(Status::SERVICE_UNAVAILABLE, content);
-    let response = match (request.method, request.path) {
-        (Method::Options, _) => Response::message(Status::NO_CONTENT),
-        (Method::Other, _) => Response::message(Status::METHOD_NOT_ALLOWED),
-        (_, "/metrics") => text(Status::OK, metrics::CONTENT_TYPE, observer.metrics()),
-        (_, "/healthz") => plain(Status::OK, "ok\n"),
-        (_, "/readyz") => match observer.stage() {
-            Stage::Ready => plain(Status::OK, "ready\n"),
-            Stage::Starting => unavailable("starting\n"),
-            Stage::Draining => unavailable("draining\n"),
-        },
-        _ => Response::message(Status::NOT_FOUND),
-    };
-    match request.method {
-        Method::Head => Response { body: Body::Empty, ..response },
-        _ => response,
     }
 }
 

@@ -77,7 +77,10 @@ impl<'w, 'r> Call<'w, 'r> {
     /// is in memory, or open and unchanged.
     pub(super) fn begin(&self) -> Result<Response, Wait> {
         let Some(site) = self.site() else {
-            return Ok(self.refuse(Status::MISDIRECTED_REQUEST));
+            return Ok(match &self.worker.http.observer {
+                Some(observer) => self.finished(observer.answer(self.request)),
+                None => self.refuse(Status::MISDIRECTED_REQUEST),
+            });
         };
         match self.begin_in(site) {
             // Most errors have no file.

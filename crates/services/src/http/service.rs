@@ -49,6 +49,7 @@ impl HttpService {
             log: None,
             errors: None,
             durations: Vec::new(),
+            observer: None,
         };
         Server::with(http, workers, handle)
     }

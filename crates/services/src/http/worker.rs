@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::counters::{HostDurations, WorkerCounters, WorkerDurations};
 use super::date::Clock;
 use super::index::Listings;
+use super::metrics::Observer;
 use super::options::HttpSettings;
 use super::resource::{Resource, find};
 use crate::process::descriptor_limit;
@@ -37,6 +38,8 @@ pub struct Http {
     pub(super) errors: Option<TellError>,
     /// Of each worker; none if they are not measured.
     pub(super) durations: Vec<Arc<WorkerDurations>>,
+    /// Answers, if there are no sites.
+    pub(super) observer: Option<Observer>,
 }
 
 pub(super) struct Worker {
