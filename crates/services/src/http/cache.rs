@@ -56,9 +56,7 @@ impl Cache {
     }
 
     pub(super) fn holds(&self, site: usize, path: &[u8], resource: &Rc<Resource>) -> bool {
-        let entries = self.entries.borrow();
-        let entry = entries.by_site[site].get(path);
-        entry.is_some_and(|entry| Rc::ptr_eq(&entry.resource, resource))
+        self.get(site, path).is_some_and(|held| Rc::ptr_eq(&held, resource))
     }
 
     pub(super) fn fits(&self, path: &[u8], resource_bytes: usize) -> bool {

@@ -144,17 +144,9 @@ fn resolve(spec: &[u8], length: u64) -> Option<Range<u64>> {
         return Some(length.saturating_sub(number(last)?)..length);
     }
     let first = number(first)?;
-    let end = match last {
-        [] => length,
-        last => {
-            let last = number(last)?;
-            if last < first {
-                return None;
-            }
-            last.saturating_add(1).min(length)
-        }
-    };
-    Some(first.min(end)..end)
+    let last = if last.is_empty() { u64::MAX } else { number(last)? };
+    let end = last.saturating_add(1).min(length);
+    (first <= last).then(|| first.min(end)..end)
 }
 
 /// 1*DIGIT; a number that does not fit counts as the largest one.

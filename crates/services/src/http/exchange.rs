@@ -138,10 +138,3 @@ impl Drop for Record {
         log.add(line.end(log.format, &ended).as_bytes());
     }
 }
-
-/// The first line of a request, which may be incomplete, without its end.
-pub(super) fn first_line(bytes: &[u8]) -> &[u8] {
-    let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
-    let end = memchr::memchr(b'\n', line).unwrap_or(line.len());
-    line[..end].strip_suffix(b"\r").unwrap_or(&line[..end])
-}

@@ -155,32 +155,52 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Values by the name of a host. An exact name counts before a wildcard, and a longer wildcard
-/// before a shorter one.
+/// Values by the name of a host, and perhaps one for all others. An exact name counts before a wildcard, and a longer
+/// wildcard before a shorter one.
 #[derive(Clone, Debug)]
-pub(super) struct HostMap<T>(HashMap<Vec<u8>, T>);
+pub(super) struct HostMap<T> {
+    by_name: HashMap<Vec<u8>, T>,
+    default: Option<T>,
+}
 
 impl<T> Default for HostMap<T> {
     fn default() -> HostMap<T> {
-        HostMap(HashMap::new())
+        HostMap { by_name: HashMap::new(), default: None }
     }
 }
 
-impl<T> HostMap<T> {
-    pub(super) fn add(&mut self, name: &HostName, value: T) -> bool {
-        let before = self.0.len();
-        self.0.entry(name.name.clone().into_bytes()).or_insert(value);
-        self.0.len() > before
+impl<T: Clone> HostMap<T> {
+    /// Adds a value for these names; without any it is for all other hosts. Returns what two values have then.
+    pub(super) fn add(&mut self, names: &[HostName], value: &T) -> Vec<String> {
+        let mut taken = Vec::new();
+        if names.is_empty() && self.default.replace(value.clone()).is_some() {
+            taken.push("no names: only one is for all other hosts".to_owned());
+        }
+        for name in names {
+            if self.by_name.insert(name.name.clone().into_bytes(), value.clone()).is_some() {
+                taken.push(format!("the name {name}"));
+            }
+        }
+        taken
     }
 
-    pub(super) fn find(&self, host: &[u8]) -> Option<&T> {
+    pub(super) fn find<'h>(&self, host: impl FnOnce() -> Option<&'h [u8]>) -> Option<&T> {
+        let named = match self.by_name.is_empty() {
+            true => None,
+            false => host().and_then(|host| self.named(host)),
+        };
+        named.or(self.default.as_ref())
+    }
+
+    fn named(&self, host: &[u8]) -> Option<&T> {
         let name = name_in(host);
-        // Only wildcards begin with a dot.
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
-        let exact = self.0.get(&*name).filter(|_| !name.starts_with(b"."));
-        exact.or_else(|| memchr::memchr_iter(b'.', &name).find_map(|dot| self.0.get(&name[dot..])))
+        // Only wildcards begin with a dot.
+        let exact = self.by_name.get(&*name).filter(|_| !name.starts_with(b"."));
+        let mut dots = memchr::memchr_iter(b'.', &name);
+        exact.or_else(|| dots.find_map(|dot| self.by_name.get(&name[dot..])))
     }
 }
 
@@ -188,8 +208,7 @@ impl<T> HostMap<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
     all: Vec<Site>,
-    /// For hosts without a site; without a default they get 421 (Misdirected Request).
-    default: Option<usize>,
+    /// Without a default, hosts without a site get 421 (Misdirected Request).
     by_host: HostMap<usize>,
     /// It may matter to one of them which client asks.
     pub(super) know_clients: bool,
@@ -203,16 +222,8 @@ impl Sites {
     /// What is wrong with the site, each with the number of the rule if it is about one.
     pub fn add(&mut self, mut site: Site) -> Result<(), Vec<(Option<usize>, String)>> {
         let mut problems = site.prepare();
-        let number = self.all.len();
-        if site.names.is_empty() && self.default.replace(number).is_some() {
-            let why = "two sites have no names: only one is for all other hosts";
-            problems.push((None, why.to_owned()));
-        }
-        for name in &site.names {
-            if !self.by_host.add(name, number) {
-                problems.push((None, format!("{name} is the name of two sites")));
-            }
-        }
+        let taken = self.by_host.add(&site.names, &self.all.len()).into_iter();
+        problems.extend(taken.map(|taken| (None, format!("two sites have {taken}"))));
         self.know_clients |= site.rules.come_before_files();
         // A site that is wrong serves nothing.
         self.all.push(if problems.is_empty() { site } else { Site::default() });
@@ -229,11 +240,7 @@ impl Sites {
     }
 
     pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
-        if self.by_host.0.is_empty() {
-            return self.default;
-        }
-        let named = request.host().and_then(|host| self.by_host.find(host));
-        named.copied().or(self.default)
+        self.by_host.find(|| request.host()).copied()
     }
 }
 
@@ -265,7 +272,7 @@ mod tests {
         {
             add(names).unwrap();
         }
-        let taken = vec![(None, "example.org is the name of two sites".to_owned())];
+        let taken = vec![(None, "two sites have the name example.org".to_owned())];
         assert_eq!(add(&["EXAMPLE.org"]), Err(taken));
         sites
     }
@@ -290,7 +297,7 @@ mod tests {
             (":80", None),
             (&"a.".repeat(500), None),
         ] {
-            assert_eq!(sites.by_host.find(host.as_bytes()).copied(), expected, "{host}");
+            assert_eq!(sites.by_host.named(host.as_bytes()).copied(), expected, "{host}");
         }
     }
 

@@ -167,8 +167,8 @@ impl<'a> Request<'a> {
             Err(httparse::Error::TooManyHeaders) => {
                 return Err(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
             }
-            Err(httparse::Error::Version) => match version(bytes) {
-                Some((_, [b'0' | b'2'..=b'9', b'.', b'0'..=b'9'])) => {
+            Err(httparse::Error::Version) => match first_line(bytes) {
+                [.., b' ', b'H', b'T', b'T', b'P', b'/', b'0' | b'2'..=b'9', b'.', b'0'..=b'9'] => {
                     return Err(Status::HTTP_VERSION_NOT_SUPPORTED);
                 }
                 _ => return Err(Status::BAD_REQUEST),
@@ -354,20 +354,23 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A head of a later minor version as one of 1.1, as which it is read (RFC 9110 section 2.5).
-pub fn as_1_1(head: &[u8]) -> Option<Vec<u8>> {
-    let Some((end, [b'1', b'.', b'2'..=b'9'])) = version(head) else { return None };
-    let mut known = head.to_vec();
-    known[end - 1] = b'1';
-    Some(known)
+/// The first line of a request, which may be incomplete, without its end.
+pub(super) fn first_line(bytes: &[u8]) -> &[u8] {
+    let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    let end = memchr(b'\n', line).unwrap_or(line.len());
+    line[..end].strip_suffix(b"\r").unwrap_or(&line[..end])
 }
 
-/// The version in the first line, and where that line ends.
-fn version(head: &[u8]) -> Option<(usize, &[u8; 3])> {
+/// A head of a later minor version as one of 1.1, as which it is read (RFC 9110 section 2.5).
+pub fn as_1_1(head: &[u8]) -> Option<Vec<u8>> {
+    let line = first_line(head);
+    if !matches!(line, [.., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9']) {
+        return None;
+    }
     let begin = if head.starts_with(b"\r\n") { 2 } else { 0 };
-    let end = begin + memchr(b'\r', &head[begin..])?;
-    let (name, version) = head[begin..end].split_last_chunk()?;
-    name.ends_with(b" HTTP/").then_some((end, version))
+    let mut known = head.to_vec();
+    known[begin + line.len() - 1] = b'1';
+    Some(known)
 }
 
 fn known_method(name: &str) -> Result<Method, Status> {

@@ -103,7 +103,7 @@ fn configure(
 ) -> Result<TlsUpdate, String> {
     // The default of rustls: it uses CPU features (vector AES), and builds with a C compiler only.
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let certificates = Certificates::read(settings, &provider)?;
+    let certificates = certificates(settings, &provider)?;
     let versions: &[_] = match settings.min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12],
         MinVersion::Tls13 => &[&TLS13],
@@ -126,36 +126,27 @@ fn not_set_up(error: rustls::Error) -> String {
 /// The longest file that is read. Chains have a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Selects a certificate by the name that the client expects (SNI, RFC 6066).
-#[derive(Debug, Default)]
-struct Certificates {
-    /// For clients that send no name, or one without a certificate of its own.
-    default: Option<Arc<CertifiedKey>>,
-    by_host: HostMap<Arc<CertifiedKey>>,
-}
+/// Certificates by the name that the client expects (SNI, RFC 6066), and one for clients that send no name, or one
+/// without a certificate of its own.
+type Certificates = HostMap<Arc<CertifiedKey>>;
 
-impl Certificates {
-    fn read(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
-        let mut certificates = Certificates::default();
-        for (names, files) in &settings.certificates {
-            let certificate = Arc::new(load(files, provider)?);
-            if names.is_empty() {
-                certificates.default = Some(Arc::clone(&certificate));
-            }
-            for name in names {
-                if !certificates.by_host.add(name, Arc::clone(&certificate)) {
-                    return Err(format!("{name} has two certificates"));
-                }
-            }
+fn certificates(
+    settings: &TlsSettings,
+    provider: &CryptoProvider,
+) -> Result<Certificates, String> {
+    let mut certificates = Certificates::default();
+    for (names, files) in &settings.certificates {
+        let certificate = Arc::new(load(files, provider)?);
+        if let Some(taken) = certificates.add(names, &certificate).first() {
+            return Err(format!("two certificates have {taken}"));
         }
-        Ok(certificates)
     }
+    Ok(certificates)
 }
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let own = hello.server_name().and_then(|name| self.by_host.find(name.as_bytes()));
-        own.or(self.default.as_ref()).map(Arc::clone)
+        self.find(|| hello.server_name().map(str::as_bytes)).cloned()
     }
 }
 
