@@ -203,7 +203,6 @@ impl AccessLog {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line, its LF included.
     pub(super) fn add(&self, line: &[u8]) {
         let mut queue = self.queue();
         if queue.bytes.len() + queue.taken >= self.bytes_max {
@@ -235,10 +234,10 @@ struct Writer<N> {
 impl<N: Fn(&str)> Writer<N> {
     fn run(&mut self) {
         let log = Arc::clone(&self.log);
-        let mut spare = Vec::new();
+        let mut bytes = Vec::new();
         loop {
             let mut queue = wait(&log);
-            let bytes = std::mem::replace(&mut queue.bytes, std::mem::take(&mut spare));
+            std::mem::swap(&mut queue.bytes, &mut bytes);
             queue.taken = bytes.len();
             let (reopen, end, no_room) =
                 (std::mem::take(&mut queue.reopen), queue.end, queue.no_room);
@@ -257,8 +256,7 @@ impl<N: Fn(&str)> Writer<N> {
                      pauses of the disk)"
                 ));
             }
-            spare = bytes;
-            spare.clear();
+            bytes.clear();
             let mut queue = log.queue();
             queue.taken = 0;
             if end {

@@ -158,7 +158,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{HeadLimits, storage};
+    use super::super::request::tests;
     use super::*;
 
     const CURRENT: Validators<'_> =
@@ -169,9 +169,7 @@ mod tests {
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
     fn with_head<R>(fields: &str, look: impl FnOnce(&Request<'_>) -> R) -> R {
-        let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        let mut storage = storage();
-        look(&Request::parse(text.as_bytes(), &mut storage, HeadLimits::default()).unwrap())
+        tests::with_head(&format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n"), look)
     }
 
     const PROCEED: Option<Status> = None;

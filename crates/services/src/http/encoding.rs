@@ -49,8 +49,12 @@ fn weights<'a>(lines: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 5] {
     for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
         let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
-        let known = ACCEPTED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let Some((_, coding)) = known.copied() else { continue };
+        let known = ACCEPTED.iter().position(|known| known.eq_ignore_ascii_case(name));
+        let coding = match known {
+            Some(5) => Coding::Gzip as usize,
+            Some(coding) => coding,
+            None => continue,
+        };
         weights[coding] = match parts.next() {
             None => Some(1000),
             Some(parameter) => weight_of(parameter).or(weights[coding]),
@@ -61,14 +65,8 @@ fn weights<'a>(lines: impl Iterator<Item = &'a [u8]>) -> [Option<u16>; 5] {
 
 const OTHERS: usize = 4;
 
-const ACCEPTED: [(&[u8], usize); 6] = [
-    (b"identity", Coding::Identity as usize),
-    (b"br", Coding::Brotli as usize),
-    (b"gzip", Coding::Gzip as usize),
-    (b"x-gzip", Coding::Gzip as usize),
-    (b"zstd", Coding::Zstd as usize),
-    (b"*", OTHERS),
-];
+/// The names of the codings, in their order, of all others, and an old name of gzip.
+const ACCEPTED: [&[u8]; 6] = [b"identity", b"br", b"gzip", b"zstd", b"*", b"x-gzip"];
 
 fn weight_of(parameter: &[u8]) -> Option<u16> {
     let text = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;

@@ -158,7 +158,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{HeadLimits, storage};
+    use super::super::request::tests::with_head;
     use super::*;
     use crate::server::Network;
 
@@ -189,12 +189,11 @@ mod tests {
             let lines: String =
                 lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
             let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
-            let mut storage = storage();
-            let limits = HeadLimits::default();
-            let request = Request::parse(text.as_bytes(), &mut storage, limits).unwrap();
-            let found = client(&trusted, "10.0.0.1".parse().unwrap(), &request);
-            assert_eq!(found, expected.map(|address: &str| address.parse().unwrap()), "{lines}");
-            assert_eq!(client(&trusted, "192.0.2.1".parse().unwrap(), &request), None);
+            let of_peer = |peer: &str| {
+                with_head(&text, |request| client(&trusted, peer.parse().unwrap(), request))
+            };
+            let expected = expected.map(|address: &str| address.parse().unwrap());
+            assert_eq!((of_peer("10.0.0.1"), of_peer("192.0.2.1")), (expected, None), "{lines}");
         }
     }
 

@@ -390,4 +390,4 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -135,7 +135,6 @@ impl LogLine {
         }
     }
 
-    /// The line, its LF included.
     pub(in super::super) fn end(self, format: LogFormat, ended: &Ended) -> String {
         let LogLine { before: mut text, after } = self;
         // Writing into memory does not fail.

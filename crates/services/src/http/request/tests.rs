@@ -32,9 +32,10 @@ fn status(text: &str) -> Result<(), Status> {
     whole.map(|_| ())
 }
 
-fn with_head<R>(text: &str, look: impl FnOnce(Request<'_>) -> R) -> R {
+/// A request of this text, for the tests of other modules too.
+pub(in crate::http) fn with_head<R>(text: &str, look: impl FnOnce(&Request<'_>) -> R) -> R {
     let mut storage = storage();
-    look(Request::parse(text.as_bytes(), &mut storage, LIMITS).expect("a head"))
+    look(&Request::parse(text.as_bytes(), &mut storage, LIMITS).expect("a head"))
 }
 
 #[test]
