@@ -10,8 +10,8 @@ pub(super) use line::{Ended, LogLine, error_line};
 pub use line::{LogFormat, log_line};
 
 use super::text::optional;
-use crate::process::take_no_signals;
 use crate::server::Count;
+use crate::take_no_signals;
 use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};

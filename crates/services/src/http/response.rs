@@ -130,7 +130,7 @@ impl Response {
     pub(super) fn content(&mut self) -> SendBuf {
         match (&mut self.body, &self.stored) {
             (Body::Bytes(bytes), _) => std::mem::replace(bytes, SendBuf::from("")),
-            (Body::Stored, Some(variant)) => variant.ready.content(),
+            (Body::Stored, Some(variant)) => variant.ready.whole(),
             (Body::Listing(listing), _) => Rc::clone(&listing.content).into(),
             _ => SendBuf::from(""),
         }
@@ -226,7 +226,7 @@ pub(super) fn render(
     match (&response.body, &response.stored) {
         (Body::Bytes(bytes), _) => message.extend_from_slice(bytes.as_slice()),
         (Body::Stored, Some(variant)) => {
-            message.extend_from_slice(variant.ready.content().as_slice());
+            message.extend_from_slice(variant.ready.whole().as_slice());
         }
         _ => {}
     }
@@ -265,10 +265,14 @@ impl Ready {
         Rc::clone(&bytes)
     }
 
-    pub(super) fn content(&self) -> SendBuf {
+    /// A part of the content, within it.
+    pub(super) fn content(&self, range: Range<usize>) -> SendBuf {
         let bytes = Rc::clone(&self.bytes.borrow());
-        let range = self.head_end..bytes.len();
-        SendBuf::shared(bytes, range)
+        SendBuf::shared(bytes, self.head_end + range.start..self.head_end + range.end)
+    }
+
+    pub(super) fn whole(&self) -> SendBuf {
+        self.content(0..self.len() - self.head_end)
     }
 
     pub(super) fn len(&self) -> usize {

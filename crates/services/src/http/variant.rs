@@ -120,7 +120,7 @@ impl Variant {
 
     /// All of its content; none if the file cannot be read or was changed.
     pub(super) async fn content(&self) -> Option<Vec<u8>> {
-        let Some(file) = &self.file else { return Some(self.ready.content().as_slice().to_vec()) };
+        let Some(file) = &self.file else { return Some(self.ready.whole().as_slice().to_vec()) };
         file.read_checked(0, usize::try_from(self.version.len).ok()?).await
     }
 
@@ -173,29 +173,41 @@ impl Variant {
         if is_fallback {
             let mut fields = self.fields.clone();
             fields.drain(self.of_rules.clone());
-            return Response { fields, is_file: true, body: self.body(), ..whole };
+            return Response { fields, is_file: true, body: self.body_whole(), ..whole };
         }
-        let body = if self.file.is_none() { Body::Stored } else { self.body() };
+        let body = if self.file.is_none() { Body::Stored } else { self.body_whole() };
         Response { stored: Some(Rc::clone(self)), body, ..whole }
     }
 
-    /// The body of an answer that does not have all fields of this variant.
-    fn body(&self) -> Body {
-        match &self.file {
-            None => Body::Bytes(self.ready.content()),
-            Some(file) => Body::File(Box::new(FileParts {
-                file: Rc::clone(file),
-                parts: vec![(Vec::new(), 0..self.version.len)],
-                end: Vec::new(),
-            })),
+    fn body_whole(&self) -> Body {
+        self.body(vec![(Vec::new(), 0..self.version.len)], Vec::new())
+    }
+
+    /// These parts of the content, each behind some bytes, and what follows: at once if the content is in memory.
+    fn body(&self, parts: Vec<(Vec<u8>, Range<u64>)>, end: Vec<u8>) -> Body {
+        if let Some(file) = &self.file {
+            return Body::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
         }
+        let content = |range: &Range<u64>| self.ready.content(range.start as usize..range.end as usize);
+        if let [(before, range)] = &*parts
+            && before.is_empty()
+        {
+            return Body::Bytes(content(range));
+        }
+        let mut bytes = Vec::new();
+        for (before, range) in &parts {
+            bytes.extend_from_slice(before);
+            bytes.extend_from_slice(content(range).as_slice());
+        }
+        bytes.extend_from_slice(&end);
+        Body::Bytes(bytes.into())
     }
 
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
     pub(super) fn as_content_of(&self, mut error: Response) -> Response {
         error.fields.retain(|(name, _)| name != "Content-Type");
         let error = error.with("Content-Type", self.content_type());
-        Response { length: Some(self.version.len), body: self.body(), ..error }
+        Response { length: Some(self.version.len), body: self.body_whole(), ..error }
     }
 
     fn content_type(&self) -> HeaderValue {
@@ -234,7 +246,7 @@ impl Variant {
         self.with_ranges([field("Content-Type", &media_type)], parts, end)
     }
 
-    /// The parts as content: at once if it is in memory. `of_parts` are fields instead of the type of the whole.
+    /// The parts as content. `of_parts` are fields instead of the type of the whole.
     fn with_ranges(
         &self,
         of_parts: impl IntoIterator<Item = Field>,
@@ -243,25 +255,11 @@ impl Variant {
     ) -> Response {
         let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
         let length = Some(lengths.sum::<u64>() + end.len() as u64);
-        let body = match &self.file {
-            Some(file) => Body::File(Box::new(FileParts { file: Rc::clone(file), parts, end })),
-            None => {
-                let content = self.ready.content();
-                let mut bytes = Vec::new();
-                for (before, range) in parts {
-                    bytes.extend_from_slice(&before);
-                    let range = range.start as usize..range.end as usize;
-                    bytes.extend_from_slice(&content.as_slice()[range]);
-                }
-                bytes.extend_from_slice(&end);
-                Body::Bytes(bytes.into())
-            }
-        };
         let mut fields = self.fields.clone();
         fields.drain(self.of_rules.clone());
         fields.pop();
         fields.extend(of_parts);
-        let partial = Response::new(Status::PARTIAL_CONTENT);
+        let (body, partial) = (self.body(parts, end), Response::new(Status::PARTIAL_CONTENT));
         Response { fields, is_file: true, length, body, ..partial }
     }
 }

@@ -13,7 +13,7 @@ use super::index::Listings;
 use super::metrics::Observer;
 use super::options::HttpSettings;
 use super::resource::{Resource, find};
-use crate::process::descriptor_limit;
+use crate::descriptor_limit;
 use crate::server::{ConnectionLimiter, Connections};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
