@@ -34,7 +34,6 @@ use twinring::{
     timeout_at,
 };
 
-/// The longest configurable drain.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// How long after a datagram the counters of a worker are published.

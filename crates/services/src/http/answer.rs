@@ -65,7 +65,6 @@ impl<'w, 'r> Call<'w, 'r> {
         Call { worker, generation, transport, request, site, matching: OnceCell::new() }
     }
 
-    /// The answer to a request whose body was read, if there was one.
     pub(super) async fn answer(&self) -> Response {
         match self.begin() {
             Ok(response) => response,

@@ -22,7 +22,6 @@ use twinring::spawn_blocking;
 /// Longest value of `Authorization` that is decoded, in bytes.
 const FIELD_BYTES_MAX: usize = 1024;
 
-/// Longest realm, in bytes.
 const REALM_BYTES_MAX: usize = 200;
 
 /// A user and a password, as sent.
@@ -53,7 +52,6 @@ impl Credentials {
     }
 }
 
-/// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 const COST_MIN: u32 = 4;
@@ -76,7 +74,6 @@ const VERIFIED_MAX: usize = 1024;
 /// Salt and hash of no known password.
 const OF_NOBODY: &str = "......................012345678901234567890123456789C";
 
-/// Verifications that run or wait.
 static WAITING: LazyLock<Arc<ConnectionLimiter>> =
     LazyLock::new(|| ConnectionLimiter::new(AllowList::any(), WAITING_MAX, WAITING_OF_CLIENT_MAX));
 static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);

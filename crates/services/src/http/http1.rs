@@ -55,11 +55,8 @@ impl Input {
 }
 
 enum Next {
-    /// Wait for more of it.
     More,
-    /// Send this.
     Ready(SendBuf, Exchange, Persistence),
-    /// This may wait.
     Slow(Box<Slow>),
 }
 

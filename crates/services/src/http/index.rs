@@ -16,7 +16,6 @@ pub(super) const ENTRIES_MAX: usize = 10_000;
 /// of the largest. A request beyond that gets 503.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Bounds of the listings on one worker.
 #[derive(Debug)]
 pub(super) struct Listings {
     free: Arc<Semaphore>,

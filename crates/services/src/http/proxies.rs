@@ -35,7 +35,6 @@ fn address_in(text: &[u8]) -> Option<IpAddr> {
     address.or_else(bracketed).map(|address| address.to_canonical())
 }
 
-/// How requests of a connection arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transport {
     pub(super) has_tls: bool,
@@ -54,7 +53,6 @@ impl Transport {
     }
 }
 
-/// The longest header of version 1, in bytes.
 const V1_BYTES_MAX: usize = 107;
 
 /// The longest header of version 2, in bytes: it may have extensions, which are skipped.
@@ -63,7 +61,6 @@ const V2_BYTES_MAX: usize = 4096;
 const V1_START: &[u8] = b"PROXY ";
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Bytes of a header of version 2 before the addresses.
 const V2_FIXED_BYTES: usize = 16;
 
 /// A complete header.

@@ -25,7 +25,6 @@ use twinring::spawn;
 /// The time between two checks for open files that are not used any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
-/// Takes lines that say why an answer is no success.
 type TellError = Arc<dyn Fn(String) + Send + Sync>;
 
 /// What all workers of a service share, with a copy for each; see [`HttpService`](crate::http::HttpService).
@@ -262,7 +261,6 @@ fn bounded(mut settings: HttpSettings) -> HttpSettings {
     settings
 }
 
-/// One state of the settings, with what depends on it.
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) number: u64,

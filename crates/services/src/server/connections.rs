@@ -38,15 +38,11 @@ pub(super) const SWEEPS_PER_LIMIT: u32 = 4;
 pub(crate) enum Phase {
     /// Waiting for the first byte of a handshake.
     Silent,
-    /// Agreeing on keys.
     Handshake,
     /// Waiting for a request, with nothing queued for the peer.
     Idle,
-    /// Waiting for the rest of a head.
     Head,
-    /// Waiting for the rest of a body.
     Body,
-    /// Making an answer.
     Working,
     /// Sending; waits if the peer does not read.
     Sending,
@@ -61,14 +57,12 @@ pub(crate) enum Ending {
     /// The service shuts down, and no request is in progress.
     Drain,
     Cut,
-    /// The service cannot continue with it.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) time: Duration,
-    /// How a connection that stays longer is ended.
     pub(crate) ending: Ending,
     /// The time begins again when the peer acknowledges bytes.
     pub(crate) restarts_on_ack: bool,
@@ -168,7 +162,6 @@ impl Tracking {
         received
     }
 
-    /// The next received bytes; see [`poll_recv`](Tracking::poll_recv).
     pub(crate) async fn recv(&self) -> io::Result<RecvBuf> {
         let mut recv = self.stream.recv();
         poll_fn(|cx| self.poll_recv(&mut recv, cx)).await

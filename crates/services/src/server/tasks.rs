@@ -71,7 +71,6 @@ pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::R
     }
 }
 
-/// Time between two sweeps of a drain.
 pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
 
 /// How long connections that were cut may take to end. A wait for the network ends at once; a

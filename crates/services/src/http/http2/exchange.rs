@@ -35,7 +35,6 @@ const PROGRESS_BYTES_MIN: usize = 1024;
 /// Requests that a client may reset before they are answered, beyond as many as were answered.
 const RESETS_MAX: u64 = 200;
 
-/// What the streams of a connection share.
 pub(super) struct Streams {
     pub(super) worker: Rc<Worker>,
     pub(super) open: Cell<usize>,
@@ -340,7 +339,6 @@ impl Buf for Chunk {
     }
 }
 
-/// The head of an answer, with the fields that all have.
 pub(super) fn head_of(response: &Response, clock: &Clock) -> http::Response<()> {
     let mut head = http::Response::new(());
     *head.version_mut() = Version::HTTP_2;
