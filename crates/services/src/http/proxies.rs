@@ -233,33 +233,25 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        let long = [b"PROXY UNKNOWN ".as_slice(), &[b'x'; 200]].concat();
-        for wrong in [
-            b"GET / HTTP/1.1\r\n".as_slice(),
-            b"PROXX",
-            b"\r\nx",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\n",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711\r\n",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80 90\r\n",
-            b"PROXY TCP4  192.0.2.7 192.0.2.1 4711 80\r\n",
-            b"PROXY TCP4 ::1 ::1 4711 80\r\n",
-            b"PROXY TCP6 192.0.2.7 192.0.2.1 4711 80\r\n",
-            b"PROXY TCP4 192.0.2.07 192.0.2.1 4711 80\r\n",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 04711 80\r\n",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 65536 80\r\n",
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 +1 80\r\n",
-            b"PROXY UDP4 192.0.2.7 192.0.2.1 1 80\r\n",
-            b"PROXY \r\n",
-            &long,
-            &v2(0x11, 0x11, &[0; 12]),
-            &v2(0x22, 0x11, &[0; 12]),
-            &v2(0x21, 0x11, &[0; 11]),
-            &v2(0x21, 0x21, &[0; 35]),
-            &v2(0x21, 0x12, &[0; 12]),
-            &v2(0x21, 0x11, &[0; 5000]),
-        ] {
-            let shown = String::from_utf8_lossy(wrong);
-            assert_eq!(ProxyHeader::parse(wrong), Err(NoProxyHeader), "{shown:?}");
+        let long = format!("PROXY UNKNOWN {}", "x".repeat(200));
+        let lines = "GET / HTTP/1.1\r\n|PROXX|\r\nx|PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\n|\
+            PROXY TCP4 192.0.2.7 192.0.2.1 4711\r\n|PROXY TCP4 192.0.2.7 192.0.2.1 4711 80 90\r\n|\
+            PROXY TCP4  192.0.2.7 192.0.2.1 4711 80\r\n|PROXY TCP4 ::1 ::1 4711 80\r\n|\
+            PROXY TCP6 192.0.2.7 192.0.2.1 4711 80\r\n|PROXY TCP4 192.0.2.07 192.0.2.1 4711 80\r\n|\
+            PROXY TCP4 192.0.2.7 192.0.2.1 04711 80\r\n|PROXY TCP4 192.0.2.7 192.0.2.1 65536 80\r\n|\
+            PROXY TCP4 192.0.2.7 192.0.2.1 +1 80\r\n|PROXY UDP4 192.0.2.7 192.0.2.1 1 80\r\n|PROXY \r\n";
+        let lines = lines.split('|').chain([&*long]).map(|line| line.as_bytes().to_vec());
+        let headers = [
+            v2(0x11, 0x11, &[0; 12]),
+            v2(0x22, 0x11, &[0; 12]),
+            v2(0x21, 0x11, &[0; 11]),
+            v2(0x21, 0x21, &[0; 35]),
+            v2(0x21, 0x12, &[0; 12]),
+            v2(0x21, 0x11, &[0; 5000]),
+        ];
+        for wrong in lines.chain(headers) {
+            let shown = String::from_utf8_lossy(&wrong);
+            assert_eq!(ProxyHeader::parse(&wrong), Err(NoProxyHeader), "{shown:?}");
         }
     }
 }

@@ -108,28 +108,11 @@ mod tests {
 
     #[test]
     fn targets_with_a_foreign_line_or_host_are_refused() {
-        for (from, to) in [
-            ("/a", ""),
-            ("/a", "b"),
-            ("/a", "//evil.example/"),
-            ("/a", "/\\evil.example"),
-            ("/a", "/b\r\nX: y"),
-            ("/a", "/b c"),
-            ("/a", "/b#c"),
-            ("/a", "https://"),
-            ("/a", "https://user@h/"),
-            ("/a", "https://h"),
-            ("/a/**", "https://h**"),
-            ("/a", "ftp://h/"),
-            ("/a", "javascript:alert(1)"),
-            ("/a", "/b/**"),
-            ("*.html", "/b/**"),
-            ("/*/a/**", "/b/**"),
-            ("/a/**", "/b**"),
-            ("/a/**", "/b/**/c"),
-            ("/a/**", "/b?c=/**"),
-            ("/a/**", "https://h?/**"),
-        ] {
+        let wrong = "/a |/a b|/a //evil.example/|/a /\\evil.example|/a /b\r\nX: y|/a /b c|/a /b#c|/a https://|\
+            /a https://user@h/|/a https://h|/a/** https://h**|/a ftp://h/|/a javascript:alert(1)|/a /b/**|\
+            *.html /b/**|/*/a/** /b/**|/a/** /b**|/a/** /b/**/c|/a/** /b?c=/**|/a/** https://h?/**";
+        for line in wrong.split('|') {
+            let (from, to) = line.split_once(' ').unwrap();
             assert!(redirect(from, 301, to).is_err(), "{from} {to:?}");
         }
         for status in [200, 300, 303, 304] {

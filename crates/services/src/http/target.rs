@@ -220,20 +220,16 @@ mod tests {
             ("http://h?http://i", of("h", "/", Some("http://i"))),
             ("http://h/a:b@c", of("h", "/a:b@c", None)),
             ("/http://h", resource("/http://h", None)),
-            ("*", Err(Status::BAD_REQUEST)),
-            ("index.html", Err(Status::BAD_REQUEST)),
-            ("http:///x", Err(Status::BAD_REQUEST)),
-            ("http://user@h/x", Err(Status::BAD_REQUEST)),
-            ("ftp://h/x", Err(Status::BAD_REQUEST)),
-            ("/a#b", Err(Status::BAD_REQUEST)),
-            ("/a?b#c", Err(Status::BAD_REQUEST)),
             ("/a[1]|b?c[]={d}^`\\|", resource("/a[1]|b", Some("c[]={d}^`\\|"))),
             ("/!$&'()*+,;=:@-._~%41?/?:@", resource("/!$&'()*+,;=:@-._~%41", Some("/?:@"))),
-            ("http://h/\u{e4}", Err(Status::BAD_REQUEST)),
         ] {
             assert_eq!(Target::parse(text, false), expected, "{text}");
         }
         assert_eq!(Target::parse("*", true), resource("*", None));
+        let wrong = "* index.html http:///x http://user@h/x ftp://h/x /a#b /a?b#c http://h/\u{e4}";
+        for text in wrong.split(' ') {
+            assert_eq!(Target::parse(text, false), Err(Status::BAD_REQUEST), "{text}");
+        }
     }
 
     /// Bytes from 0x80 and others that no URI has were accepted.
