@@ -289,15 +289,12 @@ mod tests {
             ("b.a.example.org", Some(3)),
             ("a.example.org", Some(2)),
             ("x", Some(3)),
-            ("y.x", None),
-            ("example.com", None),
-            ("badexample.org", None),
             (".example.org", Some(2)),
-            ("", None),
-            (":80", None),
-            (&"a.".repeat(500), None),
         ] {
             assert_eq!(sites.by_host.named(host.as_bytes()).copied(), expected, "{host}");
+        }
+        for host in ["y.x", "example.com", "badexample.org", "", ":80", &"a.".repeat(500)] {
+            assert_eq!(sites.by_host.named(host.as_bytes()), None, "{host}");
         }
     }
 

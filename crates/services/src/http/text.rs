@@ -122,17 +122,8 @@ mod tests {
     fn fields_are_complete_and_not_those_of_the_service() {
         let field = header_field("X-A", " b c ").unwrap();
         assert_eq!((&*field.0, field.1.as_bytes()), ("X-A", &b"b c"[..]));
-        for (name, value) in [
-            ("", "b"),
-            ("a b", "c"),
-            ("A", ""),
-            ("A", "b\r\nc: d"),
-            ("A", "b\nc"),
-            ("A", "\0"),
-            ("Date", "x"),
-            ("content-length", "5"),
-            ("Cache-Control", "x"),
-        ] {
+        let wrong = ":b|a b:c|A:|A:b\r\nc: d|A:b\nc|A:\0|Date:x|content-length:5|Cache-Control:x";
+        for (name, value) in wrong.split('|').filter_map(|line| line.split_once(':')) {
             assert!(header_field(name, value).is_err(), "{name:?} {value:?}");
         }
     }
