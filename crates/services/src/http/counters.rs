@@ -63,6 +63,7 @@ impl WorkerCounters {
 
 /// The metrics of the counters, and what they show.
 pub(super) const METRICS: &[(&str, &str)] = &[
+    ("access_log_lines_total", "Lines of the access log, by outcome."),
     ("cache_bytes", "Memory in use for the cache."),
     ("cache_loads_total", "Resources read, because they were new or had changed."),
     ("cache_lookups_total", "Files looked for in the cache."),
@@ -83,6 +84,8 @@ pub(super) const METRICS: &[(&str, &str)] = &[
 
 /// Each counter that is shown, with its metric and its label there.
 pub(super) const SHOWN: &[(&str, &str, &str)] = &[
+    ("log_lines", "access_log_lines_total", r#"result="written""#),
+    ("log_dropped", "access_log_lines_total", r#"result="dropped""#),
     ("cache_bytes", "cache_bytes", ""),
     ("cache_loads", "cache_loads_total", ""),
     ("cache_hits", "cache_lookups_total", r#"result="hit""#),

@@ -96,27 +96,11 @@ impl HttpService {
             let help = "1 while new connections are wanted.";
             text.single("twinring_http_ready", help, "gauge", ready);
             append_counters(text, http.counters());
-            let mut outcomes = |name, help, labels: [&str; 2], values: [u64; 2]| {
-                text.family(name, help, "counter");
-                for (label, value) in labels.iter().zip(values) {
-                    text.sample(name, &[&format!("result=\"{label}\"")], value);
-                }
-            };
-            if let Some(log) = &http.log {
-                let (written, dropped) = log.counts();
-                outcomes(
-                    "twinring_http_access_log_lines_total",
-                    "Lines of the access log, by outcome.",
-                    ["written", "dropped"],
-                    [written, dropped],
-                );
+            let name = "twinring_http_reloads_total";
+            text.family(name, "Reloads of the configuration, by outcome.", "counter");
+            for (result, count) in ["done", "refused"].into_iter().zip(http.settings.reloads()) {
+                text.sample(name, &[&format!("result=\"{result}\"")], count);
             }
-            outcomes(
-                "twinring_http_reloads_total",
-                "Reloads of the configuration, by outcome.",
-                ["done", "refused"],
-                http.settings.reloads(),
-            );
             if !http.durations.is_empty() {
                 append_durations(text, &http.durations);
             }

@@ -113,9 +113,10 @@ impl Service for Http {
     fn counters(&self) -> Vec<ServiceCounters> {
         let mut counted = counted(self.counters.iter().map(|worker| &**worker));
         let (lines, dropped) = self.log.as_ref().map_or((0, 0), |log| log.counts());
-        if let Some(first) = counted.first_mut() {
-            first.insert("log_lines".to_owned(), lines.into());
-            first.insert("log_dropped".to_owned(), dropped.into());
+        for (number, counters) in counted.iter_mut().enumerate() {
+            let is_first = u64::from(number == 0);
+            counters.insert("log_lines".to_owned(), (is_first * lines).into());
+            counters.insert("log_dropped".to_owned(), (is_first * dropped).into());
         }
         counted
     }
