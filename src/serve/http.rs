@@ -221,7 +221,7 @@ fn run(
     let tell = |line| notices::tell(format!("twinring: {line}"));
     let service = service.observed(log.clone(), admin.is_some(), tell);
     let engine = engine_name(runtime.features(), both.is_some());
-    let observer = service.observer(engine, service.metrics());
+    let observer = service.observer(engine);
     let mut subject = Subject::new("http", service.addresses(), service.counters());
     if let encrypted @ [_, ..] = &service.addresses()[plain..] {
         let list: Vec<String> = encrypted.iter().map(SocketAddr::to_string).collect();

@@ -14,10 +14,8 @@ use crate::values::duration;
 use clap::Args;
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 use twinring::{Runtime, confine::Uses};
-use twinring_services::http::plain_metrics;
 use twinring_services::{Server, Service};
 
 #[derive(Debug, Args)]
@@ -77,8 +75,7 @@ impl ReflectorArgs {
         sandbox.enter(&runtime, &paths, identity.as_ref())?;
         identity.as_ref().map_or(Ok(()), Identity::assume)?;
         let engine = engine_name(runtime.features(), both.is_some());
-        let counters = Arc::clone(&subject.counters);
-        let observer = service.observer(engine, plain_metrics(subject.name, move || counters()));
+        let observer = service.observer(engine);
         let at_end = admin::start(admin, observer)?;
         let hooks = Hooks { drain_timeout: self.drain_timeout, both, at_end, ..Hooks::default() };
         operate(runtime, service, subject, &self.output, hooks, sandbox)

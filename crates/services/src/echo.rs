@@ -71,6 +71,7 @@ impl EchoService {
 
 impl Service for Echo {
     type Socket = Listener<()>;
+    const NAME: &'static str = "echo";
     const UNIT: &'static str = "received_bytes";
 
     fn run(server: &EchoService, worker: usize, listeners: Vec<Listener<()>>) -> Running<'_> {

@@ -17,6 +17,7 @@ pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracki
 pub(crate) use meters::{Count, counted, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
 
+use crate::http::{Exposition, append_plain};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -86,6 +87,9 @@ pub trait Service: Clone + Send + Sync + 'static {
     /// A bound socket of one worker.
     type Socket;
 
+    /// Its name in metrics.
+    const NAME: &'static str;
+
     /// The counter of what it does: of answers, or, for the echo, which sees no messages, of received bytes.
     const UNIT: &'static str;
 
@@ -94,6 +98,11 @@ pub trait Service: Clone + Send + Sync + 'static {
 
     /// The counters of each worker.
     fn counters(&self) -> Vec<ServiceCounters>;
+
+    /// Adds its metrics.
+    fn append_metrics(&self, text: &mut Exposition) {
+        append_plain(text, Self::NAME, &sum(self.counters()));
+    }
 }
 
 impl<S: Service> Server<S> {

@@ -108,6 +108,7 @@ impl UdpService {
 
 impl Service for Udp {
     type Socket = BoundUdp;
+    const NAME: &'static str = "udp";
     const UNIT: &'static str = "sent";
 
     fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> Running<'_> {

@@ -3,7 +3,7 @@
 //! Counters are per worker; durations are summed over the workers, by host.
 
 use super::counters::{BOUNDS_US, METRICS, SHOWN, WorkerDurations};
-use super::service::HttpService;
+use super::worker::Http;
 use crate::server::{Server, Service, ServiceCounters, SharedStage, Stage, difference, sum};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
@@ -46,6 +46,7 @@ impl Exposition {
 #[derive(Clone)]
 pub struct Observer {
     append: Arc<dyn Fn(&mut Exposition) + Send + Sync>,
+    name: &'static str,
     engine: String,
     handle: Handle,
     stage: Arc<SharedStage>,
@@ -53,14 +54,12 @@ pub struct Observer {
 }
 
 impl<S: Service> Server<S> {
-    /// Shows the metrics that `append` adds, and those of the runtime and the process; `engine` is that of the service.
-    pub fn observer(
-        &self,
-        engine: impl Display,
-        append: impl Fn(&mut Exposition) + Send + Sync + 'static,
-    ) -> Observer {
+    /// Shows the metrics of the service, of the runtime and of the process; `engine` is that of the service.
+    pub fn observer(&self, engine: impl Display) -> Observer {
+        let service = self.service.clone();
         Observer {
-            append: Arc::new(append),
+            append: Arc::new(move |text| service.append_metrics(text)),
+            name: S::NAME,
             engine: engine.to_string(),
             handle: self.handle().clone(),
             stage: Arc::clone(&self.stage),
@@ -80,6 +79,9 @@ impl Observer {
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
         let engine = format!("engine=\"{}\"", self.engine);
         text.sample("twinring_build_info", &[&version, &engine], 1);
+        let ready = u8::from(self.stage() == Stage::Ready);
+        let help = "1 while new connections are wanted.";
+        text.single(&format!("twinring_{}_ready", self.name), help, "gauge", ready);
         (self.append)(&mut text);
         append_plain(&mut text, "runtime", &self.handle.counters());
         append_process(&mut text, self.started);
@@ -87,24 +89,15 @@ impl Observer {
     }
 }
 
-impl HttpService {
-    /// Adds the metrics of the service.
-    pub fn metrics(&self) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
-        let (http, stage) = (self.service.clone(), Arc::clone(&self.stage));
-        move |text| {
-            let ready = u8::from(stage.get() == Stage::Ready);
-            let help = "1 while new connections are wanted.";
-            text.single("twinring_http_ready", help, "gauge", ready);
-            append_counters(text, http.counters());
-            let name = "twinring_http_reloads_total";
-            text.family(name, "Reloads of the configuration, by outcome.", "counter");
-            for (result, count) in ["done", "refused"].into_iter().zip(http.settings.reloads()) {
-                text.sample(name, &[&format!("result=\"{result}\"")], count);
-            }
-            if !http.durations.is_empty() {
-                append_durations(text, &http.durations);
-            }
-        }
+pub(super) fn append_http(text: &mut Exposition, http: &Http) {
+    append_counters(text, http.counters());
+    let name = "twinring_http_reloads_total";
+    text.family(name, "Reloads of the configuration, by outcome.", "counter");
+    for (result, count) in ["done", "refused"].into_iter().zip(http.settings.reloads()) {
+        text.sample(name, &[&format!("result=\"{result}\"")], count);
+    }
+    if !http.durations.is_empty() {
+        append_durations(text, &http.durations);
     }
 }
 
@@ -150,17 +143,9 @@ fn append_durations(text: &mut Exposition, workers: &[Arc<WorkerDurations>]) {
     }
 }
 
-/// Adds the counters of a service that has no other metrics, under its name.
-pub fn plain_metrics<C: Serialize>(
-    service: &'static str,
-    counters: impl Fn() -> C + Send + Sync + 'static,
-) -> impl Fn(&mut Exposition) + Send + Sync + 'static {
-    move |text| append_plain(text, service, &counters())
-}
-
 /// Adds counters under the names that the statistics of the command use. Fields that are derived from others are no
 /// whole numbers.
-fn append_plain(text: &mut Exposition, whose: &str, counters: &impl Serialize) {
+pub(crate) fn append_plain(text: &mut Exposition, whose: &str, counters: &impl Serialize) {
     // Numbers serialise without fail.
     let counters = serde_json::to_value(counters).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {

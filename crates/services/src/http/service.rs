@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::http1::{refusal, serve_connection};
 use super::http2;
+use super::metrics::{Exposition, append_http};
 use super::options::HttpSettings;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
@@ -96,6 +97,7 @@ impl HttpService {
 
 impl Service for Http {
     type Socket = Listener<Option<Arc<Tls>>>;
+    const NAME: &'static str = "http";
     const UNIT: &'static str = "requests";
 
     fn run(
@@ -107,6 +109,10 @@ impl Service for Http {
             let part = Rc::new(Worker::new(&server.service, worker));
             server.serve(listeners, &part).await
         })
+    }
+
+    fn append_metrics(&self, text: &mut Exposition) {
+        append_http(text, self);
     }
 
     /// Lines of the log, which all workers share, are among those of the first.
