@@ -58,7 +58,7 @@ impl<S: Service> Server<S> {
     pub fn observer(&self, engine: impl Display) -> Observer {
         let service = self.service.clone();
         Observer {
-            append: Arc::new(move |text| service.append_metrics(text)),
+            append: Arc::new(move |text: &mut Exposition| service.append_metrics(text)),
             name: S::NAME,
             engine: engine.to_string(),
             handle: self.handle().clone(),
