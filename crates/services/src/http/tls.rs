@@ -11,7 +11,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig};
 use serde::Deserialize;
 use std::cell::{Cell, RefCell};
-use std::io::{self, BufRead, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -251,23 +251,16 @@ impl Encryption {
 
     /// Processes bytes of the network. After that there may be plain text in `opened`, and, also after an error, data
     /// to [`take`](Encryption::take).
-    pub(super) fn open(&self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
+    pub(super) fn open(&self, mut bytes: &[u8]) -> io::Result<()> {
         let mut connection = self.connection.borrow_mut();
         let mut opened = self.opened.borrow_mut();
         while !bytes.is_empty() && !self.ended.get() {
             // Fails only with full buffers, and those are emptied below.
-            let read = connection.read_tls(&mut bytes);
-            let read = read.map_err(|error| rustls::Error::General(error.to_string()))?;
-            let state = connection.process_new_packets()?;
+            let read = connection.read_tls(&mut bytes)?;
+            let state = connection.process_new_packets().map_err(io::Error::other)?;
             self.ended.set(state.peer_has_closed());
-            let mut reader = connection.reader();
-            while let Ok(plain) = reader.fill_buf()
-                && !plain.is_empty()
-            {
-                opened.extend_from_slice(plain);
-                let length = plain.len();
-                reader.consume(length);
-            }
+            // Fails when more must arrive.
+            let _all = connection.reader().read_to_end(&mut opened);
             if read == 0 {
                 break;
             }
