@@ -49,8 +49,6 @@ pub(super) struct Worker {
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) connections: Rc<Connections<Connection>>,
-    /// Durations are measured, and these are the ones of this worker.
-    pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     looked_for_forgotten: Cell<Instant>,
@@ -59,32 +57,27 @@ pub(super) struct Worker {
 impl Worker {
     /// Number `number` of the workers of `http`, which share the bounds of the cache.
     pub(super) fn new(http: &Http, number: usize) -> Worker {
-        let workers = http.counters.len();
-        let durations = http.durations.get(number).cloned();
-        let generation = http.settings.generation(workers, durations.as_deref());
         Worker {
             http: http.clone(),
-            current: RefCell::new(Rc::new(generation)),
+            current: RefCell::new(Rc::new(http.generation(number))),
             number,
             listings: Listings::default(),
             clock: Clock::new(),
             counters: Arc::clone(&http.counters[number]),
             connections: Connections::new(),
-            durations,
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
         }
     }
 
     pub(super) fn is_observed(&self) -> bool {
-        self.http.log.is_some() || self.durations.is_some()
+        self.http.log.is_some() || !self.http.durations.is_empty()
     }
 
     pub(super) fn generation(&self) -> Rc<Generation> {
         let mut current = self.current.borrow_mut();
         if current.number != self.http.settings.number() {
-            let durations = self.durations.as_deref();
-            *current = Rc::new(self.http.settings.generation(self.http.counters.len(), durations));
+            *current = Rc::new(self.http.generation(self.number));
         }
         Rc::clone(&current)
     }
@@ -233,24 +226,24 @@ impl LiveSettings {
     fn number(&self) -> u64 {
         self.replaced.load(Ordering::Acquire)
     }
+}
 
-    /// The current generation, for one of `workers` workers, which measures these durations.
-    pub(super) fn generation(
-        &self,
-        workers: usize,
-        durations: Option<&WorkerDurations>,
-    ) -> Generation {
+impl Http {
+    /// The current generation, for this worker.
+    fn generation(&self, worker: usize) -> Generation {
         // In this order: a replacement in between is noticed by the next comparison.
-        let number = self.number();
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let number = self.settings.number();
+        let current = self.settings.current.read().unwrap_or_else(PoisonError::into_inner);
         let settings = Arc::clone(&current);
         drop(current);
+        let workers = self.counters.len();
         let (bytes, files) =
             (settings.cache_bytes / workers, settings.cache_files.div_ceil(workers));
         let cache = Cache::new(bytes, files, settings.sites.names().count());
+        let durations = self.durations.get(worker);
         let durations = durations.map(|durations| durations.of_sites(&settings.sites));
-        let durations = durations.unwrap_or_default();
-        Generation { number, settings, cache, loads: Loads::default(), durations }
+        let (loads, durations) = (Loads::default(), durations.unwrap_or_default());
+        Generation { number, settings, cache, loads, durations }
     }
 }
 
