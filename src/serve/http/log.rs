@@ -71,7 +71,7 @@ pub(super) fn check(settings: &LogSettings) -> Option<String> {
 
 /// Why a log that exists cannot be opened.
 fn unusable(path: &Path) -> Option<String> {
-    let error = LogTarget::open_existing(path).err()?;
+    let error = LogTarget::File(path.to_owned()).open(false).err()?;
     (error.kind() != ErrorKind::NotFound).then(|| error.to_string())
 }
 

@@ -19,11 +19,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,20 +47,24 @@ pub enum LogTarget {
 }
 
 impl LogTarget {
-    /// Opens the file of a log as the log would, but does not create it.
+    /// Opens it as the log does. Without `create`, a file must exist.
     ///
     /// # Errors
-    /// Why a log could not be written there; `NotFound` if the file would have to be created.
-    pub fn open_existing(path: &Path) -> io::Result<File> {
-        open(path, &mut File::options())
-    }
-
-    fn open(&self) -> io::Result<File> {
-        match self {
+    /// Why a log could not be written there.
+    pub fn open(&self, create: bool) -> io::Result<File> {
+        let LogTarget::File(path) = self else {
             // A copy of the descriptor, without a buffer in between, so that it is known how much was written.
-            LogTarget::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-            LogTarget::File(path) => open(path, File::options().create(true).mode(0o640)),
+            return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+        };
+        let mut options = File::options();
+        // A FIFO without a reader is refused (ENXIO) instead of blocking.
+        options.append(true).create(create).mode(0o640).custom_flags(OFlag::O_NONBLOCK.bits());
+        let file = options.open(path)?;
+        if file.metadata()?.file_type().is_block_device() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
         }
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+        Ok(file)
     }
 }
 
@@ -71,16 +75,6 @@ impl fmt::Display for LogTarget {
             LogTarget::File(path) => write!(f, "{}", path.display()),
         }
     }
-}
-
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // A FIFO without a reader is refused (ENXIO) instead of blocking.
-    let file = options.append(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    if file.metadata()?.file_type().is_block_device() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
-    }
-    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
-    Ok(file)
 }
 
 impl FromStr for LogTarget {
@@ -145,7 +139,7 @@ impl AccessLog {
         workers: usize,
         notice: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Arc<AccessLog>> {
-        let file = target.open()?;
+        let file = target.open(true)?;
         let bytes = settings.access_log_buffer.map_or(BUFFER_BYTES, |bytes| bytes.get() as usize);
         let log = Arc::new(AccessLog {
             target,
@@ -271,7 +265,7 @@ impl<N: Fn(&str)> Writer<N> {
     }
 
     fn reopen(&mut self) {
-        match self.log.target.open() {
+        match self.log.target.open(true) {
             Ok(file) => (self.file, self.torn) = (file, false),
             Err(error) => {
                 self.tell(&format!("cannot be reopened: {error}; the old file stays open"))
