@@ -85,7 +85,7 @@ pub(super) fn finish(log: &AccessLog, signals: &Received) {
     if !finished && !signals.stops_at_once() {
         notices::tell(format!(
             "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
-            log.target()
+            log.target
         ));
     }
 }

@@ -116,7 +116,8 @@ struct Queue {
 /// An open log, which a thread writes.
 #[derive(Debug)]
 pub struct AccessLog {
-    target: LogTarget,
+    /// The destination.
+    pub target: LogTarget,
     pub(super) format: LogFormat,
     bytes_max: usize,
     queue: Mutex<Queue>,
@@ -171,11 +172,6 @@ impl AccessLog {
     pub fn reopen(&self) {
         self.queue().reopen = true;
         self.changed.notify_all();
-    }
-
-    /// The destination.
-    pub fn target(&self) -> &LogTarget {
-        &self.target
     }
 
     /// Waits, after all workers have ended, until all lines are written; false if that takes longer
