@@ -57,11 +57,8 @@ impl EchoService {
         workers: usize,
         handle: Handle,
     ) -> io::Result<EchoService> {
-        let limiter = ConnectionLimiter::new(
-            limits.allow.clone(),
-            limits.max_connections,
-            limits.max_connections_per_address,
-        );
+        let Limits { max_connections, max_connections_per_address, .. } = limits;
+        let limiter = ConnectionLimiter::new(max_connections, max_connections_per_address);
         let counters = (0..workers).map(|_| Arc::default()).collect();
         let mut server = Server::with(Echo { limits, counters, limiter }, workers, handle);
         server.listen(addresses, options, &())?;
@@ -118,12 +115,15 @@ impl WorkerService for EchoWorker {
     }
 
     fn start(self: &Rc<Self>, stream: TcpStream, _: &()) {
-        let counters = &self.counters;
+        let (counters, allow) = (&self.counters, &self.echo.limits.allow);
+        let is_foreign = |peer: SocketAddr| !allow.admits(peer.ip());
+        if allow.is_limited() && stream.peer_addr().is_ok_and(is_foreign) {
+            return counters.not_allowed.add(1);
+        }
         let permit = match self.echo.limiter.admit(&stream) {
             Ok(permit) => permit,
             Err(Refused::Full) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
-            Err(Refused::NotAllowed) => return counters.not_allowed.add(1),
         };
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, self.connections.activity());

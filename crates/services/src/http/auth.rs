@@ -5,7 +5,7 @@
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
 //! keyed hash, so that later requests are answered at once.
 
-use crate::server::{AddressPermit, AllowList, ConnectionLimiter, Permit};
+use crate::server::{AddressPermit, ConnectionLimiter, Permit};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -75,7 +75,7 @@ const VERIFIED_MAX: usize = 1024;
 const OF_NOBODY: &str = "......................012345678901234567890123456789C";
 
 static WAITING: LazyLock<Arc<ConnectionLimiter>> =
-    LazyLock::new(|| ConnectionLimiter::new(AllowList::any(), WAITING_MAX, WAITING_OF_CLIENT_MAX));
+    LazyLock::new(|| ConnectionLimiter::new(WAITING_MAX, WAITING_OF_CLIENT_MAX));
 static RUNNING: Semaphore = Semaphore::const_new(RUNNING_MAX);
 
 /// Users who are asked for a password, with the hashes of their passwords.

@@ -11,7 +11,7 @@ use super::options::HttpSettings;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
-    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
+    ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
     Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use std::io;
@@ -37,9 +37,6 @@ impl HttpService {
     /// For `workers` workers of the runtime that `handle` controls; [`listen`](Server::listen) with TLS or without.
     pub fn new(settings: HttpSettings, workers: usize, handle: Handle) -> HttpService {
         let limiter = ConnectionLimiter::new(
-            // Files are served to every client that can reach them: an answer goes to a peer that
-            // completed the TCP handshake.
-            AllowList::any(),
             settings.max_connections,
             settings.max_connections_per_address,
         );
@@ -149,7 +146,7 @@ impl WorkerService for Worker {
         };
         let permit = match admitted {
             Ok(permit) => permit,
-            Err(Refused::Full | Refused::NotAllowed) => return counters.refused.add(1),
+            Err(Refused::Full) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
         };
         let tls = match tls.as_ref().map(|tls| tls.accept()).transpose() {

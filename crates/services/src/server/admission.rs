@@ -112,7 +112,6 @@ pub(crate) fn is_one_host(source: SocketAddr) -> bool {
 /// Counts the connections of a service, over all workers, and admits no more than its limits allow.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
-    allow: AllowList,
     free: Arc<Semaphore>,
     of_address_max: usize,
     /// Only kept when there is a maximum; an entry for each address with a connection.
@@ -121,20 +120,14 @@ pub(crate) struct ConnectionLimiter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    NotAllowed,
     Full,
     FullForAddress,
 }
 
 impl ConnectionLimiter {
     /// At most `open_max` at once, and `of_address_max` per address; `usize::MAX` is unlimited.
-    pub(crate) fn new(
-        allow: AllowList,
-        open_max: usize,
-        of_address_max: usize,
-    ) -> Arc<ConnectionLimiter> {
+    pub(crate) fn new(open_max: usize, of_address_max: usize) -> Arc<ConnectionLimiter> {
         Arc::new(ConnectionLimiter {
-            allow,
             free: Arc::new(Semaphore::new(open_max.min(Semaphore::MAX_PERMITS))),
             of_address_max,
             of_address: Mutex::default(),
@@ -145,14 +138,11 @@ impl ConnectionLimiter {
         self: &Arc<ConnectionLimiter>,
         stream: &TcpStream,
     ) -> Result<Permit, Refused> {
-        let asks = self.allow.is_limited() || self.of_address_max < usize::MAX;
-        // A peer without an address has already left.
-        let peer = if asks { stream.peer_addr().ok() } else { None };
-        if peer.is_some_and(|peer| !self.allow.admits(peer.ip())) {
-            return Err(Refused::NotAllowed);
-        }
         let mut permit = self.admit_any()?;
-        if let Some(peer) = peer {
+        // A peer without an address has already left.
+        if self.of_address_max < usize::MAX
+            && let Ok(peer) = stream.peer_addr()
+        {
             permit._of_address = Some(self.count(peer.ip())?);
         }
         Ok(permit)
