@@ -120,9 +120,9 @@ mod tests {
             let chosen = choose(std::iter::once(accepted.as_bytes()), available.into_iter());
             assert_eq!(available[chosen], expected, "{accepted}");
         }
-        for accepted in "gzip;q=0|identity|identity;q=0.5, gzip;q=0.4|identity;q=0|*;q=0|gzip;q=2|gzip;q=0.1234|\
-            gzip;level=9|deflate|,, ;q=1,|".split('|')
-        {
+        let unencoded = "gzip;q=0|identity|identity;q=0.5, gzip;q=0.4|identity;q=0|*;q=0|gzip;q=2|gzip;q=0.1234|\
+            gzip;level=9|deflate|,, ;q=1,|";
+        for accepted in unencoded.split('|') {
             assert_eq!(choose([accepted.as_bytes()].into_iter(), available.into_iter()), 3);
         }
         assert_eq!(choose(std::iter::empty(), available.into_iter()), 3);

@@ -218,28 +218,6 @@ impl Drop for AddressPermit {
 mod tests {
     use super::*;
 
-    fn address(text: &str) -> IpAddr {
-        text.parse().expect("an address")
-    }
-
-    #[test]
-    fn only_listed_networks_and_this_machine_are_admitted() {
-        let networks = ["10.1.0.0/16", "192.0.2.7/32", "2001:db8::/32"];
-        let some = AllowList::of(networks.map(|text| text.parse().expect("a network")));
-        for one in
-            ["10.1.255.1", "192.0.2.7", "2001:db8:1::1", "::ffff:10.1.2.3", "127.0.0.9", "::1"]
-        {
-            assert!(some.admits(address(one)), "{one}");
-        }
-        for other in ["10.2.0.1", "192.0.2.8", "2001:db9::1", "::ffff:10.2.0.1", "0.0.0.0", "::"] {
-            assert!(!some.admits(address(other)), "{other}");
-            assert!(AllowList::any().admits(address(other)), "{other}");
-        }
-        let nobody_else = AllowList::of([]);
-        assert!(nobody_else.is_limited() && nobody_else.admits(address("127.0.0.1")));
-        assert!(!nobody_else.admits(address("10.0.0.1")));
-    }
-
     #[test]
     fn sources_that_are_not_one_host_are_recognised() {
         for one in ["10.0.0.1:1", "127.0.0.1:65535", "[fe80::1]:9", "[::ffff:10.0.0.1]:9"] {

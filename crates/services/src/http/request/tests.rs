@@ -172,14 +172,3 @@ fn expectations_count_from_http_1_1() {
         assert_eq!(with_head(&text, |head| head.expects_continue), expects, "{text}");
     }
 }
-
-#[test]
-fn repeated_fields_have_no_value() {
-    let text = "GET / HTTP/1.1\r\nHost: h\r\nRange: a\r\nrange: b\r\nIf-Match: c\r\n\r\n";
-    with_head(text, |head| {
-        assert_eq!(head.value("range"), None);
-        assert_eq!(head.lines("range").collect::<Vec<_>>(), [b"a", b"b"]);
-        assert_eq!(head.value("if-match"), Some(&b"c"[..]));
-        assert_eq!(head.value("if-none-match"), None);
-    });
-}
