@@ -71,18 +71,11 @@ pub(super) fn is_compressible(content_type: &str) -> bool {
         || media_type.ends_with("+json")
         || media_type.ends_with("+xml")
         || is_text_by_another_name(media_type)
-        || matches!(
-            media_type,
-            "application/json"
-                | "application/wasm"
-                | "application/x-javascript"
-                | "application/toml"
-                | "application/yaml"
-                | "font/ttf"
-                | "font/otf"
-                | "application/vnd.ms-fontobject"
-        )
+        || TEXT_LIKE.split(' ').any(|other| other == media_type)
 }
+
+const TEXT_LIKE: &str = "application/json application/wasm application/x-javascript application/toml \
+                         application/yaml font/ttf font/otf application/vnd.ms-fontobject";
 
 /// Types outside `text/` whose definition has a charset parameter.
 fn is_text_by_another_name(media_type: &str) -> bool {

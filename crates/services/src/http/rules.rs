@@ -359,46 +359,26 @@ impl<'a> Policy<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::text::{any_field, header_field};
     use super::*;
-    use crate::server::Network;
 
-    fn rule(paths: &[&str]) -> Rule {
-        let paths = paths.iter().map(|path| path.parse().unwrap()).collect();
-        Rule { paths, ..Rule::default() }
-    }
-
-    fn header(paths: &[&str], name: &str, value: &str) -> Rule {
-        Rule { headers: vec![header_field(name, value).unwrap()], ..rule(paths) }
-    }
-
-    fn compiled(rules: Vec<Rule>) -> Result<Rules, String> {
-        let mut rules = Rules::from(rules);
+    fn compiled(json: &str) -> Result<Rules, String> {
+        let mut rules: Rules = serde_json::from_str(json).unwrap();
         rules.compile().map(|()| rules)
     }
 
     #[test]
     fn protection_adds_up_and_of_the_rest_the_last_rule_counts() {
-        let cache_control = |value| any_field("Cache-Control", value).ok();
-        let rules = compiled(vec![
-            header(&[], "X-Frame-Options", "DENY"),
-            header(&["*.css"], "X-Css", "1"),
-            Rule {
-                cache_control: cache_control("no-cache"),
-                rate: "1".parse().ok(),
-                burst: "2".parse().ok(),
-                ..header(&["/a/**"], "x-frame-options", "SAMEORIGIN")
-            },
-            Rule {
-                replace: vec![Protection::Headers],
-                cache_control: cache_control("max-age=1"),
-                ..header(&["/a/b/**"], "X-Own", "2")
-            },
-            Rule { listing: Some(true), ..rule(&["/l/**"]) },
-            Rule { listing: Some(false), ..rule(&["/l/off/**"]) },
-        ])
-        .unwrap();
-        let policy = |path: &str| rules.policy(Path::new(path).to_path_buf().as_path());
+        let rules = compiled(
+            r#"[{"headers": {"X-Frame-Options": "DENY"}},
+                {"match": "*.css", "headers": {"X-Css": "1"}},
+                {"match": "/a/**", "headers": {"x-frame-options": "SAMEORIGIN"}, "cache-control": "no-cache",
+                 "rate": 1, "burst": 2},
+                {"match": "/a/b/**", "replace": "headers", "headers": {"X-Own": "2"}, "cache-control": "max-age=1"},
+                {"match": "/l/**", "listing": "html"},
+                {"match": "/l/off/**", "listing": "off"}]"#,
+        );
+        let rules = rules.unwrap();
+        let policy = |path: &str| rules.policy(Path::new(path));
         for (path, fields, cache) in [
             ("/x", &[("X-Frame-Options", "DENY")][..], None),
             ("/x.css", &[("X-Frame-Options", "DENY"), ("X-Css", "1")], None),
@@ -425,22 +405,12 @@ mod tests {
 
     #[test]
     fn addresses_of_all_rules_must_admit_a_client() {
-        let networks = |texts: &[&str]| -> Networks {
-            texts.iter().map(|text| text.parse::<Network>().unwrap()).collect()
-        };
-        let addresses = |paths: &[&str], allow: &[&str], deny: &[&str]| Rule {
-            allow: networks(allow),
-            deny: networks(deny),
-            ..rule(paths)
-        };
-        let replaced =
-            Rule { replace: vec![Protection::Addresses], ..addresses(&["/o/**"], &[], &["::/0"]) };
-        let rules = vec![
-            addresses(&[], &["10.0.0.0/8"], &["10.1.0.0/16"]),
-            addresses(&["/a/**"], &["10.2.0.0/16", "192.0.2.0/24"], &[]),
-            replaced,
-        ];
-        let rules = compiled(rules).unwrap();
+        let rules = compiled(
+            r#"[{"allow": "10.0.0.0/8", "deny": "10.1.0.0/16"},
+                {"match": "/a/**", "allow": ["10.2.0.0/16", "192.0.2.0/24"]},
+                {"match": "/o/**", "replace": "allow", "deny": "::/0"}]"#,
+        );
+        let rules = rules.unwrap();
         for (path, client, expected) in [
             ("/", "10.2.0.1", true),
             ("/", "10.1.0.1", false),
@@ -457,8 +427,8 @@ mod tests {
         }
         assert!(!rules.policy(Path::new("/")).admits(None));
         // A file can be asked for by several paths.
-        let error = compiled(vec![addresses(&["/secret.html"], &["::1/128"], &[])]).unwrap_err();
+        let error = compiled(r#"[{"match": "/secret.html", "allow": "::1/128"}]"#).unwrap_err();
         assert!(error.contains("only directories can be protected"), "{error}");
-        assert!(compiled(vec![Rule::default(); RULES_MAX + 1]).is_err());
+        assert!(Rules::from(vec![Rule::default(); RULES_MAX + 1]).compile().is_err());
     }
 }
