@@ -111,22 +111,18 @@ mod tests {
 
     #[test]
     fn own_types_come_first_and_the_charset_is_that_of_the_site() {
-        let own = [("md", "text/markdown"), ("txt", "text/plain; charset=koi8-r")];
-        let site = Site {
-            types: own.map(|(name, media_type)| (name.to_owned(), media_type.to_owned())).into(),
-            default_type: Some("text/plain".to_owned()),
-            charset: Some("iso-8859-1".to_owned()),
-            ..Site::default()
-        };
+        let site = |json| serde_json::from_str::<Site>(json).unwrap();
+        let types = r#"{"md": "text/markdown", ".TXT": "text/plain; charset=koi8-r"}"#;
+        let rest = r#""default-type": "text/plain", "charset": "iso-8859-1""#;
+        let own = site(&format!("{{\"types\": {types}, {rest}}}"));
         for (name, expected) in [
             ("a.MD", "text/markdown; charset=iso-8859-1"),
             ("a.txt", "text/plain; charset=koi8-r"),
             ("README", "text/plain; charset=iso-8859-1"),
             ("a.png", "image/png"),
         ] {
-            assert_eq!(media_type(&site, Path::new(name)), expected, "{name}");
+            assert_eq!(media_type(&own, Path::new(name)), expected, "{name}");
         }
-        let bare = Site { charset: Some(String::new()), ..site };
-        assert_eq!(media_type(&bare, Path::new("a.html")), "text/html");
+        assert_eq!(media_type(&site(r#"{"charset": "off"}"#), Path::new("a.html")), "text/html");
     }
 }
