@@ -15,7 +15,7 @@ pub(crate) use admission::{
 use connections::SWEEPS_PER_LIMIT;
 pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracking};
 pub(crate) use meters::{Count, counted, difference, sum};
-pub(crate) use tasks::{DRAIN_SWEEP, end_vital, spawn_vital};
+pub(crate) use tasks::{DRAIN_SWEEP, join_vital};
 
 use crate::http::{Exposition, append_plain};
 use std::io;
@@ -30,6 +30,7 @@ use twinring::{
     Handle, TcpListener, TcpStream,
     measure::thread_cpu_time_ns,
     net::{BoundListener, ListenOptions},
+    task::JoinSet,
 };
 
 /// The shortest and the longest time between two sweeps over the connections: with a limit of 10 s, a connection ends
@@ -262,35 +263,26 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
         listeners: Vec<Listener<T>>,
         service: &Rc<W>,
     ) -> io::Result<()> {
-        let open = |(bound, of_listener)| Ok((TcpListener::from_bound(bound)?, of_listener));
-        let listeners = listeners.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
-        let acceptors = listeners.into_iter().map(|(listener, of_listener)| {
+        let mut tasks = JoinSet::new();
+        for (bound, of_listener) in listeners {
+            let listener = TcpListener::from_bound(bound)?;
             let (service, stage) = (Rc::clone(service), Arc::clone(&self.stage));
-            async move {
+            tasks.spawn(async move {
                 let start = |stream| service.start(stream, &of_listener);
                 let at_shutdown = || {
                     stage.advance(Stage::Draining);
                     service.begin_drain();
                 };
                 accept(&listener, start, at_shutdown).await
-            }
-        });
-        let spawn = |acceptor| spawn_vital(&self.handle, acceptor);
-        let acceptors: Vec<_> = acceptors.map(spawn).collect();
-        let watch = service.shortest_limit().map(|limit| {
+            });
+        }
+        let limit = service.shortest_limit();
+        if let Some(limit) = limit {
             let period = (limit / SWEEPS_PER_LIMIT).clamp(SWEEP_MIN, SWEEP_MAX);
-            let service = Rc::clone(service);
-            spawn_vital(&self.handle, async move { watch(&*service, period).await })
-        });
+            tasks.spawn(watch(Rc::clone(service), period));
+        }
         self.worker_is_ready();
-        let mut outcome = Ok(());
-        for acceptor in acceptors {
-            let ended = acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
-            outcome = outcome.and(ended);
-        }
-        if let Some(watch) = watch {
-            outcome = outcome.and(end_vital(watch).await);
-        }
+        let outcome = join_vital(tasks, usize::from(limit.is_some()), &self.handle).await;
         drain(&**service).await;
         outcome
     }

@@ -16,19 +16,19 @@ pub use crate::rate::SOURCES_MAX;
 
 use crate::rate::RateLimit;
 use crate::server::{
-    Activity, AllowList, Running, Server, Service, ServiceCounters, Stage, counted, end_vital,
-    is_one_host, spawn_vital, sum,
+    Activity, AllowList, Running, Server, Service, ServiceCounters, Stage, counted, is_one_host,
+    join_vital, sum,
 };
 use nix::errno::Errno;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::net::{BoundUdp, Granted, UdpOptions, UdpStats};
+use twinring::task::JoinSet;
 use twinring::{
     Datagram, Either, Handle, Received, UdpSocket, race, shutdown_requested, sleep, sleep_until,
     timeout_at,
@@ -144,20 +144,19 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
     let published = Arc::clone(&server.service.counters[worker]);
     publish(&ports, &published);
-    let publishing = publish_changes(Rc::clone(&ports), Arc::clone(&published), activity);
-    let publishing = spawn_vital(server.handle(), publishing);
-    let reflect = |port| spawn_vital(server.handle(), reflect(Rc::clone(port)));
-    let reflecting: Vec<_> = ports.iter().map(reflect).collect();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(publish_changes(Rc::clone(&ports), Arc::clone(&published), activity));
+    ports.iter().for_each(|port| tasks.spawn(reflect(Rc::clone(port))));
+    let (all, stage) = (Rc::clone(&ports), Arc::clone(&server.stage));
+    let drain_timeout = settings.drain_timeout.min(DRAIN_MAX);
+    tasks.spawn(async move {
+        shutdown_requested().await;
+        stage.advance(Stage::Draining);
+        all.iter().for_each(|port| port.drain(Instant::now() + drain_timeout));
+        Ok(())
+    });
     server.worker_is_ready();
-    shutdown_requested().await;
-    server.stage.advance(Stage::Draining);
-    let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
-    ports.iter().for_each(|port| port.drain(deadline));
-    let mut outcome = Ok(());
-    for task in reflecting {
-        outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
-    }
-    let outcome = outcome.and(end_vital(publishing).await);
+    let outcome = join_vital(tasks, 1, server.handle()).await;
     publish(&ports, &published);
     outcome
 }
@@ -168,7 +167,7 @@ async fn publish_changes(
     ports: Rc<[Rc<Port>]>,
     published: Published,
     activity: Rc<Activity>,
-) -> io::Result<Infallible> {
+) -> io::Result<()> {
     loop {
         activity.wait().await;
         sleep(PUBLISHED_AFTER).await;

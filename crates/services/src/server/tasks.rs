@@ -3,13 +3,13 @@
 
 use super::WorkerService;
 use super::connections::Ending;
-use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+use twinring::task::JoinSet;
 use twinring::{
-    Either, Handle, JoinHandle, TcpListener, TcpStream, race, shutdown_requested, sleep,
-    sleep_until, spawn,
+    Either, Handle, TcpListener, TcpStream, race, shutdown_requested, sleep, sleep_until,
 };
 
 /// How long a shutdown continues to accept connections that the kernel has already established.
@@ -35,40 +35,25 @@ pub(super) async fn accept(
     Ok(())
 }
 
-/// Starts a task that is vital to a service. If it ends with a failure, all workers are asked to
-/// shut down: a panic in a connection's task ends that connection only, but a panic in this task
-/// would leave a service that looks alive and is not.
-pub(crate) fn spawn_vital<T: 'static>(
+/// Waits for the tasks that are vital to a service, until only the `endless` ones are left, which it ends. If one fails,
+/// all workers are asked to shut down: a panic in a connection's task ends that connection only, but a panic in one of
+/// these would leave a service that looks alive and is not.
+pub(crate) async fn join_vital(
+    mut tasks: JoinSet<io::Result<()>>,
+    endless: usize,
     handle: &Handle,
-    task: impl Future<Output = io::Result<T>> + 'static,
-) -> JoinHandle<io::Result<T>> {
-    let unless_it_ends_well = ShutdownOnDrop(Some(handle.clone()));
-    spawn(async move {
-        let mut unless_it_ends_well = unless_it_ends_well;
-        let outcome = task.await;
-        if outcome.is_ok() {
-            unless_it_ends_well.0 = None;
+) -> io::Result<()> {
+    let mut outcome = Ok(());
+    while tasks.len() > endless
+        && let Some(ended) = tasks.join_next().await
+    {
+        let ended = ended.unwrap_or_else(|gone| Err(io::Error::other(gone)));
+        if ended.is_err() {
+            handle.shutdown();
         }
-        outcome
-    })
-}
-
-struct ShutdownOnDrop(Option<Handle>);
-
-impl Drop for ShutdownOnDrop {
-    fn drop(&mut self) {
-        self.0.iter().for_each(Handle::shutdown);
+        outcome = outcome.and(ended);
     }
-}
-
-/// Ends a vital task that would otherwise run for ever.
-pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::Result<()> {
-    let has_ended = task.is_finished();
-    task.abort();
-    match task.await {
-        Err(panic) if has_ended => Err(io::Error::other(panic)),
-        _ => Ok(()),
-    }
+    outcome
 }
 
 pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
@@ -79,10 +64,7 @@ const CUT_GRACE: Duration = Duration::from_millis(100);
 
 /// Ends connections that take too long, and runs the housekeeping. Sweeps are at multiples of
 /// `period`; sweeps that cannot find a timeout are skipped.
-pub(super) async fn watch<S: WorkerService>(
-    service: &S,
-    period: Duration,
-) -> io::Result<Infallible> {
+pub(super) async fn watch<S: WorkerService>(service: Rc<S>, period: Duration) -> io::Result<()> {
     let connections = service.connections();
     let start = Instant::now();
     let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
