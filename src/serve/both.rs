@@ -59,7 +59,7 @@ impl Both {
         for ((engine, (counters, [user_ns, system_ns])), syscalls) in
             self.engines.iter().zip((self.readings)()).zip(syscalls)
         {
-            let count = |name| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
+            let count = |name: &str| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
             let sum = all.entry(engine.clone()).or_default();
             sum.workers += 1;
             sum.units += count(self.unit);

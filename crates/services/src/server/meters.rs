@@ -66,6 +66,6 @@ fn add(sum: &mut ServiceCounters, counters: ServiceCounters) {
 
 /// How many were counted by one, but not by the other.
 pub(crate) fn difference(counters: &ServiceCounters, all: &str, some: &str) -> u64 {
-    let count = |name| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let count = |name: &str| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
     count(all).saturating_sub(count(some))
 }
