@@ -58,7 +58,6 @@ pub use metrics::{Exposition, Observer};
 pub use options::{HttpSettings, SendStrategy};
 pub use pattern::PathGlob;
 pub use proxies::{NoProxyHeader, ProxyHeader};
-pub use redirect::Redirect;
 pub use rules::{Protection, Rule, Rules, listing};
 pub use service::HttpService;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsSettings, TlsUpdate, expired};

@@ -10,9 +10,7 @@ mod rate;
 mod server;
 pub mod udp;
 
-pub use server::{
-    AllowList, Network, Networks, Running, Server, Service, ServiceCounters, Stage,
-};
+pub use server::{AllowList, Network, Networks, Running, Server, Service, ServiceCounters};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};

@@ -40,8 +40,7 @@ const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The stage of a service. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Some workers do not accept yet.
+pub(crate) enum Stage {
     Starting,
     /// All workers accept.
     Ready,

@@ -14,7 +14,7 @@ const TO_BYTES_MAX: usize = 4096;
 
 /// Where requests are sent instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
+pub(super) struct Redirect {
     pub(super) status: Status,
     to: String,
     /// The rest of the path is appended.
@@ -23,10 +23,7 @@ pub struct Redirect {
 
 impl Redirect {
     /// A redirect to `to`, for these patterns. `**` at its end stands for what `**` matches at theirs.
-    ///
-    /// # Errors
-    /// When target or status cannot be one.
-    pub fn new(to: &str, status: u16, patterns: &[PathGlob]) -> Result<Redirect, String> {
+    pub(super) fn new(to: &str, status: u16, patterns: &[PathGlob]) -> Result<Redirect, String> {
         let is_redirect = matches!(status, 301 | 302 | 307 | 308);
         let wrong =
             || format!("`{status}` is not a redirect status: expected 301, 302, 307 or 308");

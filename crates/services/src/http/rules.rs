@@ -90,7 +90,7 @@ pub struct Rule {
     /// `Cache-Control` of files.
     #[serde(deserialize_with = "cache_control")]
     cache_control: Option<Field>,
-    /// Where requests are sent instead: see [`Redirect`].
+    /// Where requests are sent instead: a path or a URL. `**` at its end stands for what `**` matches.
     pub redirect: Option<String>,
     /// The status of the redirect.
     #[serde(deserialize_with = "optional")]
