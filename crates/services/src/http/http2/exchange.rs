@@ -21,7 +21,7 @@ use std::future::{pending, poll_fn};
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use twinring::{Either, SendBuf, race, timeout, timeout_at};
 
 /// Bytes of an answer that a stream passes on, or reads from a file, at once. A third more saves a fifth of
@@ -105,7 +105,6 @@ pub(super) async fn exchange(
     let respond = RefCell::new(respond);
     let began = worker.clock.now();
     let generation = worker.generation();
-    let line = line_of(&worker, &parts);
     let limits = generation.settings.head();
     let fields = fields_of(&parts);
     let request = Request::from_http2(&parts, &fields, !body.is_end_stream(), limits);
@@ -113,7 +112,8 @@ pub(super) async fn exchange(
         (stream.transport, |it| Call::new(&worker, generation, stream.transport, it));
     let call = request.as_ref().map(new);
     let read = call.as_ref().ok();
-    let mut record = Exchange::begin(&worker, transport, read, || line.into(), began);
+    let line = || line_of(&parts).into();
+    let mut record = Exchange::begin(&worker, transport, read, line, began);
     let response = async {
         match &call {
             Ok(call) => respond_to(call, &mut body, &respond).await,
@@ -145,26 +145,14 @@ pub(super) async fn exchange(
     if left > 0 {
         stream.is_sending = true;
         stream.shared.sending.set(stream.shared.sending.get() + 1);
-        let patience = worker.generation().settings.send_timeout;
-        let mut content = ContentSender {
-            worker: &worker,
-            shared: &stream.shared,
-            record: &mut record,
-            send,
-            left,
-            patience,
-            deadline: None,
-            progress: 0,
-        };
+        let (shared, record) = (&stream.shared, &mut record);
+        let mut content = ContentSender { shared, record, send, left, deadline: None, progress: 0 };
         let _broken = content.send(response).await;
     }
 }
 
 /// The line that a request of HTTP/1.1 would have, for the log.
-fn line_of(worker: &Worker, request: &Parts) -> Vec<u8> {
-    if worker.http.log.is_none() {
-        return Vec::new();
-    }
+fn line_of(request: &Parts) -> Vec<u8> {
     let target = match request.uri.path_and_query() {
         Some(target) => target.as_str(),
         None => request.uri.authority().map_or("", |authority| authority.as_str()),
@@ -223,15 +211,12 @@ async fn skip_body(
 }
 
 struct ContentSender<'s> {
-    worker: &'s Worker,
     shared: &'s Rc<Streams>,
     record: &'s mut Exchange,
     send: SendStream<Chunk>,
     left: u64,
-    /// How long the client may take for [`PROGRESS_BYTES_MIN`].
-    patience: Duration,
+    /// Until when the client must have taken [`PROGRESS_BYTES_MIN`].
     deadline: Option<Instant>,
-    /// Bytes that the client took since then.
     progress: usize,
 }
 
@@ -256,12 +241,12 @@ impl ContentSender<'_> {
             // A stream that the client does not take from holds nothing.
             self.window(length).await?;
             let Some(bytes) = file.read_checked(from, length).await else {
-                self.worker.counters.broken_off.add(1);
+                self.shared.worker.counters.broken_off.add(1);
                 self.send.send_reset(Reason::INTERNAL_ERROR);
                 return Err(Broken);
             };
             self.send_bytes(bytes.into()).await?;
-            self.worker.counters.sent_file_bytes.add(length as u64);
+            self.shared.worker.counters.sent_file_bytes.add(length as u64);
             from += length as u64;
         }
         Ok(())
@@ -296,14 +281,14 @@ impl ContentSender<'_> {
             if granted > 0 {
                 return Ok(granted);
             }
-            let patience = self.patience;
-            let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + patience);
+            let patience = || self.shared.worker.generation().settings.send_timeout;
+            let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + patience());
             let more = poll_fn(|cx| self.send.poll_capacity(cx));
             match timeout_at(deadline, more).await {
                 Ok(Some(Ok(_))) => {}
                 Ok(None | Some(Err(_))) => return Err(Broken),
                 Err(_elapsed) => {
-                    self.worker.counters.send_timeouts.add(1);
+                    self.shared.worker.counters.send_timeouts.add(1);
                     self.send.send_reset(Reason::CANCEL);
                     return Err(Broken);
                 }
