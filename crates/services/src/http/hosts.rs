@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -177,8 +178,9 @@ impl<T: Clone> HostMap<T> {
             taken.push("no names: only one is for all other hosts".to_owned());
         }
         for name in names {
-            if self.by_name.insert(name.name.clone().into_bytes(), value.clone()).is_some() {
-                taken.push(format!("the name {name}"));
+            match self.by_name.entry(name.name.clone().into_bytes()) {
+                Entry::Occupied(_) => taken.push(format!("the name {name}")),
+                Entry::Vacant(free) => drop(free.insert(value.clone())),
             }
         }
         taken

@@ -52,9 +52,8 @@ impl Listings {
 /// Renders the listing of the directory `path` (clean, and ending with a slash). Hidden names and special files are
 /// left out, as they are not served.
 pub(super) fn render(path: &[u8], listed: &Listed) -> Vec<u8> {
-    let is_served = |entry: &&Entry| {
-        entry.kind != Kind::Other && !entry.name.as_bytes().starts_with(b".")
-    };
+    let is_served =
+        |entry: &&Entry| entry.kind != Kind::Other && !entry.name.as_bytes().starts_with(b".");
     let mut entries: Vec<&Entry> = listed.entries.iter().filter(is_served).collect();
     // Directories first; within a kind they keep the order of the names.
     entries.sort_by_key(|entry| entry.kind != Kind::Directory);

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn own_types_come_first_and_the_charset_is_that_of_the_site() {
-        let site = |json| serde_json::from_str::<Site>(json).unwrap();
+        let site = |json: &str| serde_json::from_str::<Site>(json).unwrap();
         let types = r#"{"md": "text/markdown", ".TXT": "text/plain; charset=koi8-r"}"#;
         let rest = r#""default-type": "text/plain", "charset": "iso-8859-1""#;
         let own = site(&format!("{{\"types\": {types}, {rest}}}"));

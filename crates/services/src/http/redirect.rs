@@ -75,7 +75,7 @@ fn check_to(to: &str) -> Result<(), String> {
             wrong("`**` is allowed at its end only, behind a slash, and if all patterns end so")
         }
         // `https://host` would swallow what is appended to it.
-        Ok(_) if is_url && !to.split('?').next().is_some_and(|url| url.matches('/').count() > 2) => {
+        Ok(_) if is_url && to.split('?').next().is_none_or(|url| url.matches('/').count() < 3) => {
             wrong("its path is missing; end it with a slash")
         }
         Ok(_) => Ok(()),

@@ -11,19 +11,15 @@ use super::options::HttpSettings;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
-    ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
-    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
+    ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase, Refused, Running,
+    Server, Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring::{
-    Handle, RecvBuf, SendBuf, TcpStream,
-    net::ListenOptions,
-    spawn,
-};
+use twinring::{Handle, RecvBuf, SendBuf, TcpStream, net::ListenOptions, spawn};
 
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(2);
 
@@ -36,10 +32,8 @@ pub type HttpService = Server<Http>;
 impl HttpService {
     /// For `workers` workers of the runtime that `handle` controls; [`listen`](Server::listen) with TLS or without.
     pub fn new(settings: HttpSettings, workers: usize, handle: Handle) -> HttpService {
-        let limiter = ConnectionLimiter::new(
-            settings.max_connections,
-            settings.max_connections_per_address,
-        );
+        let limiter =
+            ConnectionLimiter::new(settings.max_connections, settings.max_connections_per_address);
         let http = Http {
             settings: Arc::new(LiveSettings::new(settings)),
             counters: (0..workers).map(|_| Arc::default()).collect(),

@@ -130,10 +130,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// without a certificate of its own.
 type Certificates = HostMap<Arc<CertifiedKey>>;
 
-fn certificates(
-    settings: &TlsSettings,
-    provider: &CryptoProvider,
-) -> Result<Certificates, String> {
+fn certificates(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
     let mut certificates = Certificates::default();
     for (names, files) in &settings.certificates {
         let certificate = Arc::new(load(files, provider)?);

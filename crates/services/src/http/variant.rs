@@ -188,7 +188,8 @@ impl Variant {
         if let Some(file) = &self.file {
             return Body::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
         }
-        let content = |range: &Range<u64>| self.ready.content(range.start as usize..range.end as usize);
+        let content =
+            |range: &Range<u64>| self.ready.content(range.start as usize..range.end as usize);
         if let [(before, range)] = &*parts
             && before.is_empty()
         {

@@ -92,7 +92,8 @@ impl LogLine {
             // Invalid UTF-8 is replaced.
             let valid = line.filter(|_| is_valid).unwrap_or_default();
             let parts = valid.splitn(3, |byte| *byte == b' ');
-            let mut parts = parts.map(|part| (!part.is_empty()).then(|| String::from_utf8_lossy(part)));
+            let mut parts =
+                parts.map(|part| (!part.is_empty()).then(|| String::from_utf8_lossy(part)));
             let [host, user, referer, user_agent] =
                 fields.map(|field| field.map(String::from_utf8_lossy));
             let asked = Asked {
@@ -158,11 +159,7 @@ impl LogLine {
 }
 
 /// Why an answer is no success, without an end of line.
-pub(in super::super) fn error_line(
-    status: Status,
-    reason: Reason,
-    call: &Call<'_, '_>,
-) -> String {
+pub(in super::super) fn error_line(status: Status, reason: Reason, call: &Call<'_, '_>) -> String {
     let client = client(call.client());
     let host = call.request.host().map(|host| cut(host, FIELD_BYTES_MAX));
     let path = cut(call.request.path.as_bytes(), REQUEST_BYTES_MAX);
