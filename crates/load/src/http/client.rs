@@ -1,7 +1,7 @@
 //! What both versions of HTTP share: state, TLS, and the verification of answers.
 
 use super::answer::Answer;
-use super::expect::Expectation;
+use super::expect::{Content, contents};
 use super::link::Link;
 use super::settings::HttpSettings;
 use super::target::Target;
@@ -10,12 +10,13 @@ use crate::recorder::{Begun, Recorder};
 use crate::requests::{Choice, Lost, Plan, Protocol, Tally, Worker};
 use std::io;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use twinring::{SendBuf, TcpStream};
 
 /// What both versions need, the same for all threads.
 pub(super) struct HttpLoad {
     pub(super) settings: HttpSettings,
-    pub(super) expectation: Expectation,
+    pub(super) contents: Vec<OnceLock<Content>>,
     tls: Option<TlsClient>,
     /// Requests of HTTP/2 by URL, without their body; empty for HTTP/1.1.
     pub(super) http2_requests: Vec<http::Request<()>>,
@@ -40,7 +41,7 @@ impl HttpLoad {
             choice: Choice::new(settings.targets.iter().map(|it| it.weight), settings.seed),
             request_bytes: settings.targets.iter().map(request_bytes).collect(),
             own: HttpLoad {
-                expectation: Expectation::new(&settings),
+                contents: contents(&settings),
                 tls,
                 http2_requests: settings.http2_requests()?,
                 settings,
@@ -85,7 +86,7 @@ pub(super) fn answered<P: Protocol<Own = HttpLoad>>(
     recorder: &mut Recorder,
 ) {
     recorder.came(answer.status, answer.bytes, answer.content_bytes, now_ns);
-    match tally.worker.plan.own.expectation.check(request.target, answer, crc) {
+    match tally.worker.plan.own.check(request.target, answer, crc) {
         Ok(()) => {
             if tally.answered(request, 1, now_ns, recorder) {
                 recorder.first_byte(request, answer.first_byte_ns);

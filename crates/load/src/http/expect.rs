@@ -1,6 +1,7 @@
 //! The requirements of answers.
 
 use super::answer::Answer;
+use super::client::HttpLoad;
 use super::settings::HttpSettings;
 use crate::requests::Lost;
 use std::ops::RangeInclusive;
@@ -34,41 +35,26 @@ impl FromStr for Statuses {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Content {
+pub(super) struct Content {
     bytes: u64,
     crc: u32,
 }
 
-#[derive(Debug)]
-pub(super) struct Expectation {
-    statuses: Statuses,
-    length: Option<u64>,
-    any_length: bool,
-    /// Compare the content, not only its length.
-    pub(super) verify_body: bool,
-    /// By URL; unless it is known, that of the first expected answer.
-    content: Vec<OnceLock<Content>>,
+/// By URL; unless it is known, that of the first expected answer.
+pub(super) fn contents(settings: &HttpSettings) -> Vec<OnceLock<Content>> {
+    let content = |it: &Vec<u8>| Content { bytes: it.len() as u64, crc: crc32fast::hash(it) };
+    let known = settings.expected.as_ref().map(content);
+    settings.targets.iter().map(|_| known.map_or_else(OnceLock::new, OnceLock::from)).collect()
 }
 
-impl Expectation {
-    pub(super) fn new(settings: &HttpSettings) -> Expectation {
-        let content = |it: &Vec<u8>| Content { bytes: it.len() as u64, crc: crc32fast::hash(it) };
-        let known = settings.expected.as_ref().map(content);
-        let lock = |_| known.map_or_else(OnceLock::new, OnceLock::from);
-        Expectation {
-            statuses: settings.expect_status.clone(),
-            length: settings.expect_length,
-            any_length: settings.any_length,
-            verify_body: settings.verify_body.is_some(),
-            content: settings.targets.iter().map(lock).collect(),
-        }
-    }
-
+impl HttpLoad {
     /// Whether an answer of URL number `target`, with this CRC, is as expected.
     pub(super) fn check(&self, target: u32, answer: &Answer, crc: u32) -> Result<(), Lost> {
+        let settings = &self.settings;
         let Answer { status, content_bytes: bytes, .. } = *answer;
-        if !self.statuses.ranges.iter().any(|range| range.contains(&status)) {
-            let what = format!("status {status}, expected {}", self.statuses.text);
+        let Statuses { ranges, text } = &settings.expect_status;
+        if !ranges.iter().any(|range| range.contains(&status)) {
+            let what = format!("status {status}, expected {text}");
             return Err(Lost(|it| &mut it.status, what));
         }
         let length = |expected: u64| match bytes == expected {
@@ -78,16 +64,16 @@ impl Expectation {
                 Err(Lost(|it| &mut it.length, what))
             }
         };
-        if let Some(expected) = self.length {
+        if let Some(expected) = settings.expect_length {
             return length(expected);
         }
-        if self.any_length {
+        if settings.any_length {
             return Ok(());
         }
-        let Some(known) = self.content.get(target as usize) else { return Ok(()) };
+        let Some(known) = self.contents.get(target as usize) else { return Ok(()) };
         let expected = known.get_or_init(|| Content { bytes, crc });
         length(expected.bytes)?;
-        if self.verify_body && crc != expected.crc {
+        if settings.verify_body.is_some() && crc != expected.crc {
             let wanted = expected.crc;
             let what =
                 format!("{bytes} bytes of content with CRC {crc:08x}, expected {wanted:08x}");

@@ -21,9 +21,6 @@ use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Http1 {
-    /// Requests in flight, at most.
-    pipeline: usize,
-    keepalive: bool,
     parser: AnswerParser,
     crc: crc32fast::Hasher,
     /// In the order of the answers; the first `handed` of them are the stream's already.
@@ -50,10 +47,8 @@ impl Protocol for Http1 {
         own.prepare()
     }
 
-    fn new(own: &HttpLoad, _: u64) -> Http1 {
+    fn new(_: &HttpLoad, _: u64) -> Http1 {
         Http1 {
-            pipeline: own.settings.pipeline as usize,
-            keepalive: own.settings.keepalive,
             parser: AnswerParser::default(),
             crc: crc32fast::Hasher::new(),
             unanswered: VecDeque::new(),
@@ -103,7 +98,9 @@ impl Protocol for Http1 {
             return self.ended(tally, link).map(Some);
         }
         let in_flight = self.unanswered.len();
-        let may_begin = !self.closing && tally.may_begin() && in_flight < self.pipeline;
+        let pipeline = u64::from(tally.worker.plan.own.settings.pipeline);
+        let room = pipeline.saturating_sub(in_flight as u64);
+        let may_begin = !self.closing && tally.may_begin() && room > 0;
         if may_begin || in_flight == 0 {
             let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
             if now_ns >= end_ns {
@@ -111,7 +108,6 @@ impl Protocol for Http1 {
                     return Ok(Some(Ending::Finished));
                 }
             } else if may_begin {
-                let room = (self.pipeline - in_flight) as u64;
                 tally.begin(room, now_ns, |request| self.unanswered.push_back(request));
             } else {
                 return Ok(self.await_close(tally, link, cx));
@@ -165,7 +161,7 @@ impl Http1 {
     fn take(&mut self, tally: &mut Tally<Http1>, bytes: &[u8], now_ns: u64) -> Result<bool, Lost> {
         let worker = Rc::clone(&tally.worker);
         let mut recorder = worker.recorder.borrow_mut();
-        let verify = worker.plan.own.expectation.verify_body;
+        let verify = worker.plan.own.settings.verify_body.is_some();
         let (mut rest, mut answered) = (bytes, false);
         while !rest.is_empty() {
             let Some(request) = self.unanswered.front().filter(|_| self.handed > 0) else {
@@ -200,12 +196,13 @@ impl Http1 {
     ) {
         let Some(request) = self.unanswered.pop_front() else { return };
         self.handed -= 1;
-        let crc = match tally.worker.plan.own.expectation.verify_body {
-            true => std::mem::take(&mut self.crc).finalize(),
-            false => 0,
+        let settings = &tally.worker.plan.own.settings;
+        self.closing |= !answer.keep_alive || !settings.keepalive;
+        let crc = match settings.verify_body {
+            Some(_) => std::mem::take(&mut self.crc).finalize(),
+            None => 0,
         };
         client::answered(tally, &request, answer, crc, now_ns, recorder);
-        self.closing |= !answer.keep_alive || !self.keepalive;
     }
 
     /// The server has closed: right if all was answered, and for some answers their end.

@@ -49,8 +49,6 @@ pub(super) struct Http2Link {
 }
 
 pub(super) struct Http2 {
-    /// Streams in use, at most.
-    pipeline: usize,
     /// Begun, and not yet streams.
     begun: VecDeque<Begun>,
     streams: Slab<Exchange>,
@@ -89,9 +87,8 @@ impl Protocol for Http2 {
         own.prepare()
     }
 
-    fn new(own: &HttpLoad, _: u64) -> Http2 {
+    fn new(_: &HttpLoad, _: u64) -> Http2 {
         Http2 {
-            pipeline: own.settings.pipeline as usize,
             begun: VecDeque::new(),
             streams: Slab::new(),
             wakes: Wakes::new(),
@@ -236,7 +233,7 @@ impl Http2 {
         recorder: &mut Recorder,
     ) {
         let Some(stream) = self.streams.get_mut(number) else { return };
-        let verify = tally.worker.plan.own.expectation.verify_body;
+        let verify = tally.worker.plan.own.settings.verify_body.is_some();
         let mut cx = Context::from_waker(self.wakes.waker(number));
         let Poll::Ready(ended) = stream.poll(&mut cx, now_ns, verify) else { return };
         let error = match ended {
@@ -279,7 +276,8 @@ impl Http2 {
             }
             Poll::Pending => return Ok(()),
         }
-        let most = self.pipeline.min(link.send.current_max_send_streams());
+        let asked = tally.worker.plan.own.settings.pipeline as usize;
+        let most = asked.min(link.send.current_max_send_streams());
         let room = most.saturating_sub(self.streams.len()) as u64;
         tally.begin(room, now_ns, |request| self.begun.push_back(request));
         while let Some(request) = self.begun.pop_front() {
