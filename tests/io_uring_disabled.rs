@@ -82,10 +82,8 @@ fn servers_start_with_every_setting() {
             assert_eq!(is_told, expected == "epoll", "{why_not}");
         }
     }
-    let asked = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", "io_uring"];
-    let (code, _, told) = run(&[&asked[..], &["--user", "nobody"]].concat());
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("io_uring_disabled is 1") && told.contains("fix:"), "{told}");
+    let asked = "serve echo --listen 127.0.0.1:0 --engine io_uring --user nobody";
+    assert_ends(asked, 1, &["io_uring_disabled is 1", "fix:"]);
     drop(disabled);
     // No process at all.
     let disabled = Setting::set("2");

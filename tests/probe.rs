@@ -4,14 +4,9 @@
 mod support;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
-use serde_json::Value;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
-use support::{run, run_to_its_end, twinring};
-use testing::{Test, tests};
+use support::*;
 use twinring::{EngineChoice, Runtime};
 
 const TESTS: &[Test] = tests![
@@ -33,46 +28,36 @@ fn main() -> std::process::ExitCode {
 const EVERY_CALL: [i64; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Runs `test` on a thread of its own, on which `calls` answer `errno`.
+/// Runs `test` on a thread of its own, which `prepare` has changed, and the processes that it starts.
+fn apart<R: Send>(prepare: impl FnOnce() + Send, test: impl FnOnce() -> R + Send) -> R {
+    let both = || {
+        prepare();
+        test()
+    };
+    thread::scope(|scope| scope.spawn(both).join().unwrap())
+}
+
+/// Runs `test` where `calls` answer `errno`.
 fn forbidding<R: Send>(calls: &[i64], errno: i32, test: impl FnOnce() -> R + Send) -> R {
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let answer = SeccompAction::Errno(errno as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
-    thread::scope(|scope| {
-        let filtered = scope.spawn(move || {
-            // Also sets no_new_privs, for this thread alone.
-            seccompiler::apply_filter(&program).unwrap();
-            test()
-        });
-        filtered.join().unwrap()
-    })
+    // Also sets no_new_privs, for this thread alone.
+    apart(move || seccompiler::apply_filter(&program).unwrap(), test)
 }
 
-/// Runs `test` on a thread of its own whose children have no CAP_IPC_LOCK.
+/// Runs `test` where processes have no CAP_IPC_LOCK.
 fn without_ipc_lock<R: Send>(test: impl FnOnce() -> R + Send) -> R {
     use caps::{CapSet, Capability, drop, has_cap};
-    thread::scope(|scope| {
-        let restricted = scope.spawn(move || {
-            // Without CAP_SETPCAP there is no privilege to lose either.
-            if has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap() {
-                drop(None, CapSet::Bounding, Capability::CAP_IPC_LOCK).unwrap();
-            }
-            test()
-        });
-        restricted.join().unwrap()
-    })
-}
-
-/// The command under limits that the shell sets.
-fn limited(limit: &str) -> Command {
-    // Descriptors that were inherited would count: they are closed.
-    let script =
-        format!("exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit {limit} && exec \"$0\" \"$@\"");
-    let mut command = Command::new("sh");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_twinring")]);
-    command
+    let prepare = || {
+        // Without CAP_SETPCAP there is no privilege to lose either.
+        if has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap() {
+            drop(None, CapSet::Bounding, Capability::CAP_IPC_LOCK).unwrap();
+        }
+    };
+    apart(prepare, test)
 }
 
 /// The line of `probe --json`.
@@ -132,9 +117,9 @@ fn seccomp_is_named_with_its_fix_for_any_errno_and_call() {
 fn serve_reports_the_reason_and_falls_back_only_by_default() {
     let serve = ["serve", "echo", "--listen", "127.0.0.1:0", "--sandbox-check", "--json"];
     let asked = [&serve[..], &["--engine", "io_uring"]].concat();
-    let (code, stdout, error) = forbidding(&EVERY_CALL, libc::EPERM, || run(&asked));
-    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{error}");
-    assert!(error.contains("seccomp") && error.contains("fix: "), "{error}");
+    forbidding(&EVERY_CALL, libc::EPERM, || {
+        assert_ended(twinring().args(&asked), 1, &["seccomp", "fix: "]);
+    });
     // By default it runs on epoll, and says why in one line.
     let (_, text, _) = forbidding(&EVERY_CALL, libc::ENOSYS, || run(&serve));
     let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -177,9 +162,8 @@ fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
     // Room for one ring or one file, and no more.
     let line = json(&mut limited("-n 4"));
     assert_eq!(line["refusal"]["layer"], "resources", "{line}");
-    let mut command = limited("-n 4");
-    let serve = run_to_its_end(command.args(["serve", "echo", "--listen", "127.0.0.1:0"]));
-    assert!(serve.0 == Some(1) && serve.2.contains("ulimit -n"), "{serve:?}");
+    let serve = ["serve", "echo", "--listen", "127.0.0.1:0"];
+    assert_ended(limited("-n 4").args(serve), 1, &["ulimit -n"]);
 }
 
 /// Measuring keeps two CPUs busy for seconds: one at a time.
@@ -239,9 +223,7 @@ fn cpus_that_cannot_be_measured_are_refused_with_those_that_can() {
         ("0-1", "expected two CPUs"),
         ("0,0", "choose two of ["),
     ] {
-        let (code, stdout, error) = run(&["probe", "--measure", "--cpus", cpus]);
-        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{cpus}: {error}");
-        assert!(error.contains(told), "{cpus}: {error}");
+        assert_ends(&format!("probe --measure --cpus {cpus}"), 2, &[told]);
     }
-    assert_eq!(run(&["probe", "--cpus", "0,1"]).0, Some(2));
+    assert_ends("probe --cpus 0,1", 2, &["--measure"]);
 }

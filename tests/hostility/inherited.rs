@@ -1,10 +1,11 @@
 //! What a process inherits does not change what the command does: blocked and ignored signals, limits of files,
 //! standard output and error that are non-blocking, full or closed.
 
-use crate::support::http::{Site, ask, get, talk_until_closed};
+use crate::support::http::{Site, ask, ask_on, get, talk_until_closed};
+use crate::support::tls::Identity;
 use crate::support::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -25,7 +26,7 @@ fn by_env(option: &str) -> Command {
         testing::needs("env of coreutils 8.31", option);
     }
     let mut command = Command::new("env");
-    command.args([option, env!("CARGO_BIN_EXE_twinring")]);
+    command.args([option, TWINRING]);
     command
 }
 
@@ -84,8 +85,8 @@ fn the_lab_waits_for_its_children_though_sigchld_was_ignored() {
 /// SIGXFSZ ended the server when its log reached the limit.
 fn a_limit_of_file_sizes_costs_log_lines_and_no_server() {
     let (site, logs) = (Site::usual(), Site::new());
-    let arguments = ["--access-log", &logs.file("log")];
-    let server = Server::http_by(limited("-f 1"), "epoll", site.path(), &arguments);
+    let arguments = ["--root", &site.file("."), "--access-log", &logs.file("log")];
+    let server = Server::start(limited("-f 1"), "http", "epoll", &arguments);
     for _ in 0..100 {
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
     }
@@ -95,12 +96,12 @@ fn a_limit_of_file_sizes_costs_log_lines_and_no_server() {
     assert!(lost > 0 && lines > 0 && lines + lost == 100, "{lines} lines, {lost} lost");
 }
 
-/// Like a pipe that was shared with node, bun or ssh.
-fn non_blocking_pipe() -> (std::io::PipeReader, Stdio) {
+/// A small pipe; a non-blocking one is like those that are shared with node, bun or ssh.
+fn pipe(flags: OFlag) -> (std::io::PipeReader, OwnedFd) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    fcntl(writer.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("a pipe");
+    fcntl(writer.as_fd(), FcntlArg::F_SETFL(flags)).expect("a pipe");
     fcntl(writer.as_fd(), FcntlArg::F_SETPIPE_SZ(4096)).expect("a pipe");
-    (reader, Stdio::from(writer))
+    (reader, writer.into())
 }
 
 /// What a reader gets that begins late and reads slowly.
@@ -119,7 +120,7 @@ fn read_slowly(mut reader: std::io::PipeReader) -> String {
 fn a_result_is_printed_whole_to_a_non_blocking_pipe() {
     for arguments in [["lab", "show", "quick"], ["load", "http", "--help"]] {
         let (_, expected, _) = run(&arguments);
-        let (reader, writer) = non_blocking_pipe();
+        let (reader, writer) = pipe(OFlag::O_NONBLOCK);
         let mut child = twinring().args(arguments).stdout(writer).spawn().expect("it starts");
         assert_eq!(read_slowly(reader), expected, "{arguments:?}");
         assert_eq!(child.wait().expect("a child").code(), Some(0));
@@ -128,7 +129,7 @@ fn a_result_is_printed_whole_to_a_non_blocking_pipe() {
 
 fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     let site = Site::usual();
-    let (mut reader, writer) = non_blocking_pipe();
+    let (mut reader, writer) = pipe(OFlag::O_NONBLOCK);
     let mut command = twinring();
     command.args(["serve", "http", "--listen", "127.0.0.8:0", "--access-log", "-", "--root"]);
     let mut child = command.arg(site.path()).stdout(writer).spawn().expect("it starts");
@@ -150,13 +151,13 @@ fn a_log_is_written_whole_to_a_non_blocking_pipe() {
     assert_eq!(log.lines().filter(|line| line.starts_with("127.")).count(), 301, "{log}");
 }
 
-fn full() -> Stdio {
-    Stdio::from(File::options().write(true).open("/dev/full").expect("/dev/full"))
+fn full() -> OwnedFd {
+    File::options().write(true).open("/dev/full").expect("/dev/full").into()
 }
 
 /// A pipe whose reader has left.
-fn left() -> Stdio {
-    Stdio::from(std::io::pipe().expect("a pipe").1)
+fn left() -> OwnedFd {
+    std::io::pipe().expect("a pipe").1.into()
 }
 
 /// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk. For a closed output the
@@ -166,7 +167,7 @@ fn an_unprintable_result_is_an_error_unless_the_reader_left() {
     let target = server.address().to_string();
     let load = ["load", "tcp", &target, "-n", "100", "--json", "-c", "10"];
     for arguments in [&["probe"][..], &["probe", "--json"], &["lab", "list"], &load] {
-        let ends = |stdout: Stdio, code: i32, words: &str| {
+        let ends = |stdout: OwnedFd, code: i32, words: &str| {
             let output = twinring().args(arguments).stdout(stdout).output().expect("it starts");
             let told = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
@@ -181,24 +182,34 @@ fn an_unprintable_result_is_an_error_unless_the_reader_left() {
     for (redirection, code) in [(">&-", 1), (">/dev/null", 0), ("<>/dev/null >&0 2>&0", 0)] {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("exec \"$@\" {redirection}"), "sh"]);
-        shell.args([env!("CARGO_BIN_EXE_twinring"), "lab", "list"]);
+        shell.args([TWINRING, "lab", "list"]);
         assert_eq!(run_to_its_end(&mut shell).0, Some(code), "{redirection}");
     }
 }
 
+/// Neither requests, nor the thread that takes the signals, nor the end of the process wait for output that is full,
+/// whose reader has left, or that nobody reads.
 fn a_server_goes_on_without_output() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    for (number, out) in [full as fn() -> Stdio, left].into_iter().enumerate() {
+    let (site, identity) = (Site::usual(), Identity::new());
+    let (_reader, unread) = pipe(OFlag::empty());
+    for (number, out) in [full(), left(), unread].into_iter().enumerate() {
         // An otherwise unused address of this machine: the output does not show which one it is.
         let address = format!("127.{}.{low}.{}:7007", 100 + (high & 63), number + 1);
+        let (out, errors) = (out.try_clone().expect("a descriptor"), out);
         let mut command = twinring();
-        command.args(["serve", "echo", "--listen", &address, "--stats", "1", "--json"]);
-        let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
+        command.args(["serve", "http", "--listen", &address, "--stats", "1", "--json"]);
+        command.args(["--access-log", "-", "--root", &site.file(".")]).args(identity.arguments());
+        let mut child = command.stdout(out).stderr(errors).spawn().expect("it starts");
         wait_until("it listens", || TcpStream::connect(&address).is_ok());
-        let peer = connect(address.parse().expect("an address"));
-        // Past the first line of statistics.
-        for number in 0..12 {
-            ping(&peer, &pattern(number, 1000));
+        let mut peer = connect(address.parse().expect("an address"));
+        // Past the first line of statistics, and more lines of the log than the pipe holds.
+        for _ in 0..120 {
+            assert_eq!(ask_on(&mut peer, &get("/hello.txt", "")).status, 200);
+            thread::sleep(Duration::from_millis(10));
+        }
+        for _ in 0..2 {
+            kill(Pid::from_raw(child.id() as i32), Signal::SIGHUP).expect("it runs");
             thread::sleep(Duration::from_millis(100));
         }
         assert_eq!(end(&mut child).code(), Some(0), "{number}");

@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] =
 fn binary_for_all() -> &'static Path {
     static COPY: OnceLock<(PathBuf, Option<tempfile::TempDir>)> = OnceLock::new();
     let (path, _) = COPY.get_or_init(|| {
-        let built = Path::new(env!("CARGO_BIN_EXE_twinring"));
+        let built = Path::new(TWINRING);
         let mut trial = Command::new(built);
         trial.arg("--version").uid(OTHERS).gid(OTHERS).stdout(Stdio::null());
         if trial.status().is_ok() {
@@ -82,9 +82,7 @@ fn rights_that_are_dropped_later_do_not_count() {
             command.args(sandbox.iter().flat_map(|parts| ["--sandbox", parts]));
             let keeps_rights = sandbox.is_some() && rights.is_empty();
             if engine == "io_uring" && charged {
-                let (code, _, told) = run_to_its_end(&mut command);
-                assert_eq!(code, Some(1), "{told}");
-                assert!(told.contains("RLIMIT_MEMLOCK") && told.contains("ulimit -l"), "{told}");
+                assert_ended(&mut command, 1, &["RLIMIT_MEMLOCK", "ulimit -l"]);
                 continue;
             }
             let server = Server::spawn(command);

@@ -1,9 +1,7 @@
 //! The commands as people and workflows call them: `quick`, `compare`, `lab diff`, `lab verify`.
 
-use crate::support::{bundle_in, twinring};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use testing::{Test, tests};
+use crate::measured::{bundle_in, twinring};
+use crate::support::*;
 
 pub(crate) const TESTS: &[Test] = tests![
     wrong_words_are_bad_arguments_before_anything_runs,
@@ -12,8 +10,6 @@ pub(crate) const TESTS: &[Test] = tests![
     the_example_workflow_runs,
     every_committed_bundle_verifies
 ];
-
-const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
 fn wrong_words_are_bad_arguments_before_anything_runs() {
     for (arguments, expected) in [
@@ -61,10 +57,10 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
         assert!(bundle.join(file).exists(), "{file} is missing: {table}");
     }
     let path = bundle.join("runs.jsonl");
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
     let edited = text.replacen("\"answered\":", "\"answered\":1", 1);
     assert_ne!(text, edited);
-    std::fs::write(&path, edited).unwrap();
+    fs::write(&path, edited).unwrap();
     let (code, said) = twinring(&["lab", "verify", bundle.to_str().unwrap()]);
     assert_eq!(code, Some(1), "{said}");
 }
@@ -73,7 +69,7 @@ fn diffs_have_options_and_exit_codes() {
     let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/lab/tests/data/bundle");
     let copy = tempfile::tempdir().unwrap();
     for name in ["bundle.json", "runs.jsonl"] {
-        std::fs::copy(stored.join(name), copy.path().join(name)).unwrap();
+        fs::copy(stored.join(name), copy.path().join(name)).unwrap();
     }
     let bundle = copy.path().to_str().unwrap();
     assert_eq!(twinring(&["lab", "report", bundle]).0, Some(0));
@@ -98,7 +94,7 @@ fn the_example_workflow_runs() {
     let line =
         workflow.lines().map(str::trim).find(|line| line.contains("bin/new compare")).unwrap();
     let place = tempfile::tempdir().unwrap();
-    std::fs::create_dir(place.path().join("bin")).unwrap();
+    fs::create_dir(place.path().join("bin")).unwrap();
     for build in ["bin/old", "bin/new"] {
         std::os::unix::fs::symlink(TWINRING, place.path().join(build)).unwrap();
     }
@@ -111,14 +107,14 @@ fn the_example_workflow_runs() {
         Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();
     // One pair cannot be judged.
     assert_eq!(output.status.code(), Some(1), "{command}: {output:?}");
-    let summary = std::fs::read_to_string(place.path().join("summary.md")).unwrap();
+    let summary = fs::read_to_string(place.path().join("summary.md")).unwrap();
     assert!(summary.contains("cannot be judged") && summary.contains("new's CPU"), "{summary}");
 }
 
 /// All their figures follow from their raw data.
 fn every_committed_bundle_verifies() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/measurements");
-    let entries = std::fs::read_dir(directory).expect("a directory");
+    let entries = fs::read_dir(directory).expect("a directory");
     let mut bundles: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     bundles.retain(|path| path.is_dir());
     assert!(!bundles.is_empty());

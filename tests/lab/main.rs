@@ -1,11 +1,14 @@
 //! `twinring lab`, `compare` and `advise`, from the command line to the bundle and the page.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod commands;
+mod measured;
 mod peers;
 mod protocols;
 mod runs;
 mod slurm;
-mod support;
 mod tcp;
 
 fn main() -> std::process::ExitCode {

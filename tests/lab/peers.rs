@@ -1,14 +1,9 @@
 //! `twinring lab peers`: lists the peers present and missing, and builds them.
 
-use crate::support::script;
-use serde_json::Value;
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use crate::measured::script;
+use crate::support::*;
+use std::process::Output;
 use tempfile::TempDir;
-use testing::{Test, tests};
-
-const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
 pub(crate) const TESTS: &[Test] = tests![
     what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it,

@@ -1,8 +1,7 @@
 //! HTTP and UDP from one end to the other: our own servers, load generators and lab together.
 
-use crate::support::Measured;
-use serde_json::Value;
-use testing::{Test, tests};
+use crate::measured::Measured;
+use crate::support::*;
 
 pub(crate) const TESTS: &[Test] = tests![
     http_in_all_its_ways_is_measured_on_both_engines,
@@ -100,10 +99,9 @@ fn one_socket_is_measured_with_pending_receives_and_segmentation_offload() {
 }
 
 fn a_foreign_reflector_goes_through_the_same_door() {
-    let twinring = env!("CARGO_BIN_EXE_twinring");
     // Without --json it says nothing that the lab reads: its port is all that can be seen.
     let foreign =
-        format!("foreign='{twinring}' serve udp --listen {{addr}} --allow any --engine epoll");
+        format!("foreign='{TWINRING}' serve udp --listen {{addr}} --allow any --engine epoll");
     let subjects = ["--subject", "ours=epoll", "--subject", &foreign];
     let Measured { said, runs, .. } =
         Measured::take(&[&["udp-streams", "--set", "streams=20"], &subjects[..]].concat(), "0.6");

@@ -1,17 +1,11 @@
 //! Runs that fail, by real commands with known faults, and what the lab leaves behind when it is interrupted, killed or
 //! out of space.
 
-use crate::support::{Measured, bundle_in, script, twinring};
+use crate::measured::{Measured, bundle_in, script, twinring};
+use crate::support::*;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::{Value, json};
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-use testing::{Test, tests};
+use serde_json::json;
+use std::process::Output;
 use twinring_lab::analysis::Effect;
 use twinring_lab::{NetKind, recomputed, rerender, verify};
 
@@ -26,8 +20,6 @@ pub(crate) const TESTS: &[Test] = tests![
     a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out,
     nginx_is_configured_and_ends_well
 ];
-
-const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
 /// How a shell starts our server, which says when it is ready.
 const SERVE: &str = "\"$0\" serve echo --listen \"$1\" --allow any --engine epoll --json";
@@ -130,13 +122,13 @@ fn long(out: &Path) -> Command {
 }
 
 fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + 2 * PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
         assert!(Instant::now() < deadline, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -210,7 +202,7 @@ fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
 
 fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     // A small file system in a mount namespace of this thread only.
-    let worker = std::thread::spawn(|| {
+    let worker = thread::spawn(|| {
         use nix::mount::{MsFlags, mount};
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         let entered = unshare(CloneFlags::CLONE_NEWNS)

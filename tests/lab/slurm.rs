@@ -1,22 +1,14 @@
 //! The batch script for Slurm on a real one: its daemons run here, with nodes that are all this
 //! machine.
 
-use crate::support::bundle_in;
-use serde_json::Value;
-use std::fs;
-use std::net::TcpListener;
+use crate::measured::bundle_in;
+use crate::support::*;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use testing::{Test, long_tests};
 
 pub(crate) const LONG_TESTS: &[Test] =
     long_tests![a_job_measures_from_its_nodes_and_a_signal_ends_it_in_order];
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/slurm/twinring.sbatch");
 
 struct Cluster {
@@ -82,13 +74,13 @@ impl Cluster {
     fn said_by(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(program);
         command.args(arguments).env("SLURM_CONF", self.path("slurm.conf"));
-        command.env("TWINRING", env!("CARGO_BIN_EXE_twinring")).env("OUT", self.path("bundles"));
+        command.env("TWINRING", TWINRING).env("OUT", self.path("bundles"));
         let output = command.current_dir(self.directory.path()).output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn(&Cluster) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 2 * PATIENCE;
         while !is_so(self) {
             assert!(Instant::now() < deadline, "not in time: {what}; {}", self.logs());
             thread::sleep(Duration::from_millis(100));

@@ -1,10 +1,8 @@
 //! TCP experiments from one end to the other: our own server, load generator and lab together.
 
-use crate::support::Measured;
+use crate::measured::Measured;
+use crate::support::*;
 use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
-use serde_json::Value;
-use testing::{Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_share_of_what_can_be_served_is_one_rate_for_everybody,
@@ -88,13 +86,6 @@ fn workers_have_a_cpu_each_and_all_of_them_count() {
         let of = |workers| runs.iter().filter(move |it| it["cell"]["workers"].as_u64() == workers);
         assert!(of(None).count() >= 2 && of(Some(2)).count() >= 2, "{runs:?}");
     }
-    // With one CPU for the server there is nothing to compare with, and that is said.
-    let one = one.to_string();
-    let arguments = ["--net", "lo", "--server-cpu", &one];
-    let measured = Measured::take(&[&scaling[..], &arguments].concat(), "0.2");
-    let said = &measured.said;
-    assert!(said.contains("every cell with 2, 4, 8, 16 workers is left out"), "{said}");
-    assert!(measured.runs.iter().all(|run| run["cell"].get("workers").is_none()));
 }
 
 fn connections_come_and_go() {
@@ -123,13 +114,12 @@ fn features_of_a_subject_are_really_changed() {
 fn a_command_may_start_several_load_generators_and_each_has_a_result() {
     // The commands that it starts take the usual engine for load.
     testing::needs_io_uring();
-    let twinring = env!("CARGO_BIN_EXE_twinring");
     // It stands for ssh or srun: it starts as many load generators on this machine as it is told.
     let via = "sh -c 'for i in $(seq 2); do \"$@\" & done; wait' sh";
     let run = |announced: &str| {
         let axes = ["--set", "load_percent=0", "--subject", "epoll", "--subject", "again=epoll"];
         let places = ["--via", via, "--generators", announced, "--address", "127.0.0.1"];
-        let program = ["--via-program", twinring, "--lead", "1"];
+        let program = ["--via-program", TWINRING, "--lead", "1"];
         runs(&[&SMALL[..], &axes, &places, &program].concat())
     };
     for run in run("2") {

@@ -1,6 +1,7 @@
 //! `twinring load http` against servers of known behaviour: requests match the options,
 //! answers are separated in any chunks, and the counts balance.
 
+use crate::support::http::Site;
 use crate::support::load::*;
 use crate::support::*;
 
@@ -21,6 +22,9 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     without_keepalive_each_request_has_a_connection
 ];
 
+pub(crate) const NOTHING_LOST: [(&str, u64); 3] =
+    [("/whole_run/abandoned", 0), ("/connections/reconnects", 0), ("/connections/lost", 0)];
+
 fn a_correct_server_has_no_errors_and_all_counts_balance(engine: &str) {
     let target = answering(|_| ok("hello"));
     let cases = [
@@ -38,18 +42,16 @@ fn a_correct_server_has_no_errors_and_all_counts_balance(engine: &str) {
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], engine);
         let asked = outcome.number("/settings/connections");
-        for counted in ["established", "served"] {
-            assert_eq!(outcome.number(&format!("/connections/{counted}")), asked, "{case}");
-        }
-        for nothing in ["/whole_run/abandoned", "/connections/reconnects", "/connections/lost"] {
-            assert_eq!(outcome.number(nothing), 0, "{case}: {nothing}");
-        }
+        outcome.has(&["/connections/established", "/connections/served"].map(|it| (it, asked)));
+        outcome.has(&NOTHING_LOST);
         let answered = outcome.number("/requests/answered");
         assert!(answered > 0, "{case}");
-        assert_eq!(outcome.number("/bytes/bodies"), 5 * answered, "{case}");
-        assert_eq!(outcome.number("/bytes/received"), ok("hello").len() as u64 * answered);
-        assert_eq!(outcome.number("/status_codes/200"), answered);
-        assert_eq!(outcome.number("/urls/0/answered"), outcome.number("/whole_run/answered"));
+        outcome.has(&[
+            ("/bytes/bodies", 5 * answered),
+            ("/bytes/received", ok("hello").len() as u64 * answered),
+            ("/status_codes/200", answered),
+            ("/urls/0/answered", outcome.number("/whole_run/answered")),
+        ]);
     }
 }
 
@@ -81,7 +83,7 @@ fn many_answers_in_one_buffer_are_separated_in_order(engine: &str) {
         command.args(&urls[1..]).args(["--seed", seed]);
         let outcome = finished(command);
         outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), 4000);
+        outcome.has(&[("/whole_run/answered", 4000)]);
         outcome
     };
     let outcome = loaded("1");
@@ -108,10 +110,8 @@ fn urls_come_from_a_file_too() {
         assert!(row["answered"].as_u64().unwrap() > 50, "{}", outcome.result);
     }
     fs::write(file.path(), "http://h/ 1 more\n").unwrap();
-    let name = file.path().display().to_string();
-    let (code, _, stderr) = run(&["load", "http", "--urls", &name]);
-    assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains(&format!("{name}:1: ")), "{stderr}");
+    let name = file.path().display();
+    assert_ends(&format!("load http --urls {name}"), 2, &[&format!("{name}:1: ")]);
 }
 
 /// Answers with the request line and some fields as content, so that a wrong request has another length.
@@ -157,12 +157,9 @@ fn requests_of_a_file_have_their_own_method_fields_and_content() {
         body.display()
     );
     fs::write(&path, tables).unwrap();
-    let name = path.display().to_string();
-    let url = format!("http://{target}/x");
-    let arguments = ["load", "http", &url, "--urls", &name, "-H", "X-A: default", "-c", "1", "-n"];
-    let (code, text, stderr) = run(&[&arguments[..], &["300", "--json"]].concat());
-    assert_eq!(code, Some(0), "{stderr}");
-    let result: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let name = path.display();
+    let Outcome { result, .. } =
+        answered(target, &format!("--urls {name} -H X-A:default -c 1 -n 300"), 300);
     assert_eq!(result["settings"]["method"], "GET,HEAD,POST,PUT");
     assert_eq!(result["status_codes"]["200"], 300);
     // What the server was told, by URL: the content of all answers is the sum of that.
@@ -181,25 +178,19 @@ fn requests_of_a_file_have_their_own_method_fields_and_content() {
         [("url = 1", "requests.toml"), ("url = 'ftp://h/'", "neither http"), ("uri = ''", "uri")]
     {
         fs::write(&path, format!("[[request]]\n{table}\n")).unwrap();
-        let (code, _, stderr) = run(&["load", "http", "--urls", &name]);
-        assert_eq!(code, Some(2), "{stderr}");
-        assert!(stderr.contains(named), "{stderr}");
+        assert_ends(&format!("load http --urls {name}"), 2, &[named]);
     }
 }
 
 fn another_address_than_that_of_the_url_is_asked() {
     let target = telling();
-    let to = target.to_string();
-    let told = "GET /some/path HTTP/1.1\r\nHost: name.invalid\r\n\r\n".len().to_string();
-    let arguments =
-        ["-c", "1", "-n", "10", "--json", "--expect-length", &told, "--connect-to", &to];
-    let command = ["load", "http", "http://name.invalid/some/path"];
-    let (code, text, stderr) = run(&[&command[..], &arguments].concat());
-    assert_eq!(code, Some(0), "{stderr}");
-    assert!(text.contains(&format!("\"addresses\":[\"{target}\"]")), "{text}");
-    let (code, _, stderr) = run(&command);
-    assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("name.invalid"), "{stderr}");
+    let told = "GET /some/path HTTP/1.1\r\nHost: name.invalid\r\n\r\n".len();
+    let arguments = format!("-c 1 -n 10 --expect-length {told} --connect-to {target}");
+    let url = "http://name.invalid/some/path";
+    let outcome = finished(command("auto", "http", url, &arguments));
+    outcome.expect(0, &[]);
+    assert_eq!(outcome.result["settings"]["addresses"], serde_json::json!([target]));
+    assert_ends(&format!("load http {url}"), 1, &["name.invalid"]);
 }
 
 fn without_keepalive_each_request_has_a_connection(engine: &str) {
@@ -217,11 +208,10 @@ fn without_keepalive_each_request_has_a_connection(engine: &str) {
         served.store(0, Ordering::Relaxed);
         let outcome = run_http(engine, target, &format!("{case} --no-keepalive -n 200"));
         outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/whole_run/answered"), 200);
+        outcome.has(&[("/whole_run/answered", 200), ("/connections/kept_open", 0)]);
         // The first five are made before the load begins.
         assert!(outcome.number("/connections/reconnects") >= 195);
         assert!(served.load(Ordering::Relaxed) >= 200);
-        assert_eq!(outcome.number("/connections/kept_open"), 0);
         let from = if case.contains("rate") { "intended" } else { "connect" };
         assert_eq!(outcome.result["latency_from"], from);
         assert!(outcome.latency_us("max") > 0.0);
@@ -282,9 +272,9 @@ fn latencies_are_written_for_plotters() {
     for part in ["1/(1-Percentile)", &format!("Total count    = {:>12}]", 500)] {
         assert!(text.contains(part), "{text}");
     }
-    let missing = directory.path().join("no").join("latency.hgrm");
-    let mut command = http("epoll", target, "-c 1 -n 5");
-    let (code, _, told) = run_to_its_end(command.arg("--hgrm").arg(&missing));
+    let missing = directory.path().join("no/latency.hgrm");
+    let arguments = format!("-c 1 -n 5 --hgrm {}", missing.display());
+    let (code, _, told) = run_to_its_end(&mut http("epoll", target, &arguments));
     assert!(code == Some(1) && told.contains("latency.hgrm"), "{told}");
 }
 
@@ -295,7 +285,7 @@ fn a_number_of_requests_is_sent_completely() {
         ok("hello")
     });
     let outcome = answered(target, "-c 1 -n 50 --rate 1000 --max-error-rate 0", 50);
-    assert_eq!((outcome.number("/requests/unsent"), outcome.number("/requests/overdue")), (0, 0));
+    outcome.has(&[("/requests/unsent", 0), ("/requests/overdue", 0)]);
 }
 
 fn a_table_is_printed_for_people() {
@@ -313,21 +303,16 @@ fn a_table_is_printed_for_people() {
 }
 
 fn files_that_cannot_be_read_are_named_and_end_with_1() {
-    let directory = tempfile::tempdir().unwrap();
-    let [empty, fifo] = ["empty.pem", "fifo.pem"].map(|name| directory.path().join(name));
-    fs::write(&empty, "nothing\n").unwrap();
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let [empty, fifo] = [empty, fifo].map(|path| path.display().to_string());
+    let directory = Site::new();
+    directory.write("empty.pem", b"nothing\n");
+    let [empty, fifo] = ["empty.pem", "fifo.pem"].map(|name| directory.file(name));
+    nix::unistd::mkfifo(&*fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // A device without end was read until memory ended.
     let cases = ["--body @", "--verify-body=", "--urls ", "--tls-ca "].map(|option| {
         [(option, "/nowhere/x", "No such file"), (option, "/dev/zero", "is a device")]
     });
     let of_tls = [("--tls-ca ", &*empty, "no certificate"), ("--tls-ca ", &fifo, &fifo)];
     for (option, path, why) in cases.into_iter().flatten().chain(of_tls) {
-        let arguments = format!("load http https://127.0.0.1:9/ {option}{path}");
-        let arguments: Vec<&str> = arguments.split_whitespace().collect();
-        let (code, _, stderr) = run(&arguments);
-        assert_eq!(code, Some(1), "{option}{path}: {stderr}");
-        assert!(stderr.contains(path) && stderr.contains(why), "{option}{path}: {stderr}");
+        assert_ends(&format!("load http https://127.0.0.1:9/ {option}{path}"), 1, &[path, why]);
     }
 }

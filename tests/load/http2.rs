@@ -1,5 +1,6 @@
 //! `twinring load http --http2`: against nginx, and servers that go wrong frame by frame.
 
+use crate::http::NOTHING_LOST;
 use crate::support::http::Site;
 use crate::support::http2::*;
 use crate::support::load::*;
@@ -16,7 +17,6 @@ pub(crate) const TESTS: &[Test] = tests![
     servers_that_do_not_speak_it_are_named
 ];
 
-const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 
 fn load(urls: &[String], arguments: &str) -> Outcome {
@@ -47,12 +47,10 @@ fn ask_everything(origin: &str, site: &Path, more: &str) {
         let outcome = load(&[format!("{origin}{path}")], &arguments);
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["settings"]["http"], "2");
-        assert_eq!(outcome.number("/whole_run/answered"), count, "{path} {arguments}");
-        for nothing in ["/whole_run/abandoned", "/connections/reconnects", "/connections/lost"] {
-            assert_eq!(outcome.number(nothing), 0, "{path} {arguments}: {nothing}");
-        }
+        outcome.has(&[("/whole_run/answered", count)]);
+        outcome.has(&NOTHING_LOST);
         if path != "/nothing" {
-            assert_eq!(outcome.number("/bytes/bodies"), count * bytes, "{path} {arguments}");
+            outcome.has(&[("/bytes/bodies", count * bytes)]);
         }
     }
     let urls = ["/", "/hello.txt", "/sub/"].map(|path| format!("{origin}{path}"));
@@ -60,15 +58,10 @@ fn ask_everything(origin: &str, site: &Path, more: &str) {
     load(&urls, &mixed).expect(0, &[]);
 }
 
-fn usual_site() -> Site {
-    let site = Site::usual();
-    site.write("huge.bin", &pattern(5, 3_000_000));
-    site
-}
-
 /// With prior knowledge, and with TLS.
 fn nginx_is_asked_in_the_same_way() {
-    let (site, identity) = (usual_site(), Identity::new());
+    let (site, identity) = (Site::usual(), Identity::new());
+    site.write("huge.bin", &pattern(5, 3_000_000));
     let secret = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let text = format!(
         "server {{ listen 8080 default_server http2; listen {secret} ssl http2; root {}; \
@@ -84,7 +77,8 @@ fn nginx_is_asked_in_the_same_way() {
     ask_everything(&format!("http://{plain}"), site.path(), "");
     ask_everything(&format!("https://{secret}"), site.path(), "--insecure");
     let outcome = load(&[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
-    assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
+    // The default of nginx.
+    outcome.has(&[("/settings/streams_max", 128)]);
 }
 
 /// A server that answers frame by frame: it is given the number of the request on its connection
@@ -183,19 +177,17 @@ fn a_server_that_never_answers_is_a_timeout() {
     let target = serve_frames(b"", |_, _, _| true);
     let outcome = run_http("auto", target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
     outcome.expect(1, &[("timeout", 4)]);
-    assert_eq!(outcome.number("/whole_run/failed"), 8);
+    outcome.has(&[("/whole_run/failed", 8)]);
 }
 
 fn servers_that_do_not_speak_it_are_named() {
     let of_1_1 = answering(|_| ok("hello"));
     let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
-    for (target, named) in [(of_1_1, "prior knowledge"), (silent, "not done within 300ms")] {
-        let url = format!("http://{target}/");
-        let arguments = ["load", "http", &url, "-c", "1", "--http2"];
-        let more: &[&str] = if target == silent { &["--connect-timeout", "300ms"] } else { &[] };
-        let (code, _, stderr) = run(&[&arguments[..], more].concat());
-        assert_eq!(code, Some(1), "{url}: {stderr}");
-        assert!(stderr.contains(named), "{url}: {stderr}");
+    for (target, more, named) in [
+        (of_1_1, "", "prior knowledge"),
+        (silent, "--connect-timeout 300ms", "not done within 300ms"),
+    ] {
+        assert_ended(&mut http("auto", target, &format!("-c 1 --http2 {more}")), 1, &[named]);
     }
 }
 
@@ -209,5 +201,5 @@ fn no_more_streams_are_used_than_the_server_allows() {
         number % 3 < 2 || put(stream, &all.collect::<Vec<_>>())
     });
     let outcome = answered(target, "-c 2 -n 1200 --pipeline 64 --http2", 1200);
-    assert_eq!(outcome.number("/settings/streams_max"), 3);
+    outcome.has(&[("/settings/streams_max", 3)]);
 }

@@ -14,7 +14,6 @@ mod udp;
 fn main() -> std::process::ExitCode {
     testing::run(&[
         start::TESTS,
-        start::ENGINE_TESTS,
         http::TESTS,
         http::ENGINE_TESTS,
         http2::TESTS,

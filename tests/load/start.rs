@@ -5,62 +5,53 @@ use crate::support::load::*;
 use crate::support::*;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) const TESTS: &[Test] = tests![senseless_arguments_are_named_and_end_with_2];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
+    senseless_arguments_are_named_and_end_with_2,
     a_moment_that_has_passed_is_refused,
     two_load_generators_of_each_kind_begin_at_one_moment
 ];
 
-fn start(engine: &str, kind: &str, target: &str, at_s: f64) -> Bounded {
-    let arguments = format!("--start-at {at_s} -d 500ms --warmup 100ms");
-    Bounded(Some(command(engine, kind, target, &arguments).spawn().unwrap()))
+fn starting_at(at_s: f64, kind: &str, target: &str) -> Command {
+    command(ENGINE, kind, target, &format!("--start-at {at_s} -d 500ms --warmup 100ms"))
 }
 
 fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-fn two_load_generators_of_each_kind_begin_at_one_moment(engine: &str) {
+fn two_load_generators_of_each_kind_begin_at_one_moment() {
     let site = Site::usual();
-    let servers = [
-        ("tcp", Server::echo(engine, &[])),
-        ("http", Server::http(engine, site.path(), &[])),
-        ("udp", Server::udp(engine, &[])),
-    ];
-    for (kind, server) in servers {
+    for (kind, server) in [
+        ("tcp", Server::echo(ENGINE, &[])),
+        ("http", Server::http(ENGINE, site.path(), &[])),
+        ("udp", Server::udp(ENGINE, &[])),
+    ] {
         let address = server.address();
         let target = match kind {
             "http" => format!("http://{address}/index.html"),
             _ => address.to_string(),
         };
         let (now_ns, at_s) = (twinring::measure::monotonic_ns(), now_s() + 2.0);
-        let both = [(); 2].map(|()| start(engine, kind, &target, at_s));
-        let windows = both.map(|run| {
-            let output = run.output();
-            assert_eq!(output.status.code(), Some(0), "{kind}: {output:?}");
-            let mut lines = output.stdout.split(|byte| *byte == b'\n');
-            ["window_start", "window_end"].map(|event| {
-                let mark: Value = serde_json::from_slice(lines.next().unwrap()).unwrap();
-                assert_eq!(mark["event"], event);
-                mark["monotonic_ns"].as_u64().unwrap()
-            })
+        let both = [(); 2].map(|()| starting_at(at_s, kind, &target));
+        let both = both.map(|load| thread::spawn(|| finished(load)));
+        let windows = both.map(|load| {
+            let load = load.join().expect("a result");
+            assert_eq!(load.code, 0, "{kind}: {}", load.stderr);
+            ["start", "end"].map(|it| load.number(&format!("/window/{it}_monotonic_ns")))
         });
         // Neither window begins before the moment and the warm-up, nor after the other has ended. A moment in seconds
         // is exact to a microsecond.
         let [[one, one_ends], [other, other_ends]] = windows;
         assert!(one.min(other) + 1000 >= now_ns + 2_100_000_000, "{kind}: {windows:?}");
         assert!(one < other_ends && other < one_ends, "{kind}: {windows:?}");
-        assert_eq!(server.terminate().code, Some(0));
+        server.end();
     }
 }
 
-fn a_moment_that_has_passed_is_refused(engine: &str) {
-    let server = Server::echo(engine, &[]);
+fn a_moment_that_has_passed_is_refused() {
+    let server = Server::echo(ENGINE, &[]);
     let target = server.address().to_string();
-    let output = start(engine, "tcp", &target, now_s() - 1.0).output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("--start-at"), "{stderr}");
+    assert_ended(&mut starting_at(now_s() - 1.0, "tcp", &target), 1, &["--start-at"]);
 }
 
 fn senseless_arguments_are_named_and_end_with_2() {
@@ -74,6 +65,7 @@ fn senseless_arguments_are_named_and_end_with_2() {
                 ("-c 0", "--connections 0"),
                 ("--rate 0", "--rate 0"),
                 ("-c 2 -t 4", "--threads 4"),
+                ("--arrivals poisson", "--rate"),
                 ("-d 0s", "--duration 0"),
                 ("-d soon", "'soon'"),
                 ("--engine kqueue", "'kqueue'"),
@@ -136,10 +128,7 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ),
     ] {
         for (arguments, named) in cases {
-            let arguments = format!("load {beginning} {arguments}");
-            let (code, _, stderr) = run(&arguments.split_whitespace().collect::<Vec<_>>());
-            assert_eq!(code, Some(2), "{arguments}: {stderr}");
-            assert!(stderr.contains(named), "{arguments}: {stderr}");
+            assert_ends(&format!("load {beginning} {arguments}"), 2, &[named]);
         }
     }
 }

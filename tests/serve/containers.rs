@@ -1,6 +1,7 @@
 //! Servers in containers: with the default profile, which forbids io_uring, and with the one that
 //! `twinring seccomp` prints.
 
+use crate::sandbox::PARTS;
 use crate::support::*;
 use tempfile::TempDir;
 
@@ -10,9 +11,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
 ];
 
 pub(crate) const TESTS: &[Test] = tests![the_printed_profile_permits_no_process];
-
-const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
-const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
 
 /// podman passes signals on once it is attached, which may be after the first output, and dies of
 /// them before.

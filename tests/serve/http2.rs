@@ -1,5 +1,5 @@
-//! `serve http` speaking HTTP/2, to the h2 crate, to curl, and frame by frame. (The tables of `http_answers` are
-//! asked over HTTP/2, too.)
+//! `serve http` speaking HTTP/2, to the h2 crate and frame by frame. (The tables of `http_answers` are asked over HTTP/2,
+//! too; curl is in `http_connections`.)
 
 use crate::support::http::*;
 use crate::support::http2::{
@@ -12,7 +12,6 @@ use crate::support::*;
 use h2::client::Builder;
 
 pub(crate) const TESTS: &[Test] = tests![
-    another_client_gets_the_files,
     a_client_that_stops_reading_is_cut_off,
     bodies_are_skipped_within_their_limits,
     a_flood_of_resets_ends_the_connection,
@@ -32,31 +31,6 @@ pub(crate) const LONG_TESTS: &[Test] = long_tests![h2spec_passes];
 
 /// What is in /hello.txt.
 const SMALL: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-
-/// One whose oracle is not ours, with TLS and without.
-fn another_client_gets_the_files() {
-    testing::needs_program("curl");
-    let (site, identity, server) = usual(ENGINE, &[]);
-    let plain = format!("http://{}", server.address());
-    let secret = format!("https://localhost:{}", encrypted(&server).port());
-    let (ca, got) = (identity.certificate(), site.path().join("got"));
-    let large = pattern(7, 700_001);
-    for (url, version) in [(plain, "--http2-prior-knowledge"), (secret, "--http2")] {
-        for (target, status, content) in [
-            ("hello.txt", "200", SMALL),
-            ("nothing", "404", b"404 Not Found\n"),
-            ("large.bin", "200", &large),
-        ] {
-            let mut curl = Command::new("curl");
-            curl.args([version, "-sS", "--write-out", "%{http_version} %{http_code}"]);
-            curl.arg("--cacert").arg(&ca).arg("--output").arg(&got);
-            let (code, told, failed) = run_to_its_end(curl.arg(format!("{url}/{target}")));
-            assert_eq!((code, told), (Some(0), format!("2 {status}")), "{url} {target}: {failed}");
-            assert_same(&fs::read(&got).expect("a file"), content);
-        }
-    }
-    server.end();
-}
 
 fn many_requests_are_answered_at_once(engine: &str) {
     let (_site, server) = served_on(engine, &["--http2-streams", "40"]);

@@ -4,6 +4,7 @@ use crate::support::http::Is::*;
 use crate::support::http::*;
 use crate::support::*;
 use std::collections::BTreeSet;
+use std::os::unix::fs::{PermissionsExt, chown};
 
 pub(crate) const TESTS: &[Test] = tests![
     the_command_line_overrides_the_file,
@@ -14,13 +15,6 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
-
-/// Runs `serve http` with these arguments, which have to end it: exit code and standard error.
-fn refused(arguments: &[&str]) -> (Option<i32>, String) {
-    let (code, stdout, stderr) = run(&[&["serve", "http"], arguments].concat());
-    assert_eq!(stdout, "", "{arguments:?}");
-    (code, stderr)
-}
 
 fn configured(text: &str) -> Configured {
     Configured::new(Site::usual(), text)
@@ -82,11 +76,13 @@ fn errors_of_one_kind_each_are_reported() {
         let (code, _, told) = configured(text).check(&[]);
         assert!(code != Some(0) && told.contains(words), "{text}: {code:?} {told}");
     }
-    let (code, told) = refused(&["--config", "/no/such/file"]);
-    assert!(code == Some(2) && told.contains("--config /no/such/file: No such file"), "{told}");
-    // Was read until memory ended.
-    let (code, told) = refused(&["--config", "/dev/zero", "--check"]);
-    assert!(code == Some(2) && told.contains("/dev/zero: is a device, not a regular"), "{told}");
+    // The second was read until memory ended.
+    for (file, words) in [
+        ("/no/such/file", "--config /no/such/file: No such file"),
+        ("/dev/zero", "/dev/zero: is a device, not a regular"),
+    ] {
+        assert_ends(&format!("serve http --check --config {file}"), 2, &[words]);
+    }
     let binary = configured("");
     fs::write(binary.path(), b"\xff\xfe").expect("a file");
     let (code, _, told) = binary.check(&[]);
@@ -133,8 +129,7 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
 }
 
 fn set_mode(path: &Path, mode: u32) {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a file of ours");
 }
 
 fn all_threads_become_the_user_and_go_on_serving() {
@@ -142,7 +137,7 @@ fn all_threads_become_the_user_and_go_on_serving() {
     let (site, logs) = (Site::usual(), Site::new());
     set_mode(&site.write("private.txt", b"secret"), 0o600);
     set_mode(site.path(), 0o755);
-    std::os::unix::fs::chown(logs.path(), Some(65_534), Some(65_533)).expect("root may");
+    chown(logs.path(), Some(65_534), Some(65_533)).expect("root may");
     let log = logs.path().join("access.log");
     let identity = ["--user", "65534", "--group", "65533"];
     let more = ["--workers", "2", "--access-log", &logs.file("access.log")];
@@ -168,32 +163,33 @@ fn all_threads_become_the_user_and_go_on_serving() {
 
 fn wrong_users_and_their_missing_rights_are_reported_at_the_start_and_root_is_warned() {
     let site = Site::usual();
-    let root = site.file(".");
-    for (option, name, words) in [
-        ("--group", "no-such-group", "unknown group"),
-        ("--user", "4000000", "give a --group, too"),
-    ] {
-        let (code, told) = refused(&["--root", &root, "--listen", "127.0.0.1:0", option, name]);
-        assert!(code == Some(1) && told.contains(words), "{told}");
-    }
+    let serve = format!("serve http --root {} --listen 127.0.0.1:0", site.file("."));
+    assert_ends(&format!("{serve} --group no-such-group"), 1, &["unknown group"]);
+    assert_ends(&format!("{serve} --user 4000000"), 1, &["give a --group, too"]);
     testing::needs_root("it changes users");
     let ended = Server::http("epoll", site.path(), &[]).terminate();
     assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
-    let become_nobody = ["--listen", "127.0.0.1:0", "--user", "65534", "--group", "65534"];
     site.write("x.toml", b"default.rule = [{ fallback = 'hello.txt' }]");
-    let page = ["--config", &site.file("x.toml")];
+    let page = format!("--config {}", site.file("x.toml"));
     set_mode(&site.path().join("hello.txt"), 0o600);
     for (mode, more, words) in [
-        (0o700, &[][..], "may not search --root"),
+        (0o700, "", "may not search --root"),
         // It may be searched, but not listed.
-        (0o711, &["--listing", "html"], "may not list --root"),
+        (0o711, "--listing html", "may not list --root"),
         (0o755, &page, "hello.txt: Permission denied"),
     ] {
         set_mode(site.path(), mode);
-        let arguments = [&["--root", &root], more, &become_nobody].concat();
-        for check in [&[][..], &["--check"]] {
-            let (code, told) = refused(&[&arguments[..], check].concat());
-            assert!(code == Some(1) && told.contains(words), "{told}");
+        for check in ["", "--check"] {
+            let nobody = format!("{serve} {more} --user 65534 --group 65534 {check}");
+            assert_ends(&nobody, 1, &[words]);
         }
     }
+    // A tree that root reads only by its capabilities would cause errors once they are dropped.
+    chown(site.path(), Some(65_534), Some(65_534)).expect("root may");
+    set_mode(site.path(), 0o700);
+    let words = ["may not search --root", "--user"];
+    assert_ends(&format!("{serve} --sandbox capabilities"), 1, &words);
+    let others = ["--sandbox", "seccomp,landlock,no_new_privs"];
+    let server = Server::http("epoll", site.path(), &others);
+    assert_eq!(server.ready["sandbox"]["capabilities"]["on"], false);
 }

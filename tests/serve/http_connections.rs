@@ -19,8 +19,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     what_was_answered_arrives,
     connections_stay_and_close_as_they_should,
     a_slow_reader_is_served_until_it_stalls,
-    a_shutdown_finishes_started_requests,
-    a_drain_that_takes_too_long_is_cut
+    a_shutdown_finishes_started_requests
 ];
 
 fn connections_stay_and_close_as_they_should(engine: &str) {
@@ -131,15 +130,6 @@ fn a_shutdown_finishes_started_requests(engine: &str) {
     server.wait().expect(0, &[("cut", 0)]);
 }
 
-fn a_drain_that_takes_too_long_is_cut(engine: &str) {
-    let (site, server) = served_on(engine, &["server.drain-timeout = '300ms'"]);
-    site.write("huge.bin", &pattern(3, 40_000_000));
-    let mut stuck = begin(server.address(), get("/huge.bin", ""));
-    stuck.read_exact(&mut [0; 1000]).unwrap();
-    server.terminate().expect(0, &[("cut", 1)]);
-    assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
-}
-
 /// They had no timeout while a shutdown waited for them.
 fn request_timeouts_hold_during_a_drain() {
     let (site, server) = served(&["server.header-timeout = '400ms'", "server.send-timeout = '1s'"]);
@@ -235,10 +225,9 @@ fn fetch(server: &Server, rate: Option<&str>, shut_down: impl FnOnce()) {
     });
     shut_down();
     for (name, file, mut curl) in clients {
-        let status = curl.wait().expect("a child");
-        let bytes = file.metadata().expect("a file").len();
-        let is_whole = status.success() && bytes == DELIVERED_BYTES as u64;
-        assert!(is_whole, "{name}: {status}, {bytes} bytes");
+        let (status, found) = (curl.wait().expect("a child"), fs::read(file).expect("a file"));
+        let is_whole = status.success() && found == pattern(1, DELIVERED_BYTES);
+        assert!(is_whole, "{name}: {status}, {} bytes", found.len());
     }
 }
 

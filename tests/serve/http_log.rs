@@ -2,7 +2,6 @@
 
 use crate::support::http::*;
 use crate::support::*;
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::Mode;
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -13,8 +12,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_full_disk_is_reported_once_and_recovers,
     requests_over_tls_and_http2_are_logged_decrypted,
     a_log_that_cannot_be_reopened_stays_open,
-    signals_that_come_early_end_nothing,
-    unread_output_blocks_no_server
+    signals_that_come_early_end_nothing
 ];
 
 /// A server with an access log in `log`.
@@ -193,14 +191,6 @@ fn a_log_that_cannot_be_reopened_stays_open() {
     ask(&server, &get("/hello.txt", ""));
     let ended = server.terminate();
     assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
-    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", &site.file(".")];
-    let fifo = site.file("fifo");
-    nix::unistd::mkfifo(&*fifo, Mode::S_IRWXU).expect("a pipe");
-    // A pipe without a reader is not waited for.
-    for check in [&[][..], &["--check"]] {
-        let (code, _, told) = run(&[&arguments[..], &["--access-log", &fifo], check].concat());
-        assert!(code == Some(1) && told.contains("cannot open access-log"), "{told}");
-    }
 }
 
 /// A reload right behind the start ended the process.
@@ -254,38 +244,6 @@ fn requests_over_tls_and_http2_are_logged_decrypted() {
         assert_eq!(found, [&200.into(), &bytes.into(), &Value::from(true)], "{entry}");
     }
     assert_eq!(entries[2]["status"], 400);
-}
-
-/// If standard error is not read, neither the signal thread nor the end of the process waits for
-/// it.
-fn unread_output_blocks_no_server() {
-    const PIPE_BYTES: usize = 4096;
-    let (site, identity) = (Site::usual(), tls::Identity::new());
-    let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
-    let mut command = twinring();
-    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", ENGINE]);
-    command.args(["--access-log", "-", "--root", &site.file(".")]).args(identity.arguments());
-    command.stderr(writer.try_clone().expect("a descriptor"));
-    command.stdout(writer.try_clone().expect("a descriptor"));
-    let mut child = command.spawn().expect("the command starts");
-    let mut lines = BufReader::new(reader).lines();
-    let ready = lines.find_map(|line| {
-        let line = line.expect("readable");
-        line.starts_with('{').then_some(line)
-    });
-    let ready: Value = serde_json::from_str(&ready.expect("a ready line")).expect("JSON");
-    let address = ready["listen"][0].as_str().expect("an address").parse().expect("an address");
-    writer.write_all(&[b' '; PIPE_BYTES]).expect("an empty pipe");
-    // A line for the log, and a notice of the thread that takes the signals.
-    assert_eq!(responses(&talk(address, get("/hello.txt", "")))[0].status, 200);
-    let process = Pid::from_raw(child.id() as i32);
-    for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGTERM] {
-        kill(process, signal).expect("a process");
-        thread::sleep(Duration::from_millis(100));
-    }
-    wait_until("it ended", || child.try_wait().expect("a child").is_some());
-    assert_eq!(child.wait().expect("a child").code(), Some(0));
 }
 
 fn a_full_disk_is_reported_once_and_recovers() {

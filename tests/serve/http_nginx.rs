@@ -49,6 +49,23 @@ fn location(answer: &Response) -> Option<&str> {
     rest.flatten().or(Some(location))
 }
 
+/// What must be the same in both answers. nginx declares no charset of passwords, and lets listings be cached; 1.22 has
+/// the type of scripts of before RFC 9239.
+fn compared(answer: &Response, is_listing: bool) -> Vec<Option<String>> {
+    let field = |name: &str| {
+        let value = answer.field(name).filter(|_| !is_listing || name != "cache-control")?;
+        Some(value.replace(", charset=\"UTF-8\"", ""))
+    };
+    let mut all = vec![Some(answer.status.to_string()), location(answer).map(str::to_owned)];
+    all.extend(["www-authenticate", "cache-control", "x-content-type-options"].map(field));
+    // Each has its own short pages and listings.
+    if matches!(answer.status, 200 | 404) && !is_listing {
+        let (old, new) = ("application/javascript", "text/javascript; charset=utf-8");
+        all.extend([Some(answer.text()), field("content-type").map(|it| it.replace(old, new))]);
+    }
+    all
+}
+
 fn the_site_of_the_documentation_is_answered_as_by_nginx() {
     let (site, etc) = (site(), Site::new());
     let users =
@@ -62,48 +79,20 @@ fn the_site_of_the_documentation_is_answered_as_by_nginx() {
     let configured = Configured::new(site, &text);
     let ours = configured.serve();
     let mut differences = Vec::new();
-    for method in ["GET", "HEAD"] {
-        for target in TARGETS.split_whitespace() {
-            let request = format!(
-                "{method} {target} HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n"
-            );
-            let ask = |address| {
+    for target in TARGETS.split_whitespace() {
+        for method in ["GET", "HEAD"] {
+            let host = "Host: example.org\r\nConnection: close";
+            let request = format!("{method} {target} HTTP/1.1\r\n{host}\r\n\r\n");
+            let [expected, found] = [theirs.address, ours.address()].map(|address| {
                 let bytes = talk_until_closed(address, &request);
                 // Some have no length.
                 let end = memchr::memmem::find(&bytes, b"\r\n\r\n").expect("a head") + 4;
-                let mut answer = read_response(&mut &bytes[..end], true);
-                answer.body = bytes[end..].to_vec();
-                answer
-            };
-            let (expected, found) = (ask(theirs.address), ask(ours.address()));
-            let is_listing = target == "/downloads/";
-            let mut compare = |what: &str, expected: Option<String>, found: Option<String>| {
-                if found != expected {
-                    differences
-                        .push(format!("{what} of {method} {target}: {expected:?}, here {found:?}"));
-                }
-            };
-            let text = |value: Option<&str>| value.map(str::to_owned);
-            compare("status", Some(expected.status.to_string()), Some(found.status.to_string()));
-            compare("location", text(location(&expected)), text(location(&found)));
-            for name in ["www-authenticate", "cache-control", "x-content-type-options"] {
-                // nginx declares no charset of passwords, and lets listings be cached.
-                let value = |answer: &Response| {
-                    let value =
-                        answer.field(name).filter(|_| !is_listing || name != "cache-control");
-                    value.map(|value| value.replace(", charset=\"UTF-8\"", ""))
-                };
-                compare(name, value(&expected), value(&found));
-            }
-            // Each has its own short pages and listings.
-            if matches!(expected.status, 200 | 404) && !is_listing {
-                compare("content", Some(expected.text()), Some(found.text()));
-                // nginx 1.22 has the type of scripts of before RFC 9239.
-                let kind = |answer: &Response| {
-                    let kind = answer.field("content-type")?;
-                    Some(kind.replace("application/javascript", "text/javascript; charset=utf-8"))
-                };
-                compare("type", kind(&expected), kind(&found));
+                let head = read_response(&mut &bytes[..end], true);
+                let answer = Response { body: bytes[end..].to_vec(), ..head };
+                compared(&answer, target == "/downloads/")
+            });
+            if expected != found {
+                differences.push(format!("{method} {target}: {expected:?}, here {found:?}"));
             }
         }
     }

@@ -202,6 +202,11 @@ fn hosts_have_certificates_of_their_own_which_a_reload_replaces() {
     fs::write(b.certificate(), "nonsense").expect("a file");
     reload(&server, REFUSED);
     secure_for("a.org", connect(server.address()), &old).expect("the one in use");
+    // That was read on the signal thread, which then handled no further signal.
+    fs::remove_file(b.certificate()).expect("a file");
+    nix::unistd::mkfifo(&b.certificate(), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    reload(&server, "is a FIFO, not a regular file");
+    fs::remove_file(b.certificate()).expect("a pipe");
     fs::write(b.certificate(), kept).expect("a file");
     reload(&server, DONE);
     greet("a.org", &a).expect("the new one");

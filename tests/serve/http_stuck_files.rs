@@ -1,15 +1,12 @@
 //! `serve http` ending while something waits for a filesystem that does not answer.
 
 use crate::support::dead_mount::{DeadMount, FILE};
-use crate::support::http::{Site, ask, get, reload, set};
-use crate::support::tls::{self, Identity};
+use crate::support::http::{Site, ask, get, set};
+use crate::support::tls::Identity;
 use crate::support::*;
 
-pub(crate) const TESTS: &[Test] = tests![
-    a_fifo_in_place_of_the_certificate_is_reported_and_ignored,
-    a_blocked_certificate_delays_no_signal,
-    a_second_signal_does_not_wait_for_a_blocked_log
-];
+pub(crate) const TESTS: &[Test] =
+    tests![a_blocked_certificate_delays_no_signal, a_second_signal_does_not_wait_for_a_blocked_log];
 pub(crate) const ENGINE_TESTS: &[Test] =
     engine_tests![a_blocked_file_delays_no_end, a_worker_in_a_system_call_keeps_no_server_alive];
 
@@ -57,17 +54,6 @@ fn a_worker_in_a_system_call_keeps_no_server_alive(engine: &str) {
         ended.expect(code, &[]);
         assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
     }
-}
-
-/// It was read on the signal thread, which then handled no further signal.
-fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
-    let (_site, identity, server) = tls::usual(ENGINE, &[]);
-    fs::remove_file(identity.certificate()).expect("a file");
-    let mode = nix::sys::stat::Mode::S_IRWXU;
-    nix::unistd::mkfifo(&identity.certificate(), mode).expect("a pipe");
-    reload(&server, "is a FIFO, not a regular file");
-    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-    server.end();
 }
 
 /// A server that has been reading its certificate since a SIGHUP, without end.

@@ -6,10 +6,7 @@ use crate::support::http::{Site, ask, get};
 use crate::support::tls::Identity;
 use crate::support::*;
 
-pub(crate) const TESTS: &[Test] = tests![
-    feature_sets_that_differ_most_work_in_the_sandbox,
-    a_root_that_needs_capabilities_is_an_error
-];
+pub(crate) const TESTS: &[Test] = tests![feature_sets_that_differ_most_work_in_the_sandbox];
 pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     system_calls_files_addresses_and_rights_are_refused_from_inside,
     each_part_works_on_its_own,
@@ -18,7 +15,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_crash_ends_the_process
 ];
 
-const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
+pub(crate) const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
 
 /// The attempts of `--sandbox-check` by name, the ready line, exit code and standard error.
 struct Check {
@@ -197,21 +194,4 @@ fn a_crash_ends_the_process(engine: &str) {
     ping(&peer, b"a signal from outside is no fault");
     server.signal(Signal::SIGSEGV);
     assert_eq!(server.wait().code, None, "{engine}: not ended by the signal");
-}
-
-/// A tree that root reads only by its capabilities would cause errors once they are dropped: that
-/// is reported at the start.
-fn a_root_that_needs_capabilities_is_an_error() {
-    testing::needs_root("it changes users, mounts or networks");
-    let site = Site::new();
-    std::os::unix::fs::chown(site.path(), Some(65534), Some(65534)).expect("root");
-    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    fs::set_permissions(site.path(), private).expect("root");
-    let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", &site.file(".")];
-    let (code, _, stderr) = run(&[&serve[..], &["--sandbox", "capabilities"]].concat());
-    assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("may not search --root") && stderr.contains("--user"), "{stderr}");
-    let others = ["--sandbox", "seccomp,landlock,no_new_privs"];
-    let server = Server::http("epoll", site.path(), &others);
-    assert_eq!(server.ready["sandbox"]["capabilities"]["on"], false);
 }

@@ -21,14 +21,6 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     a_passed_socket_is_served_by_all_workers_and_outlives_the_server
 ];
 
-/// `serve` with these arguments, split at spaces, ends with this code and these words.
-fn assert_ends(arguments: &str, code: i32, words: &str) {
-    let all: Vec<&str> = arguments.split_whitespace().collect();
-    let (found, stdout, stderr) = run(&[&["serve"], &all[..]].concat());
-    assert_eq!((found, stdout.as_str()), (Some(code), ""), "{arguments}: {stderr}");
-    assert!(stderr.contains(words), "{arguments}: {words:?} is not in {stderr}");
-}
-
 fn wrong_arguments_are_named() {
     for service in ["echo", "udp"] {
         for (wrong, words) in [
@@ -43,7 +35,7 @@ fn wrong_arguments_are_named() {
             ("--listen 127.0.0.1:9 --listen 127.0.0.1:9", "127.0.0.1:9 stands twice"),
             ("--sandbox off,ring", "expected off, or some of ring, seccomp"),
         ] {
-            assert_ends(&format!("{service} {wrong}"), 2, words);
+            assert_ends(&format!("serve {service} {wrong}"), 2, &[words]);
         }
     }
     for (arguments, words) in [
@@ -61,13 +53,15 @@ fn wrong_arguments_are_named() {
         ("http --root / --listen fd:", "expected fd:NAME"),
         ("http --root / --listen-tls 127.0.0.1:0", "--tls-cert"),
     ] {
-        assert_ends(arguments, 2, words);
+        assert_ends(&format!("serve {arguments}"), 2, &[words]);
     }
 }
 
 fn failures_state_the_cause_and_a_fix() {
     let site = Site::usual();
     let root = site.path().display();
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&*fifo, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let (echo, reflector) = (Server::echo("epoll", &[]), Server::udp("epoll", &[]));
     let holder = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = holder.local_addr().expect("bound");
@@ -76,31 +70,33 @@ fn failures_state_the_cause_and_a_fix() {
         (format!("http --root {root} --listen 127.0.0.1:0 --admin {taken}"), "another socket"),
         (format!("http --root {root}/hello.txt"), "hello.txt"),
         (format!("http --root {root} --listen systemd"), "no sockets were passed"),
+        // A pipe without a reader is not waited for.
+        (format!("http --root {root} --access-log {fifo}"), "cannot open access-log"),
+        (format!("http --root {root} --access-log {fifo} --check"), "cannot open access-log"),
         ("http --root /no/such/directory".to_owned(), "/no/such/directory"),
         ("echo --listen 192.0.2.1:7400 --allow any".to_owned(), "ip address"),
         ("udp --listen 192.0.2.1:7400 --allow any".to_owned(), "ip address"),
     ] {
-        assert_ends(&arguments, 1, words);
+        assert_ends(&format!("serve {arguments}"), 1, &[words]);
     }
     for workers in [1, 2] {
         for (service, address, command) in
             [("echo", echo.address(), "ss -ltnp"), ("udp", reflector.address(), "ss -lunp")]
         {
-            let arguments = format!("{service} --listen {address} --workers {workers}");
-            for words in [&address.to_string(), "in use", command, "choose another port"] {
-                assert_ends(&arguments, 1, words);
-            }
+            let arguments = format!("serve {service} --listen {address} --workers {workers}");
+            let words = [&address.to_string(), "in use", command, "choose another port"];
+            assert_ends(&arguments, 1, &words);
         }
     }
     // An address that this machine does not have is no address of a family that it does not have.
     testing::needs_ipv6();
-    let other = "echo --listen 127.0.0.1:0 --listen [2001:db8::1]:0 --allow ::/0";
-    assert_ends(other, 1, "no interface of this machine has this address");
+    let other = "serve echo --listen 127.0.0.1:0 --listen [2001:db8::1]:0 --allow ::/0";
+    assert_ends(other, 1, &["no interface of this machine has this address"]);
     testing::needs_io_uring();
     for (more, words) in
         [("--workers 1", "needs --workers 2"), ("--uring sqpoll_idle_ms=50", "sqpoll")]
     {
-        assert_ends(&format!("echo --listen 127.0.0.1:0 --engine both {more}"), 1, words);
+        assert_ends(&format!("serve echo --listen 127.0.0.1:0 --engine both {more}"), 1, &[words]);
     }
 }
 
@@ -119,10 +115,11 @@ fn certificates_that_cannot_be_used_are_named() {
         (certificate, "/proc", "is a directory"),
     ] {
         let files = format!("--tls-cert {certificate} --tls-key {key}");
-        assert_ends(&format!("http --root {root} --listen-tls {address} {files}"), 1, words);
+        let serve = format!("serve http --root {root} --listen-tls {address} {files}");
+        assert_ends(&serve, 1, &[words]);
     }
     let files = format!("--tls-cert {certificate} --tls-key {key}");
-    assert_ends(&format!("http --root {root} {files}"), 2, "--listen-tls");
+    assert_ends(&format!("serve http --root {root} {files}"), 2, &["--listen-tls"]);
 }
 
 fn ready_statistics_and_final_lines_keep_the_contract(engine: &str) {
@@ -212,9 +209,7 @@ fn both_families(engine: &str, refusal: &str) {
         let ended = server.end();
         assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
         let mut alone = serving(twinring(), service, engine, &[&six, more].concat());
-        let (code, _, told) = run_to_its_end(&mut alone);
-        assert_eq!(code, Some(1), "{told}");
-        assert!(told.contains(refusal) && told.contains("[::1]:0"), "{told}");
+        assert_ended(&mut alone, 1, &[refusal, "[::1]:0"]);
     }
 }
 
@@ -249,7 +244,7 @@ fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4(engine: &st
 fn serve_on(socket: &TcpListener, name: &str, root: &Path, arguments: &[&str]) -> Server {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
     let mut command = Command::new("bash");
-    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_twinring"), "serve", "http", "--json"]);
+    command.args(["-c", script, "bash", TWINRING, "serve", "http", "--json"]);
     command.arg("--root").arg(root).args(arguments).env("LISTEN_FDNAMES", name);
     let socket = socket.try_clone().expect("a descriptor");
     command.stdin(Stdio::from(OwnedFd::from(socket)));
@@ -286,9 +281,8 @@ fn sockets_that_are_not_passed_or_do_not_listen_are_an_error() {
         ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "passed socket 0 (`"),
     ] {
         let mut command = Command::new("bash");
-        command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_twinring"), "serve", "http"]);
+        command.args(["-c", script, "bash", TWINRING, "serve", "http"]);
         command.args(["--listen", "systemd", "--root"]).arg(site.path());
-        let (code, _, told) = run_to_its_end(&mut command);
-        assert!(code == Some(1) && told.contains(words), "{code:?} {told}");
+        assert_ended(&mut command, 1, &[words]);
     }
 }

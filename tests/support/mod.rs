@@ -42,9 +42,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Sockets of a server without connections: one listener and the pair behind its signals.
 pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
 
-/// What a worker takes once for its first connections with much to do, besides its receive buffers.
-pub(crate) const ONCE_BYTES: u64 = 1 << 20;
-
 /// Ends the test if this machine does not have the engine.
 pub(crate) fn needs(engine: &str) {
     if engine == "io_uring" {
@@ -52,9 +49,11 @@ pub(crate) fn needs(engine: &str) {
     }
 }
 
+pub(crate) const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
+
 /// The command.
 pub(crate) fn twinring() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    let mut command = Command::new(TWINRING);
     command.stdin(Stdio::null());
     command
 }
@@ -106,48 +105,43 @@ impl Ended {
 }
 
 impl Server {
-    /// `twinring serve echo`, on a free port of 127.0.0.1 unless the arguments specify one.
     pub(crate) fn echo(engine: &str, arguments: &[&str]) -> Server {
-        Server::listening("echo", engine, arguments)
+        Server::start(twinring(), "echo", engine, arguments)
     }
 
-    /// `twinring serve http` on a free port of 127.0.0.1, with these arguments added. Those with ` = ` are keys of a
-    /// configuration file, such as `server.header-timeout = '1s'` or `default.rule = [{ ... }]`.
+    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+        Server::start(twinring(), "udp", engine, arguments)
+    }
+
     pub(crate) fn http(engine: &str, root: &Path, arguments: &[&str]) -> Server {
-        Server::http_by(twinring(), engine, root, arguments)
+        let root = ["--root", root.to_str().expect("UTF-8")];
+        Server::start(twinring(), "http", engine, &[&root, arguments].concat())
     }
 
-    /// The same by another command, such as one with limits.
-    pub(crate) fn http_by(
+    /// `twinring serve` by this command, such as one with limits, on a free port of 127.0.0.1 unless the arguments
+    /// specify one. Those with ` = ` are keys of a configuration file, such as `server.header-timeout = '1s'` or
+    /// `default.rule = [{ ... }]`.
+    pub(crate) fn start(
         command: Command,
+        service: &str,
         engine: &str,
-        root: &Path,
         arguments: &[&str],
     ) -> Server {
         let (keys, mut all): (Vec<&str>, Vec<&str>) =
             arguments.iter().partition(|argument| argument.contains(" = "));
-        all.extend(["--listen", "127.0.0.1:0", "--root", root.to_str().expect("UTF-8")]);
+        if !all.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
         if keys.is_empty() {
-            return Server::spawn(serving(command, "http", engine, &all));
+            return Server::spawn(serving(command, service, engine, &all));
         }
         let directory = tempfile::tempdir().expect("a directory for temporary files");
         let file = directory.path().join("twinring.toml");
         fs::write(&file, keys.join("\n")).expect("a file");
         all.extend(["--config", file.to_str().expect("UTF-8")]);
-        let mut server = Server::spawn(serving(command, "http", engine, &all));
+        let mut server = Server::spawn(serving(command, service, engine, &all));
         server.configuration = Some(directory);
         server
-    }
-
-    /// `twinring serve udp`, in the same way.
-    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
-        Server::listening("udp", engine, arguments)
-    }
-
-    fn listening(service: &str, engine: &str, arguments: &[&str]) -> Server {
-        let is_told = arguments.contains(&"--listen");
-        let listen = if is_told { &[][..] } else { &["--listen", "127.0.0.1:0"] };
-        Server::spawn(serving(twinring(), service, engine, &[listen, arguments].concat()))
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
@@ -231,8 +225,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        nix::sys::signal::kill(pid, signal).expect("the server runs");
+        kill(Pid::from_raw(self.pid() as i32), signal).expect("the server runs");
     }
 
     /// Waits for the end of the process and its final line.
@@ -344,13 +337,15 @@ impl Drop for Server {
 
 /// The command under limits that the shell sets, hard and soft, such as `-n 64`.
 pub(crate) fn limited(limits: &str) -> Command {
-    program_limited(Path::new(env!("CARGO_BIN_EXE_twinring")), limits)
+    program_limited(Path::new(TWINRING), limits)
 }
 
-/// The same with another program.
+/// The same with another program. Inherited descriptors, which would count, are closed.
 pub(crate) fn program_limited(program: &Path, limits: &str) -> Command {
+    let closed = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
+    let script = format!("{closed}; ulimit {limits} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program);
+    command.args(["-c", &script]).arg(program);
     command
 }
 
@@ -373,6 +368,20 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String, Str
     let output = command.stdin(Stdio::null()).output().expect("the command starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A command that ends with this code, prints nothing, and says all of these words on standard error.
+pub(crate) fn assert_ended(command: &mut Command, code: i32, words: &[&str]) {
+    let (found, stdout, told) = run_to_its_end(command);
+    assert_eq!((found, stdout.as_str()), (Some(code), ""), "{command:?}: {told}");
+    for word in words {
+        assert!(told.contains(word), "{command:?}: {word:?} is not in {told}");
+    }
+}
+
+/// The same for the command with these arguments, split at spaces.
+pub(crate) fn assert_ends(arguments: &str, code: i32, words: &[&str]) {
+    assert_ended(twinring().args(arguments.split_whitespace()), code, words);
 }
 
 /// Asks again and again, within the patience of these tests.
@@ -463,18 +472,6 @@ pub(crate) fn try_ping(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<
     stream.read_exact(&mut back)?;
     assert_eq!(back, bytes, "the echo differs");
     Ok(())
-}
-
-/// Writes all of `bytes` from another thread, then finishes sending.
-pub(crate) fn write_and_finish(
-    stream: &TcpStream,
-    bytes: Vec<u8>,
-) -> thread::JoinHandle<std::io::Result<()>> {
-    let mut writer = stream.try_clone().expect("a descriptor");
-    thread::spawn(move || {
-        writer.write_all(&bytes)?;
-        writer.shutdown(Shutdown::Write)
-    })
 }
 
 /// Writes without reading until the connection accepts no more; returns how much it accepted. For

@@ -1,27 +1,24 @@
 //! Runs the program's `lab`, and reads what it wrote.
 
-use serde_json::Value;
+use crate::support::*;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use twinring_lab::recomputed;
 use twinring_lab::result::Bundle;
 
 /// Runs the command: exit code, and what it said on standard output, and behind it on standard error. Ends the test where
 /// the lab gives up because other processes disturb what it measures.
 pub(crate) fn twinring(arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    let output = command.args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let (code, stdout, stderr) = run(arguments);
+    let said = stdout + &stderr;
     if let Some(why) = said.lines().find(|line| line.contains("excluded blocks in a row")) {
         testing::needs("a quiet machine", why);
     }
-    (output.status.code(), said)
+    (code, said)
 }
 
 /// The bundle in a directory that had none before, which holds.
 pub(crate) fn bundle_in(out: &Path) -> PathBuf {
-    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    let mut bundles = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
     let bundle = bundles.next().expect("a bundle was written");
     let (code, said) = twinring(&["lab", "verify", bundle.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{said}");
@@ -45,7 +42,7 @@ impl Measured {
         let (_, said) = twinring(&[&["lab", "run"], arguments, &short, &into].concat());
         let place = bundle_in(out.path());
         assert!(!place.join("work").exists());
-        let text = std::fs::read_to_string(place.join("runs.jsonl")).unwrap();
+        let text = fs::read_to_string(place.join("runs.jsonl")).unwrap();
         let runs: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(!runs.is_empty(), "{said}");
@@ -55,9 +52,9 @@ impl Measured {
 
 /// An executable script of a shell, in a directory that need not be there yet.
 pub(crate) fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
-    std::fs::create_dir_all(directory).unwrap();
+    fs::create_dir_all(directory).unwrap();
     let file = directory.join(name);
-    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
     file
 }
