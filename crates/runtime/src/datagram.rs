@@ -234,21 +234,3 @@ impl SendErrors {
         self.all().into_iter().map(|counter| *counter).sum()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn segments_cover_the_data() {
-        let (data, from) = (RecvBuf::empty(), "127.0.0.1:9".parse().unwrap());
-        let (to, segment_bytes, traffic_class, truncated) = (None, None, None, false);
-        let mut received = Received { data, from, to, segment_bytes, traffic_class, truncated };
-        assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
-        received.segment_bytes = Some(4);
-        assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
-        let datagram = Datagram { segment_bytes: Some(4), ..Datagram::new("123456789") };
-        assert_eq!(datagram.datagrams(), 3);
-        assert_eq!(Datagram { segment_bytes: Some(0), ..Datagram::new("1") }.datagrams(), 1);
-    }
-}

@@ -167,23 +167,4 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
     }
-
-    #[test]
-    fn unwritten_memory_passes_and_the_quarantine_is_bounded() {
-        for _ in 0..3 * BLOCKS_MAX {
-            let pool = Rc::new(BufPool::new(1, 8192).expect("memory"));
-            drop(RecvBuf::from_pool(&pool, pool.take().expect("the only buffer"), 8192));
-            pool.give_back(pool.take().expect("it was released"));
-            drop(pool);
-            add(Quarantined::Heap(vec![1; 100]));
-        }
-        add(Quarantined::Heap(vec![1; BYTES_MAX + 1]));
-        add(Quarantined::Heap(Vec::new()));
-        QUARANTINE.with_borrow(|quarantine| {
-            assert!(quarantine.0.len() <= BLOCKS_MAX);
-            let bytes = quarantine.0.iter().map(|memory| memory.bytes().len());
-            assert!(bytes.sum::<usize>() <= BYTES_MAX);
-        });
-        verify();
-    }
 }

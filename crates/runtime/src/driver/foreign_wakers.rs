@@ -96,6 +96,7 @@ async fn everything_that_waits() {
     wait_and_give_up("recv", stream.recv()).await;
     wait_and_give_up("accept", listener.accept()).await;
     wait_and_give_up("recv_from", udp.recv_from()).await;
+    wait_and_give_up("recv_batch", udp.recv_batch(&mut Vec::new())).await;
     wait_and_give_up("sleep", sleep(Duration::from_secs(9))).await;
     wait_and_give_up("join", spawn(pending::<()>())).await;
     wait_and_give_up("shutdown_requested", shutdown_requested()).await;
@@ -103,13 +104,17 @@ async fn everything_that_waits() {
     let mut filler = Some(vec![0; 8 << 20].into());
     assert!(stream.poll_send(no_waker, &mut filler).is_ready());
     wait_and_give_up("send", stream.send("more")).await;
+    wait_and_give_up("send_corked", stream.send_corked("more")).await;
     wait_and_give_up("flush", stream.flush()).await;
     // Woken by an event, and by a cancellation.
     let waker = foreign(1);
     let cx = &mut Context::from_waker(&waker);
-    for cancels in [false, true] {
-        let mut recv = pin!(stream.recv());
-        assert!(recv.as_mut().poll(cx).is_pending());
+    for (cancels, keeps_first) in [(false, true), (false, false), (true, true)] {
+        let [mut first, mut second] = [stream.recv(), stream.recv()].map(Box::pin);
+        assert!(first.as_mut().poll(cx).is_pending() && second.as_mut().poll(cx).is_pending());
+        let (mut recv, dropped) = if keeps_first { (first, second) } else { (second, first) };
+        // It removed the other one of its task, too.
+        drop(dropped);
         if cancels {
             stream.cancel()
         } else {
@@ -119,7 +124,8 @@ async fn everything_that_waits() {
         while WAKES.get() == 0 {
             sleep(Duration::from_millis(1)).await;
         }
-        assert!(matches!(recv.poll(cx), Poll::Ready(received) if received.is_err() == cancels));
+        let received = recv.as_mut().poll(cx);
+        assert!(matches!(received, Poll::Ready(received) if received.is_err() == cancels));
     }
     // Futures that were leaked leave their wakers to their socket.
     let mut recv = Box::pin(stream.recv());
