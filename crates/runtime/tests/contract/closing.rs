@@ -1,9 +1,6 @@
 //! Rule 9: closing always reaches the wire, in the order things were done.
 
 use crate::support::*;
-use std::io::{Read, Write};
-use std::time::Duration;
-use twinring::{TcpListener, TcpStream, sleep, spawn};
 
 pub(crate) const RULES: &[Rule] = rules![
     queued_data_and_fin_follow_a_dropped_stream,
@@ -20,8 +17,7 @@ async fn queued_data_and_fin_follow_a_dropped_stream() {
         for armed in [true, false] {
             let (stream, peer) = narrow_pair().await;
             if armed {
-                assert!(poll_once(stream.recv()).await.is_none());
-                settle().await;
+                arm(&stream).await;
             }
             stream.send(pattern(5, 0..bytes)).await.expect("queued");
             drop(stream);
@@ -32,35 +28,31 @@ async fn queued_data_and_fin_follow_a_dropped_stream() {
 }
 
 /// Each short connection used to be registered in epoll, only to be closed before the next wait.
-fn a_short_connection_is_not_registered(configuration: Configuration) {
+async fn a_short_connection_is_not_registered(configuration: Configuration, handle: Handle) {
     // All of them within what a task may do in a row.
     const CONNECTIONS: u64 = 8;
     if !configuration.is_epoll() || configuration.has_faults() {
         // A ring registers nothing. Faults have calls made again.
         return;
     }
-    configuration.run_with_handle(|handle| async move {
-        let listener = listen();
-        let mut peers = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
-            peer.write_all(b"request").expect("room");
-            peers.push(peer);
-        }
-        let before = handle.counters().syscalls;
-        for _ in 0..CONNECTIONS {
-            let stream = listener.accept().await.expect("a connection");
-            assert_eq!(&stream.recv().await.expect("bytes")[..], b"request");
-            stream.send("answer").await.expect("room");
-        }
-        let calls = handle.counters().syscalls - before;
-        // Accept, receive, send, close; and a look at the memory now and then.
-        assert_eq!(calls, 4 * CONNECTIONS + 2);
-        for mut peer in peers {
-            let read = on_thread(move || read_to_end(&mut peer)).await;
-            assert_eq!(read.expect("no reset"), b"answer");
-        }
-    });
+    let listener = listen();
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+        peer.write_all(b"request").expect("room");
+        peers.push(peer);
+    }
+    let before = handle.counters().syscalls;
+    for _ in 0..CONNECTIONS {
+        let stream = listener.accept().await.expect("a connection");
+        assert_eq!(&stream.recv().await.expect("bytes")[..], b"request");
+        stream.send("answer").await.expect("room");
+    }
+    // Accept, receive, send, close; and a look at the memory now and then.
+    assert_eq!(handle.counters().syscalls - before, 4 * CONNECTIONS + 2);
+    for peer in peers {
+        assert_eq!(reading(peer).await, b"answer");
+    }
 }
 
 /// What a peer sees of a stream that was dropped with this much unsent: a reset, so that it can detect that the
@@ -76,7 +68,7 @@ fn a_stream_that_is_cut_off_does_not_look_complete(configuration: Configuration)
         (2_000_000, SHORT, true),
         (2_000_000, SHORT, false),
     ] {
-        run_on(configuration.builder().linger(linger), |handle| async move {
+        run_on(configuration.builder().linger(linger), async move |handle| {
             for reads in [true, false] {
                 let (stream, mut peer) = narrow_pair().await;
                 assert!(poll_once(stream.recv()).await.is_none());
@@ -137,32 +129,29 @@ fn the_runtime_ends_after_queued_data_is_sent(configuration: Configuration) {
     assert_whole(8, 700_000, &received);
 }
 
-fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration) {
-    configuration.run(async move {
-        let listener = listen();
-        let address = listener.local_addr();
-        let connected = Peer::connect(address).expect("the backlog has room");
-        let stream = listener.accept().await.expect("a connection");
-        assert!(poll_once(listener.accept()).await.is_none());
-        settle().await;
-        drop(listener);
-        let again = loop {
-            match TcpListener::bind(address) {
-                Ok(listener) => break listener,
-                // There a kernel thread closes the socket, when it gets to it.
-                Err(_) if configuration.name == "sqpoll" => sleep(Duration::from_millis(1)).await,
-                Err(error) => panic!("the port is not free: {error}"),
-            }
-        };
-        let connecting = TcpStream::connect(address).await.expect("the new one listens");
-        let other = again.accept().await.expect("and accepts");
-        connecting.send("hello").await.expect("sent");
-        assert_eq!(recv_exactly(&other, 5).await, b"hello");
-        drop((connected, stream));
-    });
+async fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration, _: Handle) {
+    let listener = listen();
+    let address = listener.local_addr();
+    let _connected = Peer::connect(address).expect("the backlog has room");
+    let _stream = listener.accept().await.expect("a connection");
+    assert!(poll_once(listener.accept()).await.is_none());
+    settle().await;
+    drop(listener);
+    let again = loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            // There a kernel thread closes the socket, when it gets to it.
+            Err(_) if configuration.name == "sqpoll" => sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("the port is not free: {error}"),
+        }
+    };
+    let connecting = TcpStream::connect(address).await.expect("the new one listens");
+    let other = again.accept().await.expect("and accepts");
+    connecting.send("hello").await.expect("sent");
+    assert_eq!(recv_exactly(&other, 5).await, b"hello");
 }
 
-async fn a_refused_send_of_a_closed_stream_is_not_counted(handle: Handle) {
+async fn a_refused_send_of_a_closed_stream_is_not_counted(_: Configuration, handle: Handle) {
     // Never received from: nothing else keeps the slot.
     let (stream, peer) = pair().await;
     reset(peer);
@@ -183,7 +172,7 @@ fn what_a_closed_stream_still_sends_is_not_overwritten(configuration: Configurat
         return;
     }
     // Without a submission thread the kernel sends only during an enter, and cancels first.
-    run_on(configuration.builder_with("sqpoll_idle_ms=50"), |handle| async move {
+    run_on(configuration.builder_with("sqpoll_idle_ms=50"), async move |handle| {
         let (stream, mut peer) = narrow_pair().await;
         peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
         stream.send(pattern(6, 0..BYTES)).await.expect("queued");

@@ -4,29 +4,26 @@
 
 use crate::support::*;
 use socket2::{Domain, SockRef, Socket, Type};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::path::Path;
-use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::fs::{Dir, Symlinks};
 use twinring::net::{Keepalive, ListenOptions, resolve};
-use twinring::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream, spawn};
+use twinring::{UnixListener, UnixStream};
 
 pub(crate) const RULES: &[Rule] = rules![
     what_cannot_be_connected_is_an_error,
     ipv6_works_like_ipv4,
     both_ends_agree_on_their_addresses,
-    a_taken_port_is_named_at_once_in_the_error,
+    what_is_taken_is_named_at_once_in_the_error,
     sockets_come_from_the_standard_library,
     options_have_methods,
     a_duplicate_keeps_the_connection_and_no_events,
     names_are_resolved_without_blocking,
     unix_sockets_echo_both_ways,
     connecting_waits_while_a_unix_backlog_is_full,
-    errors_name_the_path,
     a_confined_ring_does_what_was_announced_and_nothing_else,
 ];
 
@@ -40,30 +37,35 @@ async fn what_cannot_be_connected_is_an_error() {
     let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 0));
     let bound_elsewhere = TcpStream::connect_from(Some(elsewhere), closed_port()).await;
     assert_eq!(errno(&bound_elsewhere), libc::EADDRNOTAVAIL);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let refused = async |path: &Path| UnixStream::connect(path).await.expect_err("refused").kind();
+    assert_eq!(refused(&path).await, ErrorKind::NotFound);
+    drop(UnixListener::bind(&path).expect("a new path"));
+    assert_eq!(refused(&path).await, ErrorKind::ConnectionRefused);
+    // 108 bytes at most.
+    assert_eq!(refused("x".repeat(200).as_ref()).await, ErrorKind::InvalidInput);
 }
 
-fn ipv6_works_like_ipv4(configuration: Configuration) {
+async fn ipv6_works_like_ipv4() {
     testing::needs_ipv6();
-    configuration.run(async move {
-        let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
-        let listener = TcpListener::bind(loopback).expect("a free port");
-        let address = listener.local_addr();
-        assert!(address.is_ipv6());
-        spawn(echo_server(listener));
-        let stream = TcpStream::connect(address).await.expect("a connection");
-        assert_eq!(stream.peer_addr().expect("connected"), address);
-        stream.send(pattern(1, 0..50_000)).await.expect("sent");
-        assert_pattern(1, 0, &recv_exactly(&stream, 50_000).await);
-        let dual = ListenOptions { only_v6: false, ..ListenOptions::default() };
-        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let mut listeners = dual.bind(any, 1).expect("[::1] can be bound, and so can [::]");
-        let listener = TcpListener::from_bound(listeners.remove(0)).expect("a socket");
-        let port = listener.local_addr().port();
-        let _peer = Peer::connect(("127.0.0.1", port)).expect("IPv4 is accepted");
-        let stream = listener.accept().await.expect("a connection");
-        let address = stream.peer_addr().expect("connected");
-        assert!(address.is_ipv6(), "{address} is mapped");
-    });
+    let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr();
+    assert!(address.is_ipv6());
+    spawn(echo_server(listener));
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    assert_eq!(stream.peer_addr().expect("connected"), address);
+    stream.send(pattern(1, 0..50_000)).await.expect("sent");
+    assert_pattern(1, 0, &recv_exactly(&stream, 50_000).await);
+    let dual = ListenOptions { only_v6: false, ..ListenOptions::default() };
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let mut listeners = dual.bind(any, 1).expect("[::1] can be bound, and so can [::]");
+    let listener = TcpListener::from_bound(listeners.remove(0)).expect("a socket");
+    let port = listener.local_addr().port();
+    let _peer = Peer::connect(("127.0.0.1", port)).expect("IPv4 is accepted");
+    let stream = listener.accept().await.expect("a connection");
+    let address = stream.peer_addr().expect("connected");
+    assert!(address.is_ipv6(), "{address} is mapped");
 }
 
 async fn both_ends_agree_on_their_addresses() {
@@ -79,25 +81,36 @@ async fn both_ends_agree_on_their_addresses() {
 }
 
 /// Each bind slept for 100 ms, and all connections of the worker with it.
-async fn a_taken_port_is_named_at_once_in_the_error() {
+async fn what_is_taken_is_named_at_once_in_the_error() {
     /// How often this thread went to sleep.
     fn sleeps() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("/proc");
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         line.expect("the field").trim().parse().expect("a number")
     }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let _listens = UnixListener::bind(&path).expect("a new path");
     let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
     let taken = listener.local_addr().expect("bound");
-    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let datagrams = std::net::UdpSocket::bind(loopback()).expect("a free port");
     let taken_by_datagrams = datagrams.local_addr().expect("bound");
     settle().await;
     let before = sleeps();
     for _ in 0..20 {
-        let error = TcpListener::bind(taken).expect_err("taken");
-        assert_eq!(error.kind(), ErrorKind::AddrInUse);
-        assert!(error.to_string().contains(&taken.to_string()), "{error}");
-        let error = UdpSocket::bind(taken_by_datagrams).expect_err("taken").to_string();
-        assert!(error.contains(&format!("cannot bind UDP {taken_by_datagrams}")), "{error}");
+        let errors = [
+            (TcpListener::bind(taken).map(drop), taken.to_string()),
+            (
+                UdpSocket::bind(taken_by_datagrams).map(drop),
+                format!("cannot bind UDP {taken_by_datagrams}"),
+            ),
+            (UnixListener::bind(&path).map(drop), path.display().to_string()),
+        ];
+        for (bound, name) in errors {
+            let error = bound.expect_err("taken");
+            assert_eq!(error.kind(), ErrorKind::AddrInUse);
+            assert!(error.to_string().contains(&name), "{error}");
+        }
     }
     let slept = sleeps() - before;
     assert!(slept < 20, "slept {slept} times in 20 attempts");
@@ -123,19 +136,6 @@ async fn sockets_come_from_the_standard_library() {
     spawn(echo(listener.accept().await.expect("a connection")));
     stream.send("both ways").await.expect("queued");
     assert_eq!(recv_exactly(&stream, 9).await, b"both ways");
-    // Unix sockets with abstract names.
-    let name = format!("twinring-{}-{:?}", std::process::id(), std::thread::current().id());
-    let address = UnixAddr::from_abstract_name(&name).expect("short enough");
-    let listener = std::os::unix::net::UnixListener::bind_addr(&address).expect("a new name");
-    let listener = UnixListener::from_std(listener).expect("a socket");
-    let stream = std::os::unix::net::UnixStream::connect_addr(&address).expect("a listener");
-    let stream = UnixStream::from_std(stream).expect("a socket");
-    let served = listener.accept().await.expect("a connection");
-    for address in [stream.peer_addr(), served.local_addr(), listener.local_addr()] {
-        let address = address.expect("connected");
-        assert_eq!(address.as_abstract_name(), Some(name.as_bytes()));
-    }
-    assert!(stream.local_addr().expect("a socket").is_unnamed());
 }
 
 async fn options_have_methods() {
@@ -162,11 +162,10 @@ async fn options_have_methods() {
 
 /// Closing a descriptor that has a duplicate does not take it out of an epoll set: level-triggered,
 /// its events would keep the worker busy for ever.
-async fn a_duplicate_keeps_the_connection_and_no_events(handle: Handle) {
+async fn a_duplicate_keeps_the_connection_and_no_events(_: Configuration, handle: Handle) {
     let (stream, mut peer) = pair().await;
     let duplicate = stream.with_fd(|fd| fd.try_clone_to_owned()).expect("a descriptor");
-    assert!(poll_once(stream.recv()).await.is_none());
-    settle().await;
+    arm(&stream).await;
     let open = handle.counters().slots_in_use;
     drop(stream);
     // A submission thread may be late to cancel the receive, which would take the bytes.
@@ -202,30 +201,43 @@ async fn names_are_resolved_without_blocking() {
     assert_eq!(stream.peer_addr().expect("connected"), address);
 }
 
+/// With paths, and with abstract names, which come from the standard library.
 async fn unix_sockets_echo_both_ways() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("socket");
-    let listener = UnixListener::bind(&path).expect("a new path");
-    let stream = UnixStream::connect(&path).await.expect("a listener");
-    let served = listener.accept().await.expect("a connection");
-    for address in [stream.peer_addr(), served.local_addr(), listener.local_addr()] {
-        assert_eq!(address.expect("a socket").as_pathname(), Some(&*path));
-    }
-    let echoing = spawn(async move {
-        echo_on(&served).await.expect("the other end reads");
-        served.close().await
-    });
-    let receiver = std::rc::Rc::new(stream);
-    let sender = std::rc::Rc::clone(&receiver);
-    let sending = spawn(async move {
-        for start in (0..3_000_000).step_by(50_000) {
-            sender.send(pattern(1, start..start + 50_000)).await.expect("the other end reads");
+    let name = format!("twinring-{}-{:?}", std::process::id(), std::thread::current().id());
+    let address = UnixAddr::from_abstract_name(&name).expect("short enough");
+    let by_name = std::os::unix::net::UnixListener::bind_addr(&address).expect("a new name");
+    let by_name = UnixListener::from_std(by_name).expect("a socket");
+    let by_path = UnixListener::bind(&path).expect("a new path");
+    let to_name = std::os::unix::net::UnixStream::connect_addr(&address).expect("a listener");
+    let to_name = UnixStream::from_std(to_name).expect("a socket");
+    let to_path = UnixStream::connect(&path).await.expect("a listener");
+    for (listener, stream, path, name) in
+        [(by_path, to_path, Some(&*path), None), (by_name, to_name, None, Some(name.as_bytes()))]
+    {
+        let served = listener.accept().await.expect("a connection");
+        for address in [stream.peer_addr(), served.local_addr(), listener.local_addr()] {
+            let address = address.expect("a socket");
+            assert_eq!((address.as_pathname(), address.as_abstract_name()), (path, name));
         }
-        sender.shutdown().await.expect("the other end reads");
-    });
-    assert_whole(1, 3_000_000, &recv_to_end(&receiver).await.expect("no error"));
-    sending.await.expect("no panic");
-    echoing.await.expect("no panic").expect("nothing was lost");
+        assert!(stream.local_addr().expect("a socket").is_unnamed());
+        let echoing = spawn(async move {
+            net::copy(&served, &served).await.expect("the other end reads");
+            served.close().await
+        });
+        let receiver = Rc::new(stream);
+        let sender = Rc::clone(&receiver);
+        let sending = spawn(async move {
+            for start in (0..3_000_000).step_by(50_000) {
+                sender.send(pattern(1, start..start + 50_000)).await.expect("the other end reads");
+            }
+            sender.shutdown().await.expect("the other end reads");
+        });
+        assert_whole(1, 3_000_000, &recv_to_end(&receiver).await.expect("no error"));
+        sending.await.expect("no panic");
+        echoing.await.expect("no panic").expect("nothing was lost");
+    }
 }
 
 /// Epoll's connect(2) says EAGAIN then, and no event reports when there is room.
@@ -246,22 +258,6 @@ async fn connecting_waits_while_a_unix_backlog_is_full() {
     }
 }
 
-async fn errors_name_the_path() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("socket");
-    let missing = UnixStream::connect(&path).await.expect_err("no listener");
-    assert_eq!(missing.kind(), ErrorKind::NotFound);
-    let listener = UnixListener::bind(&path).expect("a new path");
-    let taken = UnixListener::bind(&path).expect_err("it exists");
-    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-    assert!(taken.to_string().contains(&*path.to_string_lossy()), "{taken}");
-    drop(listener);
-    let refused = UnixStream::connect(&path).await.expect_err("nobody listens");
-    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let too_long = UnixStream::connect("x".repeat(200)).await.expect_err("108 bytes at most");
-    assert_eq!(too_long.kind(), ErrorKind::InvalidInput);
-}
-
 /// What a file, a connection and a datagram give: nothing, or the error.
 async fn others() -> [io::Result<()>; 3] {
     let directory = Dir::open(Path::new("/proc/self")).expect("it is mounted");
@@ -280,7 +276,7 @@ async fn others() -> [io::Result<()>; 3] {
 fn a_confined_ring_does_what_was_announced_and_nothing_else(configuration: Configuration) {
     let everything = Uses { accept: true, connect: true, datagrams: true, files: true };
     for uses in [everything, Uses { accept: true, ..Uses::default() }] {
-        run_on(configuration.builder().confine(uses), |_| async move {
+        run_on(configuration.builder().confine(uses), async move |_| {
             another_is_served().await;
             for (number, result) in others().await.into_iter().enumerate() {
                 let refused = result.map_err(|error| error.kind());

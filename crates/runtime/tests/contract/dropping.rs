@@ -3,22 +3,10 @@
 //! poison before they are used again, so a kernel that writes too late fails a test.
 
 use crate::support::*;
-use std::future::Future;
-use std::io::Write;
-use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
-use twinring::{TcpStream, UdpSocket, shutdown_requested, sleep, spawn, timeout};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_send_that_is_given_up_sends_nothing_and_gives_its_buffer_back,
-    a_dropped_future_removes_its_waker,
-    dropping_one_future_leaves_the_other_of_its_task,
-    dropped_accepts_lose_no_connection,
-    dropped_connects_leave_nothing_behind,
+    dropped_accepts_and_connects_lose_nothing,
     aborted_tasks_drop_streams_with_everything_pending,
     each_pending_operation_ends_once_with_ecanceled,
     both_directions_stay_whole_whatever_is_dropped_and_cancelled,
@@ -47,80 +35,7 @@ async fn a_send_that_is_given_up_sends_nothing_and_gives_its_buffer_back() {
     assert_whole(1, sent + 100, &reader.await);
 }
 
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Woken>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Polls a future that has to wait, and drops it.
-async fn wait_and_give_up(what: &str, future: impl Future) {
-    yield_now().await;
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    {
-        let mut future = pin!(future);
-        for _ in 0..2 {
-            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "{what}");
-        }
-        assert_eq!(Arc::strong_count(&woken), 3, "{what} waits once");
-    }
-    assert_eq!(Arc::strong_count(&woken), 2, "{what} has left its waker behind");
-}
-
-/// `timeout(1s, stream.recv())` from ever new tasks made a list that grew, and whose drop overflowed the
-/// stack.
-async fn a_dropped_future_removes_its_waker() {
-    let ((stream, _peer), (full, _reads_nothing)) = (pair().await, narrow_pair().await);
-    while timeout(Duration::from_millis(20), full.send(vec![0; 64 * 1024])).await.is_ok() {}
-    let listener = listen();
-    let udp = UdpSocket::bind(loopback()).expect("a free port");
-    wait_and_give_up("recv", stream.recv()).await;
-    wait_and_give_up("send", full.send("more")).await;
-    wait_and_give_up("send_corked", full.send_corked("more")).await;
-    wait_and_give_up("flush", full.flush()).await;
-    wait_and_give_up("accept", listener.accept()).await;
-    wait_and_give_up("recv_from", udp.recv_from()).await;
-    wait_and_give_up("recv_batch", udp.recv_batch(&mut Vec::new())).await;
-    wait_and_give_up("sleep", sleep(Duration::from_secs(3600))).await;
-    wait_and_give_up("a task", spawn(std::future::pending::<()>())).await;
-    wait_and_give_up("shutdown_requested", shutdown_requested()).await;
-    full.set_reset_on_close().expect("an open socket");
-}
-
-/// A future that left a queue by the name of its task removed the others of that task, too.
-fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration) {
-    configuration.run(async move {
-        for keeps_first in [true, false] {
-            let (stream, mut peer) = pair().await;
-            let woken = Arc::new(Woken::default());
-            let waker = Waker::from(Arc::clone(&woken));
-            let cx = &mut Context::from_waker(&waker);
-            let [mut first, mut second] = [stream.recv(), stream.recv()];
-            assert!(Pin::new(&mut first).poll(cx).is_pending());
-            assert!(Pin::new(&mut second).poll(cx).is_pending());
-            let (mut kept, dropped) = if keeps_first { (first, second) } else { (second, first) };
-            drop(dropped);
-            // One byte, which seeded faults cannot cut short.
-            peer.write_all(b"n").expect("an open socket");
-            let chunk = loop {
-                while woken.0.swap(0, Ordering::Relaxed) == 0 {
-                    sleep(Duration::from_millis(1)).await;
-                }
-                match Pin::new(&mut kept).poll(cx) {
-                    Poll::Ready(chunk) => break chunk.expect("received"),
-                    Poll::Pending => assert!(configuration.has_faults(), "woken for nothing"),
-                }
-            };
-            assert_eq!(&*chunk, b"n");
-        }
-    });
-}
-
-async fn dropped_accepts_lose_no_connection() {
+async fn dropped_accepts_and_connects_lose_nothing() {
     let listener = listen();
     let (mut peers, mut streams) = (Vec::new(), Vec::new());
     for round in 0..20 {
@@ -133,15 +48,12 @@ async fn dropped_accepts_lose_no_connection() {
     while streams.len() < peers.len() {
         streams.push(listener.accept().await);
     }
-    let accepted = streams.iter().map(|stream| stream.as_ref().expect("a connection").peer_addr());
+    let accepted = streams.into_iter().map(|stream| stream?.peer_addr());
     let mut accepted: Vec<_> = accepted.map(|address| address.expect("an end")).collect();
     let mut connected: Vec<_> = peers.iter().map(|p| p.local_addr().expect("an end")).collect();
     accepted.sort();
     connected.sort();
     assert_eq!(accepted, connected);
-}
-
-async fn dropped_connects_leave_nothing_behind() {
     let (busy, _listener, _fillers) = full_backlog();
     let address = echo_service();
     for round in 0..30 {
@@ -161,13 +73,13 @@ async fn dropped_connects_leave_nothing_behind() {
 async fn aborted_tasks_drop_streams_with_everything_pending() {
     for round in 0..15 {
         let (stream, peer) = narrow_pair().await;
-        let (stream, live) = (Rc::new(stream), Live::default());
-        let tasks = busy_tasks(&stream, &live);
+        let stream = Rc::new(stream);
+        let tasks = busy_tasks(&stream);
         for _ in 0..round {
             yield_now().await;
         }
-        tasks.iter().for_each(twinring::JoinHandle::abort);
-        assert_eq!(live.count(), 0, "an aborted task still owns something");
+        tasks.iter().for_each(JoinHandle::abort);
+        assert_eq!(Rc::strong_count(&stream), 1, "an aborted task still owns something");
         for task in tasks {
             assert!(task.await.is_err());
         }
@@ -198,8 +110,8 @@ async fn each_pending_operation_ends_once_with_ecanceled() {
     settle().await;
     assert!(pending.iter().all(|task| !task.is_finished()), "something did not wait");
     stream.cancel();
-    for task in pending {
-        assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
+    for ended in join_all(pending).await {
+        assert_eq!(errno(&ended), libc::ECANCELED);
     }
     // The stream works on, in both directions; without a pending operation, nothing is cancelled.
     peer.write_all(b"still here").expect("room");

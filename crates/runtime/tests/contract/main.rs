@@ -16,7 +16,6 @@ mod closing;
 mod connecting;
 mod dropping;
 mod exhaustion;
-mod fairness;
 mod files;
 mod receiving;
 mod refusals;
@@ -29,24 +28,23 @@ mod workers;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let streams = [
+    let rules = [
         closing::RULES,
+        connecting::RULES,
         dropping::RULES,
         exhaustion::RULES,
-        fairness::RULES,
         receiving::RULES,
         sending::RULES,
+        tasks::RULES,
         teardown::RULES,
+        workers::RULES,
     ];
-    // How streams receive makes no difference to these, but single-shot wake-ups and accepts do.
-    let others = [connecting::RULES, tasks::RULES, workers::RULES];
     let mut cases = support::cases(
         &["epoll", "io_uring", "single_shot", "tiny_pool"],
         &["epoll_ungathered", "epoll_tiny_pool", "ungathered", "sqpoll", "tiny_rings"],
-        &streams,
+        &rules,
     );
     let long = ["sqpoll", "tiny_pool", "tiny_rings"];
-    cases.extend(support::cases(&["epoll", "io_uring", "single_shot"], &long, &others));
     cases.extend(support::cases(&["epoll", "io_uring"], &long, files::RULES));
     // They have their own faults.
     if std::env::var_os("TWINRING_FAULTS").is_none() {

@@ -2,28 +2,16 @@
 //! each ends in an error, a notice or a pause, never in a future that waits for ever or in a busy loop.
 
 use crate::support::*;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
-use std::io::{self, IoSlice, Write};
-use std::os::fd::AsFd;
-use std::rc::Rc;
 use std::thread;
-use std::time::Duration;
-use twinring::{TcpListener, UdpSocket, UnixStream, sleep, spawn};
 
-pub(crate) const RULES: &[Rule] =
-    rules![a_send_that_fails_wakes_the_receiver, data_behind_descriptors_is_received];
+pub(crate) const RULES: &[Rule] = rules![a_send_that_fails_wakes_the_receiver];
 
-pub(crate) const OF_EPOLL: &[Rule] = rules![
-    a_receive_that_fails_is_reported,
-    refused_accepts_pause_with_a_notice,
-    datagrams_that_cannot_be_sent_are_counted,
-    waits_in_milliseconds_serve_as_well,
-    a_worker_that_cannot_start_stops_the_others,
-];
+pub(crate) const OF_EPOLL: &[Rule] =
+    rules![refused_calls_are_reported_or_wait, a_worker_that_cannot_start_stops_the_others];
 
 pub(crate) const OF_IO_URING: &[Rule] = rules![refused_enters_pause_or_end_the_worker];
 
@@ -48,13 +36,10 @@ fn refuse_if(call: libc::c_long, errno: i32, rules: Vec<SeccompRule>) {
 }
 
 /// Runs a program on a worker of its own thread, which keeps its filter; also the notices that came.
-fn on_worker<F>(
+fn on_worker(
     configuration: Configuration,
-    program: impl FnOnce(Handle) -> F + Send + 'static,
-) -> (io::Result<()>, usize)
-where
-    F: Future<Output = ()> + 'static,
-{
+    program: impl AsyncFnOnce(Handle) + Send + 'static,
+) -> (io::Result<()>, usize) {
     let worker = thread::spawn(move || {
         let notices = Tally::default();
         let count = notices.clone();
@@ -67,13 +52,10 @@ where
 }
 
 /// Runs a program on a worker that ends by itself; returns the notices.
-fn served<F>(
+fn served(
     configuration: Configuration,
-    program: impl FnOnce(Handle) -> F + Send + 'static,
-) -> usize
-where
-    F: Future<Output = ()> + 'static,
-{
+    program: impl AsyncFnOnce(Handle) + Send + 'static,
+) -> usize {
     let (outcome, notices) = on_worker(configuration, program);
     outcome.expect("the worker ends by itself");
     notices
@@ -94,7 +76,7 @@ fn a_send_that_fails_wakes_the_receiver(configuration: Configuration) {
             // The ring sends.
             continue;
         }
-        served(configuration, move |_| async move {
+        served(configuration, async move |_| {
             let (stream, _peer) = pair().await;
             let stream = Rc::new(stream);
             let receiver = Rc::clone(&stream);
@@ -112,10 +94,10 @@ fn a_send_that_fails_wakes_the_receiver(configuration: Configuration) {
     }
 }
 
-fn a_receive_that_fails_is_reported(configuration: Configuration) {
+fn refused_calls_are_reported_or_wait(configuration: Configuration) {
     // A full socket that the kernel calls empty is no reason to ask again and again.
     for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM, libc::EBADR, libc::EAGAIN] {
-        served(configuration, move |handle| async move {
+        served(configuration, async move |handle| {
             let (stream, mut peer) = pair().await;
             refuse(libc::SYS_recvfrom, refused);
             peer.write_all(b"unread").expect("room");
@@ -127,12 +109,9 @@ fn a_receive_that_fails_is_reported(configuration: Configuration) {
             }
         });
     }
-}
-
-/// accept4 was called 644,000 times a second, without a word.
-fn refused_accepts_pause_with_a_notice(configuration: Configuration) {
+    // accept4 was called 644,000 times a second, without a word.
     for refused in [libc::EPERM, libc::ENOPROTOOPT, libc::ENOBUFS, libc::EMFILE] {
-        let notices = served(configuration, move |handle| async move {
+        let notices = served(configuration, async move |handle| {
             let listener = TcpListener::bind(loopback()).expect("a port");
             let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
             refuse(libc::SYS_accept4, refused);
@@ -141,6 +120,28 @@ fn refused_accepts_pause_with_a_notice(configuration: Configuration) {
             assert!(!accepting.is_finished());
         });
         assert_eq!(notices, 1, "errno {refused}");
+    }
+    for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM] {
+        served(configuration, async move |handle| {
+            let socket = UdpSocket::bind(loopback()).expect("a port");
+            refuse(libc::SYS_sendmmsg, refused);
+            socket.send_to("lost", socket.local_addr()).await.expect("taken");
+            socket.flush().await.expect("settled");
+            assert_eq!(socket.counted().send_errors.total(), 1);
+            assert_calm(&handle, "sendmmsg").await;
+        });
+    }
+    // epoll_pwait2 was tried again in every wait.
+    for refused in [libc::ENOSYS, libc::EPERM] {
+        served(configuration, async move |_| {
+            let (stream, mut peer) = pair().await;
+            refuse(libc::SYS_epoll_pwait2, refused);
+            for _ in 0..5 {
+                peer.write_all(b"n").expect("room");
+                assert!(!stream.recv().await.expect("received").is_empty());
+                sleep(Duration::from_millis(2)).await;
+            }
+        });
     }
 }
 
@@ -157,7 +158,7 @@ fn refused_enters_pause_or_end_the_worker(configuration: Configuration) {
             (libc::EPERM, true),
         ] {
             scope.spawn(move || {
-                let (outcome, _) = on_worker(configuration, move |handle| async move {
+                let (outcome, _) = on_worker(configuration, async move |handle| {
                     let (stream, _peer) = pair().await;
                     refuse(libc::SYS_io_uring_enter, refused);
                     let _receiving = spawn(async move { stream.recv().await });
@@ -169,54 +170,6 @@ fn refused_enters_pause_or_end_the_worker(configuration: Configuration) {
             });
         }
     });
-}
-
-fn datagrams_that_cannot_be_sent_are_counted(configuration: Configuration) {
-    for refused in [libc::ENOBUFS, libc::ENOMEM, libc::EPERM] {
-        served(configuration, move |handle| async move {
-            let socket = UdpSocket::bind(loopback()).expect("a port");
-            refuse(libc::SYS_sendmmsg, refused);
-            socket.send_to("lost", socket.local_addr()).await.expect("taken");
-            socket.flush().await.expect("settled");
-            assert_eq!(socket.counted().send_errors.total(), 1);
-            assert_calm(&handle, "sendmmsg").await;
-        });
-    }
-}
-
-/// epoll_pwait2 was tried again in every wait.
-fn waits_in_milliseconds_serve_as_well(configuration: Configuration) {
-    for refused in [libc::ENOSYS, libc::EPERM] {
-        served(configuration, move |_| async move {
-            let (stream, mut peer) = pair().await;
-            refuse(libc::SYS_epoll_pwait2, refused);
-            for _ in 0..5 {
-                peer.write_all(b"n").expect("room");
-                assert!(!stream.recv().await.expect("received").is_empty());
-                sleep(Duration::from_millis(2)).await;
-            }
-        });
-    }
-}
-
-/// The receive of a message with descriptors ends behind it. That was taken for an empty socket, and
-/// the bytes behind it waited for a third message.
-async fn data_behind_descriptors_is_received() {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let stream = UnixStream::from_std(ours).expect("a socket");
-    let receiving = spawn(async move {
-        let mut received = [0; 2];
-        stream.recv_exact(&mut received).await.map(|_| received)
-    });
-    settle().await;
-    let descriptors = [theirs.as_fd()];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    let sent = sendmsg(&theirs, &[IoSlice::new(b"A")], &mut control, SendFlags::empty());
-    assert_eq!(sent.expect("room"), 1);
-    (&theirs).write_all(b"B").expect("room");
-    assert_eq!(&receiving.await.expect("not aborted").expect("received"), b"AB");
 }
 
 /// The workers before it were waited for, and ran on.

@@ -5,15 +5,11 @@
 
 use crate::support::*;
 use std::future::poll_fn;
-use std::io::{ErrorKind, Read, Write};
-use std::rc::Rc;
-use std::time::{Duration, Instant};
-use twinring::{SendBuf, TcpStream, sleep, spawn};
+use twinring::SendBuf;
 
 pub(crate) const RULES: &[Rule] = rules![
     random_sends_of_every_kind_reach_slow_readers_in_order,
     what_several_tasks_send_stays_in_order,
-    buffers_received_elsewhere_are_forwarded_in_order,
     one_call_sends_all_buffers,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
     a_reset_is_an_error_to_all_who_wait,
@@ -72,7 +68,7 @@ fn read_slowly(mut peer: Peer, seed: u64) -> Vec<u8> {
 fn random_sends_of_every_kind_reach_slow_readers_in_order(configuration: Configuration) {
     // Streams are closed with most of their bytes queued. On an emulated machine with other work these need longer
     // than the default limit, after which the rest is given up by a reset.
-    run_on(configuration.builder().linger(patience()), |_| async {
+    run_on(configuration.builder().linger(patience()), async |_| {
         let (mut tasks, mut peers) = (Vec::new(), Vec::new());
         for seed in 0..8 {
             let (stream, peer) = if seed < 4 { narrow_pair().await } else { pair().await };
@@ -86,10 +82,8 @@ fn random_sends_of_every_kind_reach_slow_readers_in_order(configuration: Configu
             peer.write_all(b"!").expect("room");
             readers.push(on_thread(move || read_slowly(peer, seed)));
         }
-        for (task, reader) in tasks.into_iter().zip(readers) {
-            let (expected, received) = (task.await.expect("no panic"), reader.await);
-            let differ = received.iter().zip(&expected).position(|(one, other)| one != other);
-            assert_eq!((received.len(), differ), (expected.len(), None));
+        for (expected, reader) in join_all(tasks).await.into_iter().zip(readers) {
+            assert!(reader.await == expected);
         }
     });
 }
@@ -138,26 +132,26 @@ fn tagged(source: usize, at: usize) -> u8 {
 }
 
 /// For a peer that reads slowly, so that sends are short and those behind have to wait. What a task sends at once stays
-/// whole; small pieces that came from elsewhere in one turn are gathered.
+/// whole. What came from elsewhere is forwarded, one or several buffers at a time; small ones of one turn are gathered.
 fn what_several_tasks_send_stays_in_order(configuration: Configuration) {
     const MESSAGES: usize = 20;
     const BYTES: usize = 9_100;
-    // Larger pieces are not copied.
-    for (options, copied) in [("", false), ("buffer_bytes=2048", true)] {
-        let tag = move |source, at| tagged(source, if copied { at } else { at / BYTES });
-        run_on(configuration.builder_with(options), |_| async move {
+    // Larger buffers are not copied.
+    for (options, forwarded) in [("", false), ("", true), ("buffer_bytes=2048", true)] {
+        let tag = move |source, at| tagged(source, if forwarded { at } else { at / BYTES });
+        run_on(configuration.builder_with(options), async move |_| {
             let (target, peer) = narrow_pair().await;
             let target = Rc::new(target);
             let send = |source| {
                 let target = Rc::clone(&target);
                 spawn(async move {
                     let bytes: Vec<u8> = (0..MESSAGES * BYTES).map(|at| tag(source, at)).collect();
-                    if copied {
+                    if forwarded {
                         let (stream, mut peer) = pair().await;
                         let writer = on_thread(move || {
                             bytes.chunks(700).for_each(|it| peer.write_all(it).expect("a reader"));
                         });
-                        twinring::net::copy(&stream, &target).await.expect("no reset");
+                        forward(&stream, &target).await;
                         return writer.await;
                     }
                     for (number, message) in bytes.chunks(BYTES).enumerate() {
@@ -171,9 +165,8 @@ fn what_several_tasks_send_stays_in_order(configuration: Configuration) {
             };
             let tasks: Vec<_> = (0..SOURCES).map(send).collect();
             let reader = reading(peer);
-            for task in tasks {
-                task.await.expect("every sender ends");
-            }
+            another_is_served().await;
+            join_all(tasks).await;
             target.shutdown().await.expect("no reset");
             let (received, mut next) = (reader.await, [0; SOURCES]);
             for byte in &received {
@@ -183,61 +176,43 @@ fn what_several_tasks_send_stays_in_order(configuration: Configuration) {
             }
             assert_eq!(next, [MESSAGES * BYTES; SOURCES]);
             let is_whole = |message: &[u8]| message.iter().all(|byte| *byte == message[0]);
-            assert!(copied || received.chunks(BYTES).all(is_whole));
+            assert!(forwarded || received.chunks(BYTES).all(is_whole));
         });
     }
 }
 
-/// A proxy hands pool buffers from one socket to another, one or several at a time, which reads slowly: the
-/// pool's memory must neither be reused too early nor be parked.
-async fn buffers_received_elsewhere_are_forwarded_in_order() {
-    const TOTAL: usize = 600_000;
-    let ((from, mut writer), (to, reader)) = (pair().await, narrow_pair().await);
-    let forwarding = spawn(async move {
-        for most in (1..4).cycle() {
-            let mut chunks = vec![from.recv().await.expect("no reset")];
-            while chunks.len() < most
-                && let Some(chunk) = poll_once(from.recv()).await
-            {
-                chunks.push(chunk.expect("no reset"));
-            }
-            let ended = chunks.iter().any(|chunk| chunk.is_empty());
-            match chunks.len() {
-                1 => to.send(chunks.remove(0)).await.expect("sent"),
-                _ => to.send_vectored(chunks).await.expect("sent"),
-            }
-            if ended {
-                break;
-            }
+/// As `net::copy`, with up to three buffers at a time.
+async fn forward(from: &TcpStream, to: &TcpStream) {
+    for most in (1..4).cycle() {
+        let mut chunks = vec![from.recv().await.expect("no reset")];
+        while chunks.len() < most
+            && let Some(chunk) = poll_once(from.recv()).await
+        {
+            chunks.push(chunk.expect("no reset"));
         }
-        to.shutdown().await
-    });
-    let writing = on_thread(move || writer.write_all(&pattern(6, 0..TOTAL)));
-    another_is_served().await;
-    let received = reading(reader).await;
-    writing.await.expect("it reads");
-    forwarding.await.expect("no panic").expect("sent");
-    assert_whole(6, TOTAL, &received);
-}
-
-fn one_call_sends_all_buffers(configuration: Configuration) {
-    if configuration.has_faults() {
-        // A short send takes a second call.
-        return;
+        let ended = chunks.iter().any(|chunk| chunk.is_empty());
+        match chunks.len() {
+            1 => to.send(chunks.remove(0)).await.expect("sent"),
+            _ => to.send_vectored(chunks).await.expect("sent"),
+        }
+        if ended {
+            return;
+        }
     }
-    configuration.run_with_handle(|handle| async move {
-        let (stream, peer) = pair().await;
-        let before = handle.counters().sent;
-        stream.send_vectored((0..60u8).map(|part| vec![part; 20])).await.expect("sent");
-        stream.shutdown().await.expect("finished");
-        assert_eq!(handle.counters().sent - before, 1);
-        let received = reading(peer).await;
-        let expected: Vec<u8> = (0..60u8).flat_map(|part| [part; 20]).collect();
-        assert_eq!(received, expected);
-    });
 }
 
-fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configuration) {
+async fn one_call_sends_all_buffers(configuration: Configuration, handle: Handle) {
+    let (stream, peer) = pair().await;
+    let before = handle.counters().sent;
+    stream.send_vectored((0..60u8).map(|part| vec![part; 20])).await.expect("sent");
+    stream.shutdown().await.expect("finished");
+    // A fault cuts a send short, which takes a second call.
+    assert!(configuration.has_faults() || handle.counters().sent - before == 1);
+    let expected: Vec<u8> = (0..60u8).flat_map(|part| [part; 20]).collect();
+    assert_eq!(reading(peer).await, expected);
+}
+
+async fn a_failed_send_surfaces_at_the_next_call_and_at_close() {
     async fn broken(vectored: bool) -> TcpStream {
         let (stream, peer) = pair().await;
         reset(peer);
@@ -250,18 +225,16 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
         }
         stream
     }
-    let is_broken = |errno| [libc::EPIPE, libc::ECONNRESET].contains(&errno);
-    configuration.run(async move {
-        let stream = broken(false).await;
-        for _ in 0..3 {
-            assert!(is_broken(errno(&stream.send("more").await)), "a send without a peer");
-            assert!(is_broken(errno(&stream.send_vectored(["more"]).await)));
-            assert!(is_broken(errno(&stream.flush().await)), "a flush without a peer");
-        }
-        assert!(is_broken(errno(&stream.close().await)), "a close that lost bytes");
-        assert!(is_broken(errno(&broken(true).await.close().await)));
-        assert!(is_broken(errno(&broken(false).await.shutdown().await)));
-    });
+    let is_broken = |result| [libc::EPIPE, libc::ECONNRESET].contains(&errno(&result));
+    let stream = broken(false).await;
+    for _ in 0..3 {
+        assert!(is_broken(stream.send("more").await), "a send without a peer");
+        assert!(is_broken(stream.send_vectored(["more"]).await));
+        assert!(is_broken(stream.flush().await), "a flush without a peer");
+    }
+    assert!(is_broken(stream.close().await), "a close that lost bytes");
+    assert!(is_broken(broken(true).await.close().await));
+    assert!(is_broken(broken(false).await.shutdown().await));
 }
 
 /// On epoll, the waiters of a queue were once forgotten when the queue failed, and hung. And the kernel
@@ -293,9 +266,8 @@ async fn a_reset_is_an_error_to_all_who_wait() {
         settle().await;
         assert!(waiting.iter().all(|task| !task.is_finished()), "a sender does not wait");
         reset(peer);
-        for task in waiting {
-            let sent = errno(&task.await.expect("not aborted"));
-            assert!([libc::ECONNRESET, libc::EPIPE].contains(&sent), "{sent}");
+        for sent in join_all(waiting).await {
+            assert!([libc::ECONNRESET, libc::EPIPE].contains(&errno(&sent)), "{sent:?}");
         }
         let received = receiver.await.expect("not aborted");
         assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, late: {receives_late}");
@@ -312,11 +284,9 @@ async fn nothing_can_be_sent_after_shutdown_write() {
     assert_eq!(errno(&ready.expect("no wait")), libc::EPIPE);
     stream.shutdown().await.expect("a second shutdown is no error");
     stream.flush().await.expect("nothing is left");
-    on_thread(move || {
-        assert_eq!(read_to_end(&mut peer).expect("no reset"), b"the last words");
-        peer.write_all(b"an answer").expect("the other half is open");
-    })
-    .await;
+    assert_eq!(reading(peer.try_clone().expect("a descriptor")).await, b"the last words");
+    peer.write_all(b"an answer").expect("the other half is open");
+    drop(peer);
     assert_eq!(recv_to_end(&stream).await.expect("no reset"), b"an answer");
     stream.close().await.expect("nothing was lost");
 }
@@ -368,7 +338,7 @@ async fn a_peer_that_does_not_read_blocks_its_sender() {
 /// And starves no other stream.
 fn unread_streams_stop_their_peers(configuration: Configuration) {
     for (options, streams) in [("", 1), ("buffer_count=16", 4)] {
-        run_on(configuration.builder_with(options), |_| async move {
+        run_on(configuration.builder_with(options), async move |_| {
             let mut unread = Vec::new();
             for seed in 0..streams {
                 let (stream, mut peer) = narrow_pair().await;
@@ -408,7 +378,7 @@ fn answers_to_simultaneous_messages_leave_together(configuration: Configuration)
     if configuration.name.contains("sqpoll") || configuration.has_faults() {
         return;
     }
-    run_on(configuration.builder_with("gather=on,buffer_count=16"), |_| async {
+    run_on(configuration.builder_with("gather=on,buffer_count=16"), async |_| {
         let (mut streams, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..4 {
             let (stream, peer) = pair().await;
@@ -434,8 +404,8 @@ fn answers_to_simultaneous_messages_leave_together(configuration: Configuration)
         for mut peer in peers.iter() {
             peer.write_all(b"together").expect("room");
         }
-        for task in tasks {
-            task.await.expect("no panic").flush().await.expect("no reset");
+        for stream in join_all(tasks).await {
+            stream.flush().await.expect("no reset");
         }
         for mut peer in peers.iter() {
             peer.set_nonblocking(false).expect("a socket");
@@ -447,21 +417,19 @@ fn answers_to_simultaneous_messages_leave_together(configuration: Configuration)
 }
 
 /// Without other work there is nothing to gather: a single connection loses no latency.
-fn a_lone_answer_leaves_at_once(configuration: Configuration) {
+async fn a_lone_answer_leaves_at_once(configuration: Configuration, _: Handle) {
     if !configuration.is_epoll() || configuration.has_faults() {
         // A ring submits with the next enter, which is the next thing that it does. A fault has a send
         // refused, and it is made again only when this thread waits for events.
         return;
     }
-    configuration.run(async {
-        let (stream, mut peer) = pair().await;
-        for _ in 0..3 {
-            assert!(poll_once(stream.recv()).await.is_none());
-            peer.write_all(b"alone").expect("room");
-            let message = stream.recv().await.expect("bytes");
-            stream.send(message).await.expect("room");
-            // The worker's own thread waits here: an unsent answer would never arrive.
-            peer.read_exact(&mut [0; 5]).expect("an answer that has left");
-        }
-    });
+    let (stream, mut peer) = pair().await;
+    for _ in 0..3 {
+        assert!(poll_once(stream.recv()).await.is_none());
+        peer.write_all(b"alone").expect("room");
+        let message = stream.recv().await.expect("bytes");
+        stream.send(message).await.expect("room");
+        // The worker's own thread waits here: an unsent answer would never arrive.
+        peer.read_exact(&mut [0; 5]).expect("an answer that has left");
+    }
 }

@@ -1,18 +1,19 @@
 //! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
 
-use std::cell::Cell;
-use std::future::Future;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+pub(crate) use std::io::{self, ErrorKind, Read, Write};
+pub(crate) use std::net::SocketAddr;
 use std::process::Command;
-use std::rc::Rc;
+pub(crate) use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+pub(crate) use std::time::{Duration, Instant};
 use testing::Case;
 pub(crate) use testing::{Outcome, on_thread, poll_once};
-use twinring::{Builder, EngineChoice, JoinHandle, Runtime, TcpListener, TcpStream, sleep, spawn};
-pub(crate) use twinring::{Handle, yield_now};
+use twinring::{Builder, EngineChoice};
+pub(crate) use twinring::{
+    Handle, JoinHandle, Runtime, TcpListener, TcpStream, UdpSocket, net, sleep, spawn, timeout,
+    yield_now,
+};
 
 pub(crate) type Peer = std::net::TcpStream;
 
@@ -23,16 +24,11 @@ pub(crate) fn patience() -> Duration {
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
 }
 
-/// One promise of the driver contract.
-#[derive(Clone, Copy)]
-pub(crate) struct Rule {
-    /// Begins with the crate and the module.
-    pub(crate) name: &'static str,
-    pub(crate) check: fn(Configuration),
-}
+/// One promise of the driver contract: its name, with the crate and the module, and how it is checked.
+pub(crate) type Rule = (&'static str, fn(Configuration));
 
 /// The functions that can be rules: of the configuration, or async ones that run on it.
-pub(crate) trait Check<Argument> {
+pub(crate) trait Check<Arguments> {
     fn check(self, configuration: Configuration);
 }
 
@@ -42,25 +38,25 @@ impl<F: Fn(Configuration)> Check<Configuration> for F {
     }
 }
 
-impl<F: Fn() -> Fut, Fut: Future<Output = ()> + 'static> Check<()> for F {
+impl<F: AsyncFn()> Check<()> for F {
     fn check(self, configuration: Configuration) {
         configuration.run(self());
     }
 }
 
-impl<F: Fn(Handle) -> Fut, Fut: Future<Output = ()> + 'static> Check<Handle> for F {
+impl<F: AsyncFn(Configuration, Handle)> Check<(Configuration, Handle)> for F {
     fn check(self, configuration: Configuration) {
-        configuration.run_with_handle(self);
+        run_on(configuration.builder(), async |handle| self(configuration, handle).await);
     }
 }
 
 /// The rules of a module: `rules![a, b]` lists its functions, see [`Check`].
 macro_rules! rules {
     ($($rule:ident),* $(,)?) => {
-        &[$(Rule {
-            name: concat!(module_path!(), "::", stringify!($rule)),
-            check: |configuration| Check::check($rule, configuration),
-        }),*]
+        &[$((
+            concat!(module_path!(), "::", stringify!($rule)),
+            |configuration| Check::check($rule, configuration),
+        )),*]
     };
 }
 
@@ -72,10 +68,10 @@ pub(crate) fn cases(always: &[&str], long: &[&str], modules: &[&'static [Rule]])
         let named = CONFIGURATIONS.into_iter().find(|(it, _)| it == name);
         let (name, options) = named.expect("a configuration has this name");
         let configuration = Configuration { name, options };
-        modules.iter().flat_map(|rules| rules.iter()).map(move |rule| {
-            let (_crate, name) = rule.name.split_once("::").expect("rules are in modules");
+        modules.iter().flat_map(|rules| rules.iter()).map(move |(name, rule)| {
+            let (_crate, name) = name.split_once("::").expect("rules are in modules");
             let name: &'static str = format!("{name}::{}", configuration.name).leak();
-            Case::new(name, long, move || check(name, configuration, rule.check))
+            Case::new(name, long, move || check(name, configuration, *rule))
         })
     });
     cases.collect()
@@ -127,24 +123,13 @@ impl Configuration {
     }
 
     /// Runs `main` on a runtime of this configuration, which is gone when this returns.
-    pub(crate) fn run<T>(self, main: impl Future<Output = T> + 'static) -> T {
-        self.run_with_handle(|_| main)
-    }
-
-    /// Like `run`, for tests that read the counters.
-    pub(crate) fn run_with_handle<T, F>(self, main: impl FnOnce(Handle) -> F) -> T
-    where
-        F: Future<Output = T> + 'static,
-    {
-        run_on(self.builder(), main)
+    pub(crate) fn run<T>(self, main: impl Future<Output = T>) -> T {
+        run_on(self.builder(), async |_| main.await)
     }
 }
 
 /// Runs `main` on a runtime with these settings.
-pub(crate) fn run_on<T, F>(builder: Builder, main: impl FnOnce(Handle) -> F) -> T
-where
-    F: Future<Output = T> + 'static,
-{
+pub(crate) fn run_on<T>(builder: Builder, main: impl AsyncFnOnce(Handle) -> T) -> T {
     let runtime = builder.build().expect("the configuration was tried before");
     let handle = runtime.handle();
     runtime.block_on(main(handle)).expect("the engine works")
@@ -170,14 +155,9 @@ fn check(name: &'static str, configuration: Configuration, rule: fn(Configuratio
     });
 }
 
-/// Runs `body` in a process of its own, where no other test opens descriptors, with at most
-/// `descriptors` of them.
-pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
-    alone_with(&[], descriptors, body);
-}
-
-/// As [`alone`], with this in its environment.
-pub(crate) fn alone_with(environment: &[(&str, &str)], descriptors: usize, body: impl FnOnce()) {
+/// Runs `body` in a process of its own, where no other test opens descriptors, with at most `descriptors` of them and
+/// this in its environment.
+pub(crate) fn alone(environment: &[(&str, &str)], descriptors: usize, body: impl FnOnce()) {
     if testing::is_rerun() {
         return body();
     }
@@ -335,19 +315,25 @@ pub(crate) async fn recv_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Echoes until the peer finishes, then finishes.
-pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
-    echo_on(&stream).await
+/// A receive is under way that nobody waits for.
+pub(crate) async fn arm(stream: &TcpStream) {
+    assert!(poll_once(stream.recv()).await.is_none());
+    settle().await;
 }
 
-pub(crate) async fn echo_on(stream: &TcpStream) -> io::Result<()> {
-    loop {
-        let chunk = stream.recv().await?;
-        if chunk.is_empty() {
-            return stream.shutdown().await;
-        }
-        stream.send(chunk).await?;
+/// The results of tasks, of which none may panic or be aborted.
+pub(crate) async fn join_all<T>(tasks: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.expect("it ends by itself"));
     }
+    results
+}
+
+/// Echoes until the peer finishes, then finishes.
+pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
+    net::copy(&stream, &stream).await?;
+    stream.shutdown().await
 }
 
 /// Accepts and echoes for ever.
@@ -398,11 +384,10 @@ pub(crate) async fn another_is_served() {
 }
 
 /// Tasks that receive, that send to a peer which does not read, and that sleep, for ever.
-pub(crate) fn busy_tasks(stream: &Rc<TcpStream>, live: &Live) -> Vec<JoinHandle<()>> {
+pub(crate) fn busy_tasks(stream: &Rc<TcpStream>) -> Vec<JoinHandle<()>> {
     let task = |task| {
-        let (stream, live) = (Rc::clone(stream), live.clone());
+        let stream = Rc::clone(stream);
         spawn(async move {
-            let _live = live;
             match task {
                 0 => drop(recv_to_end(&stream).await),
                 1 => while stream.send(vec![1; 40_000]).await.is_ok() {},
@@ -428,30 +413,34 @@ pub(crate) fn draining(mut peer: Peer) -> Outcome<()> {
 
 /// Ends the peer's sending half.
 pub(crate) fn finish(peer: &Peer) {
-    peer.shutdown(Shutdown::Write).expect("a connected socket");
+    peer.shutdown(std::net::Shutdown::Write).expect("a connected socket");
 }
 
-/// System calls and waits of the worker in this time.
+/// System calls and waits of the worker in this time: the fewest of three times, because on a busy machine something may
+/// be late, and a loop does not end.
 pub(crate) async fn calls_in(handle: &Handle, time: Duration) -> (u64, u64) {
-    let before = handle.counters();
-    sleep(time).await;
-    let after = handle.counters();
-    (after.syscalls - before.syscalls, after.waits - before.waits)
+    let (mut calls, mut waits) = (u64::MAX, u64::MAX);
+    for _ in 0..3 {
+        let before = handle.counters();
+        sleep(time).await;
+        let after = handle.counters();
+        calls = calls.min(after.syscalls - before.syscalls);
+        waits = waits.min(after.waits - before.waits);
+    }
+    (calls, waits)
 }
 
-/// Rule 4: nothing is left of what `begin` has under way when its runtime ends by itself, or is stopped, but the peers' ends, which it returns. What a thread does for a runtime that was stopped may take so
-/// much longer. In a process of its own, where no other test opens descriptors.
-pub(crate) fn ends_without_a_trace<P: 'static, F>(
+/// Rule 4: nothing is left of what `begin` has under way when its runtime ends by itself, or is stopped, but the
+/// peers' ends, which it returns. What a thread does for a runtime that was stopped may take so much longer.
+pub(crate) fn ends_without_a_trace<P>(
     configuration: Configuration,
     longer: Duration,
-    begin: impl Fn() -> F,
-) where
-    F: Future<Output = Vec<P>> + 'static,
-{
-    alone(4000, || {
+    begin: impl AsyncFn() -> Vec<P>,
+) {
+    alone(&[], 4000, || {
         let before = open_descriptors();
         let builder = configuration.builder().linger(Duration::from_millis(20));
-        let peers = run_on(builder, |_| begin());
+        let peers = run_on(builder, async |_| begin().await);
         assert_eq!(open_descriptors(), before + peers.len(), "only the peers' ends are left");
         // A thread that was joined is listed for a moment longer.
         while has_file_threads() {
@@ -496,16 +485,6 @@ pub(crate) async fn settle() {
 /// The errno of a failure; 0 of a success or of an error without one.
 pub(crate) fn errno<T>(result: &io::Result<T>) -> i32 {
     result.as_ref().err().and_then(io::Error::raw_os_error).unwrap_or(0)
-}
-
-/// Counts how many of its clones are alive: for what must be dropped with a task.
-#[derive(Clone, Default)]
-pub(crate) struct Live(Rc<Cell<()>>);
-
-impl Live {
-    pub(crate) fn count(&self) -> usize {
-        Rc::strong_count(&self.0) - 1
-    }
 }
 
 /// A count that threads share.

@@ -3,17 +3,15 @@
 //! written into a buffer that was released, or that has a reader. Debug builds poison released buffers and verify
 //! them when they leave the quarantine, including the memory of dropped pools; received data is compared here.
 
+use crate::files::tree::{Ground, Tree};
 use crate::support::*;
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
-use std::rc::Rc;
-use std::time::Duration;
-use twinring::{RecvBuf, Runtime, TcpStream, sleep, spawn, timeout};
+use twinring::RecvBuf;
 
 pub(crate) const RULES: &[Rule] = rules![
     everything_pending_ends_with_its_runtime,
     runtimes_leave_nothing_behind,
-    a_stream_that_outlives_its_runtime_is_closed,
+    what_outlives_its_runtime_is_closed,
     nothing_is_written_late_while_streams_and_runtimes_go,
     a_slot_reused_in_the_same_turn_starts_afresh,
     gauges_return_to_their_initial_values,
@@ -28,7 +26,7 @@ async fn leave_everything_pending() -> Vec<Peer> {
         if number % 3 == 0 {
             peer.write_all(&pattern(number, 0..1000)).expect("room");
         }
-        busy_tasks(&Rc::new(stream), &Live::default());
+        busy_tasks(&Rc::new(stream));
         peers.push(peer);
     }
     let (busy, listener, fillers) = full_backlog();
@@ -56,18 +54,20 @@ fn runtimes_leave_nothing_behind(configuration: Configuration) {
         let pages = memory.split(' ').next().and_then(|pages| pages.parse::<usize>().ok());
         pages.expect("the size of the address space")
     };
-    alone(4000, || {
+    alone(&[], 4000, || {
         let use_one = |round| {
             configuration.run(async move {
+                // Building a runtime inside of one is fine, running it is not.
+                let inner = configuration.builder().build().expect("tried before");
+                let refused = inner.block_on(async {}).expect_err("there is one");
+                assert!(refused.to_string().contains("already"), "{refused}");
+                drop(inner);
                 let (stream, mut peer) = pair().await;
                 peer.write_all(&pattern(round, 0..5000)).expect("room");
                 assert_pattern(round, 0, &recv_exactly(&stream, 5000).await);
                 // With an operation of each kind pending.
                 assert!(poll_once(stream.recv()).await.is_none());
                 spawn(async move { stream.recv().await.map(drop) });
-                // One that is refused.
-                let inner = configuration.builder().build().expect("tried before");
-                assert!(inner.block_on(async {}).is_err());
                 yield_now().await;
             });
         };
@@ -84,21 +84,28 @@ fn runtimes_leave_nothing_behind(configuration: Configuration) {
     });
 }
 
-fn a_stream_that_outlives_its_runtime_is_closed(configuration: Configuration) {
-    let runtime: Runtime = configuration.builder().build().expect("tried before");
-    let (stream, mut peer, kept) = runtime
-        .block_on(async {
-            let (stream, mut peer) = pair().await;
-            peer.write_all(&pattern(8, 0..100)).expect("room");
-            let kept = stream.recv().await.expect("bytes");
-            (stream, peer, kept)
-        })
-        .expect("the engine works");
-    let _closed_or_reset = read_to_end(&mut peer);
-    assert!(stream.peer_addr().is_err());
-    drop(stream);
-    // Received bytes are the reader's, as long as it wants.
-    assert_pattern(8, 0, &kept);
+fn what_outlives_its_runtime_is_closed(configuration: Configuration) {
+    alone(&[], 1000, || {
+        let before = open_descriptors();
+        let runtime = configuration.builder().build().expect("tried before");
+        let (stream, mut peer, kept, files) = runtime
+            .block_on(async {
+                let (stream, mut peer) = pair().await;
+                peer.write_all(&pattern(8, 0..100)).expect("room");
+                let kept = stream.recv().await.expect("bytes");
+                let (disk, elsewhere) = (Tree::new(Ground::Disk), Tree::new(Ground::Elsewhere));
+                let files = (disk.file(1, 10).await, elsewhere.file(1, 10).await);
+                (stream, peer, kept, files)
+            })
+            .expect("the engine works");
+        drop(runtime);
+        let _closed_or_reset = read_to_end(&mut peer);
+        assert!(stream.peer_addr().is_err());
+        drop((stream, peer, files));
+        // Received bytes are the reader's, as long as it wants.
+        assert_pattern(8, 0, &kept);
+        assert_eq!(open_descriptors(), before);
+    });
 }
 
 /// Reads without end, from byte `at` of the pattern, and keeps the last buffers for a while: they
@@ -120,14 +127,6 @@ async fn read_and_keep(seed: u64, stream: Rc<TcpStream>, mut at: usize, kept_max
     kept.iter().for_each(|(at, chunk)| assert_pattern(seed, *at, chunk));
 }
 
-/// Passes the buffers themselves on. Its peer does not read, so some stay queued.
-async fn echo_unread(stream: Rc<TcpStream>) {
-    while let Ok(chunk) = stream.recv().await
-        && !chunk.is_empty()
-        && stream.send(chunk).await.is_ok()
-    {}
-}
-
 /// Peers write on and on, few small buffers are reused many times, and streams are closed, cancelled, reset or left
 /// to the end of their runtime in the middle of it.
 fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configuration) {
@@ -135,7 +134,7 @@ fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configur
     const STREAMS: u64 = 9;
     for number in 0..RUNTIMES {
         let builder = configuration.builder_with("buffer_count=16,buffer_bytes=512");
-        let (kept, flood) = run_on(builder.linger(Duration::from_millis(1)), |_| async move {
+        let (kept, flood) = run_on(builder.linger(Duration::from_millis(1)), async move |_| {
             let (mut random, mut kept) = (Random::new(31 + number), Vec::new());
             let (mut streams, mut peers) = (Vec::new(), Vec::new());
             for seed in 0..STREAMS {
@@ -158,7 +157,8 @@ fn nothing_is_written_late_while_streams_and_runtimes_go(configuration: Configur
             for (seed, stream) in streams {
                 let own = Rc::clone(&stream);
                 let reader = if seed % 3 == 0 {
-                    spawn(echo_unread(own))
+                    // Passes the buffers themselves on. Its peer does not read, so some stay queued.
+                    spawn(async move { drop(net::copy(&own, &own).await) })
                 } else {
                     let first = stream.recv().await.expect("bytes");
                     let reading = read_and_keep(seed, own, first.len(), seed as usize % 3);
@@ -207,7 +207,7 @@ async fn a_slot_reused_in_the_same_turn_starts_afresh() {
 /// The gauges that show an operator that nothing leaks.
 fn gauges_return_to_their_initial_values(configuration: Configuration) {
     const PEERS: u64 = 20;
-    let handle = configuration.run_with_handle(|handle| async move {
+    let handle = run_on(configuration.builder(), async move |handle| {
         let address = echo_service();
         settle().await;
         let before = handle.counters().slots_in_use;

@@ -4,16 +4,12 @@ use crate::support::*;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::time::Duration;
-use twinring::{
-    Either, Engine, Runtime, TcpListener, net::ListenOptions, race, shutdown_requested, sleep,
-    spawn, spawn_blocking,
-};
+use twinring::net::ListenOptions;
+use twinring::{Either, Engine, race, shutdown_requested, spawn_blocking};
 
 pub(crate) const RULES: &[Rule] = rules![
     every_worker_gets_connections_and_drains,
     a_panic_and_a_stop_end_every_worker,
-    numbers_of_workers_out_of_range_are_refused,
     a_runtime_runs_several_futures_one_after_the_other,
 ];
 
@@ -24,6 +20,12 @@ fn runtime(configuration: Configuration, workers: usize) -> Runtime {
 }
 
 fn every_worker_gets_connections_and_drains(configuration: Configuration) {
+    let error = runtime(configuration, WORKERS).block_on(async {}).expect_err("one for two");
+    assert!(error.to_string().contains("one worker"), "{error}");
+    for workers in [0, 1025] {
+        let error = configuration.builder().workers(workers).build().expect_err("out of range");
+        assert!(error.to_string().contains("expected 1 to 1024"), "{error}");
+    }
     served_by(runtime(configuration, WORKERS));
     // The even workers run the chosen engine, the odd ones epoll, in one runtime.
     let builder = configuration.builder().side_by_side(true).workers(4);
@@ -40,7 +42,7 @@ fn served_by(runtime: Runtime) {
     let bound = ListenOptions::default().bind(loopback(), workers).expect("a free port");
     let address = bound[0].local_addr();
     let occupied = ListenOptions::default().bind(address, workers).expect_err("the port is taken");
-    assert_eq!(occupied.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(occupied.kind(), ErrorKind::AddrInUse);
     let bound = Mutex::new(bound);
     let handle = runtime.handle();
     let peers = std::thread::spawn(move || {
@@ -66,11 +68,9 @@ fn served_by(runtime: Runtime) {
             while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await {
                 connections.push(spawn(echo(stream.expect("a connection"))));
             }
-            let accepted = connections.len();
-            for connection in connections {
-                connection.await.expect("not aborted").expect("echoed to the end");
-            }
-            accepted
+            let echoed = join_all(connections).await;
+            assert!(echoed.iter().all(Result::is_ok), "{echoed:?}");
+            echoed.len()
         }
     });
     peers.join().expect("every peer was served");
@@ -123,15 +123,6 @@ fn a_panic_and_a_stop_end_every_worker(configuration: Configuration) {
     let asked = runtime(configuration, 1);
     asked.handle().shutdown();
     asked.block_on(shutdown_requested()).expect("it finished by itself");
-}
-
-fn numbers_of_workers_out_of_range_are_refused(configuration: Configuration) {
-    let error = runtime(configuration, WORKERS).block_on(async {}).expect_err("one for two");
-    assert!(error.to_string().contains("one worker"), "{error}");
-    for workers in [0, 1025] {
-        let error = configuration.builder().workers(workers).build().expect_err("out of range");
-        assert!(error.to_string().contains("expected 1 to 1024"), "{error}");
-    }
 }
 
 /// A peer that does not read held up the end for the linger time.

@@ -1,33 +1,32 @@
 //! Reading returns all of a file's content, on the ring and on threads. A worker does not wait for a file that is
 //! not in memory: asserted by the runtime's counters, because a clock cannot distinguish a cold file from a slow machine.
+//! Futures and runtimes may go meanwhile.
 
 use super::tree::*;
 use crate::support::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::rc::Rc;
-use twinring::fs::Symlinks;
-use twinring::{measure::CounterSnapshot, spawn};
+use twinring::fs::{Dir, File, Symlinks};
+use twinring::measure::CounterSnapshot;
 
 pub(crate) const RULES: &[Rule] = rules![
     metadata_matches_the_filesystem,
     one_status_check_serves_all_that_arrived_together,
     reads_end_where_the_file_ends,
     many_files_are_read_at_once,
-    files_without_a_length_are_read_to_their_end,
     a_cold_file_is_read_without_the_worker,
     a_cold_file_is_sent_without_the_worker,
     a_file_in_memory_needs_no_thread_and_is_checked_once,
+    dropped_opens_and_reads_leave_nothing_behind,
+    operations_under_way_end_with_their_runtime,
 ];
 
 async fn metadata_matches_the_filesystem(tree: Tree) {
     for bytes in [0, 1, 70_000] {
         tree.write("file", &pattern(1, 0..bytes));
         let file = tree.open("file").await;
-        let (got, expected) = (
-            file.metadata().await.expect("a file"),
-            std::fs::metadata(tree.path("file")).expect("a file"),
-        );
+        let got = file.metadata().await.expect("a file");
+        let expected = std::fs::metadata(tree.path("file")).expect("a file");
         assert_eq!(got.len, bytes as u64);
         assert_eq!((got.device, got.inode), (expected.dev(), expected.ino()));
         let modified = (got.modified.seconds, i64::from(got.modified.nanoseconds));
@@ -41,7 +40,7 @@ async fn metadata_matches_the_filesystem(tree: Tree) {
 }
 
 /// 100 answers from one file looked at it 100 times before they began.
-async fn one_status_check_serves_all_that_arrived_together(handle: Handle) {
+async fn one_status_check_serves_all_that_arrived_together(_: Configuration, handle: Handle) {
     let tree = Tree::new(Ground::Memory);
     tree.write("file", b"short");
     let file = tree.open("file").await;
@@ -78,6 +77,11 @@ async fn reads_end_where_the_file_ends(tree: Tree) {
         }
         assert_eq!(errno(&file.read_at(u64::MAX, 1).await), libc::EINVAL);
     }
+    // Files of /proc report a length of 0.
+    let file = open_version(&proc()).await;
+    assert_eq!(file.metadata().await.expect("a file").len, 0);
+    let read = file.read_at(0, 1 << 20).await.expect("a file");
+    assert_eq!(read, std::fs::read("/proc/version").expect("a file"));
 }
 
 /// More than the ring or the queue of the threads holds.
@@ -87,31 +91,17 @@ async fn many_files_are_read_at_once(tree: Tree) {
     for number in 0..40 {
         tree.write(&format!("file-{number}"), &pattern(number, 0..20_000));
     }
-    let readers: Vec<_> = (0..700)
-        .map(|reader| {
-            let tree = Rc::clone(&tree);
-            spawn(async move {
-                let number = reader % 40;
-                let file = tree.open(&format!("file-{number}")).await;
-                assert_eq!(file.metadata().await.expect("a file").len, 20_000);
-                let at = reader as usize;
-                let read = file.read_at(at as u64, usize::MAX).await.expect("a file");
-                assert_eq!(read.len(), 20_000 - at);
-                assert_pattern(number, at, &read);
-            })
+    let readers = (0..700_u64).map(|at| {
+        let tree = Rc::clone(&tree);
+        spawn(async move {
+            let file = tree.open(&format!("file-{}", at % 40)).await;
+            assert_eq!(file.metadata().await.expect("a file").len, 20_000);
+            let read = file.read_at(at, usize::MAX).await.expect("a file");
+            assert_eq!(read.len(), 20_000 - at as usize);
+            assert_pattern(at % 40, at as usize, &read);
         })
-        .collect();
-    for reader in readers {
-        reader.await.expect("not aborted");
-    }
-}
-
-/// Files of /proc report a length of 0.
-async fn files_without_a_length_are_read_to_their_end() {
-    let file = proc().open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file");
-    assert_eq!(file.metadata().await.expect("a file").len, 0);
-    let read = file.read_at(0, 1 << 20).await.expect("a file");
-    assert_eq!(read, std::fs::read("/proc/version").expect("a file"));
+    });
+    join_all(readers.collect::<Vec<_>>()).await;
 }
 
 const BYTES: usize = 3_000_000;
@@ -122,7 +112,7 @@ fn handed_over(counters: &CounterSnapshot) -> u64 {
     counters.file_operations + counters.file_jobs
 }
 
-async fn a_cold_file_is_read_without_the_worker(handle: Handle) {
+async fn a_cold_file_is_read_without_the_worker(_: Configuration, handle: Handle) {
     let tree = Tree::new(Ground::Disk);
     let file = tree.file(1, BYTES).await;
     // A quick disk may have read everything by the time that the kernel looks for it.
@@ -138,7 +128,7 @@ async fn a_cold_file_is_read_without_the_worker(handle: Handle) {
     panic!("the worker has read a cold file by itself, 20 times");
 }
 
-async fn a_cold_file_is_sent_without_the_worker(handle: Handle) {
+async fn a_cold_file_is_sent_without_the_worker(_: Configuration, handle: Handle) {
     let tree = Tree::new(Ground::Disk);
     let file = Rc::new(tree.file(1, BYTES).await);
     for _ in 0..3 {
@@ -161,7 +151,7 @@ async fn a_cold_file_is_sent_without_the_worker(handle: Handle) {
 }
 
 /// Each answer used to check, with two system calls and more, whether its file is in memory.
-async fn a_file_in_memory_needs_no_thread_and_is_checked_once(handle: Handle) {
+async fn a_file_in_memory_needs_no_thread_and_is_checked_once(_: Configuration, handle: Handle) {
     const SENDS: u64 = 50;
     for ground in [Ground::Disk, Ground::Memory] {
         let tree = Tree::new(ground);
@@ -191,4 +181,81 @@ async fn a_file_in_memory_needs_no_thread_and_is_checked_once(handle: Handle) {
         assert_eq!(after.cold_pieces, before.cold_pieces);
         assert!(after.sendfiles > before.sendfiles);
     }
+}
+
+async fn open_version(root: &Dir) -> File {
+    root.open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file")
+}
+
+fn dropped_opens_and_reads_leave_nothing_behind(configuration: Configuration) {
+    alone(&[], 3000, || {
+        configuration.run(async {
+            let (root, tree) = (proc(), Tree::new(Ground::Elsewhere));
+            let before = open_descriptors();
+            drop(tree.file(1, 100_000).await);
+            for number in 0..1000 {
+                // Some before the kernel has heard of them, some while it works, some after.
+                let own = root.clone();
+                let opening = spawn(async move { open_version(&own).await });
+                match number % 4 {
+                    0 => drop(poll_once(open_version(&root)).await),
+                    1 => yield_now().await,
+                    2 => settle().await,
+                    _ => {}
+                }
+                opening.abort();
+            }
+            for number in 0..500 {
+                let file = tree.open("pattern-1-100000").await;
+                drop(poll_once(file.read_at(0, 100_000)).await);
+                drop(poll_once(file.metadata()).await);
+                if number % 2 == 0 {
+                    yield_now().await;
+                }
+                // The file goes while it is read.
+                drop(file);
+            }
+            closed_down_to(before).await;
+            drop(open_version(&root).await);
+            let file = tree.open("pattern-1-100000").await;
+            assert_pattern(1, 0, &file.read_at(0, 100_000).await.expect("a file"));
+        });
+    });
+}
+
+/// Opening, reading, listing and sending, all at once and for ever. A runtime that ends waits half a second
+/// for the kernel to give operations up, and leaves those that take longer their memory and descriptors: of so
+/// few, none does on a busy machine.
+async fn leave_everything_under_way() -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for ground in [Ground::Elsewhere, Ground::Disk] {
+        let tree = Rc::new(Tree::new(ground));
+        let file = Rc::new(tree.file(1, 400_000).await);
+        if ground == Ground::Disk {
+            tree.chill("pattern-1-400000");
+        }
+        for _ in 0..20 {
+            let (tree, file) = (Rc::clone(&tree), Rc::clone(&file));
+            spawn(async move {
+                loop {
+                    drop(tree.open("pattern-1-400000").await);
+                    file.read_at(0, 400_000).await.expect("a file");
+                    let here = tree.name(".");
+                    tree.root.list(&here, Symlinks::Refuse, 10).await.expect("a directory");
+                }
+            });
+        }
+        for _ in 0..20 {
+            let (stream, peer) = narrow_pair().await;
+            let file = Rc::clone(&file);
+            spawn(async move { stream.send_file(&file, 0, 400_000).await.map(drop) });
+            peers.push(peer);
+        }
+    }
+    yield_now().await;
+    peers
+}
+
+fn operations_under_way_end_with_their_runtime(configuration: Configuration) {
+    ends_without_a_trace(configuration, Duration::from_secs(20), leave_everything_under_way);
 }

@@ -2,14 +2,10 @@
 
 use crate::support::*;
 use rustix::fs::{Advice, fadvise};
-use std::future::Future;
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use tempfile::TempDir;
 use twinring::fs::{Dir, File, Symlinks};
-use twinring::sleep;
 
 /// Where files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,20 +29,15 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn new(ground: Ground) -> Tree {
-        let shared_memory = Path::new("/dev/shm");
-        let holder = match ground {
-            Ground::Disk => TempDir::new_in(env!("CARGO_TARGET_TMPDIR")),
-            Ground::Memory | Ground::Elsewhere => TempDir::new_in(shared_memory),
+        let place = match ground {
+            Ground::Disk => env!("CARGO_TARGET_TMPDIR"),
+            Ground::Memory | Ground::Elsewhere => "/dev/shm",
         };
-        let holder = holder.expect("a writable directory");
-        let (root, below) = match ground {
-            Ground::Elsewhere => {
-                let below = holder.path().strip_prefix("/dev").expect("made there");
-                (Path::new("/dev"), below.to_owned())
-            }
-            Ground::Disk | Ground::Memory => (holder.path(), PathBuf::new()),
-        };
-        Tree { root: Dir::open(root).expect("a directory"), below, holder }
+        let holder = TempDir::new_in(place).expect("a writable directory");
+        let above = if ground == Ground::Elsewhere { Path::new("/dev") } else { holder.path() };
+        let root = Dir::open(above).expect("a directory");
+        let below = holder.path().strip_prefix(above).expect("made there").to_owned();
+        Tree { root, below, holder }
     }
 
     /// The path for other programs.
@@ -81,7 +72,7 @@ impl Tree {
         file.sync_all().expect("a working disk");
         // On a busy machine pages may stay because another program uses them; on an idle one because packets
         // of an earlier sendfile refer to them, which a CPU frees with the next packet that it receives.
-        let to_itself = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let to_itself = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
         to_itself.connect(to_itself.local_addr().expect("bound")).expect("an address");
         for round in 0..100 {
             to_itself.send(&[0]).expect("a socket that drops what does not fit");
@@ -110,7 +101,7 @@ impl Tree {
 }
 
 /// A rule for each ground.
-impl<F: Fn(Tree) -> Fut, Fut: Future<Output = ()> + 'static> Check<Tree> for F {
+impl<F: AsyncFn(Tree)> Check<Tree> for F {
     fn check(self, configuration: Configuration) {
         for ground in [Ground::Disk, Ground::Memory, Ground::Elsewhere] {
             configuration.run(self(Tree::new(ground)));
@@ -126,12 +117,8 @@ pub(crate) fn proc() -> Dir {
 /// Until as many descriptors are open as before. A thread closes what is not known to be of this
 /// machine, and that may take a moment.
 pub(crate) async fn closed_down_to(before: usize) {
-    for _ in 0..500 {
-        // Counting takes a descriptor too.
-        if std::fs::read_dir("/proc/self/fd").is_ok() && open_descriptors() == before {
-            return;
-        }
+    // Counting takes a descriptor too.
+    while std::fs::read_dir("/proc/self/fd").is_err() || open_descriptors() != before {
         sleep(Duration::from_millis(5)).await;
     }
-    panic!("{before} descriptors became {}", open_descriptors());
 }

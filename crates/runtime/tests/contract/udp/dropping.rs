@@ -4,23 +4,18 @@
 
 use super::peers::*;
 use crate::support::*;
-use std::rc::Rc;
-use std::time::Duration;
-use twinring::{Datagram, Received, net::UdpOptions, sleep, spawn, timeout};
+use twinring::{Datagram, Received, net::UdpOptions};
 
 pub(crate) const RULES: &[Rule] = rules![
     a_dropped_receive_loses_nothing,
-    a_dropped_send_keeps_unsent_datagrams,
     cancelling_ends_each_wait_once,
     a_socket_that_stops_receiving_delivers_queued_datagrams,
-    queued_datagrams_outlive_the_socket,
+    queued_datagrams_outlive_their_send_and_their_socket,
     blocked_datagrams_outlive_the_socket_for_the_linger_time,
     sockets_closed_with_everything_pending_leave_nothing,
     everything_pending_ends_with_its_runtime,
     nothing_is_written_late_while_sockets_and_runtimes_go,
 ];
-
-const MS: Duration = Duration::from_millis(1);
 
 /// Futures are polled a random number of times and dropped; every datagram comes exactly once.
 async fn a_dropped_receive_loses_nothing(options: UdpOptions) {
@@ -52,7 +47,7 @@ async fn a_dropped_receive_loses_nothing(options: UdpOptions) {
     assert_all(26, &received, SENT, &options);
 }
 
-async fn a_dropped_send_keeps_unsent_datagrams(options: UdpOptions) {
+async fn queued_datagrams_outlive_their_send_and_their_socket(options: UdpOptions) {
     const SENT: usize = 3000;
     let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
     let from = connect(&options, to.local_addr());
@@ -64,6 +59,9 @@ async fn a_dropped_send_keeps_unsent_datagrams(options: UdpOptions) {
     from.flush().await.expect("sent");
     assert_all(28, &receive(&to, SENT).await, SENT, &options);
     assert_eq!(from.stats().expect("SO_MEMINFO").sent, SENT as u64);
+    from.send_batch(&mut sequence(29, 900, 60)).await.expect("room");
+    drop(from);
+    assert_all(29, &receive(&to, 900).await, 900, &options);
 }
 
 async fn cancelling_ends_each_wait_once(options: UdpOptions) {
@@ -80,8 +78,8 @@ async fn cancelling_ends_each_wait_once(options: UdpOptions) {
     let waiting: Vec<_> = (0..5).map(waiting).collect();
     settle().await;
     socket.cancel();
-    for task in waiting {
-        assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
+    for ended in join_all(waiting).await {
+        assert_eq!(errno(&ended), libc::ECANCELED);
     }
     // Later operations are not affected.
     peer().send_to(b"later", socket.local_addr()).expect("room");
@@ -116,14 +114,6 @@ async fn a_socket_that_stops_receiving_delivers_queued_datagrams(options: UdpOpt
     assert_eq!(next(&peer), b"goodbye");
 }
 
-async fn queued_datagrams_outlive_the_socket(options: UdpOptions) {
-    let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
-    let from = connect(&options, to.local_addr());
-    from.send_batch(&mut sequence(29, 900, 60)).await.expect("room");
-    drop(from);
-    assert_all(29, &receive(&to, 900).await, 900, &options);
-}
-
 /// Blocked behind a full send buffer when the socket is dropped, all of it still goes out; unless
 /// the linger limit is shorter than that takes, and then the rest goes without a trace.
 fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Configuration) {
@@ -133,7 +123,7 @@ fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Confi
             let before = open_descriptors();
             let peer = peer();
             let target = address_of(&peer);
-            run_on(configuration.builder().linger(linger), move |_| async move {
+            run_on(configuration.builder().linger(linger), async move |_| {
                 let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..UdpOptions::default() };
                 let socket = connect(&narrow, target);
                 socket.send_batch(&mut sequence(32, SENT, 100)).await.expect("room");
@@ -150,7 +140,7 @@ fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Confi
                         arrived += 1;
                     }
                     // The end of a ring interrupts its thread.
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
@@ -161,7 +151,7 @@ fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Confi
 }
 
 fn sockets_closed_with_everything_pending_leave_nothing(configuration: Configuration) {
-    alone(2000, || {
+    alone(&[], 2000, || {
         configuration.run(async {
             let before = open_descriptors();
             for options in std::iter::repeat_with(ways).take(10).flatten() {
@@ -228,7 +218,7 @@ fn everything_pending_ends_with_its_runtime(configuration: Configuration) {
 }
 
 /// Receives without end, and keeps the last batch, which must not change.
-async fn receive_and_keep(socket: Rc<twinring::UdpSocket>) {
+async fn receive_and_keep(socket: Rc<UdpSocket>) {
     let (mut kept, mut received) = (Vec::new(), Vec::new());
     while socket.recv_batch(&mut received).await.is_ok() {
         assert_intact(&kept);

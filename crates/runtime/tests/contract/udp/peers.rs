@@ -1,11 +1,12 @@
 //! Peers of the standard library, sets of socket options, and patterned datagrams.
 
 use crate::support::*;
-use std::future::Future;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket as Peer};
 use std::process::Command;
-use std::time::Duration;
-use twinring::{Datagram, Handle, Received, UdpSocket, net::UdpOptions};
+use twinring::{Datagram, Received, net::UdpOptions};
+
+/// A millisecond.
+pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// Ways of receiving and sending that all keep the same promises. Where a way belongs to the other
 /// engine it is the default, which costs one more run and proves nothing wrong.
@@ -18,23 +19,16 @@ pub(crate) fn ways() -> [UdpOptions; 3] {
 }
 
 /// A rule for each way of receiving and sending.
-impl<F, Fut> Check<UdpOptions> for F
-where
-    F: Fn(UdpOptions) -> Fut,
-    Fut: Future<Output = ()> + 'static,
-{
+impl<F: AsyncFn(UdpOptions)> Check<UdpOptions> for F {
     fn check(self, configuration: Configuration) {
-        in_all_ways(configuration, |options, _| self(options));
+        in_all_ways(configuration, async |options, _| self(options).await);
     }
 }
 
 /// Runs `rule` for each way of receiving and sending.
-pub(crate) fn in_all_ways<F>(configuration: Configuration, rule: impl Fn(UdpOptions, Handle) -> F)
-where
-    F: Future<Output = ()> + 'static,
-{
+pub(crate) fn in_all_ways(configuration: Configuration, rule: impl AsyncFn(UdpOptions, Handle)) {
     for options in ways() {
-        configuration.run_with_handle(|handle| rule(options.clone(), handle));
+        run_on(configuration.builder(), async |handle| rule(options.clone(), handle).await);
     }
 }
 
@@ -156,7 +150,7 @@ pub(crate) fn assert_all(seed: u64, received: &[Received], count: usize, options
     if options.pending > 0 {
         numbers.sort_unstable();
     }
-    assert_eq!(numbers, (0..count).collect::<Vec<_>>());
+    assert!(numbers.iter().copied().eq(0..count), "{numbers:?}");
 }
 
 /// Reflects for ever.
