@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper::rt::Timer as _;
 use hyper::{Request, StatusCode, Version};
 use std::time::{Duration, Instant};
-use testing::{Test, engine_tests};
+use testing::Test;
 use twinring_compat::Timer;
 
 #[path = "../../examples/http_client.rs"]
@@ -15,7 +15,7 @@ mod http_client;
 mod http_server;
 
 pub(crate) const TESTS: &[Test] =
-    engine_tests![http1_requests_of_all_sizes, http2_requests_all_at_once, sleeps_can_be_reset];
+    on_engines![http1_requests_of_all_sizes, http2_requests_all_at_once, sleeps_can_be_reset];
 
 fn echo_of(address: std::net::SocketAddr, body: Vec<u8>) -> Request<Full<Bytes>> {
     Request::post(format!("http://{address}/echo"))
@@ -45,27 +45,21 @@ async fn exchange(version: Version, sizes: &[usize]) {
     assert!(refused.is_err() || refused.is_ok_and(|answers| answers[0].status() == 400));
 }
 
-fn http1_requests_of_all_sizes(engine: &str) {
-    run(engine, async {
-        exchange(Version::HTTP_11, &[0, 1, 1000, 70_000, 1 << 20, 3]).await;
-    });
+async fn http1_requests_of_all_sizes() {
+    exchange(Version::HTTP_11, &[0, 1, 1000, 70_000, 1 << 20, 3]).await;
 }
 
-fn http2_requests_all_at_once(engine: &str) {
-    run(engine, async {
-        let sizes: Vec<_> = (0..60).map(|at| at * at * 100).collect();
-        exchange(Version::HTTP_2, &sizes).await;
-    });
+async fn http2_requests_all_at_once() {
+    let sizes: Vec<_> = (0..60).map(|at| at * at * 100).collect();
+    exchange(Version::HTTP_2, &sizes).await;
 }
 
-fn sleeps_can_be_reset(engine: &str) {
-    run(engine, async {
-        let began = Instant::now();
-        let mut sleep = Timer.sleep(Duration::from_secs(3600));
-        assert!(poll_once(&mut sleep).await.is_none());
-        Timer.reset(&mut sleep, began + Duration::from_millis(10));
-        sleep.await;
-        assert!(began.elapsed() >= Duration::from_millis(10));
-        Timer.sleep_until(began).await;
-    });
+async fn sleeps_can_be_reset() {
+    let began = Instant::now();
+    let mut sleep = Timer.sleep(Duration::from_secs(3600));
+    assert!(poll_once(&mut sleep).await.is_none());
+    Timer.reset(&mut sleep, began + Duration::from_millis(10));
+    sleep.await;
+    assert!(began.elapsed() >= Duration::from_millis(10));
+    Timer.sleep_until(began).await;
 }

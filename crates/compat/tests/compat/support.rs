@@ -1,8 +1,6 @@
 //! Runs each test on both engines, and blocking peers on threads of their own.
 
-use std::future::Future;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 pub(crate) use testing::{on_thread, poll_once};
 use twinring::{EngineChoice, Runtime, TcpListener, TcpStream};
@@ -21,12 +19,19 @@ pub(crate) fn run(engine: &str, test: impl Future<Output = ()> + 'static) {
     finished.expect("the engine works").expect("the test hangs");
 }
 
-pub(crate) fn loopback() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+/// Tests that run on each engine: `async fn`s of this module.
+macro_rules! on_engines {
+    ($($test:ident),* $(,)?) => {
+        &[$(testing::Test {
+            name: concat!(module_path!(), "::", stringify!($test)),
+            body: testing::Body::EachEngine(|engine| run(engine, $test())),
+            long: false,
+        }),*]
+    };
 }
 
 pub(crate) fn listen() -> TcpListener {
-    TcpListener::bind(loopback()).expect("a free port")
+    TcpListener::bind("127.0.0.1:0").expect("a free port")
 }
 
 /// Both ends of a connection: ours, and a peer's with blocking calls.
@@ -34,13 +39,6 @@ pub(crate) async fn pair() -> (TcpStream, Peer) {
     let listener = listen();
     let peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
     (listener.accept().await.expect("a connection"), peer)
-}
-
-/// Both ends of a connection of this worker.
-pub(crate) async fn own_pair() -> (TcpStream, TcpStream) {
-    let listener = listen();
-    let connected = TcpStream::connect(listener.local_addr()).await.expect("a listener");
-    (listener.accept().await.expect("a connection"), connected)
 }
 
 /// Reads to the end of the stream.
