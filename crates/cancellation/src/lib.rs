@@ -38,7 +38,7 @@ pub trait Subject {
     type Listener;
 
     /// Runs a future on a new runtime of one thread, which is gone when this returns.
-    fn run(&self, main: impl Future<Output = ()>);
+    fn run<T>(&self, main: impl Future<Output = T>) -> T;
 
     /// Adopts a listening socket, which is in blocking mode.
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener>;

@@ -3,7 +3,6 @@
 use crate::Subject;
 use crate::quarantine;
 use crate::support::*;
-use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::pin::pin;
@@ -16,10 +15,9 @@ const RECORD_BYTES: usize = size_of::<u32>();
 /// Numbered records; each arrives while a receive waits that is dropped before the runtime's next
 /// turn. What follows is received, and gaps are counted.
 pub(crate) fn received_bytes<S: Subject>(subject: &S) -> (bool, String) {
-    let received = RefCell::new(Vec::new());
-    subject.run(async {
+    let received = subject.run(async {
         let (ours, mut peer) = pair();
-        let mut stream = subject.stream(ours).expect("a socket");
+        let (mut stream, mut received) = (subject.stream(ours).expect("a socket"), Vec::new());
         for round in 0..ROUNDS {
             let early = {
                 let mut receive = pin!(subject.recv(&mut stream));
@@ -29,20 +27,17 @@ pub(crate) fn received_bytes<S: Subject>(subject: &S) -> (bool, String) {
                 early
             };
             // Left over from the round before.
-            received
-                .borrow_mut()
-                .extend(early.map(|bytes| bytes.expect("no error")).into_iter().flatten());
+            received.extend(early.into_iter().flat_map(|bytes| bytes.expect("no error")));
         }
         drop(peer);
         loop {
             let bytes = subject.recv(&mut stream).await.expect("no error");
             if bytes.is_empty() {
-                break;
+                return received;
             }
-            received.borrow_mut().extend(bytes);
+            received.extend(bytes);
         }
     });
-    let received = received.into_inner();
     let sent: Vec<u8> = (0..ROUNDS).flat_map(u32::to_be_bytes).collect();
     let lost = (sent.len() - received.len().min(sent.len())) / RECORD_BYTES;
     let seen = match (received == sent, lost) {
@@ -55,13 +50,11 @@ pub(crate) fn received_bytes<S: Subject>(subject: &S) -> (bool, String) {
 
 /// Numbered connections, which arrive while an accept waits that is dropped then.
 pub(crate) fn accepted_connections<S: Subject>(subject: &S) -> (bool, String) {
-    let served = RefCell::new(Vec::new());
-    subject.run(async {
+    let served = subject.run(async {
         let listener = listen();
         let address = address_of(&listener);
         let listener = subject.listener(listener).expect("a socket");
-        let mut peers = Vec::new();
-        let mut accepted = Vec::new();
+        let (mut peers, mut accepted, mut served) = (Vec::new(), Vec::new(), Vec::new());
         let connect = |number: u32| {
             let mut peer = TcpStream::connect(address).expect("the backlog has room");
             peer.write_all(&number.to_be_bytes()).expect("room");
@@ -79,15 +72,14 @@ pub(crate) fn accepted_connections<S: Subject>(subject: &S) -> (bool, String) {
             for stream in accepted.drain(..) {
                 let mut stream = stream.expect("no error");
                 let bytes = subject.recv(&mut stream).await.expect("no error");
-                served.borrow_mut().push(u32::from_be_bytes(bytes.try_into().expect("a number")));
+                served.push(u32::from_be_bytes(bytes.try_into().expect("a number")));
             }
-            if served.borrow().last() == Some(&ROUNDS) {
-                break;
+            if served.last() == Some(&ROUNDS) {
+                return served;
             }
             accepted.push(subject.accept(&listener).await);
         }
     });
-    let served = served.into_inner();
     let lost = (0..ROUNDS).filter(|number| !served.contains(number)).count();
     let seen = match lost {
         0 => format!("all {ROUNDS} connections that met a dropped accept were served"),
@@ -100,8 +92,7 @@ pub(crate) fn accepted_connections<S: Subject>(subject: &S) -> (bool, String) {
 pub(crate) fn sent_bytes<S: Subject>(subject: &S) -> (bool, String) {
     const MESSAGE_BYTES: usize = 1 << 20;
     const MARKER: &[u8] = &[0xFF; 16];
-    let seen = Cell::new((0, 0));
-    subject.run(async {
+    let of_dropped = subject.run(async {
         let (ours, mut peer) = pair();
         let mut stream = subject.stream(ours).expect("a socket");
         let mut whole = 0;
@@ -129,14 +120,12 @@ pub(crate) fn sent_bytes<S: Subject>(subject: &S) -> (bool, String) {
         drop(stream);
         assert!(wait_until(subject, || reader.is_finished()).await, "the peer sees no end");
         let received = reader.join().expect("no panic");
-        let of_dropped = received.iter().filter(|byte| usize::from(**byte) == whole + 1).count();
         assert!(received.len() >= whole * MESSAGE_BYTES + MARKER.len(), "a finished send is lost");
-        seen.set((of_dropped, MESSAGE_BYTES));
+        received.iter().filter(|byte| usize::from(**byte) == whole + 1).count()
     });
-    let (of_dropped, all) = seen.get();
     match of_dropped {
         0 => (true, "nothing of a dropped send was sent".to_owned()),
-        bytes if bytes == all => (true, "all of a dropped send was sent".to_owned()),
+        MESSAGE_BYTES => (true, "all of a dropped send was sent".to_owned()),
         _ => {
             (false, "a part of a dropped send was sent, and what follows it comes next".to_owned())
         }
@@ -146,8 +135,7 @@ pub(crate) fn sent_bytes<S: Subject>(subject: &S) -> (bool, String) {
 /// Operations of each kind are dropped with their sockets, while the runtime runs on.
 pub(crate) fn descriptors<S: Subject>(subject: &S) -> (bool, String) {
     const EACH: usize = 40;
-    let left = Cell::new(0);
-    subject.run(async {
+    let left = subject.run(async {
         let (busy, _listener, _fillers) = full_backlog();
         // What the runtime opens on demand is open now.
         let warm_up = subject.stream(pair().0).expect("a socket");
@@ -172,20 +160,19 @@ pub(crate) fn descriptors<S: Subject>(subject: &S) -> (bool, String) {
             let _waits = poll_for(subject, accept.as_mut(), Duration::from_millis(1)).await;
         }
         let _all_closed = wait_until(subject, || open_descriptors() <= before).await;
-        left.set(open_descriptors().saturating_sub(before));
+        open_descriptors().saturating_sub(before)
     });
     let operations = 3 * EACH;
-    let seen = match left.get() {
+    let seen = match left {
         0 => format!("all descriptors of {operations} dropped operations were closed"),
         left => format!("{left} descriptors of {operations} dropped operations stayed open"),
     };
-    (left.get() == 0, seen)
+    (left == 0, seen)
 }
 
 /// A stream is dropped with its waiting receive; its peer waits for the end.
 pub(crate) fn close<S: Subject>(subject: &S) -> (bool, String) {
-    let ended = Cell::new(false);
-    subject.run(async {
+    let ended = subject.run(async {
         let (ours, mut peer) = pair();
         {
             let mut stream = subject.stream(ours).expect("a socket");
@@ -193,17 +180,14 @@ pub(crate) fn close<S: Subject>(subject: &S) -> (bool, String) {
             let _waits = poll_for(subject, receive.as_mut(), Duration::from_millis(2)).await;
         }
         peer.set_nonblocking(true).expect("a socket");
-        let closed = wait_until(subject, || match peer.read(&mut [0]) {
-            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-            Ok(_) => true,
-        });
-        ended.set(closed.await);
+        let blocks = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        wait_until(subject, || !peer.read(&mut [0]).is_err_and(blocks)).await
     });
-    let seen = match ended.get() {
+    let seen = match ended {
         true => "the peer of a dropped stream saw its end".to_owned(),
         false => format!("the peer of a dropped stream saw no end in {PATIENCE:?}"),
     };
-    (ended.get(), seen)
+    (ended, seen)
 }
 
 /// Receives are dropped, some of them last before the runtime ends; then bytes arrive for them.
@@ -212,9 +196,8 @@ pub(crate) fn buffers<S: Subject>(subject: &S) -> (bool, String) {
         quarantine::is_installed(),
         "Quarantine is not the global allocator of this program: see the crate's documentation"
     );
-    let peers = RefCell::new(Vec::new());
-    subject.run(async {
-        let mut streams = Vec::new();
+    let mut peers = subject.run(async {
+        let (mut streams, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let (ours, peer) = pair();
             let mut stream = subject.stream(ours).expect("a socket");
@@ -224,7 +207,7 @@ pub(crate) fn buffers<S: Subject>(subject: &S) -> (bool, String) {
             }
             let mut sender = peer.try_clone().expect("a descriptor");
             sender.write_all(&[1; 1000]).expect("room");
-            peers.borrow_mut().push(peer);
+            peers.push(peer);
             streams.push(stream);
         }
         subject.sleep(Duration::from_millis(5)).await;
@@ -233,8 +216,9 @@ pub(crate) fn buffers<S: Subject>(subject: &S) -> (bool, String) {
             let mut receive = pin!(subject.recv(stream));
             let _maybe = poll_for(subject, receive.as_mut(), Duration::from_millis(1)).await;
         }
+        peers
     });
-    for peer in peers.into_inner().iter_mut() {
+    for peer in &mut peers {
         // Refused by a peer that is closed.
         let _maybe = peer.write_all(&[2; 1000]);
     }

@@ -22,9 +22,9 @@ impl Subject for Twinring {
     type Stream = TcpStream;
     type Listener = TcpListener;
 
-    fn run(&self, main: impl Future<Output = ()>) {
+    fn run<T>(&self, main: impl Future<Output = T>) -> T {
         let runtime = Runtime::builder().engine(self.engine).stop_on_panic(true).build();
-        runtime.expect("tried before").block_on(main).expect("the engine works");
+        runtime.expect("tried before").block_on(main).expect("the engine works")
     }
 
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<TcpListener> {

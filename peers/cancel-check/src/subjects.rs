@@ -17,9 +17,9 @@ impl Subject for Tokio {
     type Stream = tokio::net::TcpStream;
     type Listener = tokio::net::TcpListener;
 
-    fn run(&self, main: impl Future<Output = ()>) {
+    fn run<T>(&self, main: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(main);
+        runtime.expect("a runtime").block_on(main)
     }
 
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener> {
@@ -61,9 +61,9 @@ impl Subject for Monoio {
     type Stream = monoio::net::TcpStream;
     type Listener = monoio::net::TcpListener;
 
-    fn run(&self, main: impl Future<Output = ()>) {
+    fn run<T>(&self, main: impl Future<Output = T>) -> T {
         let runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build();
-        runtime.expect("io_uring").block_on(main);
+        runtime.expect("io_uring").block_on(main)
     }
 
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener> {
@@ -102,8 +102,8 @@ impl Subject for Compio {
     type Stream = compio::net::TcpStream;
     type Listener = compio::net::TcpListener;
 
-    fn run(&self, main: impl Future<Output = ()>) {
-        compio::runtime::Runtime::new().expect("io_uring").block_on(main);
+    fn run<T>(&self, main: impl Future<Output = T>) -> T {
+        compio::runtime::Runtime::new().expect("io_uring").block_on(main)
     }
 
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener> {
@@ -143,9 +143,9 @@ impl Subject for Twinring {
     type Stream = twinring::TcpStream;
     type Listener = twinring::TcpListener;
 
-    fn run(&self, main: impl Future<Output = ()>) {
+    fn run<T>(&self, main: impl Future<Output = T>) -> T {
         let runtime = twinring::Runtime::builder().engine(self.0).build();
-        runtime.expect("an engine").block_on(main).expect("the engine works");
+        runtime.expect("an engine").block_on(main).expect("the engine works")
     }
 
     fn listener(&self, listener: std::net::TcpListener) -> io::Result<Self::Listener> {

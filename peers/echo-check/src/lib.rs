@@ -182,10 +182,10 @@ fn ping(stream: &mut TcpStream) -> Outcome {
 
 fn send_pattern(stream: &mut TcpStream, seed: usize, bytes: usize) -> Outcome {
     let data = pattern(seed, bytes);
-    let mut chunks = Chunks::new(seed);
+    let mut sizes = chunk_sizes(seed);
     let mut rest = &data[..];
     while !rest.is_empty() {
-        let (chunk, next) = rest.split_at(chunks.next().min(rest.len()));
+        let (chunk, next) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
         stream.write_all(chunk).map_err(fails("write"))?;
         rest = next;
     }
@@ -194,14 +194,14 @@ fn send_pattern(stream: &mut TcpStream, seed: usize, bytes: usize) -> Outcome {
 
 fn expect_pattern(stream: &mut TcpStream, seed: usize, bytes: usize, pause: Duration) -> Outcome {
     let expected = pattern(seed, bytes);
-    let mut chunks = Chunks::new(seed + 1000);
+    let mut sizes = chunk_sizes(seed + 1000);
     let mut buffer = vec![0; 64 * 1024];
     let mut position = 0;
     while position < bytes {
         if !pause.is_zero() {
             thread::sleep(pause);
         }
-        let room = chunks.next().min(bytes - position);
+        let room = sizes.next().unwrap_or(1).min(bytes - position);
         let received = stream
             .read(&mut buffer[..room])
             .map_err(|error| format!("read at {position} of {bytes}: {error}"))?;
@@ -235,22 +235,15 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     pattern
 }
 
-/// Chunk sizes from 1 byte to 64 KB, small ones as likely as large ones.
-struct Chunks(u64);
-
-impl Chunks {
-    fn new(seed: usize) -> Self {
-        Chunks(seed as u64 + 1)
-    }
-
-    /// A xorshift generator: the sizes only have to vary, and to be the same in each run.
-    fn next(&mut self) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        let magnitude = self.0 % 17;
-        1 + (self.0 >> 32) as usize % (1 << magnitude)
-    }
+/// Chunk sizes from 1 byte to 64 KB, small ones as likely as large ones, without end. By a xorshift generator: they
+/// only have to vary, and to be the same in each run.
+fn chunk_sizes(seed: usize) -> impl Iterator<Item = usize> {
+    let states = std::iter::successors(Some(seed as u64 + 1), |state| {
+        let state = state ^ state << 13;
+        let state = state ^ state >> 7;
+        Some(state ^ state << 17)
+    });
+    states.skip(1).map(|state| 1 + (state >> 32) as usize % (1 << (state % 17)))
 }
 
 fn fails(what: &'static str) -> impl Fn(io::Error) -> String {
