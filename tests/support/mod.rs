@@ -31,7 +31,7 @@ pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::thread;
 pub(crate) use std::time::{Duration, Instant};
-pub(crate) use testing::{Test, engine_tests, long_engine_tests, long_tests, tests};
+pub(crate) use testing::{Test, engine_tests, long_tests, tests};
 
 /// For tests of what no engine can make different.
 pub(crate) const ENGINE: &str = "auto";

@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::process::{Command, ExitCode, Output};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -102,12 +102,6 @@ macro_rules! long_tests {
     ($($test:ident),* $(,)?) => { $crate::tests!(@Once true $($test),*) };
 }
 
-/// Tests that take long and run on each engine, with `--include-ignored`.
-#[macro_export]
-macro_rules! long_engine_tests {
-    ($($test:ident),* $(,)?) => { $crate::tests!(@EachEngine true $($test),*) };
-}
-
 /// One test as it runs, for suites that make their own list.
 pub struct Case {
     name: String,
@@ -140,13 +134,11 @@ pub fn run_cases(mut cases: Vec<Case>) -> ExitCode {
         cases.retain(|case| listed.contains(&(suite(), case.name.clone())));
     }
     keep_panics();
-    let left_out = Arc::new(Mutex::new(BTreeMap::new()));
-    let trials = cases.into_iter().map(|case| trial(case, &left_out)).collect();
+    let trials = cases.into_iter().map(trial).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    let left_out = left_out.lock().expect("no test panics with this lock");
+    let left_out = LEFT_OUT.lock().expect("no test panics with this lock");
     if !left_out.is_empty() {
-        let parts =
-            left_out.iter().map(|(what, count): (&String, &u32)| format!("{what} ({count})"));
+        let parts = left_out.iter().map(|(what, count)| format!("{what} ({count})"));
         println!(
             "not tested for lack of: {}\nto test all, where the machine has it: {VARIABLE}=complete cargo test --test {}\n",
             parts.collect::<Vec<_>>().join(", "),
@@ -156,9 +148,7 @@ pub fn run_cases(mut cases: Vec<Case>) -> ExitCode {
     conclusion.exit_code()
 }
 
-fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
-    let Case { name, long, body } = case;
-    let left_out = Arc::clone(left_out);
+fn trial(Case { name, long, body }: Case) -> Trial {
     let (noted, thread) = (name.clone(), name.clone());
     let run = move || {
         let since = Instant::now();
@@ -166,7 +156,7 @@ fn trial(case: Case, left_out: &Arc<Mutex<BTreeMap<String, u32>>>) -> Trial {
         match catch_unwind(AssertUnwindSafe(body)) {
             Ok(()) => Ok(Completion::Completed),
             Err(panic) => match panic.downcast::<Lack>() {
-                Ok(lack) => (*lack).conclude(&noted, &left_out),
+                Ok(lack) => lack.conclude(&noted),
                 Err(panic) => Err(Failed::from(report(&*panic, &noted, since))),
             },
         }
@@ -215,6 +205,9 @@ fn report(panic: &(dyn Any + Send), name: &str, since: Instant) -> String {
     lines.join("\n")
 }
 
+/// What tests lacked, and how many.
+static LEFT_OUT: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+
 /// What a test needs and the machine lacks; the payload with which it ends.
 struct Lack {
     what: String,
@@ -222,11 +215,7 @@ struct Lack {
 }
 
 impl Lack {
-    fn conclude(
-        self,
-        test: &str,
-        left_out: &Mutex<BTreeMap<String, u32>>,
-    ) -> Result<Completion, Failed> {
+    fn conclude(self, test: &str) -> Result<Completion, Failed> {
         let Lack { what, why } = self;
         match &*MODE {
             Mode::Complete | Mode::Only(_) => {
@@ -241,11 +230,8 @@ impl Lack {
             }
             Mode::Ignore => {}
         }
-        *left_out
-            .lock()
-            .expect("no test panics with this lock")
-            .entry(what.clone())
-            .or_insert(0) += 1;
+        let mut left_out = LEFT_OUT.lock().expect("no test panics with this lock");
+        *left_out.entry(what.clone()).or_insert(0) += 1;
         Ok(Completion::ignored_with(format!("needs {what}: {why}")))
     }
 }
