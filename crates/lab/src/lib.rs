@@ -4,7 +4,8 @@
 //! [`Experiment`] names the subjects and, for TCP, UDP and HTTP, the grid of cells. [`run`] measures
 //! every cell in interleaved pairs, audits every run, and writes a bundle: a directory with the raw
 //! data, the figures and verdicts computed from them, and reports. [`verify`] computes everything
-//! again from the raw data; [`rerender`] renders it again. `docs/method.md` explains the method.
+//! again from the raw data; [`rerender`] renders it again. `docs/method.md` explains the method, and
+//! ARCHITECTURE.md names the files on the path of a figure, from `lab.rs` to `report/`.
 
 pub mod accounting;
 pub mod analysis;

@@ -1,8 +1,10 @@
-//! The services of the `twinring` command, written once against the runtime. No code in here
-//! depends on the engine in use.
+//! The services of the `twinring` command, written once against the public API of the runtime: none knows the engine.
 //!
-//! `server` binds, admits, limits and drains for all of them: for [`echo::EchoService`] and [`http::HttpService`] over TCP,
-//! and for [`udp::UdpService`], which answers datagrams.
+//! A service is a [`Server`]: `server.rs` has one part of it for each worker, and tells when all are ready;
+//! `server/` admits connections, ends those that take too long, and drains. [`echo::EchoService`] is the shortest
+//! service over TCP. [`http::HttpService`] serves files; the module [`http`] names the files on the path of a
+//! request. [`udp::UdpService`] answers datagrams. Arguments, signals, sandbox and reports are the command's
+//! (`src/serve`).
 
 pub mod echo;
 pub mod http;

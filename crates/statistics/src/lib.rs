@@ -1,7 +1,8 @@
 //! Intervals on paired ratios, for few pairs and without an assumption about their distribution.
 //!
 //! Everything works on the logarithms of the per-pair ratios, so that "twice" and "half" are equally far from
-//! "equal"; the estimate is their geometric mean. `docs/statistics.md` gives the sources and the simulations.
+//! "equal"; the estimate is their geometric mean. [`estimate`] is of the pairs of one session, [`over_sessions`] of several
+//! sessions, [`difference`] of runs that are not paired. `docs/statistics.md` has the sources; `simulations.rs` makes its tables.
 
 mod difference;
 mod sessions;
