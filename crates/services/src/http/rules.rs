@@ -151,6 +151,13 @@ impl Rule {
                 return Err(format!("{key} needs {needs} in the same rule"));
             }
         }
+        // A file may be reachable by several paths, such as that of its directory.
+        let protects = self.auth.is_some() || self.limits_addresses();
+        if let Some(path) = self.paths.iter().find(|path| protects && !path.is_directory()) {
+            return Err(format!(
+                "`{path}`: only directories can be protected; end the pattern with `/**`"
+            ));
+        }
         if let Some(to) = &self.redirect {
             let target = Redirect::new(to, self.status.unwrap_or(MOVED), &self.paths);
             self.target = Some(target.map_err(|why| format!("redirect: {why}"))?);
@@ -236,7 +243,7 @@ impl From<Vec<Rule>> for Rules {
 }
 
 impl Rules {
-    /// An error when the rules are too many, or protect something that can be reached around them.
+    /// An error when the rules are too many.
     pub(super) fn compile(&mut self) -> Result<(), String> {
         if self.all.len() > RULES_MAX {
             return Err(format!("{} rules are more than {RULES_MAX}", self.all.len()));
@@ -248,13 +255,6 @@ impl Rules {
             for path in paths {
                 patterns.add(path.0.clone());
                 self.rule_of.push(number);
-            }
-            // A file may be reachable by several paths, such as that of its directory.
-            let protects = rule.auth.is_some() || rule.limits_addresses();
-            if let Some(path) = paths.iter().find(|path| protects && !path.is_directory()) {
-                return Err(format!(
-                    "`{path}`: only directories can be protected; end the pattern with `/**`"
-                ));
             }
         }
         self.patterns = patterns.build().map_err(|error| format!("too many rules: {error}"))?;
@@ -424,7 +424,8 @@ mod tests {
         }
         assert!(!rules.policy(Path::new("/")).admits(None));
         // A file can be asked for by several paths.
-        let error = compiled(r#"[{"match": "/secret.html", "allow": "::1/128"}]"#).unwrap_err();
+        let json = r#"{"match": "/secret.html", "allow": "::1/128"}"#;
+        let error = serde_json::from_str::<Rule>(json).unwrap().check().unwrap_err();
         assert!(error.contains("only directories can be protected"), "{error}");
         assert!(Rules::from(vec![Rule::default(); RULES_MAX + 1]).compile().is_err());
     }
