@@ -89,21 +89,34 @@ pub struct Experiment {
 }
 
 /// Load generators on other machines. The lab and the server run on this one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, clap::Args)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[command(next_help_heading = "Load generators on other machines")]
 pub struct Via {
     /// What the command of the load generator begins with: `ssh beta`, `srun -N16 -n16`, `kubectl exec -i pod --`.
-    pub command: Vec<String>,
+    // One value, which is split; clap takes `Vec` for several.
+    #[arg(id = "via", long = "via", value_name = "COMMAND", required = false, requires = "address",
+          value_parser = words)]
+    pub command: std::vec::Vec<String>,
     /// How many load generators that starts: so many results are expected, and each gets an equal part
     /// of the load.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "via")]
     pub generators: u32,
     /// The address of this machine that they reach.
+    #[arg(long, value_name = "IP", required = false, requires = "via")]
     pub address: std::net::IpAddr,
     /// The program of twinring on the other machines.
+    #[arg(long = "via-program", value_name = "PATH", default_value = "twinring", requires = "via")]
     pub program: String,
     /// Seconds from the start of the command to the moment at which all of them begin.
+    #[arg(long = "lead", value_name = "SECONDS", default_value_t = 3.0, requires = "via")]
     pub lead_s: f64,
+}
+
+fn words(text: &str) -> Result<Vec<String>, String> {
+    let words = shlex::split(text).filter(|words| !words.is_empty());
+    words.ok_or_else(|| "expected a command whose quotes are closed".to_owned())
 }
 
 impl Experiment {
