@@ -173,20 +173,9 @@ pub(crate) fn unreachable<T>(target: &str, first: Option<&str>) -> Result<T, Str
     Err(format!("no connection to {target} could be made ({why}); {advice}"))
 }
 
-/// Ends a run early, from any thread.
+/// Once set, from any thread, ends the window; the run then reports the result so far.
 #[derive(Clone, Debug, Default)]
-pub struct Stopper(Arc<AtomicBool>);
-
-impl Stopper {
-    /// Ends the window now; the run then reports the result so far.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+pub struct Stopper(pub Arc<AtomicBool>);
 
 /// Runs `work` on each thread, with its index, and conducts: the window ends early with so many answered `requests`.
 /// Returns the threads' results when all have ended.
@@ -225,7 +214,7 @@ where
         features,
         fallback_reason,
         window: Window { start_monotonic_ns, end_monotonic_ns, seconds },
-        interrupted: stopper.is_stopped(),
+        interrupted: stopper.0.load(Ordering::Relaxed),
         quota,
         served_at_once_max: control.served_max.load(Ordering::Relaxed),
         counters: handle.counters(),

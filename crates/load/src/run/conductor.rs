@@ -91,7 +91,7 @@ impl Conductor<'_> {
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        !self.over && !self.stopper.is_stopped()
+        !self.over && !self.stopper.0.load(Relaxed)
     }
 
     /// Waits until `until_ns`; false if the run must end before.
