@@ -1,26 +1,25 @@
-//! `twinring compare`: which of two or more servers needs less CPU for one workload.
+//! `twinring compare`: which of two or more servers needs less CPU for one workload. `twinring advise`, the page for the
+//! one who decides, is that with what the probe says of this machine.
 
-use crate::lab::{HELPER, finish, tell};
+use crate::lab::{HELPER, json_line, tell};
 use crate::output::complain;
-use crate::values;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::str::FromStr;
-use twinring_input::quantity;
+use twinring::probe::Capabilities;
+use twinring_input::quantity::{self, count_u32, size_u32};
 use twinring_lab::statistics::{family_level, least_pairs};
 use twinring_lab::{
     Experiment, Gate, LabError, NetChoice, Outcome, Overrides, Protocol, RunOptions, Stop, Subject,
     UnderTest,
 };
 
-/// Options of `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// echo, http or udp (echo by default), and then what is compared, the first with each of the others: io_uring,
-    /// epoll, each with options (`epoll:gather=off`), nginx or another of `twinring lab peers`, or 'NAME=COMMAND'
-    /// with {addr} where the address goes, and {root} where the files are [default: epoll io_uring].
+    /// echo, http or udp (echo by default), and then the servers, of which the first is compared with each of the others:
+    /// io_uring or epoll, perhaps with options (`epoll:gather=off`), nginx or another of `twinring lab peers`, or
+    /// 'NAME=COMMAND' with {addr} for the address and {root} for the directory of files [default: epoll io_uring].
     #[arg(value_name = "WORKLOAD|SERVER")]
     words: Vec<String>,
     #[command(flatten)]
@@ -42,37 +41,38 @@ pub(crate) struct Compare {
     full: bool,
 }
 
-/// What every question says of its workload.
+/// A workload, and how it is measured.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Workload {
+struct Workload {
     /// Connections, or streams of UDP, at once.
-    #[arg(short, long, value_name = "N", default_value = "100", value_parser = values::count)]
-    pub(crate) connections: u32,
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count_u32)]
+    connections: u32,
     /// Size of a message, a file or a datagram, such as 128 or 16K [default: 128; http: 1K; udp: 172].
-    #[arg(short, long, value_name = "BYTES", value_parser = values::size)]
-    pub(crate) size: Option<u32>,
+    #[arg(short, long, value_name = "BYTES", value_parser = size_u32)]
+    size: Option<u32>,
     /// HTTP over TLS.
     #[arg(long)]
-    pub(crate) tls: bool,
-    /// Network: lo (the sender's CPU receives), rps (the receiver's CPU is interrupted), napi (it polls), several as
-    /// `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
+    tls: bool,
+    /// Network: lo (the sender's CPU receives), rps (the receiver's CPU is interrupted) or napi (it polls); several as
+    /// `lo,rps`, or all; or auto: rps if rights allow, otherwise lo.
     #[arg(long, default_value = "auto")]
-    pub(crate) net: NetChoice,
+    net: NetChoice,
     #[command(flatten)]
-    pub(crate) run: RunArgs,
+    run: RunArgs,
 }
 
 /// How an experiment is run, and where its result goes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Go on beside a busy process: by default the experiment stops after six excluded blocks in a row.
+    /// Continue although a busy process disturbs the runs: by default the experiment stops after six excluded blocks in a
+    /// row.
     #[arg(long)]
     busy: bool,
     /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
     /// binary, peers/target/release here, and PATH.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Directory for bundles, which have the raw data.
+    /// Directory for bundles, which hold the raw data.
     #[arg(long, default_value = "bundles", value_name = "DIR")]
     out: PathBuf,
     /// Print the result as one JSON line.
@@ -100,7 +100,7 @@ impl RunArgs {
 
 /// How much a server has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Load {
+enum Load {
     /// A share, in percent, of what the slowest can serve.
     Percent(u32),
     /// As much as each can serve: a closed loop.
@@ -113,16 +113,14 @@ impl FromStr for Load {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Load, String> {
-        let load = match (text, text.strip_suffix('%')) {
-            ("max", _) => Some(Load::Max),
-            (_, Some(percent)) => {
+        let rate = || u32::try_from(quantity::rate(text).ok()?).ok().filter(|it| *it > 0);
+        let load = match text.strip_suffix('%') {
+            Some(percent) => {
                 let percent = percent.trim().parse().ok().filter(|it| (1..=95).contains(it));
                 percent.map(Load::Percent)
             }
-            (_, None) => {
-                let rate = quantity::rate(text).ok().and_then(|it| u32::try_from(it).ok());
-                rate.filter(|it| *it > 0).map(Load::Rate)
-            }
+            None if text == "max" => Some(Load::Max),
+            None => rate().map(Load::Rate),
         };
         load.ok_or_else(|| {
             format!("`{text}`: expected a share such as 25%, max, or a rate such as 5000")
@@ -138,7 +136,7 @@ const PACKETS_PER_S: u32 = 50;
 impl Workload {
     /// The experiment: that of `quick` for this protocol, with what is asked for. UDP always has a schedule. By default
     /// there are as many pairs as show a difference, and two to spare.
-    pub(crate) fn experiment(
+    fn experiment(
         &self,
         name: &str,
         protocol: Protocol,
@@ -146,7 +144,12 @@ impl Workload {
         loads: &[Load],
         pairs: Option<usize>,
     ) -> Result<Experiment, LabError> {
-        let comparisons = subjects.len().saturating_sub(1) * loads.len().max(1);
+        let usual = match protocol {
+            Protocol::Udp => vec![Load::Rate(self.connections.saturating_mul(PACKETS_PER_S))],
+            _ => vec![Load::Percent(25), Load::Max],
+        };
+        let loads = if loads.is_empty() { &usual[..] } else { loads };
+        let comparisons = subjects.len().saturating_sub(1) * loads.len();
         let enough = (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN);
         let pairs = Some(pairs.unwrap_or(enough));
         let only = Overrides { protocol: Some(protocol), ..Overrides::default() };
@@ -167,36 +170,36 @@ impl Workload {
         })
     }
 
-    fn axes(&self, protocol: Protocol, loads: &[Load]) -> Result<Axes, LabError> {
+    fn axes(
+        &self,
+        protocol: Protocol,
+        loads: &[Load],
+    ) -> Result<Vec<(String, Vec<u32>)>, LabError> {
         let usual_bytes = match protocol {
             Protocol::Tcp => 128,
             Protocol::Http => 1024,
             Protocol::Udp => 172,
         };
-        let mut axes = vec![("bytes", vec![self.size.unwrap_or(usual_bytes)])];
-        let rates =
-            || loads.iter().filter_map(|it| if let Load::Rate(it) = it { Some(*it) } else { None });
-        if protocol == Protocol::Udp {
-            let mut each: Vec<u32> =
-                rates().map(|it| (it / self.connections.max(1)).max(1)).collect();
-            if each.is_empty() {
-                each.push(PACKETS_PER_S);
-            }
-            axes.extend([("streams", vec![self.connections]), ("packets_per_s", each)]);
-        } else {
-            let is_rate = rates().next().is_some();
-            let value = |load: &Load| match (*load, is_rate) {
-                (Load::Max, _) => Ok(0),
-                (Load::Percent(value), false) | (Load::Rate(value), true) => Ok(value),
-                _ => {
-                    let found = "shares and rates together";
-                    Err(LabError::request("--load", found, "either of them, and max"))
-                }
-            };
-            let values = loads.iter().map(value).collect::<Result<_, _>>()?;
-            axes.push((if is_rate { "rate_per_s" } else { "load_percent" }, values));
-            axes.push(("connections", vec![self.connections]));
-        }
+        let is_rate = loads.iter().any(|it| matches!(it, Load::Rate(_)));
+        let value = |load: &Load| match (*load, protocol, is_rate) {
+            (Load::Rate(rate), Protocol::Udp, _) => Ok((rate / self.connections.max(1)).max(1)),
+            (_, Protocol::Udp, _) => Err(("a share", "a rate: datagrams always have a schedule")),
+            (Load::Max, ..) => Ok(0),
+            (Load::Percent(value), _, false) | (Load::Rate(value), _, true) => Ok(value),
+            _ => Err(("shares and rates together", "either of them, and max")),
+        };
+        let wrong = |(found, expected)| LabError::request("--load", found, expected);
+        let values = loads.iter().map(value).collect::<Result<_, _>>().map_err(wrong)?;
+        let (load, connections) = match (protocol, is_rate) {
+            (Protocol::Udp, _) => ("packets_per_s", "streams"),
+            (_, true) => ("rate_per_s", "connections"),
+            (_, false) => ("load_percent", "connections"),
+        };
+        let mut axes = vec![
+            ("bytes", vec![self.size.unwrap_or(usual_bytes)]),
+            (connections, vec![self.connections]),
+            (load, values),
+        ];
         if protocol == Protocol::Http {
             axes.push(("tls", vec![u32::from(self.tls)]));
         }
@@ -204,9 +207,7 @@ impl Workload {
     }
 }
 
-type Axes = Vec<(String, Vec<u32>)>;
-
-pub(crate) fn service(word: &str) -> Option<Protocol> {
+fn service(word: &str) -> Option<Protocol> {
     match word {
         "echo" => Some(Protocol::Tcp),
         "http" => Some(Protocol::Http),
@@ -215,16 +216,12 @@ pub(crate) fn service(word: &str) -> Option<Protocol> {
     }
 }
 
-pub(crate) fn run(options: &Compare) -> ExitCode {
-    finish("compare", compare(options))
-}
-
-fn compare(options: &Compare) -> Result<u8, LabError> {
+pub(crate) fn compare(options: &Compare) -> Result<u8, LabError> {
     let outcome = measure(experiment(options)?, &options.workload)?;
     let verdicts = outcome.judged(&options.fail_if);
     let gates: String = verdicts.iter().map(|it| format!("{it}\n")).collect();
     let page = if options.workload.run.json {
-        format!("{}\n", twinring_lab::json_line(&outcome))
+        json_line(&outcome)
     } else if options.full {
         let directory = outcome.directory.display().to_string();
         twinring_lab::full(&outcome.bundle, &directory) + &gates
@@ -252,16 +249,109 @@ fn experiment(options: &Compare) -> Result<Experiment, LabError> {
         [one] => vec![one.clone(), "io_uring".to_owned()],
         several => several.to_vec(),
     };
-    let usual = if protocol == Protocol::Udp { vec![] } else { vec![Load::Percent(25), Load::Max] };
-    let loads = if options.load.is_empty() { &usual } else { &options.load };
-    options.workload.experiment("compare", protocol, &subjects, loads, options.pairs)
+    options.workload.experiment("compare", protocol, &subjects, &options.load, options.pairs)
 }
 
 /// Runs an experiment, after saying how long it takes.
-pub(crate) fn measure(experiment: Experiment, workload: &Workload) -> Result<Outcome, LabError> {
+fn measure(experiment: Experiment, workload: &Workload) -> Result<Outcome, LabError> {
     complain(&format!("measuring, {}", twinring_lab::how_long(&experiment)));
     let options = workload.run.options(experiment)?;
     twinring_lab::run(&options, &Stop::on_signals().map_err(LabError::signals)?)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Advise {
+    /// What your server is most like: echo, http or udp.
+    #[arg(default_value = "echo", value_parser = ["echo", "http", "udp"])]
+    service: String,
+    #[command(flatten)]
+    workload: Workload,
+    /// Requests per second of all connections; by default a quarter of what the slowest server can answer, and as many as
+    /// each can.
+    #[arg(short, long, value_name = "R", value_parser = count_u32)]
+    rate: Option<u32>,
+}
+
+pub(crate) fn advise(options: &Advise) -> Result<u8, LabError> {
+    let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
+    // Most programs use epoll without gathering their sends. Datagrams are never gathered.
+    let subjects = ["io_uring", "epoll", "at-once=epoll:gather=off"].map(str::to_owned);
+    let subjects = &subjects[..if protocol == Protocol::Udp { 2 } else { 3 }];
+    let rate = options.rate.map(Load::Rate);
+    // Wrong words are refused first, wherever this runs.
+    let experiment =
+        options.workload.experiment("advise", protocol, subjects, rate.as_slice(), None)?;
+    let found = Capabilities::detect();
+    if let Some(refusal) = &found.refusal {
+        let page = match options.workload.run.json {
+            true => format!(
+                "{}\n",
+                serde_json::json!({"event": "result", "use": "epoll", "refused": refusal.what})
+            ),
+            false => format!(
+                "io_uring cannot run here: {}.\nTRY    {}\nUSE    epoll\n",
+                refusal.what, refusal.fix
+            ),
+        };
+        return Ok(tell(&page, 0));
+    }
+    let outcome = measure(experiment, &options.workload)?;
+    let page = match options.workload.run.json {
+        true => json_line(&outcome),
+        false => page(&outcome, protocol, &found),
+    };
+    Ok(tell(&page, outcome.exit_code()))
+}
+
+/// The page of the comparison, with what the probe says before its answer.
+fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
+    let page = outcome.page();
+    let at = page.find("LIMITS").or_else(|| page.find("NEXT")).unwrap_or(0);
+    let (chart, rest) = page.split_at(at);
+    let service = match protocol {
+        Protocol::Tcp => "echo",
+        Protocol::Udp => "udp",
+        Protocol::Http => "http --root DIR",
+    };
+    let mut facts = prices(outcome);
+    // In the words of `twinring probe`, by which it can be checked.
+    if found.environment.container.is_none() {
+        let forbidden = "BEFORE Docker forbids io_uring by default: twinring seccomp oci\n";
+        facts.push(forbidden.to_owned());
+    }
+    let missing: Vec<&str> = found.missing().iter().map(|feature| feature.kernel_name).collect();
+    if !missing.is_empty() {
+        facts.push(format!("BEFORE this kernel lacks {}: twinring probe\n", missing.join(", ")));
+    }
+    facts.push(format!("TRY    twinring serve {service} --listen ADDRESS --engine both\n"));
+    let words = outcome.bundle.command.iter().skip(1).map(String::as_str);
+    if let Ok(words) = shlex::try_join(words) {
+        facts.push(format!("COPY   twinring {words}\n"));
+    }
+    format!("{chart}{}{rest}", facts.concat())
+}
+
+/// What each server costs in cores, and how long a request takes: a line for each cell, three at most.
+fn prices(outcome: &Outcome) -> Vec<String> {
+    let mut lines = Vec::new();
+    let cells = outcome.bundle.summary.iter().flat_map(|summary| &summary.cells);
+    for cell in cells.take(3) {
+        let each = cell.subjects.iter().filter_map(|subject| {
+            let figures = subject.figures.as_ref()?;
+            let (cpu_ns, p99_us) = (figures.get("server_cpu_ns")?, figures.get("p99_us")?);
+            let (cores, p99_ms) = (cpu_ns * 1e5 / 1e9, p99_us / 1e3);
+            Some(format!("{} {cores:.2}, {p99_ms:.2}", subject.name))
+        });
+        let each: Vec<String> = each.collect();
+        let load = if cell.is_saturated() { "full" } else { "part" };
+        if !each.is_empty() {
+            lines.push(format!("       {load} {}: {}\n", cell.cell.net, each.join("; ")));
+        }
+    }
+    if !lines.is_empty() {
+        lines.insert(0, "CORES  for 100,000/s, and p99 in ms\n".to_owned());
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -295,9 +385,9 @@ mod tests {
             let values: Vec<_> = cells.iter().filter_map(|cell| cell.point.on(axis)).collect();
             assert_eq!(values, expected, "{words}");
         }
-        assert!(asked("echo --load 25% --load 5000").is_err());
-        for wrong in ["", "0%", "100%", "0", "-1", "much"] {
-            assert!(wrong.parse::<Load>().is_err(), "{wrong}");
+        // A share of what UDP can serve was taken for no load at all, and 50 per second were measured.
+        for wrong in ["echo --load 25% --load 5000", "udp --load 25%"] {
+            assert!(asked(wrong).is_err(), "{wrong}");
         }
     }
 }

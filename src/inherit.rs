@@ -4,9 +4,6 @@
 //! - It may ignore SIGCHLD; there would be no exit status to wait for (wait(2)).
 //! - It may ignore SIGTERM. (SIGINT and SIGHUP may be ignored on purpose: by `&` of a shell, and by nohup.)
 //! - It may limit the size of files; SIGXFSZ would end a server whose log reaches the limit.
-//!
-//! Standard descriptors that are closed or non-blocking are the task of [`crate::output`]; limits of descriptors
-//! and memory are raised or reported where they are used.
 
 use nix::sys::signal::SigSet;
 use signal_hook::consts::{SIGCHLD, SIGTERM, SIGXFSZ};

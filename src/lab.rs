@@ -2,22 +2,20 @@
 
 use crate::compare::RunArgs;
 use crate::output::{self, complain};
-use crate::values;
 use clap::{Args, Subcommand};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use twinring_input::quantity::size_u32;
 use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
-    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Overrides,
-    Protocol, RunOptions, Stop, Subject, Via,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Outcome,
+    Overrides, Protocol, RunOptions, Stop, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
 pub(crate) const HELPER: &str = "lab-helper";
 
-/// The subcommands of the lab.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {
     /// Run an experiment: a built-in one by name, or a TOML file.
@@ -39,7 +37,7 @@ pub(crate) enum Lab {
     },
     /// Join bundles of one experiment, of several sessions or machines, into a new one.
     Merge {
-        /// The directory of the new bundle; there must be none yet.
+        /// The directory of the new bundle, which must not exist yet.
         out: PathBuf,
         /// The directories of the bundles.
         #[arg(required = true, num_args = 2..)]
@@ -48,7 +46,14 @@ pub(crate) enum Lab {
     /// What changed from one bundle to another, cell by cell and subject by subject, with gates.
     Diff(Diff),
     /// List other people's programs: which are installed, and how to get the others.
-    Peers(Peers),
+    Peers {
+        /// Directory in which peers are looked for first.
+        #[arg(long, value_name = "DIR")]
+        peers: Option<PathBuf>,
+        /// Print the list as one JSON line.
+        #[arg(long)]
+        json: bool,
+    },
     /// Recompute every figure of a bundle from its raw data, and detect edits.
     Verify {
         /// The directory of the bundle.
@@ -56,20 +61,9 @@ pub(crate) enum Lab {
     },
 }
 
-/// Options of `lab peers`.
-#[derive(Debug, Args)]
-pub(crate) struct Peers {
-    /// Directory in which peers are looked for first.
-    #[arg(long, value_name = "DIR")]
-    peers: Option<PathBuf>,
-    /// Print the list as one JSON line.
-    #[arg(long)]
-    json: bool,
-}
-
 /// What changes an experiment: one that is run once more stays as it is.
 const EXPERIMENT_OPTIONS: [&str; 10] =
-    ["name", "pairs", "spares", "window", "warmup", "protocol", "set", "net", "subject", "via"];
+    ["name", "pairs", "spares", "window", "warmup", "protocol", "set", "net", "subject", "Via"];
 
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
@@ -101,7 +95,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "AXIS=N,...", value_parser = axis)]
     set: Vec<(String, Vec<u32>)>,
     /// Network on this machine: lo (the sender's CPU receives), rps (the receiver's CPU is
-    /// interrupted), napi (it polls), several as `lo,rps`, all, or auto: rps if rights allow, otherwise lo.
+    /// interrupted) or napi (it polls); several as `lo,rps`, or all; or auto: rps if rights allow, otherwise lo.
     #[arg(long)]
     net: Option<NetChoice>,
     /// Compare these instead; the first is the baseline: io_uring, epoll, each with options (`epoll:gather=off`), a
@@ -124,45 +118,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     run: RunArgs,
     #[command(flatten)]
-    via: ViaOptions,
-}
-
-/// Load generators on other machines.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Load generators on other machines")]
-pub(crate) struct ViaOptions {
-    /// Command that starts the load generators, in front of their own: `ssh beta`, `srun -w n2`,
-    /// `kubectl exec -i pod --`, or a script that starts several.
-    #[arg(long, value_name = "COMMAND", requires = "address", value_parser = words)]
-    via: Option<Words>,
-    /// How many load generators it starts. Each gets an equal part of the load.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "via")]
-    generators: u32,
-    /// Address of this machine that they reach.
-    #[arg(long, value_name = "IP", requires = "via")]
-    address: Option<IpAddr>,
-    /// This program on the other machines.
-    #[arg(long, value_name = "PATH", default_value = "twinring", requires = "via")]
-    via_program: String,
-    /// Seconds from the start of the command until all of them begin together.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, requires = "via")]
-    lead: f64,
-}
-
-impl ViaOptions {
-    fn via(self) -> Option<Via> {
-        let (Words(command), address) = (self.via?, self.address?);
-        let ViaOptions { generators, via_program: program, lead: lead_s, .. } = self;
-        Some(Via { command, generators, address, program, lead_s })
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Words(Vec<String>);
-
-fn words(text: &str) -> Result<Words, String> {
-    let words = shlex::split(text).filter(|words| !words.is_empty());
-    words.map(Words).ok_or_else(|| "expected a command whose quotes are closed".to_owned())
+    via: Option<Via>,
 }
 
 /// An axis and its points. Sizes have units, and flags are `true` and `false`.
@@ -173,14 +129,13 @@ fn axis(text: &str) -> Result<(String, Vec<u32>), String> {
     let point = |text: &str| match text.trim() {
         "true" => Ok(1),
         "false" => Ok(0),
-        number if key.ends_with("bytes") => values::size(number),
+        number if key.ends_with("bytes") => size_u32(number),
         number => number.parse().map_err(|_| format!("`{number}` is not a number of {key}")),
     };
     let points: Result<Vec<u32>, String> = points.split(',').map(point).collect();
     Ok((key.trim().to_owned(), points?))
 }
 
-/// Options of `lab diff`.
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// The bundle to compare with: before.
@@ -202,13 +157,6 @@ pub(crate) struct Diff {
     markdown: bool,
 }
 
-impl Lab {
-    /// True if it ends on SIGTERM in its own way, with what was measured so far.
-    pub(crate) fn handles_term(&self) -> bool {
-        matches!(self, Lab::Run(_) | Lab::Peers(_))
-    }
-}
-
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(*options),
@@ -222,7 +170,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
             twinring_lab::merge(&out, &bundles).map(|bundle| report(&bundle, &out, false))
         }
         Lab::Diff(options) => diff(&options),
-        Lab::Peers(options) => list_peers(&options),
+        Lab::Peers { peers, json } => list_peers(peers.as_deref(), json),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
             .map(|found| tell(&format!("{found}\n"), u8::from(!found.holds()))),
     };
@@ -242,18 +190,11 @@ pub(crate) fn finish(command: &str, done: Result<u8, LabError>) -> ExitCode {
 
 /// Prints a result, on a terminal with its answer in bold. Returns its exit code, or 1 if it could not be printed.
 pub(crate) fn tell(result: &str, code: u8) -> u8 {
-    let printed = match result.trim_end().rsplit_once("\nANSWER") {
+    match result.trim_end().rsplit_once("\nANSWER") {
         Some((before, answer)) if console::colors_enabled() => {
-            output::print(&format!("{before}\n\x1b[1mANSWER{answer}\x1b[0m\n"))
+            output::show(&format!("{before}\n\x1b[1mANSWER{answer}\x1b[0m\n"), code)
         }
-        _ => output::print(result),
-    };
-    match printed {
-        Ok(()) => code,
-        Err(problem) => {
-            complain(&format!("twinring lab: {problem}"));
-            1
-        }
+        _ => output::show(result, code),
     }
 }
 
@@ -269,7 +210,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
         net: options.net,
         server_cpu: options.server_cpu,
         client_cpu: options.client_cpu,
-        via: options.via.via(),
+        via: options.via,
         subjects: options.subject,
     };
     let experiment = match &options.add {
@@ -288,19 +229,19 @@ fn measure(options: Run) -> Result<u8, LabError> {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
         outcome.directory = directory;
     }
-    let result = if options.run.json {
-        format!("{}\n", twinring_lab::json_line(&outcome))
-    } else {
-        outcome.page()
-    };
-    Ok(tell(&result, outcome.exit_code()))
+    let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
+    Ok(tell(&page, outcome.exit_code()))
 }
 
-fn list_peers(options: &Peers) -> Result<u8, LabError> {
+pub(crate) fn json_line(outcome: &Outcome) -> String {
+    twinring_lab::json_line(outcome) + "\n"
+}
+
+fn list_peers(first: Option<&Path>, json: bool) -> Result<u8, LabError> {
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-    let places = Places::new(options.peers.as_deref(), &binary)?;
+    let places = Places::new(first, &binary)?;
     let list = peers::list(&places);
-    let result = match options.json {
+    let result = match json {
         true => format!("{}\n", peers::json(&list, &places)),
         false => peers::table(&list),
     };
@@ -331,23 +272,22 @@ fn list() -> String {
     let lines = BUILT_IN.iter().filter_map(|(name, _)| {
         let experiment = Experiment::find(name).ok()?;
         let said = format!("{}; {}", experiment.about, twinring_lab::how_long(&experiment));
-        Some(
-            twinring_lab::wrapped(&said, &format!("{name:<width$}"), &" ".repeat(width)).join("\n"),
-        )
+        let (first, others) = (format!("{name:<width$}"), " ".repeat(width));
+        Some(twinring_lab::wrapped(&said, &first, &others).join("\n") + "\n")
     });
-    lines.map(|line| line + "\n").collect()
+    lines.collect()
 }
 
 fn show(name: &str) -> Result<u8, LabError> {
     let directory = Path::new(name);
-    if twinring_lab::built_in(name).is_none() && twinring_lab::is_bundle(directory) {
-        return Ok(report(&twinring_lab::recomputed(directory)?, directory, true));
-    }
     if let Some(text) = twinring_lab::built_in(name) {
         return Ok(tell(text, 0));
     }
+    if twinring_lab::is_bundle(directory) {
+        return Ok(report(&twinring_lab::recomputed(directory)?, directory, true));
+    }
     Experiment::find(name)?;
-    let text = twinring_input::read_to_string(name.as_ref(), EXPERIMENT_BYTES_MAX);
+    let text = twinring_input::read_to_string(directory, EXPERIMENT_BYTES_MAX);
     Ok(tell(&text.map_err(|error| LabError::read(name, error))?, 0))
 }
 

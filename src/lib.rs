@@ -5,19 +5,16 @@
 //! signals, reload, sandbox and reports around it; `load` runs twinring-load; `lab`, `compare` and `advise` run
 //! twinring-lab, which starts this binary again for servers and load generators; `probe` prints `twinring::probe`.
 
-mod advise;
 mod compare;
-mod engine_args;
 mod inherit;
 mod lab;
 mod load;
 mod output;
 mod probe;
 mod serve;
-mod values;
 
 #[doc(hidden)]
-pub use serve::fuzzing;
+pub use serve::configuration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -52,24 +49,24 @@ enum Command {
     /// `seccompProfile: {type: Localhost, localhostProfile: FILE}`, with the file below
     /// /var/lib/kubelet/seccomp on the nodes.
     Seccomp {
-        /// Who applies it.
+        /// What applies the filter.
         format: serve::Format,
     },
     /// Find out which engine suits a workload on this machine, in a few minutes.
-    Advise(advise::Advise),
+    Advise(compare::Advise),
     /// Compare servers under one workload: engines, other servers, or two builds of one.
     Compare(compare::Compare),
     /// Paired experiments, their bundles and reports.
     #[command(subcommand)]
     Lab(lab::Lab),
-    /// Print the completions of a shell, for its directory of completions.
+    /// Print the completion script of a shell.
     Completions {
         /// The shell.
         shell: Shell,
     },
     /// Write the manual pages, one for each command.
     Man {
-        /// The directory for them, which exists.
+        /// An existing directory for them.
         directory: PathBuf,
     },
     /// How the lab starts its children.
@@ -84,8 +81,8 @@ impl Command {
     /// True if it ends on SIGTERM in its own way.
     fn handles_term(&self) -> bool {
         match self {
-            Command::Serve(_) | Command::Load(_) | Command::Advise(_) => true,
-            Command::Lab(lab) => lab.handles_term(),
+            Command::Serve(_) | Command::Load(_) | Command::Advise(_) | Command::Compare(_) => true,
+            Command::Lab(lab) => matches!(lab, lab::Lab::Run(_)),
             _ => false,
         }
     }
@@ -103,59 +100,60 @@ pub fn main() -> ExitCode {
         Command::Load(load) => load::run(load),
         Command::Probe(probe) => probe::run(&probe),
         Command::Seccomp { format } => {
-            exit_code(serve::profile(format).and_then(|text| output::print(&text)))
+            exit_code(serve::profile(format).map(|text| output::show(&text, 0)))
         }
-        Command::Advise(options) => advise::run(&options),
-        Command::Compare(options) => compare::run(&options),
+        Command::Advise(options) => lab::finish("advise", compare::advise(&options)),
+        Command::Compare(options) => lab::finish("compare", compare::compare(&options)),
         Command::Lab(lab) => lab::run(lab),
-        Command::Completions { shell } => completions(shell),
-        Command::Man { directory } => manual(&directory),
+        Command::Completions { shell } => ExitCode::from(completions(shell)),
+        Command::Man { directory } => exit_code(manual(&directory)),
         Command::LabHelper { arguments } => twinring_lab::helper(&arguments),
     }
 }
 
-/// The code of a result that was printed or written, or a complaint.
-fn exit_code(done: Result<(), String>) -> ExitCode {
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            output::complain(&format!("twinring: {problem}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn completions(shell: Shell) -> ExitCode {
+fn completions(shell: Shell) -> u8 {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
-    exit_code(output::print(&String::from_utf8_lossy(&script)))
+    output::show(&String::from_utf8_lossy(&script), 0)
 }
 
-fn manual(directory: &Path) -> ExitCode {
+/// The exit code, after a complaint if something could not be done.
+fn exit_code(done: Result<u8, String>) -> ExitCode {
+    ExitCode::from(done.unwrap_or_else(|problem| {
+        output::complain(&format!("twinring: {problem}"));
+        1
+    }))
+}
+
+fn manual(directory: &Path) -> Result<u8, String> {
     let written = clap_mangen::generate_to(Cli::command(), directory);
-    exit_code(written.map_err(|error| format!("cannot write to {}: {error}", directory.display())))
+    let wrong = |error| format!("cannot write to {}: {error}", directory.display());
+    written.map(|()| 0).map_err(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
-    fn every_command_has_a_manual_page_and_completions() {
+    fn every_command_has_a_manual_page() {
         Cli::command().debug_assert();
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(manual(directory.path()), ExitCode::SUCCESS);
-        for page in
-            ["twinring.1", "twinring-serve-http.1", "twinring-lab-run.1", "twinring-advise.1"]
-        {
+        manual(directory.path()).unwrap();
+        for page in ["twinring.1", "twinring-serve-http.1", "twinring-lab-run.1"] {
             let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
             assert!(text.contains(".SH OPTIONS"), "{page}: {text}");
         }
         assert!(!directory.path().join("twinring-lab-helper.1").exists());
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
-            assert!(String::from_utf8(script).unwrap().contains("advise"), "{shell}");
-        }
+    }
+
+    /// That of the log had to be UTF-8.
+    #[test]
+    fn a_path_may_have_any_bytes() {
+        let path = OsStr::from_bytes(b"/tmp/\xff");
+        let words = ["twinring", "serve", "http", "--access-log"].map(OsStr::new);
+        assert!(Cli::try_parse_from(words.into_iter().chain([path])).is_ok());
     }
 }

@@ -1,14 +1,12 @@
 //! `twinring load`: from arguments to a load, its result, and its exit code.
 
 mod http;
-mod observe;
 
-use self::observe::Live;
-use crate::output::{self, complain, raise_descriptor_limit};
-use clap::error::ErrorKind;
+use crate::output::{self, complain, or_usage, raise_descriptor_limit};
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::flag;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -16,15 +14,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use twinring::measure::monotonic_ns;
 use twinring_lab::CpuList;
 use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::http::HttpSettings;
 use twinring_load::tcp::TcpSettings;
 use twinring_load::udp::UdpSettings;
-use twinring_load::{Generator, Stopper, gates, table};
+use twinring_load::{Generator, Observer, Phase, Progress, Stopper, gates, table};
 use twinring_wire::LoadResult;
+use twinring_wire::load::Mark;
 
 /// The exit code of a run that breached a gate.
 const BREACHED: u8 = 3;
@@ -63,7 +63,7 @@ struct Output {
     /// Write the latencies as a table of percentiles for HdrHistogram's plotters.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     hgrm: Option<PathBuf>,
-    /// Connect now and begin at this moment, in seconds since 1970 with a fraction. So several load generators
+    /// Connect now and begin at this moment, in seconds since 1970 with a fraction, so that several load generators
     /// begin together, on any machines whose clocks agree.
     #[arg(long, value_name = "SECONDS", value_parser = start_at, help_heading = "Pattern")]
     start_at: Option<f64>,
@@ -86,7 +86,7 @@ fn ahead_s(unix_s: f64) -> f64 {
 pub(crate) fn run(load: Load) -> ExitCode {
     let ended = match load {
         Load::Tcp(run) => {
-            let server = refuse(resolve(&run.settings.target));
+            let server = or_usage(resolve(&run.settings.target));
             let probe = Probe::Tcp(run.settings.requests.connect_timeout);
             drive(*run, server, probe)
         }
@@ -98,21 +98,13 @@ pub(crate) fn run(load: Load) -> ExitCode {
         }
         // Streams are to one address: the first that does not refuse datagrams.
         Load::Udp(run) => {
-            let server = refuse(resolve(&run.settings.target));
+            let server = or_usage(resolve(&run.settings.target));
             drive(*run, server, Probe::Udp)
         }
     };
     ended.unwrap_or_else(|error| {
         output::refuse(&format!("twinring: {error}"));
         ExitCode::FAILURE
-    })
-}
-
-/// Ends the program if the arguments make no sense.
-fn refuse<T>(checked: Result<T, String>) -> T {
-    checked.unwrap_or_else(|wrong| {
-        let error = clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n"));
-        std::process::exit(output::usage(&error).into())
     })
 }
 
@@ -123,14 +115,13 @@ fn drive<S: Generator + Args>(
     probe: Probe,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let common = settings.common();
-    (common.addresses, common.workers.pin) =
-        (server, output.pin.map_or(Vec::new(), |it| it.all().to_vec()));
-    refuse(settings.check());
-    let common = settings.common();
-    let (good, left_out) = reachable(std::mem::take(&mut common.addresses), probe)?;
-    left_out.iter().for_each(|note| complain(&format!("twinring: left out {note}")));
-    common.addresses = good;
     let expected = common.duration;
+    common.addresses.clone_from(&server);
+    common.workers.pin = output.pin.as_ref().map_or(Vec::new(), |it| it.all().to_vec());
+    or_usage(settings.check());
+    let (good, left_out) = reachable(server, probe)?;
+    left_out.iter().for_each(|note| complain(&format!("twinring: left out {note}")));
+    settings.common().addresses = good;
     let runtime = settings.runtime().build()?;
     raise_descriptor_limit();
     if let Some(fallback_reason) = runtime.fallback_reason() {
@@ -138,8 +129,8 @@ fn drive<S: Generator + Args>(
         complain(&format!("twinring: loading with epoll, {why}"));
     }
     let stopper = Stopper::default();
-    let signal = watch(stopper.clone())?;
-    let mut observer = Live::new(expected, S::UNIT, output.json, output.start_at);
+    let signal = watch(&stopper)?;
+    let mut observer = Live::new(expected, S::UNIT, &output);
     let result = settings.run(runtime, &stopper, &mut observer);
     observer.finish()?;
     let result = result?;
@@ -155,19 +146,13 @@ fn drive<S: Generator + Args>(
 }
 
 /// Handles SIGINT and SIGTERM: the first, 0 before it, ends the window, and the second ends the program.
-fn watch(stopper: Stopper) -> std::io::Result<Arc<AtomicU8>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let first = Arc::new(AtomicU8::new(0));
-    let seen = Arc::clone(&first);
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            if seen.load(Ordering::Acquire) != 0 {
-                std::process::exit(128 + signal);
-            }
-            seen.store(signal as u8, Ordering::Release);
-            stopper.stop();
-        }
-    })?;
+fn watch(Stopper(stops): &Stopper) -> std::io::Result<Arc<AtomicUsize>> {
+    let first = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stops))?;
+        flag::register_usize(signal, Arc::clone(&first), signal as usize)?;
+        flag::register(signal, Arc::clone(stops))?;
+    }
     Ok(first)
 }
 
@@ -179,7 +164,7 @@ fn write_hgrm(result: &LoadResult, path: &Path) -> std::io::Result<()> {
 }
 
 /// The exit code of a run that has a result, after each reason for it.
-fn ended(signal: u8, result: &LoadResult) -> ExitCode {
+fn ended(signal: usize, result: &LoadResult) -> ExitCode {
     let (shortfall, failure) = (result.shortfall(), result.failure());
     let breached: Vec<String> =
         result.gates().iter().filter(|gate| gate.breached).map(gates::in_words).collect();
@@ -188,10 +173,86 @@ fn ended(signal: u8, result: &LoadResult) -> ExitCode {
         output::refuse(&format!("twinring: {what}"));
     }
     match signal {
-        1.. => ExitCode::from(128 + signal),
+        1.. => ExitCode::from(128 + signal as u8),
         0 if failure.is_some() => ExitCode::FAILURE,
         0 if !breached.is_empty() => ExitCode::from(BREACHED),
         0 if !shortfall.is_empty() => ExitCode::from(NOT_AS_ASKED),
         0 => ExitCode::SUCCESS,
+    }
+}
+
+/// Output while a load runs: its marks as JSON, and on a terminal a line that is redrawn up to four times a second.
+struct Live {
+    bar: ProgressBar,
+    /// The unit of the counts.
+    noun: &'static str,
+    /// Marks are written as JSON.
+    marks: bool,
+    /// Traffic begins then, or at once.
+    start_at: Option<f64>,
+    /// Answers and their latencies at the last update.
+    before: (u64, f64),
+    /// The moment had passed when all was connected.
+    too_late: bool,
+}
+
+impl Live {
+    /// `expected` is the maximum length of the window, `noun` the unit of the counts.
+    fn new(expected: Duration, noun: &'static str, output: &Output) -> Live {
+        // Hidden by itself when standard error is no terminal.
+        let target = ProgressDrawTarget::stderr_with_hz(4);
+        let bar = ProgressBar::with_draw_target(Some(expected.as_millis() as u64), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
+            bar.set_style(style);
+        }
+        let (marks, start_at) = (output.json, output.start_at);
+        Live { bar, noun, marks, start_at, before: (0, 0.0), too_late: false }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        self.bar.finish_and_clear();
+        let late = "--start-at: the moment had passed when all connections were open";
+        if self.too_late { Err(late.to_owned()) } else { Ok(()) }
+    }
+}
+
+impl Observer for Live {
+    fn connected(&mut self) -> Option<u64> {
+        let Some(start_at) = self.start_at else { return Some(0) };
+        let ahead = Duration::try_from_secs_f64(ahead_s(start_at)).ok();
+        self.too_late = ahead.is_none();
+        Some(monotonic_ns().saturating_add(ahead?.as_nanos() as u64))
+    }
+
+    fn mark(&mut self, event: &str, monotonic_ns: u64) {
+        let mark = Mark { event: event.to_owned(), monotonic_ns };
+        if self.marks
+            && let Ok(line) = serde_json::to_string(&mark)
+        {
+            // A reader who has left is noticed when the result is printed.
+            output::print_line(&line);
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        let errors = progress.errors;
+        self.bar.set_message(match progress.phase {
+            Phase::Connecting => format!("connecting, {errors} errors"),
+            Phase::WarmingUp => format!("warming up, {errors} errors"),
+            Phase::Measuring => {
+                self.bar.set_position((progress.window_s * 1e3) as u64);
+                let rate = progress.answered as f64 / progress.window_s.max(1e-9);
+                let (answered, latency_s) = self.before;
+                self.before = (progress.answered, progress.latency_s);
+                let latency = match progress.answered.saturating_sub(answered) {
+                    0 => "no answer".to_owned(),
+                    more => {
+                        format!("{:.2} ms", (progress.latency_s - latency_s) * 1e3 / more as f64)
+                    }
+                };
+                let (noun, window_s) = (self.noun, progress.window_s);
+                format!("{window_s:.1} s, {rate:.0} {noun}/s, {latency}, {errors} errors")
+            }
+        });
     }
 }

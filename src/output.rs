@@ -1,11 +1,13 @@
 //! Output of the command: the one place that prints. The output may be full, closed or non-blocking, which must
 //! not end the command: `print!` and `eprintln!` would panic.
 
+use clap::error::ErrorKind;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{FileStat, fstat, makedev};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 
 /// Prints a result to standard output. A reader that has left, as in `| head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), String> {
@@ -17,6 +19,17 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
     match write_whole(out.as_fd(), text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(told(error)),
         _ => Ok(()),
+    }
+}
+
+/// Prints a result, and returns its exit code, or 1 if it could not be printed.
+pub(crate) fn show(result: &str, code: u8) -> u8 {
+    match print(result) {
+        Ok(()) => code,
+        Err(problem) => {
+            complain(&format!("twinring: {problem}"));
+            1
+        }
     }
 }
 
@@ -47,23 +60,26 @@ pub(crate) fn print_line(text: &str) {
 
 /// Prints a help text or an error of clap, which would lose it on a full output; returns the exit code.
 pub(crate) fn usage(error: &clap::Error) -> u8 {
-    let text = error.render();
-    let plain = |is_terminal: bool| !is_terminal || std::env::var_os("NO_COLOR").is_some();
-    let text_for = |is_terminal| match plain(is_terminal) {
-        true => text.to_string(),
-        false => text.ansi().to_string(),
+    let is_error = error.use_stderr();
+    let is_terminal =
+        if is_error { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+    let text = match is_terminal && std::env::var_os("NO_COLOR").is_none() {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
     };
-    if error.use_stderr() {
-        refuse(text_for(io::stderr().is_terminal()).trim_end());
-        return 2;
+    if !is_error {
+        return show(&text, 0);
     }
-    match print(&text_for(io::stdout().is_terminal())) {
-        Ok(()) => 0,
-        Err(problem) => {
-            complain(&format!("twinring: {problem}"));
-            1
-        }
-    }
+    refuse(text.trim_end());
+    2
+}
+
+/// Ends the program if the arguments make no sense.
+pub(crate) fn or_usage<T>(checked: Result<T, String>) -> T {
+    checked.unwrap_or_else(|wrong| {
+        let error = clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n"));
+        std::process::exit(usage(&error).into())
+    })
 }
 
 /// Writes all of it. A non-blocking descriptor, which this process may have inherited from node, bun or ssh, is
@@ -87,18 +103,16 @@ fn write_whole(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Of /dev/null (null(4)).
+const NULL_DEVICE: (libc::mode_t, libc::dev_t) = (libc::S_IFCHR, makedev(1, 3));
+
 /// True if standard output was closed when the process started. The standard library then opens /dev/null in its
 /// place, for reading and writing. So does daemon(3), but for standard error as well.
 fn was_closed() -> bool {
     let is_replaced = |file: BorrowedFd<'_>| {
-        let Ok(file) = file.try_clone_to_owned().map(std::fs::File::from) else { return false };
-        let same = |null: std::fs::Metadata| {
-            use std::os::unix::fs::MetadataExt;
-            let is = file.metadata().ok();
-            null.file_type().is_char_device() && is.is_some_and(|is| is.rdev() == null.rdev())
-        };
-        let flags = nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_GETFL).unwrap_or(0);
-        flags & libc::O_ACCMODE == libc::O_RDWR && std::fs::metadata("/dev/null").is_ok_and(same)
+        let is_null = |it: FileStat| (it.st_mode & libc::S_IFMT, it.st_rdev) == NULL_DEVICE;
+        let flags = fcntl(file, FcntlArg::F_GETFL).unwrap_or(0);
+        fstat(file).is_ok_and(is_null) && flags & libc::O_ACCMODE == libc::O_RDWR
     };
     is_replaced(io::stdout().as_fd()) && !is_replaced(io::stderr().as_fd())
 }

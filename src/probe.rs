@@ -3,15 +3,16 @@
 use crate::output::{self, complain};
 use clap::Args;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 use textwrap::{Options, WordSplitter, fill};
 use twinring::config::UringOptions;
 use twinring::probe::prices::{PRICES, Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
+use twinring_lab::CpuList;
 
 const COLUMNS: usize = 80;
-const USAGE: u8 = 2;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
 
@@ -30,68 +31,46 @@ pub(crate) struct Probe {
 }
 
 fn two_cpus(text: &str) -> Result<[usize; 2], String> {
-    /// The kernel's own limit (CONFIG_NR_CPUS).
-    const CPU_MAX: usize = 8192;
-    let number = |text: &str| text.trim().parse().ok().filter(|cpu| *cpu < CPU_MAX);
-    match text.split_once(',').map(|(one, other)| (number(one), number(other))) {
-        Some((Some(one), Some(other))) => Ok([one, other]),
-        _ => Err("expected two CPUs, such as 0,1: the first notifies the second".to_owned()),
-    }
+    let list: CpuList = text.parse()?;
+    let wrong = "expected two CPUs, such as 0,1: the first notifies the second";
+    list.all().try_into().map_err(|_| wrong.to_owned())
 }
 
 pub(crate) fn run(probe: &Probe) -> ExitCode {
     let found = Capabilities::detect();
-    let prices = match probe.measure.then(|| Prices::measure(probe.cpus)) {
-        Some(Err(refusal)) => {
+    let prices = match probe.measure.then(|| Prices::measure(probe.cpus)).transpose() {
+        Ok(prices) => prices,
+        Err(refusal) => {
             complain(&format!("twinring probe: {refusal}"));
-            let asked = refusal.layer == Layer::Options;
-            return if asked { ExitCode::from(USAGE) } else { ExitCode::FAILURE };
+            // The CPUs that were asked for.
+            return ExitCode::from(if refusal.layer == Layer::Options { 2 } else { 1 });
         }
-        Some(Ok(prices)) => Some(prices),
-        None => None,
     };
-    let printed = match probe.json {
+    let text = match probe.json {
         true => json_line(&found, prices),
-        false => Ok(page(&found, prices.as_ref())),
+        false => page(&found, prices.as_ref()),
     };
-    match printed.and_then(|text| output::print(&text)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            complain(&format!("twinring probe: {problem}"));
-            ExitCode::FAILURE
+    ExitCode::from(output::show(&text, 0))
+}
+
+/// Whether io_uring can be used, as a word and as a sentence.
+fn verdict(found: &Capabilities) -> (&'static str, String) {
+    let missing: Vec<_> = found.missing().iter().map(|feature| feature.kernel_name).collect();
+    match &found.refusal {
+        Some(refusal) => {
+            ("refused", format!("io_uring: refused by {}: {}", refusal.layer, refusal.fix))
         }
+        None if missing.is_empty() => ("best", String::from("io_uring: usable, best set")),
+        None => ("degraded", format!("io_uring: usable, without {}", missing.join(", "))),
     }
 }
 
-#[derive(Serialize)]
-struct Verdict {
-    state: &'static str,
-    text: String,
-}
-
-impl Verdict {
-    fn of(found: &Capabilities) -> Verdict {
-        let missing = found.missing();
-        let (state, text) = match &found.refusal {
-            Some(refusal) => {
-                ("refused", format!("io_uring: refused by {}: {}", refusal.layer, refusal.fix))
-            }
-            None if missing.is_empty() => ("best", String::from("io_uring: usable, best set")),
-            None => {
-                let names: Vec<_> = missing.iter().map(|feature| feature.kernel_name).collect();
-                ("degraded", format!("io_uring: usable, without {}", names.join(", ")))
-            }
-        };
-        Verdict { state, text }
-    }
-}
-
-fn json_line(found: &Capabilities, prices: Option<Prices>) -> Result<String, String> {
+fn json_line(found: &Capabilities, prices: Option<Prices>) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         event: &'static str,
         schema: &'static str,
-        verdict: Verdict,
+        verdict: Value,
         #[serde(flatten)]
         found: &'a Capabilities,
         /// In CPUs.
@@ -99,27 +78,23 @@ fn json_line(found: &Capabilities, prices: Option<Prices>) -> Result<String, Str
         #[serde(skip_serializing_if = "Option::is_none")]
         prices: Option<Prices>,
     }
-    let verdict = Verdict::of(found);
-    let cpu_quota = CpuQuota::read().cpus;
+    let (state, text) = verdict(found);
+    let (verdict, cpu_quota) = (json!({"state": state, "text": text}), CpuQuota::read().cpus);
     let line =
         Line { event: "probe", schema: "twinring.probe/1", verdict, found, cpu_quota, prices };
-    let line = serde_json::to_string(&line).map_err(|error| error.to_string())?;
-    Ok(line + "\n")
+    // Numbers and texts serialise without fail.
+    serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
 
 fn page(found: &Capabilities, prices: Option<&Prices>) -> String {
     let mut page = Page(String::new());
-    let verdict = Verdict::of(found);
-    page.lines("", &verdict.text);
+    page.lines("", &verdict(found).1);
     if let Some(refusal) = &found.refusal {
         page.lines("  ", &refusal.what);
     }
     page.section("engines");
-    let io_uring = match &found.chosen {
-        Some(features) => describe(features),
-        None => "cannot run here: see above".to_owned(),
-    };
-    page.row("io_uring", &io_uring);
+    let io_uring = found.chosen.as_ref().map(describe);
+    page.row("io_uring", io_uring.as_deref().unwrap_or("cannot run here: see above"));
     let timeouts = match found.epoll_pwait2 {
         true => "timeouts in nanoseconds (epoll_pwait2)",
         false => "timeouts in milliseconds (no epoll_pwait2: Linux 5.11, or seccomp)",
@@ -171,12 +146,8 @@ fn describe(features: &UringOptions) -> String {
         format!("{buffer_count} buffers of {buffer_bytes} bytes"),
         format!("queues of {sq_entries} and {cq_entries}"),
     ];
-    if features.sqpoll_idle_ms > 0 {
-        words.push(String::from("a submission thread"));
-    }
-    if features.no_iowait {
-        words.push(String::from("waits count as idle"));
-    }
+    words.extend((features.sqpoll_idle_ms > 0).then(|| String::from("a submission thread")));
+    words.extend(features.no_iowait.then(|| String::from("waits count as idle")));
     words.join(", ")
 }
 
@@ -241,29 +212,21 @@ fn limit(limit: Limit, amount: impl Fn(u64) -> String) -> String {
 
 fn price_list(page: &mut Page, prices: &Prices) {
     page.section("prices in ns: median, 95 % interval");
+    // With a decimal digit if the number is small.
+    let text = |ns: &f64| if *ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") };
     for (name, meaning) in PRICES {
-        let text = match &prices.list[name] {
+        let price = match &prices.list[name] {
             Price::Measured { median, low, high } => {
-                let [median, low, high] = [median, low, high].map(|ns| nanoseconds(*ns));
-                format!("{median} [{low}, {high}], {meaning}")
+                format!("{} [{}, {}], {meaning}", text(median), text(low), text(high))
             }
             Price::Unavailable { why } => format!("- ({why})"),
         };
-        page.row(name, &text);
+        page.row(name, &price);
     }
-    page.lines("  ", &conditions(prices));
-}
-
-/// With a decimal digit if the number is small.
-fn nanoseconds(ns: f64) -> String {
-    if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
-}
-
-fn conditions(prices: &Prices) -> String {
     let Prices { cpus, rounds, seconds, .. } = prices;
     let cpus = match cpus[..] {
         [here, there] => format!("CPU {here} calls, CPU {there} is notified"),
         _ => format!("CPU {} only", cpus.first().copied().unwrap_or_default()),
     };
-    format!("{cpus}; {rounds} rounds in {seconds:.1} s")
+    page.lines("  ", &format!("{cpus}; {rounds} rounds in {seconds:.1} s"));
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_cli::fuzzing::configuration;
+use twinring_cli::configuration;
 
 /// A problem with its line, if it has one.
 fn placed(problem: &str) -> (Option<u64>, &str) {

@@ -1,10 +1,10 @@
 //! What `twinring load http` asks for: URLs of the command line and of a file, with their methods, fields and content.
 
-use super::refuse;
-use crate::values;
+use crate::output::or_usage;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::Path;
+use twinring_input::quantity::count_u32;
 use twinring_load::address::resolve;
 use twinring_load::http::{HttpSettings, Method, Request, Target};
 
@@ -21,18 +21,13 @@ struct Requests {
 #[serde(deny_unknown_fields)]
 struct Entry {
     url: String,
-    #[serde(default = "one")]
-    weight: u32,
+    weight: Option<u32>,
     method: Option<String>,
     /// `NAME: VALUE`, beside those of the command line with other names.
     #[serde(default)]
     headers: Vec<String>,
     /// A text, or `@FILE`.
     body: Option<String>,
-}
-
-fn one() -> u32 {
-    1
 }
 
 /// The content of a request: a text, or that of a file.
@@ -55,7 +50,7 @@ pub(super) fn prepare(settings: &mut HttpSettings) -> Result<Vec<SocketAddr>, St
         settings.expected = Some(read(path)?);
     }
     match (&settings.connect_to, settings.targets.first()) {
-        (Some(server), _) => Ok(refuse(resolve(server))),
+        (Some(server), _) => Ok(or_usage(resolve(server))),
         (None, Some(target)) => target.resolve(),
         (None, None) => Ok(Vec::new()),
     }
@@ -67,7 +62,7 @@ fn targets(settings: &HttpSettings) -> Result<Vec<Target>, String> {
     if !weights.is_empty() && weights.len() != urls.len() {
         let (weights, urls) = (weights.len(), urls.len());
         let wrong = format!("--weights has {weights} for {urls} URL(s): give one for each");
-        refuse(Err::<(), _>(wrong));
+        or_usage(Err::<(), _>(wrong));
     }
     let body = settings.body.as_deref().map(content).transpose()?.unwrap_or_default();
     let method = if body.is_empty() { Method::GET } else { Method::POST };
@@ -78,12 +73,12 @@ fn targets(settings: &HttpSettings) -> Result<Vec<Target>, String> {
     };
     let mut targets = Vec::new();
     for (url, weight) in urls.iter().zip(weights.iter().chain(std::iter::repeat(&1))) {
-        targets.push(refuse(Target::parse(url, *weight)).asking(common.clone()));
+        targets.push(or_usage(Target::parse(url, *weight)).asking(common.clone()));
     }
     if let Some(path) = &settings.urls {
         let text = String::from_utf8(read(path)?)
             .map_err(|_| format!("{} is not text in UTF-8", path.display()))?;
-        targets.extend(refuse(match path.extension().is_some_and(|it| it == "toml") {
+        targets.extend(or_usage(match path.extension().is_some_and(|it| it == "toml") {
             true => of_tables(path, &text, &common),
             false => of_lines(path, &text, &common),
         }));
@@ -94,11 +89,10 @@ fn targets(settings: &HttpSettings) -> Result<Vec<Target>, String> {
 fn of_lines(path: &Path, text: &str, common: &Request) -> Result<Vec<Target>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let target = |(at, line): (usize, &str)| {
-        let mut columns = line.split_whitespace();
-        let url = columns.next().unwrap_or_default();
-        let weight = columns.next().map_or(Ok(1), values::count);
-        let target = match (weight, columns.next()) {
-            (Ok(weight), None) => Target::parse(url, weight),
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let target = match columns[..] {
+            [url] => Target::parse(url, 1),
+            [url, weight] => count_u32(weight).and_then(|weight| Target::parse(url, weight)),
             _ => Err(format!("`{line}`: expected a URL, optionally followed by its weight")),
         };
         let target = target.map_err(|wrong| format!("{}:{}: {wrong}", path.display(), at + 1))?;
@@ -115,11 +109,10 @@ fn of_tables(path: &Path, text: &str, common: &Request) -> Result<Vec<Target>, S
 
 impl Entry {
     fn target(self, common: &Request) -> Result<Target, String> {
-        let target = Target::parse(&self.url, self.weight)?;
+        let target = Target::parse(&self.url, self.weight.unwrap_or(1))?;
         let wrong = |what: String| format!("{}: {what}", self.url);
-        let fields: Result<Vec<_>, String> =
-            self.headers.iter().map(|field| Request::field(field)).collect();
-        let fields = fields.map_err(wrong)?;
+        let fields = self.headers.iter().map(|field| Request::field(field));
+        let fields = fields.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
         let mut headers = common.headers.clone();
         headers.retain(|(name, _)| !fields.iter().any(|(own, _)| own == name));
         headers.extend(fields);

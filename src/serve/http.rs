@@ -1,259 +1,216 @@
 //! `twinring serve http`: static files.
 
-mod arguments;
-pub(super) mod config;
-mod listen;
-mod log;
+mod config;
+pub(super) mod log;
 mod moved;
 mod reload;
-mod server;
 mod site;
 
-pub(super) use arguments::HttpArgs;
+pub use config::configuration;
 
-use super::both::Both;
-use super::notices::{self, print_once};
-use super::operate::{Hooks, operate};
-use super::problems::{USAGE, refuse, with_remedy};
-use super::report::{Subject, engine_name};
-use super::sandbox::Sandbox;
-use super::sandbox::paths::Paths;
-use super::signals::Actions;
-use super::user::{self, Identity, Served};
-use super::{admin, families};
-use crate::output::{complain, print_line, raise_descriptor_limit};
+use super::Ended;
+use super::arguments::ServerArgs;
+use super::listen::{self, ListenOn, with_remedy};
+use super::notices;
+use super::operate::Prepared;
+use super::report::Reporter;
+use super::user;
+use crate::output::{complain, or_usage, print_line, raise_descriptor_limit};
+use clap::Args;
 use config::{Configuration, SiteConfig};
-use reload::{Reloader, Running};
+use reload::Running;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
-use site::sites;
-use std::error::Error;
-use std::io;
+use signal_hook::iterator::Signals;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 use twinring::confine::Uses;
-use twinring::{Runtime, net::ListenOptions};
-use twinring_services::http::{HttpService, HttpSettings, Tls, TlsSettings, expired};
+use twinring::net::ListenOptions;
+use twinring_input::quantity::Count;
+use twinring_services::http::{HttpService, HttpSettings, Tls, listing};
 
-pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
+/// What people type. Everything else is a key of the configuration file.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct HttpArgs {
+    /// TOML file with [server], [[site]] and [[site.rule]]: sites, header fields, redirects, passwords, limits,
+    /// timeouts. The command line takes precedence. SIGHUP reloads the sites, all or nothing.
+    #[arg(long, value_name = "FILE", help_heading = "Operation")]
+    config: Option<PathBuf>,
+    /// Check arguments, configuration file, directories, certificates and rights, as the user of the running server,
+    /// print the effective rules of each site, and exit.
+    #[arg(long, help_heading = "Operation")]
+    check: bool,
+    /// Directory whose files are served to hosts without a [[site]] of their own. Files and directories that begin
+    /// with a dot are not served, except for `/.well-known/`.
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// List directories without an index file.
+    #[arg(long, value_name = "html|off", value_parser = listing)]
+    listing: Option<bool>,
+    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`). `fd:NAME` is
+    /// a socket that systemd passes, by its FileDescriptorName, and `systemd` are all passed ones
+    /// that no option names. [default: 127.0.0.1:8080, without --listen-tls]
+    #[arg(long, value_name = "ADDR|systemd|fd:NAME", help_heading = "Listening")]
+    listen: Vec<ListenOn>,
+    /// Address to listen on with TLS; may be given several times.
+    #[arg(long, value_name = "ADDR|systemd|fd:NAME", help_heading = "Listening")]
+    listen_tls: Vec<ListenOn>,
+    /// PEM file with the certificate, followed by its chain to one that clients trust. SIGHUP reloads it and the key,
+    /// for new connections.
+    #[arg(long, value_name = "FILE", help_heading = "Listening")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE", help_heading = "Listening")]
+    tls_key: Option<PathBuf>,
+    /// Concurrent requests of a connection of HTTP/2. [default: 100]
+    #[arg(long, value_name = "N", help_heading = "Listening")]
+    http2_streams: Option<Count<1, 10_000>>,
+    /// Append a line for each request to this file, or to standard output (`-`). SIGHUP and SIGUSR1
+    /// reopen the file, after it was renamed.
+    #[arg(long, value_name = "FILE|-", help_heading = "Operation")]
+    access_log: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) fn serve(args: HttpArgs) -> Ended {
     // SIGHUP reloads the configuration and reopens the log. It is handled even without both, because
     // its default effect would end the process.
-    let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
+    let signals = Signals::new([SIGHUP, SIGUSR1])?;
     raise_descriptor_limit();
-    let configuration = match config::read(&args) {
-        Ok(configuration) => configuration,
-        Err(problem) => return Ok(refuse(&[problem], USAGE)),
-    };
-    let mut usage = configuration.usage();
-    let mut problems = Vec::new();
-    let prepared = Prepared::new(&configuration, &mut problems);
+    let configuration = or_usage(config::read(&args));
+    // No address is bound and no file is created before all is checked.
+    let mut problems = configuration.usage();
+    // A wrong configuration is a wrong argument.
+    let code = if problems.is_empty() { 1 } else { 2 };
+    let settings = configuration.settings(&mut problems);
+    let tls = configuration.tls().map_err(|error| problems.push(error)).ok();
+    let uses = Uses { accept: true, files: true, ..Uses::default() };
+    let prepared = configuration.args.prepare(uses, signals);
+    let prepared = prepared.map_err(|them| problems.extend(them)).ok();
     if args.check {
-        problems.extend(log::check(&configuration.server.log));
+        problems.extend(log::check(&configuration.log, false));
         problems.extend(configuration.expired());
     }
-    let code = if usage.is_empty() { 1 } else { USAGE };
-    usage.append(&mut problems);
-    match prepared {
-        Some(mut prepared) if usage.is_empty() => match args.check {
-            true => {
-                // This process ends here, so it may switch to the user of the server.
-                prepared.change_rights(&args, &configuration, || Ok(()))?;
-                let sites = &configuration.sites;
-                sites.iter().flat_map(SiteConfig::effective).for_each(|line| print_line(&line));
-                print_line("OK");
-                Ok(ExitCode::SUCCESS)
-            }
-            false => run(args, configuration, prepared, signals),
-        },
-        _ => Ok(refuse(&usage, code)),
+    let (Some(mut prepared), Some(tls), []) = (prepared, tls, &problems[..]) else {
+        problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
+        return Ok(ExitCode::from(code));
+    };
+    if !args.check {
+        return run(args, configuration, prepared, settings, tls);
     }
-}
-
-impl Configuration {
-    fn tls_settings(&self) -> TlsSettings {
-        let of_site =
-            |config: &SiteConfig| Some((config.site.names.clone(), config.certificate()?));
-        TlsSettings {
-            certificates: self.sites.iter().filter_map(of_site).collect(),
-            min_version: self.server.listening.tls_min_version,
-            http2: self.server.http.http2,
-        }
-    }
-
-    fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
-        let settings = self.tls_settings();
-        match settings.certificates.is_empty() {
-            true => Ok(None),
-            false => Tls::new(&settings).map(Some),
-        }
-    }
-
-    /// The settings with the sites; what is wrong with them is added to `problems`.
-    fn settings(&self, problems: &mut Vec<String>) -> HttpSettings {
-        HttpSettings { sites: sites(&self.sites, problems), ..self.server.http.clone() }
-    }
-
-    /// Certificates that clients refuse because of their dates.
-    fn expired(&self) -> impl Iterator<Item = String> {
-        let files = self.sites.iter().filter_map(SiteConfig::certificate);
-        files.filter_map(|files| expired(&files.certificate))
-    }
-
-    fn paths(&self, config: Option<&PathBuf>) -> Paths {
-        let roots = self.sites.iter().filter_map(|config| config.site.root.clone());
-        // A link to the present release will lead to one beside it.
-        let releases = roots.clone().filter(|root| root.is_symlink()).filter_map(|root| {
-            let target = root.canonicalize().ok()?;
-            target.parent().filter(|parent| parent.parent().is_some()).map(Path::to_owned)
-        });
-        let users = self.sites.iter().flat_map(SiteConfig::user_files).cloned();
-        let certificates = self.sites.iter().filter_map(SiteConfig::certificate);
-        let certificates = certificates.flat_map(|files| [files.certificate, files.key]);
-        Paths {
-            read: roots
-                .chain(releases)
-                .chain(self.server.listening.sandbox_read.iter().cloned())
-                .collect(),
-            // On SIGHUP the configuration file is read again.
-            read_files: certificates.chain(config.cloned()).chain(users).collect(),
-            written: log::file(&self.server.log).into_iter().cloned().collect(),
-            own_process: self.server.admin.admin.is_some(),
-        }
-    }
-}
-
-/// The result of checking the configuration without binding an address or creating a file.
-struct Prepared {
-    settings: HttpSettings,
-    tls: Option<Arc<Tls>>,
-    runtime: Runtime,
-    identity: Option<Identity>,
-    sandbox: Sandbox,
-}
-
-impl Prepared {
-    /// `None` if a problem makes it incomplete.
-    fn new(configuration: &Configuration, problems: &mut Vec<String>) -> Option<Prepared> {
-        let server = &configuration.server;
-        let settings = configuration.settings(problems);
-        let tls = configuration.tls().map_err(|error| problems.push(error)).ok();
-        let identity = server.user.identity().map_err(|problem| problems.push(problem)).ok();
-        // The service flushes before it closes; what is then still unsent was cut on purpose.
-        let builder = server.engine.runtime().linger(Duration::ZERO).on_event(print_once());
-        let uses = Uses { accept: true, files: true, ..Uses::default() };
-        let mut sandbox = Sandbox::new(&server.sandbox, uses);
-        let identified = identity.as_ref().and_then(Option::as_ref);
-        let builder = sandbox.confine(builder, &server.engine, identified);
-        let runtime = builder.build().map_err(|error| problems.push(error.to_string())).ok();
-        Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
-    }
-
-    /// Drops the rights that the server does not need, opens the log by `open_log` on the way, and
-    /// warns about actions that are no longer possible.
-    fn change_rights<L>(
-        &mut self,
-        args: &HttpArgs,
-        configuration: &Configuration,
-        open_log: impl FnOnce() -> Result<L, String>,
-    ) -> Result<L, String> {
-        let served: Vec<Served> =
-            configuration.sites.iter().filter_map(SiteConfig::served).collect();
-        let paths = configuration.paths(args.config.as_ref());
-        self.sandbox.enter(&self.runtime, &paths, self.identity.as_ref())?;
-        let log = open_log()?;
-        let changed = drop_rights(self.identity.as_ref(), &self.sandbox)?;
-        if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
-            return Err(format!("{} {unreadable}", changed.as_deref().unwrap_or("this user")));
-        }
-        // With the same rights as before, it has been opened already.
-        let Some(who) = changed else { return Ok(log) };
-        if let Some(problem) = log::check_rotation(&configuration.server.log) {
-            complain(&format!("twinring: as {who}: {problem}"));
-        }
-        let certificates = self.tls.as_ref().map(|tls| tls.load(&configuration.tls_settings()));
-        if let Some(Err(error)) = certificates {
-            complain(&format!("twinring: as {who}: {error}; SIGHUP will reload nothing"));
-        }
-        if let Some(Err(error)) = args.config.as_ref().map(std::fs::File::open) {
-            complain(&format!(
-                "twinring: as {who}: cannot read --config: {error}; SIGHUP will reload nothing"
-            ));
-        }
-        Ok(log)
-    }
+    // This process ends here, so it may switch to the user of the server.
+    configuration.change_rights(&args, &mut prepared, tls.as_deref(), || Ok(()))?;
+    let lines = configuration.sites.iter().flat_map(SiteConfig::effective);
+    lines.for_each(|line| print_line(&line));
+    print_line("OK");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(
     args: HttpArgs,
     started: Configuration,
     mut prepared: Prepared,
-    signals: Actions,
-) -> Result<ExitCode, Box<dyn Error>> {
-    let server = started.server.clone();
+    settings: HttpSettings,
+    tls: Option<Arc<Tls>>,
+) -> Ended {
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
-    let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
-    let backlog = server.listening.backlog.map_or(4096, |backlog| backlog.get() as u32);
-    let options = ListenOptions { backlog, ..ListenOptions::default() };
-    let lists = [&server.listening.listen[..], &server.listening.listen_tls];
-    let [listen, listen_tls] = lists.map(listen::addresses);
-    let [listen, listen_tls] = families::available([&listen, &listen_tls]);
-    let [passed, passed_tls] = listen::passed(lists)?;
+    prepared.drain_timeout = settings.drain_timeout;
     let mut service = HttpService::new(settings, workers, handle);
-    let refused = |error: io::Error| with_remedy(&error, "ss -ltnp");
-    service.listen(&listen, &options, &None).map_err(refused)?;
-    service.adopt(passed, &options, &None)?;
-    let plain = service.addresses().len();
-    if tls.is_some() {
-        service.listen(&listen_tls, &options, &tls).map_err(refused)?;
-        service.adopt(passed_tls, &options, &tls)?;
-    }
-    let both = Both::of(&server.engine, &prepared.runtime, &service)?;
-    let admin = server.admin.bind()?;
+    let encrypted = started.bind(&mut service, &tls)?;
+    prepared.bind_admin()?;
     if prepared.identity.is_none() && user::is_root() {
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
     let owner = prepared.identity.clone();
-    let log = prepared
-        .change_rights(&args, &started, || log::open(&server.log, workers, owner.as_ref()))?;
-    let Prepared { runtime, sandbox, .. } = prepared;
+    let open_log = || log::open(&started.log, workers, owner.as_ref());
+    prepared.log = started.change_rights(&args, &mut prepared, tls.as_deref(), open_log)?;
     let tell = |line| notices::tell(format!("twinring: {line}"));
-    let service = service.observed(log.clone(), admin.is_some(), tell);
-    let engine = engine_name(runtime.features(), both.is_some());
-    let observer = service.observer(engine);
-    let mut subject = Subject::new("http", service.addresses(), service.counters());
-    if let encrypted @ [_, ..] = &service.addresses()[plain..] {
+    let service = service.observed(prepared.log.clone(), prepared.admin.is_some(), tell);
+    let mut reporter = Reporter::new("http", &prepared, &service, service.counters());
+    if !encrypted.is_empty() {
         let list: Vec<String> = encrypted.iter().map(SocketAddr::to_string).collect();
-        let text = format!("TLS on {}", list.join(", "));
-        subject = subject.with_details("tls", &encrypted, text);
+        reporter.add("tls", &encrypted, format!("TLS on {}", list.join(", ")));
     }
-    let subject = admin::with_details(subject, admin.as_ref());
-    let drain_timeout = prepared.settings.drain_timeout;
-    let mut hooks = Hooks { drain_timeout, signals, both, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
-        let log = log.clone();
-        hooks.signals.on(signal, move || log.iter().for_each(|log| log.reopen()));
+        let log = prepared.log.clone();
+        let reopen = move || log.iter().for_each(|log| log.reopen());
+        prepared.actions.push((signal, Box::new(reopen)));
     }
-    let (is_confined, settings) = (sandbox.limits_files(), service.settings());
-    let reloader = Reloader::start(Running { args, started, settings, tls, is_confined })?;
-    hooks.signals.on(SIGHUP, move || reloader.request());
-    let end_admin = admin::start(admin, observer)?;
-    hooks.at_end = Some(Box::new(move |signals| {
-        log.iter().for_each(|log| log::finish(log, signals));
-        if let Some(end) = end_admin {
-            end(signals);
-        }
-    }));
-    operate(runtime, service, subject, &server.output, hooks, sandbox)
+    let (is_confined, settings) = (prepared.sandbox.limits_files(), service.settings());
+    let running = Running { args, started, settings, tls, is_confined };
+    prepared.actions.push((SIGHUP, Box::new(running.reloader()?)));
+    let metrics = service.metrics();
+    prepared.run(service, reporter, metrics)
 }
 
-/// Drops the rights of root. Returns the identity if it has fewer rights than when files were opened.
-fn drop_rights(identity: Option<&Identity>, sandbox: &Sandbox) -> Result<Option<String>, String> {
-    if let Some(identity) = identity {
-        identity.assume()?;
-        return Ok(Some(identity.name().to_owned()));
+impl Configuration {
+    /// Binds all addresses, and takes the passed sockets. Returns the addresses with TLS.
+    fn bind(
+        &self,
+        service: &mut HttpService,
+        tls: &Option<Arc<Tls>>,
+    ) -> Result<Vec<SocketAddr>, String> {
+        let backlog = self.listening.backlog.map_or(4096, |backlog| backlog.get() as u32);
+        let options = ListenOptions { backlog, ..ListenOptions::default() };
+        let lists = [&self.listening.listen[..], &self.listening.listen_tls];
+        let addresses = lists.map(listen::addresses);
+        let available = listen::available(&addresses.concat());
+        let mut plain = 0;
+        for (number, (mut addresses, passed)) in
+            addresses.into_iter().zip(listen::passed(lists)?).enumerate()
+        {
+            let tls = if number == 0 { &None } else { tls };
+            plain = service.addresses().len();
+            addresses.retain(|address| available.contains(address));
+            service
+                .listen(&addresses, &options, tls)
+                .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+            service.adopt(passed, &options, tls).map_err(|error| error.to_string())?;
+        }
+        Ok(service.addresses()[plain..].to_vec())
     }
-    let without = user::is_root() && sandbox.gave_up_capabilities();
-    Ok(without.then(|| "root without capabilities (--user NAME is better)".to_owned()))
+
+    /// Drops the rights that the server does not need, opens the log by `open_log` on the way, and
+    /// warns about actions that are no longer possible.
+    fn change_rights<L>(
+        &self,
+        args: &HttpArgs,
+        prepared: &mut Prepared,
+        tls: Option<&Tls>,
+        open_log: impl FnOnce() -> Result<L, String>,
+    ) -> Result<L, String> {
+        let roots: Vec<Option<File>> = self.sites.iter().map(SiteConfig::open_root).collect();
+        let Prepared { runtime, identity, sandbox, .. } = prepared;
+        sandbox.enter(runtime, &self.paths(args.config.as_ref()), identity.as_ref())?;
+        let log = open_log()?;
+        let changed = match identity {
+            Some(identity) => {
+                identity.assume()?;
+                Some(identity.name.as_str())
+            }
+            None if user::is_root() && sandbox.gave_up_capabilities() => {
+                Some("root without capabilities (--user NAME is better)")
+            }
+            None => None,
+        };
+        let mut sites = self.sites.iter().zip(&roots);
+        if let Some(unreadable) = sites.find_map(|(site, root)| site.unreadable(root.as_ref()?)) {
+            return Err(format!("{} {unreadable}", changed.unwrap_or("this user")));
+        }
+        // With the same rights as before, it has been opened already.
+        let Some(who) = changed else { return Ok(log) };
+        let certificates = tls.and_then(|tls| tls.load(&self.tls_settings()).err());
+        let config = args.config.as_ref().and_then(|path| File::open(path).err());
+        for problem in [
+            log::check(&self.log, true),
+            certificates.map(|error| format!("{error}; SIGHUP will reload nothing")),
+            config.map(|e| format!("cannot read --config: {e}; SIGHUP will reload nothing")),
+        ] {
+            problem.iter().for_each(|why| complain(&format!("twinring: as {who}: {why}")));
+        }
+        Ok(log)
+    }
 }

@@ -1,79 +1,157 @@
-//! From a bound service to its exit code: it runs until a signal ends it, and reports on the way.
+//! From arguments to what a service is bound on, and from the bound service to its exit code: it runs until a signal
+//! ends it, and reports on the way.
 
-use super::both::Both;
-use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
+use super::Ended;
+use super::arguments::ServerArgs;
+use super::http::log;
+use super::listen::with_remedy;
+use super::notices::{self, print_once};
+use super::report::{Reporter, runs_both};
 use super::sandbox::Sandbox;
-use super::{manager, notices, signals};
-use std::error::Error;
+use super::signals::{self, Actions};
+use super::user::Identity;
+use crate::output::complain;
+use signal_hook::iterator::Signals;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use twinring::Runtime;
+use twinring::config::Features;
+use twinring::confine::Uses;
+use twinring::{Builder, Runtime};
+use twinring_services::http::{AccessLog, Admin, Exposition};
 use twinring_services::{Server, Service};
 
-pub(super) type AtEnd = Box<dyn FnOnce(&signals::Received)>;
-
-#[derive(Default)]
-pub(super) struct Hooks {
+/// What a server runs with.
+pub(super) struct Prepared {
+    pub(super) args: ServerArgs,
+    pub(super) runtime: Runtime,
+    pub(super) identity: Option<Identity>,
+    pub(super) sandbox: Sandbox,
+    pub(super) signals: Signals,
+    pub(super) actions: Actions,
+    pub(super) admin: Option<Admin>,
+    pub(super) log: Option<Arc<AccessLog>>,
     pub(super) drain_timeout: Duration,
-    pub(super) both: Option<Both>,
-    pub(super) signals: signals::Actions,
-    /// Called when all workers have ended, before the last line of its report. It may wait for a
-    /// bounded time, and not after a second signal.
-    pub(super) at_end: Option<AtEnd>,
 }
 
-/// Runs a bound service until a signal ends it, and reports on the way.
-pub(super) fn operate<S: Service + 'static>(
-    runtime: Runtime,
-    service: Server<S>,
-    subject: Subject,
-    output: &OutputArgs,
-    hooks: Hooks,
-    sandbox: Sandbox,
-) -> Result<ExitCode, Box<dyn Error>>
-where
-    Server<S>: Send + Sync,
-{
-    let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
-    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.both));
-    let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
-    let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
-    let unsealed = Arc::new(OnceLock::new());
-    let problem = Arc::clone(&unsealed);
-    let service = Arc::new(service.on_ready(move || match sealing.seal(json) {
-        Ok(report) => {
-            ready.ready(&report);
-            manager::tell("READY=1");
-            if sealing.only_checks() {
-                handle.shutdown();
+impl ServerArgs {
+    /// Binds no address and drops no right. On failure, this returns all that is wrong.
+    pub(super) fn prepare(&self, uses: Uses, signals: Signals) -> Result<Prepared, Vec<String>> {
+        let identity = self.identity();
+        // A service flushes before it closes; data that is still unsent then was cut on purpose.
+        let builder = self.runtime().linger(Duration::ZERO).on_event(print_once());
+        let identified = identity.as_ref().ok().and_then(Option::as_ref);
+        let (sandbox, builder) = Sandbox::new(self, uses, builder, identified);
+        match (identity, self.build(builder)) {
+            (Ok(identity), Ok(runtime)) => Ok(Prepared {
+                args: self.clone(),
+                runtime,
+                identity,
+                sandbox,
+                signals,
+                actions: Actions::new(),
+                admin: None,
+                log: None,
+                drain_timeout: Duration::ZERO,
+            }),
+            (identity, runtime) => Err(identity.err().into_iter().chain(runtime.err()).collect()),
+        }
+    }
+
+    /// If io_uring cannot be used for `--engine both`, this prints why, and the service runs on epoll.
+    fn build(&self, builder: Builder) -> Result<Runtime, String> {
+        let runtime = builder.build().map_err(|error| error.to_string())?;
+        if !self.is_both() {
+            return Ok(runtime);
+        }
+        if runtime.workers() < 2 {
+            return Err("--engine both needs --workers 2 or more: one for each engine".to_owned());
+        }
+        if !runs_both(&runtime) {
+            let why = runtime.fallback_reason().unwrap_or("unknown");
+            complain(&format!(
+                "twinring: --engine both: io_uring cannot be used, so the server runs on epoll: {why}"
+            ));
+        }
+        match runtime.features() {
+            Features::IoUring(features) if features.sqpoll_idle_ms > 0 => Err(
+                "--engine both does not work with sqpoll, which moves a worker's CPU time to a thread of the kernel"
+                    .to_owned(),
+            ),
+            _ => Ok(runtime),
+        }
+    }
+}
+
+impl Prepared {
+    pub(super) fn bind_admin(&mut self) -> Result<(), String> {
+        let admin = self.args.admin.map(Admin::bind).transpose();
+        self.admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+        Ok(())
+    }
+
+    /// Runs a bound service until a signal ends it, and reports on the way. The admin service shows what `metrics` adds.
+    pub(super) fn run<S: Service + 'static>(
+        self,
+        service: Server<S>,
+        mut reporter: Reporter,
+        metrics: impl Fn(&mut Exposition) + Send + Sync + 'static,
+    ) -> Ended
+    where
+        Server<S>: Send + Sync,
+    {
+        let Prepared { args, runtime, sandbox, log, .. } = self;
+        let mut end_admin = None;
+        if let Some(admin) = self.admin {
+            let address = admin.address();
+            reporter.add("admin", &address, format!("admin on {address}"));
+            let observer = service.observer(&reporter.ready.engine, metrics);
+            end_admin = Some(admin.start(observer)?);
+        }
+        let handle = runtime.handle();
+        let received =
+            signals::watch(self.signals, self.actions, handle.clone(), self.drain_timeout)?;
+        let reporter = Arc::new(reporter);
+        let ready = Arc::clone(&reporter);
+        let sealed = Arc::new(OnceLock::new());
+        let outcome = Arc::clone(&sealed);
+        let service = Arc::new(service.on_ready(move || match sandbox.seal() {
+            Ok((report, leaky)) => {
+                ready.ready(&report);
+                notices::tell_manager("READY=1");
+                let _only_one_is_ready_last = outcome.set(Ok(leaky));
+                if sandbox.only_checks {
+                    handle.shutdown();
+                }
             }
+            Err(why) => {
+                let _only_one_is_ready_last = outcome.set(Err(why));
+                handle.stop();
+            }
+        }));
+        if let Some(seconds) = args.stats {
+            reporter.print_every(Duration::from_secs(seconds.get()))?;
         }
-        Err(why) => {
-            let _only_one_is_ready_last = problem.set(why);
-            handle.stop();
+        let failure = match runtime.run(move |worker| Arc::clone(&service).run(worker)) {
+            Err(error) => Some(error.to_string()),
+            // A worker without a result was stopped by the second signal.
+            Ok(workers) => {
+                workers.into_iter().flatten().find_map(|worker| Some(worker.err()?.to_string()))
+            }
+        };
+        received.workers_have_ended();
+        log.iter().for_each(|log| log::finish(log, &received));
+        if let Some(end) = end_admin {
+            end();
         }
-    }));
-    if let Some(seconds) = output.stats {
-        reporter.print_every(Duration::from_secs(seconds.get()))?;
-    }
-    let failure = match runtime.run(move |worker| Arc::clone(&service).run(worker)) {
-        Err(error) => Some(error.to_string()),
-        // A worker without a result was stopped by the second signal.
-        Ok(workers) => {
-            workers.into_iter().flatten().find_map(|worker| Some(worker.err()?.to_string()))
+        let sealed = sealed.get().cloned().unwrap_or(Ok(false));
+        let failure = failure.or(sealed.clone().err());
+        let reason = failure.as_ref().map_or_else(|| received.reason(), |_| "failed".to_owned());
+        reporter.statistics(Some(&reason));
+        match failure {
+            Some(failure) => Err(failure.into()),
+            None if sealed == Ok(true) => Ok(ExitCode::FAILURE),
+            None => Ok(received.exit_code()),
         }
-    };
-    signals.workers_have_ended();
-    if let Some(at_end) = hooks.at_end {
-        at_end(&signals);
-    }
-    let failure = failure.or(unsealed.get().cloned());
-    notices::finish(LAST_WORDS_MAX);
-    reporter.last(&failure.as_ref().map_or_else(|| signals.reason(), |_| "failed".to_owned()));
-    match failure {
-        Some(failure) => Err(failure.into()),
-        None if sandbox.is_leaky() => Ok(ExitCode::FAILURE),
-        None => Ok(signals.exit_code()),
     }
 }

@@ -1,138 +1,96 @@
 //! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
-use super::both::Both;
-use super::sandbox::parts::Report;
-use crate::output::{complain, print_line};
-use clap::Args;
-use serde::{Deserialize, Serialize};
+use super::notices::{report, tell};
+use super::operate::Prepared;
+use super::sandbox::Report;
+use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::{Handle, Runtime, config::Features};
-use twinring_input::quantity::Count;
-use twinring_services::http::text::optional;
+use twinring::{Handle, Runtime};
+use twinring_services::{Meters, Server, Service};
 use twinring_wire::Fields;
-use twinring_wire::serve::{Ready, SCHEMA, Statistics};
-
-#[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
-#[command(next_help_heading = "Output")]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct OutputArgs {
-    /// Print one line of counters every SECS seconds.
-    #[arg(long, value_name = "SECS")]
-    #[serde(deserialize_with = "optional")]
-    pub(super) stats: Option<Count<1, 86_400>>,
-    /// Print JSON lines on standard output.
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
-
-/// A service as reports see it.
-pub(super) struct Subject {
-    pub(super) name: &'static str,
-    ready: Ready,
-    pub(super) counters: Arc<dyn Fn() -> Fields + Send + Sync>,
-    details_text: String,
-}
-
-impl Subject {
-    pub(super) fn new<C: Serialize>(
-        name: &'static str,
-        addresses: &[SocketAddr],
-        counters: impl Fn() -> C + Send + Sync + 'static,
-    ) -> Subject {
-        let ready = Ready {
-            event: "ready".to_owned(),
-            schema: SCHEMA.to_owned(),
-            service: name.to_owned(),
-            listen: addresses.to_vec(),
-            pid: std::process::id(),
-            ..Ready::default()
-        };
-        let counters = Arc::new(move || Fields::of(&counters()));
-        Subject { name, ready, counters, details_text: String::new() }
-    }
-
-    /// Adds details to the ready line: as JSON in the field `key`, and as text.
-    pub(super) fn with_details(
-        mut self,
-        key: &str,
-        details: &impl Serialize,
-        text: String,
-    ) -> Subject {
-        match serde_json::to_value(details) {
-            Ok(details) => drop(self.ready.details.insert(key.to_owned(), details)),
-            Err(error) => complain(&format!("twinring: cannot print the {key} details: {error}")),
-        }
-        if !self.details_text.is_empty() {
-            self.details_text.push_str("; ");
-        }
-        self.details_text.push_str(&text);
-        self
-    }
-}
-
-/// The lines printed so far. Statistics come only between the ready and the final line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Starting,
-    Ready,
-    Ended,
-}
+use twinring_wire::serve::{EngineCounters, Ready, SCHEMA, Statistics};
 
 pub(super) struct Reporter {
-    subject: Subject,
+    pub(super) name: &'static str,
     json: bool,
+    pub(super) ready: Ready,
+    /// Details of the ready line, as text.
+    details: Vec<String>,
+    pub(super) counters: Arc<dyn Fn() -> Fields + Send + Sync>,
     started: Instant,
     handle: Handle,
-    stage: Mutex<Stage>,
-    both: Option<Both>,
+    /// Statistics come only between the ready and the final line.
+    runs: Mutex<bool>,
+    meters: Meters,
+    /// The engine of each worker, if they differ.
+    engines: Vec<String>,
 }
 
 impl Reporter {
-    pub(super) fn new(
-        mut subject: Subject,
-        json: bool,
-        runtime: &Runtime,
-        both: Option<Both>,
+    pub(super) fn new<S: Service, C: Serialize>(
+        name: &'static str,
+        Prepared { args, runtime, .. }: &Prepared,
+        server: &Server<S>,
+        counters: impl Fn() -> C + Send + Sync + 'static,
     ) -> Reporter {
-        subject.ready.engine = engine_name(runtime.features(), both.is_some());
-        subject.ready.workers = runtime.workers();
-        subject.ready.features = Fields::of(runtime.features());
-        subject.ready.fallback_reason = runtime.fallback_reason().map(str::to_owned);
-        let (started, handle) = (Instant::now(), runtime.handle());
-        let stage = Mutex::new(Stage::Starting);
-        Reporter { subject, json, started, handle, stage, both }
+        let both = runs_both(runtime);
+        let engine = |worker| runtime.features_of(worker).engine().to_string();
+        Reporter {
+            name,
+            json: args.json,
+            ready: Ready {
+                event: "ready".to_owned(),
+                schema: SCHEMA.to_owned(),
+                service: name.to_owned(),
+                listen: server.addresses().to_vec(),
+                engine: if both { "io_uring+epoll".to_owned() } else { engine(0) },
+                workers: runtime.workers(),
+                pid: std::process::id(),
+                features: Fields::of(runtime.features()),
+                fallback_reason: runtime.fallback_reason().map(str::to_owned),
+                ..Ready::default()
+            },
+            details: Vec::new(),
+            counters: Arc::new(move || Fields::of(&counters())),
+            started: Instant::now(),
+            handle: runtime.handle(),
+            runs: Mutex::new(false),
+            meters: server.meters(),
+            engines: (0..runtime.workers()).filter(|_| both).map(engine).collect(),
+        }
+    }
+
+    /// Adds details to the ready line: as JSON in the field `key`, and as text.
+    pub(super) fn add(&mut self, key: &str, details: &impl Serialize, text: String) {
+        let details = serde_json::to_value(details).unwrap_or_default();
+        self.ready.details.insert(key.to_owned(), details);
+        self.details.push(text);
     }
 
     pub(super) fn ready(&self, sandbox: &Report) {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        *stage = Stage::Ready;
-        let ready = Ready { sandbox: Fields::of(sandbox), ..self.subject.ready.clone() };
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        *runs = true;
+        let ready = Ready { sandbox: Fields::of(sandbox), ..self.ready.clone() };
         if self.json {
-            return print_json(&ready);
+            return report(json_line(&ready));
         }
         let addresses: Vec<String> = ready.listen.iter().map(SocketAddr::to_string).collect();
         let plural = if ready.workers == 1 { "" } else { "s" };
-        let fallback_reason =
-            ready.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
-        let details = match self.subject.details_text.as_str() {
-            "" => String::new(),
-            text => format!("; {text}"),
-        };
-        print_line(&format!(
-            "ready: {} on {}, {}, {} worker{plural}{details}; {sandbox}{}",
+        let mut details = self.details.clone();
+        details.push(sandbox.to_string());
+        details.extend(ready.fallback_reason.map(|why| format!("io_uring not used: {why}")));
+        report(format!(
+            "ready: {} on {}, {}, {} worker{plural}; {}",
             ready.service,
             addresses.join(", "),
             ready.engine,
             ready.workers,
-            fallback_reason.unwrap_or_default(),
+            details.join("; "),
         ));
     }
 
@@ -142,73 +100,66 @@ impl Reporter {
         std::thread::Builder::new().name("stats".to_owned()).spawn(move || {
             loop {
                 std::thread::sleep(period);
-                reporter.statistics("stats", None, Stage::Ready);
+                reporter.statistics(None);
             }
         })?;
         Ok(())
     }
 
-    /// Prints the final counters, if the service was ever ready. If standard output is not read, this
-    /// gives up after a moment: it must not keep the process from ending.
-    pub(super) fn last(self: &Arc<Self>, reason: &str) {
-        let (reporter, its_reason) = (Arc::clone(self), reason.to_owned());
-        let print = move || reporter.statistics("final", Some(&its_reason), Stage::Ended);
-        match in_time(print) {
-            Ok(true) => {}
-            Ok(false) => {
-                // Standard error may not be read either.
-                let why = "twinring: the final line was not printed: standard output is not read";
-                let _not_told = in_time(|| complain(why));
-            }
-            // No thread can be started.
-            Err(_) => self.statistics("final", Some(reason), Stage::Ended),
-        }
-    }
-
-    fn statistics(&self, event: &'static str, reason: Option<&str>, next: Stage) {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        if *stage != Stage::Ready {
+    /// Prints the counters, at the end with its reason, if the service is ready.
+    pub(super) fn statistics(&self, reason: Option<&str>) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*runs {
             return;
         }
-        *stage = next;
+        *runs = reason.is_none();
         let statistics = Statistics {
-            event: event.to_owned(),
+            event: reason.map_or("stats", |_| "final").to_owned(),
             schema: SCHEMA.to_owned(),
-            service: self.subject.name.to_owned(),
-            engine: self.subject.ready.engine.clone(),
+            service: self.name.to_owned(),
+            engine: self.ready.engine.clone(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
-            engines: self.both.as_ref().filter(|_| reason.is_some()).map_or_else(
-                BTreeMap::new,
-                |both| {
-                    let calls = self.handle.worker_counters().map(|counters| counters.syscalls);
-                    both.counters(&calls.collect::<Vec<_>>())
-                },
-            ),
+            engines: reason.map_or_else(BTreeMap::new, |_| self.counters_of_engines()),
             reason: reason.map(str::to_owned),
-            service_counters: (self.subject.counters)(),
+            service_counters: (self.counters)(),
             runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {
-            return print_json(&statistics);
+            return report(json_line(&statistics));
         }
         for (engine, counters) in &statistics.engines {
-            complain(&format!("{engine}: {}", as_text(&Fields::of(counters))));
+            tell(format!("{engine}: {}", as_text(&Fields::of(counters))));
         }
         let happened = as_text(&statistics.service_counters);
         let uptime_s = statistics.uptime_s;
-        complain(&match reason {
+        tell(match reason {
             Some(reason) => format!("ended after {uptime_s:.1} s ({reason}): {happened}"),
             None => format!("{uptime_s:.1} s: {happened}"),
         });
     }
+
+    /// If there are two, once their workers have ended. The kernel distributes connections and datagrams by a hash of
+    /// their addresses, so the engines may differ in what they served: `twinring compare` compares them.
+    fn counters_of_engines(&self) -> BTreeMap<String, EngineCounters> {
+        let mut all: BTreeMap<String, EngineCounters> = BTreeMap::new();
+        let workers = self.meters.read().into_iter().zip(self.handle.worker_counters());
+        for (engine, (reading, runtime)) in self.engines.iter().zip(workers) {
+            let sum = all.entry(engine.clone()).or_default();
+            sum.workers += 1;
+            sum.units += reading.units;
+            sum.bytes += reading.bytes;
+            sum.connections += reading.connections;
+            sum.cpu_user_s += reading.cpu_user_ns as f64 / 1e9;
+            sum.cpu_system_s += reading.cpu_system_ns as f64 / 1e9;
+            sum.syscalls += runtime.syscalls;
+        }
+        all
+    }
 }
 
-/// The engine in use, or both.
-pub(super) fn engine_name(features: &Features, both: bool) -> String {
-    match both {
-        true => "io_uring+epoll".to_owned(),
-        false => features.engine().to_string(),
-    }
+/// True if the workers run on both engines, in turn.
+pub(super) fn runs_both(runtime: &Runtime) -> bool {
+    runtime.features_of(0).engine() != runtime.features_of(1).engine()
 }
 
 /// The counters that are not zero, by their names; those of an inner object after its name. All counters are in
@@ -231,20 +182,7 @@ fn as_text(fields: &Fields) -> String {
     if pairs.is_empty() { "no traffic".to_owned() } else { pairs.join(", ") }
 }
 
-pub(super) fn print_json(line: &impl Serialize) {
-    match serde_json::to_string(line) {
-        Ok(text) => print_line(&text),
-        Err(error) => complain(&format!("twinring: cannot print a line of JSON: {error}")),
-    }
-}
-
-/// Runs a function that may block for ever on a separate thread; false if it does not return in time.
-fn in_time(task: impl FnOnce() + Send + 'static) -> io::Result<bool> {
-    let (done, is_done) = mpsc::sync_channel(1);
-    std::thread::Builder::new().name("final".to_owned()).spawn(move || {
-        task();
-        // Fails if the caller has stopped waiting.
-        let _late = done.send(());
-    })?;
-    Ok(is_done.recv_timeout(LAST_WORDS_MAX) != Err(RecvTimeoutError::Timeout))
+fn json_line(line: &impl Serialize) -> String {
+    // Numbers, texts and tables of them serialise without fail.
+    serde_json::to_string(line).unwrap_or_default()
 }

@@ -9,50 +9,97 @@
 
 mod check;
 mod filter;
-pub(super) mod parts;
 pub(super) mod paths;
 mod profile;
 
 pub(crate) use profile::{Format, profile};
 
+use super::arguments::ServerArgs;
 use super::user::Identity;
-use crate::engine_args::EngineArgs;
 use caps::CapSet;
-use clap::Args;
 use filter::Needs;
-pub(super) use parts::Selection;
-use parts::{NO_RING, Outcome, Part, Report};
+use nix::unistd::Gid;
 use paths::{Paths, Restricted};
-use serde::Deserialize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use twinring::confine::Uses;
 use twinring::probe::Environment;
 use twinring::{Builder, Engine, Runtime};
-use twinring_services::http::text::optional;
 
-#[derive(Clone, Debug, Default, Args, Deserialize)]
-#[command(next_help_heading = "Sandbox")]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct SandboxArgs {
-    /// Parts of the sandbox: `off`, or a list of ring, seccomp, landlock, no_new_privs and
-    /// capabilities. A named part that is not supported is an error. By default all supported parts
-    /// are on; the ready line shows them.
-    #[arg(long, value_name = "off|PART,...")]
-    #[serde(deserialize_with = "optional")]
-    pub(super) sandbox: Option<Selection>,
-    /// Once ready, attempt everything that the sandbox must refuse, print the results, and exit:
-    /// with 0 if all of it was refused.
-    #[arg(long)]
-    #[serde(skip)]
-    pub(super) sandbox_check: bool,
+/// A part of the sandbox, by its name.
+type Part = &'static str;
+
+const RING: Part = "ring";
+const SECCOMP: Part = "seccomp";
+const LANDLOCK: Part = "landlock";
+const NO_NEW_PRIVS: Part = "no_new_privs";
+const CAPABILITIES: Part = "capabilities";
+const PARTS: [Part; 5] = [RING, SECCOMP, LANDLOCK, NO_NEW_PRIVS, CAPABILITIES];
+
+/// The named parts; an empty list is `off`.
+#[derive(Clone, Debug)]
+pub(super) struct Selection(Vec<Part>);
+
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Selection, String> {
+        if text == "off" {
+            return Ok(Selection(Vec::new()));
+        }
+        let parts = text.split(',').map(|name| {
+            let part = PARTS.into_iter().find(|part| *part == name.trim());
+            let known = PARTS.join(", ");
+            part.ok_or(format!(
+                "`{name}` is not a part of the sandbox: expected off, or some of {known}"
+            ))
+        });
+        parts.collect::<Result<_, _>>().map(Selection)
+    }
 }
+
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    on: bool,
+    details: String,
+}
+
+/// What became of each part, for the ready line.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report(BTreeMap<Part, Outcome>);
+
+impl Report {
+    fn has(&self, part: &str) -> bool {
+        self.0.get(part).is_some_and(|outcome| outcome.on)
+    }
+}
+
+impl fmt::Display for Report {
+    /// `sandbox ring, seccomp; without landlock (why)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on: Vec<Part> = PARTS.into_iter().filter(|part| self.has(part)).collect();
+        let names = if on.is_empty() { "off".to_owned() } else { on.join(", ") };
+        write!(f, "sandbox {names}")?;
+        let refused = |is: &Outcome| !is.on && ![NOT_ASKED, NO_RING].contains(&&*is.details);
+        for (part, outcome) in self.0.iter().filter(|(_, is)| refused(is)) {
+            write!(f, "; without {part} ({})", outcome.details)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a part is off although the kernel supports it.
+const NOT_ASKED: &str = "not requested";
+const NO_RING: &str = "epoll has no ring";
 
 /// The sandbox of one service, on its way from arguments to a ready service.
 pub(super) struct Sandbox {
     /// `None` selects all supported parts.
     selection: Option<Selection>,
-    check: bool,
-    uses: Uses,
+    pub(super) only_checks: bool,
+    json: bool,
     report: Report,
     /// Why capabilities are kept for rings, which workers create later. Determined once, before any
     /// right is dropped: behind Landlock the setting is no longer readable.
@@ -60,48 +107,39 @@ pub(super) struct Sandbox {
     needs: Needs,
     /// Kept for the rules of /proc, as long as the process lives.
     restricted: Option<Restricted>,
-    /// The check found an attempt that succeeded.
-    leaky: AtomicBool,
 }
 
 impl Sandbox {
-    pub(super) fn new(args: &SandboxArgs, uses: Uses) -> Sandbox {
-        Sandbox {
-            selection: args.sandbox.clone(),
-            check: args.sandbox_check,
-            uses,
-            report: Report::default(),
-            rings_need_capabilities: None,
-            needs: Needs::default(),
-            restricted: None,
-            leaky: AtomicBool::new(false),
-        }
-    }
-
-    fn wants(&self, part: Part) -> bool {
-        self.selection.as_ref().is_none_or(|selection| selection.0.contains(&part))
-    }
-
-    /// Makes a runtime restrict its rings, if the kernel supports that, and tells it which rights will
+    /// Also makes the runtime restrict its rings, if the kernel supports that, and tells it which rights will
     /// be dropped by then.
-    pub(super) fn confine(
-        &mut self,
+    pub(super) fn new(
+        args: &ServerArgs,
+        uses: Uses,
         builder: Builder,
-        engine: &EngineArgs,
         identity: Option<&Identity>,
-    ) -> Builder {
+    ) -> (Sandbox, Builder) {
+        let off = Outcome { on: false, details: NOT_ASKED.to_owned() };
+        let mut sandbox = Sandbox {
+            selection: args.sandbox.clone(),
+            only_checks: args.sandbox_check,
+            json: args.json,
+            report: Report(PARTS.map(|part| (part, off.clone())).into()),
+            rings_need_capabilities: None,
+            needs: Needs { files: uses.files, ..Needs::default() },
+            restricted: None,
+        };
         let mut later = Environment::read();
         if let Some(identity) = identity {
-            let groups = identity.groups();
             let allowed = later.io_uring_group.and_then(|group| u32::try_from(group).ok());
-            later.in_io_uring_group = allowed.is_some_and(|group| groups.contains(&group));
+            later.in_io_uring_group =
+                allowed.is_some_and(|group| identity.groups.contains(&Gid::from_raw(group)));
         }
         let mut drops = identity.is_some_and(Identity::leaves_root);
-        let by_name = self.selection.is_some();
-        if self.wants(Part::Capabilities) && !drops {
+        if sandbox.wants(CAPABILITIES) && !drops {
             // By default the faster engine takes precedence over this part; a named part does not give way.
-            if later.rings_need_capabilities() && engine.may_use_rings() && !by_name {
-                self.rings_need_capabilities =
+            let by_default = sandbox.selection.is_none();
+            if by_default && later.rings_need_capabilities() && args.may_use_rings() {
+                sandbox.rings_need_capabilities =
                     Some("kernel.io_uring_disabled=1: only privileged processes may create rings");
             } else {
                 drops = true;
@@ -111,10 +149,12 @@ impl Sandbox {
             (later.cap_sys_admin, later.cap_ipc_lock) = (false, false);
         }
         let builder = builder.starts_in(later);
-        if !self.wants(Part::Ring) || !engine.may_use_rings() {
-            return builder;
-        }
-        builder.confine(self.uses)
+        let confines = sandbox.wants(RING) && args.may_use_rings();
+        (sandbox, if confines { builder.confine(uses) } else { builder })
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        self.selection.as_ref().is_none_or(|selection| selection.0.contains(&part))
     }
 
     /// Drops the rights that a thread drops for those that it starts. Call it before there is another
@@ -125,45 +165,36 @@ impl Sandbox {
         paths: &Paths,
         identity: Option<&Identity>,
     ) -> Result<(), String> {
-        let engine = runtime.features().engine();
-        self.needs = Needs {
-            uring: engine == Engine::IoUring,
-            files: self.uses.files,
-            paths: paths.by_name(),
-        };
-        if self.wants(Part::Ring) {
-            match engine {
-                Engine::IoUring => {
-                    self.settle(Part::Ring, Ok("operations of the service".to_owned()))?
-                }
-                Engine::Epoll => {
-                    let outcome = Outcome { on: false, details: NO_RING.to_owned() };
-                    self.report.0.insert(Part::Ring, outcome);
-                }
-            }
+        self.needs.uring = runtime.features().engine() == Engine::IoUring;
+        self.needs.paths = paths.by_name();
+        if self.wants(RING) {
+            let (on, details) = match self.needs.uring {
+                true => (true, "operations of the service"),
+                false => (false, NO_RING),
+            };
+            self.report.0.insert(RING, Outcome { on, details: details.to_owned() });
         }
         // Without it the kernel accepts Landlock and filters only from root.
-        let needed = [Part::NoNewPrivs, Part::Landlock, Part::Seccomp];
-        if needed.into_iter().any(|part| self.wants(part)) {
+        if [NO_NEW_PRIVS, LANDLOCK, SECCOMP].into_iter().any(|part| self.wants(part)) {
             // Executed programs gain no rights: no set-user-ID, no file capabilities.
             let set = nix::sys::prctl::set_no_new_privs().map_err(|error| error.desc().to_owned());
-            self.settle(Part::NoNewPrivs, set.map(|()| "no program gains rights".to_owned()))?;
+            self.settle(NO_NEW_PRIVS, set.map(|()| "no program gains rights".to_owned()))?;
         }
-        if self.wants(Part::Landlock) {
+        if self.wants(LANDLOCK) {
             let restricted = paths::restrict(paths).map(|restricted| {
                 let abi = restricted.abi;
                 self.restricted = Some(restricted);
                 format!("ABI {abi}: {}", paths::summary(abi, paths))
             });
-            self.settle(Part::Landlock, restricted)?;
+            self.settle(LANDLOCK, restricted)?;
         }
         // Last, as the directories above may be open to root only.
-        if self.wants(Part::Capabilities) {
+        if self.wants(CAPABILITIES) {
             let dropped = match self.rings_need_capabilities {
-                Some(why) if engine == Engine::IoUring => Err(why.to_owned()),
+                Some(why) if self.needs.uring => Err(why.to_owned()),
                 _ => drop_capabilities(identity),
             };
-            self.settle(Part::Capabilities, dropped)?;
+            self.settle(CAPABILITIES, dropped)?;
         }
         Ok(())
     }
@@ -174,35 +205,25 @@ impl Sandbox {
 
     /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.
     pub(super) fn gave_up_capabilities(&self) -> bool {
-        self.report.has(Part::Capabilities)
+        self.report.has(CAPABILITIES)
     }
 
     /// Filters the system calls of all threads. Call it on a worker when everything has started. Then
-    /// runs the check, if it was requested.
-    pub(super) fn seal(&self, json: bool) -> Result<Report, String> {
+    /// runs the check, if it was requested; true if it found an attempt that succeeded.
+    pub(super) fn seal(&self) -> Result<(Report, bool), String> {
         // Behind the filter these calls are refused.
-        let rights = self.check.then(check::rights);
+        let rights = self.only_checks.then(check::rights);
         let mut report = self.report.clone();
-        if self.wants(Part::Seccomp) {
-            let installed = filter::install(self.needs, self.check);
+        if self.wants(SECCOMP) {
+            let installed = filter::install(self.needs, self.only_checks);
             let installed =
                 installed.map(|()| format!("{} system calls", self.needs.names().len()));
-            report.0.insert(Part::Seccomp, self.outcome(Part::Seccomp, installed)?);
+            report.0.insert(SECCOMP, self.outcome(SECCOMP, installed)?);
         }
-        if let Some(rights) = rights {
-            let abi = self.restricted.as_ref().map_or(0, |restricted| restricted.abi);
-            let leaky = check::run(&report, self.needs, abi, rights, json);
-            self.leaky.store(leaky, Ordering::Release);
-        }
-        Ok(report)
-    }
-
-    pub(super) fn only_checks(&self) -> bool {
-        self.check
-    }
-
-    pub(super) fn is_leaky(&self) -> bool {
-        self.leaky.load(Ordering::Acquire)
+        let abi = self.restricted.as_ref().map_or(0, |restricted| restricted.abi);
+        let is_leaky =
+            rights.is_some_and(|rights| check::run(&report, self.needs, abi, rights, self.json));
+        Ok((report, is_leaky))
     }
 
     fn settle(&mut self, part: Part, taken: Result<String, String>) -> Result<(), String> {
@@ -213,12 +234,10 @@ impl Sandbox {
 
     /// An error if the part was named.
     fn outcome(&self, part: Part, taken: Result<String, String>) -> Result<Outcome, String> {
-        let by_name = self.selection.is_some() && self.wants(part);
         match taken {
             Ok(details) => Ok(Outcome { on: true, details }),
-            Err(why) if by_name => Err(format!(
-                "--sandbox: {} is not supported: {why}; leave it out of the list to run without it",
-                part.name()
+            Err(why) if self.selection.is_some() && self.wants(part) => Err(format!(
+                "--sandbox: {part} is not supported: {why}; leave it out of the list to run without it"
             )),
             Err(details) => Ok(Outcome { on: false, details }),
         }
@@ -229,7 +248,7 @@ impl Sandbox {
 fn drop_capabilities(identity: Option<&Identity>) -> Result<String, String> {
     if let Some(identity) = identity {
         if identity.leaves_root() {
-            return Ok(format!("dropped with the change to {}", identity.name()));
+            return Ok(format!("dropped with the change to {}", identity.name));
         }
         // A process that stays root needs them to set its groups.
         identity.assume()?;
@@ -243,22 +262,4 @@ fn drop_capabilities(identity: Option<&Identity>) -> Result<String, String> {
         caps::clear(None, set).map_err(told)?;
     }
     Ok("all dropped".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refused_part_is_an_error_only_if_it_was_named() {
-        let args = |sandbox| SandboxArgs { sandbox, sandbox_check: false };
-        let refused = || Err("no".to_owned());
-        let mut by_default = Sandbox::new(&args(None), Uses::default());
-        assert_eq!(by_default.settle(Part::Landlock, refused()), Ok(()));
-        let mut by_name = Sandbox::new(&args("landlock".parse().ok()), Uses::default());
-        let error = by_name.settle(Part::Landlock, refused()).expect_err("an error");
-        assert!(error.contains("landlock is not supported: no"), "{error}");
-        let text = by_default.report.to_string();
-        assert_eq!(text, "sandbox off; without landlock (no)");
-    }
 }

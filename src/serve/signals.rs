@@ -1,8 +1,7 @@
 //! SIGTERM and SIGINT: the first drains, the second stops at once. The service defines the actions of
-//! other signals: [`Actions`].
+//! other signals.
 
-use super::manager;
-use super::notices::{finish, tell};
+use super::notices::{finish, tell, tell_manager};
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -10,6 +9,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use twinring::Handle;
 
@@ -24,62 +24,40 @@ const SAME_REQUEST: Duration = Duration::from_millis(20);
 const LATE_MAX: Duration = Duration::from_secs(2);
 
 /// The signals received; 0 for none.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Received {
-    first: Arc<AtomicI32>,
-    second: Arc<AtomicI32>,
+    first: AtomicI32,
+    second: AtomicI32,
     /// The workers have ended, or a deadline ends the process without them.
-    ending: Arc<AtomicBool>,
+    ending: AtomicBool,
 }
 
-/// The actions of a service on signals that do not end it, such as SIGHUP. A signal without an action
-/// keeps its default effect.
-#[derive(Default)]
-pub(super) struct Actions {
-    taken: Option<Signals>,
-    all: Vec<(i32, Box<dyn Fn() + Send>)>,
-}
+/// What a service does on signals that do not end it, such as SIGHUP.
+///
+/// An action runs on the signal thread, which also receives the signals that end the service, so it must
+/// not block. Opening a file can block: its filesystem may never answer.
+pub(super) type Actions = Vec<(i32, Box<dyn Fn() + Send>)>;
 
-impl Actions {
-    /// Handles `signals` from now on: a signal before the service runs does not end the process, and
-    /// takes effect once the service runs.
-    pub(super) fn of(signals: &[i32]) -> io::Result<Actions> {
-        Ok(Actions { taken: Some(Signals::new(signals)?), all: Vec::new() })
-    }
-
-    /// Calls `action` each time that `signal` arrives, after the actions added before.
-    ///
-    /// It runs on the signal thread, which also receives the signals that end the service, so it must
-    /// not block. Opening a file can block: its filesystem may never answer.
-    pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
-        self.all.push((signal, Box::new(action)));
-    }
-}
-
-/// Handles the signals from now on: this thread and those that it starts later receive none. The first
-/// signal that ends the service gives it `drain_timeout`.
+/// Handles `signals`, SIGTERM and SIGINT from now on: this thread and those that it starts later receive none. The
+/// first signal that ends the service gives it `drain_timeout`.
 pub(super) fn watch(
-    handle: Handle,
+    mut signals: Signals,
     actions: Actions,
+    handle: Handle,
     drain_timeout: Duration,
-) -> io::Result<Received> {
-    let Actions { taken, all } = actions;
-    let mut signals = match taken {
-        Some(taken) => taken,
-        None => Signals::new([SIGTERM, SIGINT])?,
-    };
-    let mut others = SigSet::empty();
-    for signal in all.iter().map(|(signal, _)| *signal).chain([SIGTERM, SIGINT]) {
+) -> io::Result<Arc<Received>> {
+    let mut handled = SigSet::empty();
+    for signal in actions.iter().map(|(signal, _)| *signal).chain([SIGTERM, SIGINT]) {
         signals.add_signal(signal)?;
-        others.add(Signal::try_from(signal)?);
+        handled.add(Signal::try_from(signal)?);
     }
-    let received = Received::default();
-    let by_thread = received.clone();
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+    let received = Arc::new(Received::default());
+    let by_thread = Arc::clone(&received);
+    Builder::new().name("signals".to_owned()).spawn(move || {
         let mut drain_since: Option<Instant> = None;
         for signal in signals.forever() {
             if !matches!(signal, SIGTERM | SIGINT) {
-                let asked = all.iter().filter(|(other, _)| *other == signal);
+                let asked = actions.iter().filter(|(other, _)| *other == signal);
                 asked.for_each(|(_, action)| action());
                 continue;
             }
@@ -87,7 +65,7 @@ pub(super) fn watch(
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);
                 handle.shutdown();
-                manager::tell("STOPPING=1");
+                tell_manager("STOPPING=1");
                 by_thread.end_anyhow(drain_timeout.saturating_add(LATE_MAX));
             } else if since.elapsed() > SAME_REQUEST
                 && by_thread.second.swap(signal, Ordering::AcqRel) == 0
@@ -98,17 +76,16 @@ pub(super) fn watch(
         }
     })?;
     // A worker in a system call that does not return would keep the signal that the kernel gave it.
-    others.thread_block()?;
+    handled.thread_block()?;
     Ok(received)
 }
 
 impl Received {
     /// Ends the process after this time, if its workers have not ended by themselves.
-    fn end_anyhow(&self, limit: Duration) {
-        let received = self.clone();
+    fn end_anyhow(self: &Arc<Self>, limit: Duration) {
+        let received = Arc::clone(self);
         // Without memory for a thread there is no deadline.
-        let thread = std::thread::Builder::new().name("deadline".to_owned());
-        let _without = thread.spawn(move || {
+        let _without = Builder::new().name("deadline".to_owned()).spawn(move || {
             std::thread::sleep(limit);
             // Of two deadlines, one ends the process.
             if received.ending.swap(true, Ordering::AcqRel) {
@@ -118,7 +95,7 @@ impl Received {
                 "twinring: a worker did not end within {limit:?}: it is in a system call that does not \
                  return (a dead filesystem server?); the process ends without it"
             ));
-            finish(LATE_MAX);
+            finish();
             // The deadline of the first signal may be the earlier one after a second, too.
             std::process::exit(match received.second.load(Ordering::Acquire) {
                 0 => 1,
@@ -134,8 +111,7 @@ impl Received {
 
     /// The reason for the end of the service, for the last line of its report.
     pub(super) fn reason(&self) -> String {
-        let second = self.second.load(Ordering::Acquire);
-        match second {
+        match self.second.load(Ordering::Acquire) {
             0 => name(self.first.load(Ordering::Acquire)).to_owned(),
             second => format!("second signal: {}", name(second)),
         }

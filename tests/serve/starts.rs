@@ -28,6 +28,8 @@ fn wrong_arguments_are_named() {
             ("--engine kqueue", "--engine"),
             ("--workers 0", "--workers"),
             ("--pin 3-1", "--pin"),
+            ("--pin 1000", "may not use CPU 1000: choose from "),
+            ("--allow 10.0.0.1/8", "or any"),
             ("--uring multishot=perhaps", "--uring"),
             ("--epoll trigger=edge", "--epoll"),
             ("--drain-timeout soon", "--drain-timeout"),

@@ -3,9 +3,10 @@
 use crate::serve::notices;
 use crate::serve::signals::Received;
 use crate::serve::user::{Identity, may_replace};
+use nix::unistd::fchown;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,9 +37,8 @@ pub(super) fn open(
         let mut options = File::options();
         // If it is there already, or cannot be made, what comes next shows.
         if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
-            let (user, group) = owner.owner();
-            fchown(made, user, Some(group)).map_err(|error| {
-                format!("cannot give access-log {target} to {}: {error}", owner.name())
+            fchown(&made, owner.user, Some(owner.group)).map_err(|error| {
+                format!("cannot give access-log {target} to {}: {error}", owner.name)
             })?;
         }
     }
@@ -47,45 +47,31 @@ pub(super) fn open(
     log.map(Some).map_err(|error| format!("cannot open access-log {target}: {error}"))
 }
 
-/// Why this process, with its current rights, cannot reopen the log after a rotation.
-pub(super) fn check_rotation(settings: &LogSettings) -> Option<String> {
+/// Why this process, with its current rights, cannot open the log, or once more after a rotation if it `is_open`. Found
+/// without creating the file.
+pub(super) fn check(settings: &LogSettings, is_open: bool) -> Option<String> {
     let path = file(settings)?;
-    let remedy = match (unusable(path), may_replace(path)) {
-        (Some(error), _) => format!("{error}: after SIGHUP and SIGUSR1 the old file stays open"),
-        (None, true) => return None,
-        (None, false) => "no file can be created in its directory: the program that rotates it must create it (`create` \
-              of logrotate)"
-            .to_owned(),
+    let refusal = LogTarget::open_existing(path).err();
+    let why = match refusal.filter(|error| error.kind() != ErrorKind::NotFound) {
+        Some(error) if is_open => {
+            format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
+        }
+        Some(error) => error.to_string(),
+        None if may_replace(path) || !is_open && path.exists() => return None,
+        None => "no file can be created in its directory: create it beforehand, as `create` of logrotate does".to_owned(),
     };
-    Some(format!("access log {}: {remedy}", path.display()))
-}
-
-/// Why the log could not be opened, found without creating the file.
-pub(super) fn check(settings: &LogSettings) -> Option<String> {
-    let path = file(settings)?;
-    let no_file = || "it does not exist, and no file can be created in its directory".to_owned();
-    let cannot_be_made = !path.exists() && !may_replace(path);
-    let why = unusable(path).or(cannot_be_made.then(no_file))?;
     Some(format!("cannot open access-log {}: {why}", path.display()))
 }
 
-/// Why a log that exists cannot be opened.
-fn unusable(path: &Path) -> Option<String> {
-    let error = LogTarget::File(path.to_owned()).open(false).err()?;
-    (error.kind() != ErrorKind::NotFound).then(|| error.to_string())
-}
-
 /// Waits until all lines are written, for a bounded time, and not after a second signal.
-pub(super) fn finish(log: &AccessLog, signals: &Received) {
+pub(in crate::serve) fn finish(log: &AccessLog, signals: &Received) {
     let started = Instant::now();
-    let mut finished = log.finish(Duration::ZERO);
-    while !finished && !signals.stops_at_once() && started.elapsed() < PATIENCE {
-        finished = log.finish(LOOK_PERIOD);
-    }
-    if !finished && !signals.stops_at_once() {
-        notices::tell(format!(
-            "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
-            log.target
-        ));
+    while !log.finish(LOOK_PERIOD) && !signals.stops_at_once() {
+        if started.elapsed() > PATIENCE {
+            return notices::tell(format!(
+                "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
+                log.target()
+            ));
+        }
     }
 }

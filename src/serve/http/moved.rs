@@ -1,29 +1,19 @@
 //! What to write instead of a key that is unknown: keys of 0.2, directives of nginx, and slips of the pen.
 
-use super::server;
+use super::config::server_keys;
 use serde::de::DeserializeOwned;
 use twinring_services::http::{Rule, Site};
 
 /// How alike two names are that may be meant for each other.
 const ALIKE: f64 = 0.8;
 
-/// What 0.3.0 has for the keys of 0.2. Paths in which `*` stood for slashes, too, end in `/**`.
-const OF_0_2: &[(&str, &str)] = &[
-    ("autoindex", "`listing = \"html\"` in a [[site.rule]] without match"),
-    ("basic-auth", "`rule = [{ match = \"/PATH/**\", auth = \"FILE\" }]`"),
-    ("cache-control", "`rule = [{ match = \"PATHS\", cache-control = \"VALUE\" }]`"),
-    ("header", "`rule = [{ match = \"/**\", headers = { NAME = \"VALUE\" } }]`"),
-    ("host", "[[site]] for each [[host]], and [default] for what all have"),
-    ("not-found", "`error-pages = { 404 = \"FILE\" }` in a [[site.rule]] without match"),
-    ("redirect", "`rule = [{ match = \"/FROM/**\", redirect = \"/TO/**\", status = 301 }]`"),
-    ("spa", "`fallback = \"FILE\"` in a [[site.rule]] without match"),
-];
-
-/// What does the same here: names of nginx and of others.
+/// What does the same here: keys of 0.2, names of nginx and of others.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("add_header", "headers = { NAME = \"VALUE\" } in [[site.rule]]"),
     ("auth_basic", "auth = \"FILE\" in [[site.rule]]"),
     ("auth_basic_user_file", "auth = \"FILE\" in [[site.rule]]"),
+    ("autoindex", "listing = \"html\" in a [[site.rule]] without match"),
+    ("basic_auth", "auth = \"FILE\" in [[site.rule]]"),
     ("basic_auth_realm", "realm beside auth in [[site.rule]]"),
     ("brotli", "compress = [\"br\", \"gz\"] in [[site]] or [default]"),
     ("client_body_timeout", "body-timeout in [server]"),
@@ -34,6 +24,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("expires", "cache-control = \"max-age=SECONDS\" in [[site.rule]]"),
     ("gzip", "compress = [\"gz\"] in [[site]] or [default]"),
     ("gzip_static", "precompressed = [\"gz\"] in [[site]] or [default]"),
+    ("header", "headers = { NAME = \"VALUE\" } in [[site.rule]]"),
+    ("host", "[[site]] for each, and [default] for what all have"),
     ("hosts", "names in [[site]]"),
     ("keepalive_requests", "max-requests in [server]"),
     ("keepalive_timeout", "idle-timeout in [server]"),
@@ -41,10 +33,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("limit_req", "rate and burst in [[site.rule]]"),
     ("listen_tls", "listen-tls in [server]"),
     ("location", "[[site.rule]] with match"),
+    ("not_found", "error-pages = { 404 = \"FILE\" } in [[site.rule]]"),
     ("return", "redirect and status in [[site.rule]]"),
     ("rewrite", "redirect in [[site.rule]]"),
     ("send_timeout", "send-timeout in [server]"),
     ("server_name", "names in [[site]]"),
+    ("spa", "fallback = \"FILE\" in a [[site.rule]] without match"),
     ("ssl_certificate", "tls-cert in [[site]]"),
     ("ssl_certificate_key", "tls-key in [[site]]"),
     ("ssl_protocols", "tls-min-version in [server]"),
@@ -65,17 +59,11 @@ pub(super) fn names_of<T: DeserializeOwned>() -> Vec<String> {
 
 /// What to write instead of a key that its table does not have; `known` are those that it has.
 pub(super) fn unknown(key: &str, known: &[String]) -> String {
-    let of = |list: &[(&str, &'static str)], key: &str| {
-        list.iter().find(|(name, _)| *name == key).map(|(_, new)| *new)
-    };
     if ["config", "check", "sandbox-check"].contains(&key) {
         return format!("{key}: this belongs on the command line");
     }
-    if let Some(new) = of(OF_0_2, key) {
-        return format!("{key}: since 0.3.0 write {new}");
-    }
     for (table, keys) in [
-        ("[server]", server::keys()),
+        ("[server]", server_keys()),
         ("[[site]] or [default]", names_of::<Site>()),
         ("[[site.rule]]", names_of::<Rule>()),
     ] {
@@ -83,7 +71,8 @@ pub(super) fn unknown(key: &str, known: &[String]) -> String {
             return format!("{key}: this belongs in {table}");
         }
     }
-    if let Some(new) = of(ELSEWHERE, &key.replace('-', "_")) {
+    let elsewhere = key.replace('-', "_");
+    if let Some((_, new)) = ELSEWHERE.iter().find(|(name, _)| *name == elsewhere) {
         return format!("{key}: unknown key; here it is {new}");
     }
     let likeness = |name: &&String| (strsim::jaro_winkler(key, name) * 1e6) as u64;

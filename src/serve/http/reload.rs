@@ -1,12 +1,12 @@
 //! The reload on SIGHUP: all sites with their rules, files of users and certificates, or nothing.
 
-use super::arguments::HttpArgs;
+use super::HttpArgs;
 use super::config::{self, Configuration, SiteConfig};
-use crate::serve::user::Served;
-use crate::serve::{manager, notices};
-use std::io;
+use crate::serve::notices;
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
 use twinring_services::take_no_signals;
 
@@ -23,30 +23,24 @@ pub(super) struct Running {
     pub(super) is_confined: bool,
 }
 
-/// Reloads on request, on a separate thread: the filesystem of the files may never answer.
-pub(super) struct Reloader(SyncSender<()>);
-
-impl Reloader {
-    pub(super) fn start(running: Running) -> io::Result<Reloader> {
+impl Running {
+    /// What requests a reload, and returns at once. It is done on a separate thread: the filesystem of the files may
+    /// never answer.
+    pub(super) fn reloader(self) -> io::Result<impl Fn() + Send> {
         // One request waits behind the one under way, and stands for all that come meanwhile.
         let (requests, received) = sync_channel(1);
         std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
             take_no_signals();
-            received.iter().for_each(|()| running.reload());
+            received.iter().for_each(|()| self.reload());
         })?;
-        Ok(Reloader(requests))
+        Ok(move || {
+            let _one_waits_already = requests.try_send(());
+        })
     }
 
-    /// Returns at once.
-    pub(super) fn request(&self) {
-        let _one_waits_already = self.0.try_send(());
-    }
-}
-
-impl Running {
     /// Replaces everything or nothing, and tells the operator in one message.
     fn reload(&self) {
-        manager::reloading();
+        notices::reloading();
         let message = match self.load() {
             Ok((settings, certificates)) => {
                 let mut what = String::from("sites");
@@ -57,18 +51,18 @@ impl Running {
                 self.settings.replace(settings);
                 format!("{what} were reloaded")
             }
-            Err(problems) => {
+            Err(mut problems) => {
                 self.settings.refuse();
-                let told = &problems[..problems.len().min(PROBLEMS_TOLD_MAX)];
-                let mut text = told.join("; ");
-                if let more @ 1.. = problems.len() - told.len() {
-                    text.push_str(&format!("; and {more} more"));
+                if problems.len() > PROBLEMS_TOLD_MAX {
+                    let more = problems.split_off(PROBLEMS_TOLD_MAX).len();
+                    problems.push(format!("and {more} more"));
                 }
+                let text = problems.join("; ");
                 format!("nothing was reloaded, the previous configuration stays in use: {text}")
             }
         };
         notices::tell(format!("twinring: {message}"));
-        manager::reloaded(&message);
+        notices::reloaded(&message);
     }
 
     /// Reads and checks everything, without a change.
@@ -88,6 +82,8 @@ impl Running {
             None => Ok(None),
         };
         let certificates = certificates.map_err(|error| problems.push(error));
+        problems.sort();
+        problems.dedup();
         match certificates {
             Ok(certificates) if problems.is_empty() => Ok((settings, certificates)),
             _ => Err(problems),
@@ -96,27 +92,20 @@ impl Running {
 }
 
 /// The roots that the server may not read with the rights that it has kept.
-fn unreadable(sites: &[SiteConfig], is_confined: bool) -> Vec<String> {
-    let mut problems = Vec::new();
-    for site in sites {
+fn unreadable(sites: &[SiteConfig], is_confined: bool) -> impl Iterator<Item = String> {
+    sites.iter().filter_map(move |site| {
         // A root that does not exist is an error of the settings already.
-        let Some(root) = site.site.root.as_ref().filter(|root| root.exists()) else { continue };
+        let root = site.site.root.as_ref().filter(|root| root.exists())?;
         // Landlock refuses to open the directories that it hides.
-        let is_hidden = || {
-            let opened = std::fs::File::open(root);
-            opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-        };
-        if is_confined && is_hidden() {
-            problems.push(format!(
+        let opened = File::open(root);
+        if is_confined && opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+            return Some(format!(
                 "the sandbox keeps the server from reading root {}: restart it, or list the \
                  directory in sandbox-read",
                 root.display()
             ));
-        } else if let Some(why) = site.served().and_then(|served| Served::unreadable(&served)) {
-            problems.push(format!("this user {why}"));
         }
-    }
-    problems.sort();
-    problems.dedup();
-    problems
+        let why = site.unreadable(&site.open_root()?)?;
+        Some(format!("this user {why}"))
+    })
 }

@@ -1,10 +1,79 @@
-//! From the sites of a configuration to what is served, and what is told of them.
+//! From a configuration to what is served, and what is told of it.
 
-use super::config::SiteConfig;
-use crate::serve::user::Served;
+use super::config::{Configuration, SiteConfig};
+use super::log;
+use crate::serve::sandbox::paths::Paths;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::unistd::{AccessFlags, faccessat};
+use std::fs::{File, metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{Rule, Sites};
+use twinring_services::http::{CertificateFiles, HttpSettings, Sites, Tls, TlsSettings, expired};
+
+impl Configuration {
+    /// The settings with the sites; what is wrong with them is added to `problems`.
+    pub(super) fn settings(&self, problems: &mut Vec<String>) -> HttpSettings {
+        let mut sites = Sites::default();
+        for SiteConfig { place, rule_places, site, .. } in &self.sites {
+            for (rule, why) in sites.add(site.clone()).err().into_iter().flatten() {
+                let place = rule.and_then(|number| rule_places.get(number)).unwrap_or(place);
+                problems.push(format!("{place}{why}"));
+            }
+        }
+        // Rules of all sites are wrong in each of them.
+        problems.sort();
+        problems.dedup();
+        HttpSettings { sites, ..self.http.clone() }
+    }
+
+    pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
+        let settings = self.tls_settings();
+        match settings.certificates.is_empty() {
+            true => Ok(None),
+            false => Tls::new(&settings).map(Some),
+        }
+    }
+
+    pub(super) fn tls_settings(&self) -> TlsSettings {
+        let of_site =
+            |config: &SiteConfig| Some((config.site.names.clone(), config.certificate()?));
+        TlsSettings {
+            certificates: self.sites.iter().filter_map(of_site).collect(),
+            min_version: self.listening.tls_min_version,
+            http2: self.http.http2,
+        }
+    }
+
+    /// Certificates that clients refuse because of their dates.
+    pub(super) fn expired(&self) -> impl Iterator<Item = String> {
+        let files = self.sites.iter().filter_map(SiteConfig::certificate);
+        files.filter_map(|files| expired(&files.certificate))
+    }
+
+    /// The files that the server reads and writes. On SIGHUP it reads `config` again.
+    pub(super) fn paths(&self, config: Option<&PathBuf>) -> Paths {
+        let roots = self.sites.iter().filter_map(|config| config.site.root.clone());
+        // A link to the present release will lead to one beside it.
+        let releases = roots.clone().filter(|root| root.is_symlink()).filter_map(|root| {
+            let target = root.canonicalize().ok()?;
+            target.parent().filter(|parent| parent.parent().is_some()).map(Path::to_owned)
+        });
+        let rules = self.sites.iter().flat_map(|config| &config.site.rules.all);
+        let users = rules.filter_map(|rule| rule.auth.clone());
+        let certificates = self.sites.iter().filter_map(SiteConfig::certificate);
+        let certificates = certificates.flat_map(|files| [files.certificate, files.key]);
+        let more = self.listening.sandbox_read.iter().cloned();
+        Paths {
+            read: roots.chain(releases).chain(more).collect(),
+            read_files: certificates.chain(config.cloned()).chain(users).collect(),
+            written: log::file(&self.log).into_iter().cloned().collect(),
+            own_process: self.args.admin.is_some(),
+        }
+    }
+}
 
 impl SiteConfig {
     /// What holds for it, a line each: first its hosts, then keys and rules, and at last precompressed files that are
@@ -26,64 +95,57 @@ impl SiteConfig {
         lines
     }
 
-    /// The files of users, which a reload reads again.
-    pub(super) fn user_files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.site.rules.all.iter().filter_map(|rule| rule.auth.as_ref())
+    fn certificate(&self) -> Option<CertificateFiles> {
+        let (certificate, key) = (self.site.tls_cert.clone()?, self.site.tls_key.clone()?);
+        Some(CertificateFiles { certificate, key })
     }
 
-    /// The files that the service must be able to read later on.
-    pub(super) fn served(&self) -> Option<Served> {
-        let rules = &self.site.rules.all;
-        let of_rule = |rule: &'_ Rule| {
-            let files = rule.error_pages.values().chain(&rule.fallback);
-            files.map(|file| file.strip_prefix("/").unwrap_or(file).to_owned()).collect::<Vec<_>>()
+    /// Its root, kept open until it is known whether a new user may read it.
+    pub(super) fn open_root(&self) -> Option<File> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        File::options().read(true).custom_flags(flags.bits()).open(self.site.root.as_ref()?).ok()
+    }
+
+    /// The first file that the service must be able to read, and this process may not with its current rights.
+    pub(super) fn unreadable(&self, root: &File) -> Option<String> {
+        let (path, rules) = (self.site.root.as_ref()?, &self.site.rules.all);
+        let refusal = |name: &Path, mode| {
+            faccessat(root, name, mode, AtFlags::AT_EACCESS).map_err(io::Error::from).err()
         };
-        let lists = rules.iter().any(|rule| rule.listing == Some(true));
-        Served::open(self.site.root.as_ref()?, rules.iter().flat_map(of_rule).collect(), lists)
-    }
-}
-
-/// The sites of a server. What is wrong with them is added to `problems`.
-pub(super) fn sites(all: &[SiteConfig], problems: &mut Vec<String>) -> Sites {
-    let mut sites = Sites::default();
-    for SiteConfig { place, rule_places, site, .. } in all {
-        for (rule, why) in sites.add(site.clone()).err().into_iter().flatten() {
-            let place = rule.and_then(|number| rule_places.get(number)).unwrap_or(place);
-            problems.push(format!("{place}{why}"));
+        if let Some(error) = refusal(Path::new("."), AccessFlags::X_OK) {
+            return Some(format!("may not search --root {}: {error}", path.display()));
         }
+        let lists = rules.iter().any(|rule| rule.listing == Some(true));
+        if let Some(error) = refusal(Path::new("."), AccessFlags::R_OK).filter(|_| lists) {
+            return Some(format!("may not list --root {}: {error}", path.display()));
+        }
+        let files = rules.iter().flat_map(|rule| rule.error_pages.values().chain(&rule.fallback));
+        files.map(|file| file.strip_prefix("/").unwrap_or(file)).find_map(|file| {
+            let error = refusal(file, AccessFlags::R_OK)?;
+            Some(format!("may not read {}: {error}", path.join(file).display()))
+        })
     }
-    // Rules of all sites are wrong in each of them.
-    problems.sort();
-    problems.dedup();
-    sites
 }
 
 const VISITED_MAX: usize = 100_000;
 
 /// How many precompressed files beneath `root` are older than the files beside them.
 fn stale_variants(root: &Path, codings: &[Coding]) -> usize {
-    let (mut stale, mut visited, mut directories) = (0, 0, vec![root.to_owned()]);
-    let modified_s = |path: &Path| {
-        std::fs::metadata(path).map(|file| std::os::unix::fs::MetadataExt::mtime(&file))
+    let modified_s = |path: &Path| metadata(path).map(|file| file.mtime()).ok();
+    let is_stale = |file: &Path, coding: &Coding| {
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(coding.suffix());
+        modified_s(Path::new(&beside)).is_some_and(|it| Some(it) < modified_s(file))
     };
+    let (mut stale, mut left, mut directories) = (0, VISITED_MAX, vec![root.to_owned()]);
     while let Some(directory) = directories.pop().filter(|_| !codings.is_empty()) {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            visited += 1;
-            if visited > VISITED_MAX {
-                return stale;
-            }
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten().take(left) {
+            left -= 1;
+            let path = entry.path();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                directories.push(entry.path());
-                continue;
-            }
-            for coding in codings {
-                let mut beside = entry.path().into_os_string();
-                beside.push(coding.suffix());
-                if let (Ok(file), Ok(other)) =
-                    (modified_s(&entry.path()), modified_s(Path::new(&beside)))
-                {
-                    stale += usize::from(other < file);
-                }
+                directories.push(path);
+            } else {
+                stale += codings.iter().filter(|coding| is_stale(&path, coding)).count();
             }
         }
     }

@@ -34,11 +34,13 @@ impl Paths {
     }
 }
 
+type Rule = (PathFd, BitFlags<AccessFs>);
+
 /// Restricts this thread, and those that it starts from now on, and returns the rules in force.
 pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let write = make_bitflags!(AccessFs::{WriteFile});
-    let mut rules: Vec<(PathFd, BitFlags<AccessFs>)> = Vec::new();
+    let mut rules: Vec<Rule> = Vec::new();
     let mut add = |path: &Path, access| {
         // A missing file cannot be allowed; its user reports the error.
         rules.extend(PathFd::new(path).ok().map(|fd| (fd, access)));
@@ -60,14 +62,39 @@ pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
     if paths.own_process {
         add(Path::new("/proc/self"), read);
     }
-    enforce(&rules).map(|abi| Restricted { abi, _paths: rules })
+    let told = |error: landlock::RulesetError| error.to_string();
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI_KNOWN))
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(ABI_KNOWN)))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(ABI_KNOWN)))
+        .and_then(Ruleset::create)
+        .map_err(told)?;
+    for (path, access) in &rules {
+        // A rule for a file may name only rights that apply to files.
+        ruleset = ruleset.add_rule(PathBeneath::new(path, *access)).map_err(told)?;
+    }
+    let status = ruleset.restrict_self().map_err(told)?;
+    match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, LandlockStatus::NotImplemented) => {
+            Err("this kernel has no Landlock (Linux 5.13, CONFIG_SECURITY_LANDLOCK)".to_owned())
+        }
+        (RulesetStatus::NotEnforced, _) => {
+            Err("Landlock is off: add `landlock` to the kernel's lsm= list".to_owned())
+        }
+        (_, LandlockStatus::Available { effective_abi, .. }) => {
+            let abi = (effective_abi as i32).min(ABI_KNOWN as i32);
+            Ok(Restricted { abi, _rules: rules })
+        }
+        (_, status) => Err(format!("unexpected Landlock status: {status:?}")),
+    }
 }
 
 /// The rules in force. They name inodes; those of /proc stay the same as long as they are open.
 pub(super) struct Restricted {
     /// The version of Landlock whose rights are in force.
     pub(super) abi: i32,
-    _paths: Vec<(PathFd, BitFlags<AccessFs>)>,
+    _rules: Vec<Rule>,
 }
 
 /// The remaining rights, for the ready line.
@@ -86,34 +113,6 @@ pub(super) fn summary(abi: i32, paths: &Paths) -> String {
     left.join(", ")
 }
 
-fn enforce(rules: &[(PathFd, BitFlags<AccessFs>)]) -> Result<i32, String> {
-    let told = |error: landlock::RulesetError| error.to_string();
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(ABI_KNOWN))
-        .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(ABI_KNOWN)))
-        .and_then(|ruleset| ruleset.scope(Scope::from_all(ABI_KNOWN)))
-        .and_then(Ruleset::create)
-        .map_err(told)?;
-    for (path, access) in rules {
-        // A rule for a file may name only rights that apply to files.
-        ruleset = ruleset.add_rule(PathBeneath::new(path, *access)).map_err(told)?;
-    }
-    let status = ruleset.restrict_self().map_err(told)?;
-    match (status.ruleset, status.landlock) {
-        (RulesetStatus::NotEnforced, LandlockStatus::NotImplemented) => {
-            Err("this kernel has no Landlock (Linux 5.13, CONFIG_SECURITY_LANDLOCK)".to_owned())
-        }
-        (RulesetStatus::NotEnforced, _) => {
-            Err("Landlock is off: add `landlock` to the kernel's lsm= list".to_owned())
-        }
-        (_, LandlockStatus::Available { effective_abi, .. }) => {
-            Ok((effective_abi as i32).min(ABI_KNOWN as i32))
-        }
-        (_, status) => Err(format!("unexpected Landlock status: {status:?}")),
-    }
-}
-
 /// The directory of a file, and those of its targets if it is a symbolic link.
 fn directories_of(file: &Path) -> Vec<PathBuf> {
     let mut directories = vec![parent(file).to_owned()];
@@ -124,7 +123,8 @@ fn directories_of(file: &Path) -> Vec<PathBuf> {
     directories
 }
 
-fn parent(file: &Path) -> &Path {
+/// The directory of a file.
+pub(in crate::serve) fn parent(file: &Path) -> &Path {
     match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

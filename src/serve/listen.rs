@@ -1,15 +1,101 @@
-//! The addresses of the file server, and the sockets that systemd passes to it (sd_listen_fds(3)).
+//! Addresses to listen on: as people write them, those of sockets that systemd passes (sd_listen_fds(3)), each once, and
+//! of a family that this machine has (not IPv6 under `ipv6.disable=1`).
 
 use crate::output::complain;
-use crate::values;
 use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{FromRawFd, RawFd};
 use std::str::FromStr;
 
-/// Names of passed sockets, in their order, separated by colons.
-const NAMES: &str = "LISTEN_FDNAMES";
+/// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; a port alone is
+/// one of 127.0.0.1, and `:8080` or `*:8080` one of every IPv4 address.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let wrong = || {
+        let hint = match text.parse::<IpAddr>() {
+            Ok(IpAddr::V6(ip)) => format!("; did you mean [{ip}]:8080?"),
+            Ok(IpAddr::V4(ip)) => format!("; did you mean {ip}:8080?"),
+            Err(_) => String::new(),
+        };
+        format!(
+            "`{text}` is not an address: expected IP:PORT, [IPV6]:PORT, localhost:PORT, a PORT of \
+             127.0.0.1, or :PORT for every IPv4 address{hint}"
+        )
+    };
+    let (host, port) =
+        text.rsplit_once(':').map_or((None, text), |(host, port)| (Some(host), port));
+    let ip = match host {
+        None | Some("localhost") => Ipv4Addr::LOCALHOST.into(),
+        Some("" | "*") => Ipv4Addr::UNSPECIFIED.into(),
+        Some("[::]") => Ipv6Addr::UNSPECIFIED.into(),
+        Some(_) => return Err(wrong()),
+    };
+    // `+80` would parse.
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port: u16 = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
+    Ok(SocketAddr::new(ip, port))
+}
+
+/// An address that stands twice: binding it again would blame another process.
+pub(super) fn once(mut addresses: Vec<SocketAddr>) -> Result<(), String> {
+    addresses.sort_unstable();
+    let twice = addresses.windows(2).find(|pair| pair[0] == pair[1] && pair[0].port() != 0);
+    twice.map_or(Ok(()), |pair| Err(format!("{} stands twice among the addresses", pair[0])))
+}
+
+/// These addresses without those whose family the machine lacks, with a warning for each. If no
+/// address remains, all of them: binding them returns the error.
+pub(super) fn available(all: &[SocketAddr]) -> Vec<SocketAddr> {
+    let (lacking, left): (Vec<_>, _) = all.iter().copied().partition(|it| lacks_family(*it));
+    if left.is_empty() {
+        return lacking;
+    }
+    for address in lacking {
+        complain(&format!(
+            "twinring: not listening on {address}: this machine has no IPv6; the other addresses \
+             are served"
+        ));
+    }
+    left
+}
+
+/// True if this address cannot be bound because there is no IPv6. If `::1` can be bound, the reason
+/// is another one, such as an address that this machine does not have.
+fn lacks_family(address: SocketAddr) -> bool {
+    let refusal = |mut address: SocketAddr| {
+        address.set_port(0);
+        UdpSocket::bind(address).err().and_then(|error| error.raw_os_error())
+    };
+    let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    address.is_ipv6()
+        && match refusal(address) {
+            Some(libc::EAFNOSUPPORT) => true,
+            Some(libc::EADDRNOTAVAIL) => refusal(loopback) == Some(libc::EADDRNOTAVAIL),
+            _ => false,
+        }
+}
+
+/// Adds a fix to the reason why an address could not be bound; `ss` is the command that shows the
+/// socket that has it.
+pub(super) fn with_remedy(error: &io::Error, ss: &str) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            &format!("; another socket has this address: `{ss}` shows it; or choose another port")
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: choose \
+             a higher port or grant the capability"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; no interface of this machine has this address: `ip address` lists those it has"
+        }
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
 
 /// The first passed descriptor (SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
@@ -37,17 +123,14 @@ impl FromStr for ListenOn {
             }
             Some(name) => Ok(ListenOn::Named(name.to_owned())),
             None if text == "systemd" => Ok(ListenOn::Passed),
-            None => values::listen(text).map(ListenOn::Address),
+            None => address(text).map(ListenOn::Address),
         }
     }
 }
 
 pub(super) fn addresses(list: &[ListenOn]) -> Vec<SocketAddr> {
-    let address = |on: &ListenOn| match on {
-        ListenOn::Address(address) => Some(*address),
-        _ => None,
-    };
-    list.iter().filter_map(address).collect()
+    let is = |on: &ListenOn| if let ListenOn::Address(is) = on { Some(*is) } else { None };
+    list.iter().filter_map(is).collect()
 }
 
 /// The passed sockets of each list. A socket that none takes is named in a warning.
@@ -58,7 +141,7 @@ pub(super) fn passed<const LISTS: usize>(
     if lists.iter().all(|list| addresses(list).len() == list.len()) {
         return Ok(sockets);
     }
-    let text = std::env::var(NAMES).unwrap_or_default();
+    let text = variable("LISTEN_FDNAMES");
     let mut names: Vec<&str> = text.split(':').filter(|_| !text.is_empty()).collect();
     // Names are optional.
     names.resize(count_passed(), "unknown");
@@ -76,14 +159,17 @@ pub(super) fn passed<const LISTS: usize>(
     Ok(sockets)
 }
 
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
 /// How many sockets were passed to this process. Without LISTEN_PID, they are for whoever reads the variable.
 fn count_passed() -> usize {
-    let text = |name: &str| std::env::var(name).unwrap_or_default();
-    let process = text("LISTEN_PID");
+    let process = variable("LISTEN_PID");
     if !process.is_empty() && process.parse() != Ok(std::process::id()) {
         return 0;
     }
-    text("LISTEN_FDS").parse().map_or(0, |count: usize| count.min(SOCKETS_MAX))
+    variable("LISTEN_FDS").parse().map_or(0, |count: usize| count.min(SOCKETS_MAX))
 }
 
 /// The passed socket of this number, which must not have been taken before.
@@ -142,6 +228,19 @@ fn assign<const LISTS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        let loopback = ["127.0.0.1:80", "80", "localhost:80"].map(|text| (text, "127.0.0.1:80"));
+        let others = [("[::1]:80", "[::1]:80"), (":80", "0.0.0.0:80"), ("*:80", "0.0.0.0:80")];
+        for (text, expected) in loopback.into_iter().chain(others) {
+            assert_eq!(address(text).unwrap().to_string(), expected, "{text}");
+        }
+        for text in ["", ":", "+80", "65536", "a.org:80", "127.0.0.1", "80:80", "localhost:"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+        assert!(address("::1").unwrap_err().contains("did you mean [::1]:8080?"));
+    }
 
     fn list(texts: &[&str]) -> Vec<ListenOn> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
