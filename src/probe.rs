@@ -5,14 +5,12 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use textwrap::{Options, WordSplitter, fill};
 use twinring::config::UringOptions;
 use twinring::probe::prices::{PRICES, Price, Prices};
 use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
 use twinring_lab::CpuList;
 
-const COLUMNS: usize = 80;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
 
@@ -128,10 +126,8 @@ impl Page {
 
     /// Text broken into lines, the first behind `label` and the others below it.
     fn lines(&mut self, label: &str, text: &str) {
-        let indent = " ".repeat(label.len());
-        let options = Options::new(COLUMNS).initial_indent(label).subsequent_indent(&indent);
-        self.0 += &fill(text, options.word_splitter(WordSplitter::NoHyphenation));
-        self.0.push('\n');
+        let lines = twinring_lab::wrapped(text, label, &" ".repeat(label.len()));
+        self.0 += &(lines.join("\n") + "\n");
     }
 
     fn row(&mut self, label: &str, text: &str) {

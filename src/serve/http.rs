@@ -1,7 +1,6 @@
 //! `twinring serve http`: static files.
 
 mod config;
-pub(super) mod log;
 mod moved;
 mod reload;
 mod site;
@@ -14,22 +13,29 @@ use super::listen::{self, ListenOn, with_remedy};
 use super::notices;
 use super::operate::Prepared;
 use super::report::Reporter;
-use super::user;
+use super::signals::Received;
+use super::user::{self, Identity, may_replace};
 use crate::output::{complain, or_usage, print_line, raise_descriptor_limit};
 use clap::Args;
 use config::{Configuration, SiteConfig};
+use nix::unistd::fchown;
 use reload::Running;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use twinring::confine::Uses;
 use twinring::net::ListenOptions;
 use twinring_input::quantity::Count;
-use twinring_services::http::{HttpService, HttpSettings, Tls, listing};
+use twinring_services::http::{
+    AccessLog, HttpService, HttpSettings, LogSettings, LogTarget, Tls, listing,
+};
 
 /// What people type. Everything else is a key of the configuration file.
 #[derive(Clone, Debug, Default, Args)]
@@ -91,7 +97,7 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
     let prepared = configuration.args.prepare(uses, signals);
     let prepared = prepared.map_err(|them| problems.extend(them)).ok();
     if args.check {
-        problems.extend(log::check(&configuration.log, false));
+        problems.extend(check_log(&configuration.log, false));
         problems.extend(configuration.expired());
     }
     let (Some(mut prepared), Some(tls), []) = (prepared, tls, &problems[..]) else {
@@ -125,8 +131,8 @@ fn run(
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
     let owner = prepared.identity.clone();
-    let open_log = || log::open(&started.log, workers, owner.as_ref());
-    prepared.log = started.change_rights(&args, &mut prepared, tls.as_deref(), open_log)?;
+    let open = || open_log(&started.log, workers, owner.as_ref());
+    prepared.log = started.change_rights(&args, &mut prepared, tls.as_deref(), open)?;
     let tell = |line| notices::tell(format!("twinring: {line}"));
     let service = service.observed(prepared.log.clone(), prepared.admin.is_some(), tell);
     let mut reporter = Reporter::new("http", &prepared, &service, service.counters());
@@ -205,12 +211,76 @@ impl Configuration {
         let certificates = tls.and_then(|tls| tls.load(&self.tls_settings()).err());
         let config = args.config.as_ref().and_then(|path| File::open(path).err());
         for problem in [
-            log::check(&self.log, true),
+            check_log(&self.log, true),
             certificates.map(|error| format!("{error}; SIGHUP will reload nothing")),
             config.map(|e| format!("cannot read --config: {e}; SIGHUP will reload nothing")),
         ] {
             problem.iter().for_each(|why| complain(&format!("twinring: as {who}: {why}")));
         }
         Ok(log)
+    }
+}
+
+/// How long the end of the command waits for the access log to be written.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it checks meanwhile for a second signal.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// The file of a log, if it goes to one.
+fn log_file(settings: &LogSettings) -> Option<&PathBuf> {
+    match settings.access_log.as_ref()? {
+        LogTarget::File(path) => Some(path),
+        LogTarget::Stdout => None,
+    }
+}
+
+/// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
+fn open_log(
+    settings: &LogSettings,
+    workers: usize,
+    owner: Option<&Identity>,
+) -> Result<Option<Arc<AccessLog>>, String> {
+    let Some(target) = settings.access_log.clone() else { return Ok(None) };
+    if let (LogTarget::File(path), Some(owner)) = (&target, owner) {
+        let mut options = File::options();
+        // If it is there already, or cannot be made, what comes next shows.
+        if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
+            fchown(&made, owner.user, Some(owner.group)).map_err(|error| {
+                format!("cannot give access-log {target} to {}: {error}", owner.name)
+            })?;
+        }
+    }
+    let tell = |notice: &str| notices::tell(format!("twinring: {notice}"));
+    let log = AccessLog::open(target.clone(), settings, workers, tell);
+    log.map(Some).map_err(|error| format!("cannot open access-log {target}: {error}"))
+}
+
+/// Why this process, with its current rights, cannot open the log, or once more after a rotation if it `is_open`. Found
+/// without creating the file.
+fn check_log(settings: &LogSettings, is_open: bool) -> Option<String> {
+    let path = log_file(settings)?;
+    let refusal = LogTarget::open_existing(path).err();
+    let why = match refusal.filter(|error| error.kind() != ErrorKind::NotFound) {
+        Some(error) if is_open => {
+            format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
+        }
+        Some(error) => error.to_string(),
+        None if may_replace(path) || !is_open && path.exists() => return None,
+        None => "no file can be created in its directory: create it beforehand, as `create` of logrotate does".to_owned(),
+    };
+    Some(format!("cannot open access-log {}: {why}", path.display()))
+}
+
+/// Waits until all lines are written, for a bounded time, and not after a second signal.
+pub(super) fn finish_log(log: &AccessLog, signals: &Received) {
+    let started = Instant::now();
+    while !log.finish(LOOK_PERIOD) && !signals.stops_at_once() {
+        if started.elapsed() > PATIENCE {
+            return notices::tell(format!(
+                "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
+                log.target()
+            ));
+        }
     }
 }

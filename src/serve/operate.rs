@@ -3,7 +3,7 @@
 
 use super::Ended;
 use super::arguments::ServerArgs;
-use super::http::log;
+use super::http::finish_log;
 use super::listen::with_remedy;
 use super::notices::{self, print_once};
 use super::report::{Reporter, runs_both};
@@ -140,7 +140,7 @@ impl Prepared {
             }
         };
         received.workers_have_ended();
-        log.iter().for_each(|log| log::finish(log, &received));
+        log.iter().for_each(|log| finish_log(log, &received));
         if let Some(end) = end_admin {
             end();
         }

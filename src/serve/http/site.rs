@@ -1,7 +1,7 @@
 //! From a configuration to what is served, and what is told of it.
 
 use super::config::{Configuration, SiteConfig};
-use super::log;
+use super::log_file;
 use crate::serve::sandbox::paths::Paths;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::unistd::{AccessFlags, faccessat};
@@ -69,7 +69,7 @@ impl Configuration {
         Paths {
             read: roots.chain(releases).chain(more).collect(),
             read_files: certificates.chain(config.cloned()).chain(users).collect(),
-            written: log::file(&self.log).into_iter().cloned().collect(),
+            written: log_file(&self.log).into_iter().cloned().collect(),
             own_process: self.args.admin.is_some(),
         }
     }

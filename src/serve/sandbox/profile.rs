@@ -100,8 +100,7 @@ fn oci() -> Result<Value, String> {
 /// Lines of `SystemCallFilter=`; several add up.
 fn lines(names: &BTreeSet<&str>) -> String {
     let words = names.iter().copied().collect::<Vec<_>>().join(" ");
-    let lines = textwrap::wrap(&words, 80);
-    lines.iter().map(|line| format!("SystemCallFilter={line}\n")).collect()
+    twinring_lab::wrapped(&words, "SystemCallFilter=", "SystemCallFilter=").join("\n") + "\n"
 }
 
 #[cfg(test)]
