@@ -37,10 +37,8 @@ struct Printer {
     sender: OnceLock<Option<SyncSender<Message>>>,
 }
 
-static NOTICES: Printer =
-    Printer { thread: "notices", print: complain, sender: OnceLock::new() };
-static REPORTS: Printer =
-    Printer { thread: "reports", print: print_line, sender: OnceLock::new() };
+static NOTICES: Printer = Printer { thread: "notices", print: complain, sender: OnceLock::new() };
+static REPORTS: Printer = Printer { thread: "reports", print: print_line, sender: OnceLock::new() };
 
 impl Printer {
     fn start(&self) -> Option<SyncSender<Message>> {

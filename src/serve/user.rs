@@ -43,8 +43,7 @@ impl ServerArgs {
                 .map_err(|error| format!("cannot find the groups of {name}: {}", error.desc()))?,
             None => vec![group],
         };
-        let is_current =
-            user.is_none_or(|user| user == Uid::current()) && group == Gid::current();
+        let is_current = user.is_none_or(|user| user == Uid::current()) && group == Gid::current();
         if !is_root() && !is_current {
             return Err(format!("cannot switch to {name}: only root may change its user"));
         }

@@ -363,7 +363,10 @@ mod tests {
             ("header-timeout = 1", "1: header-timeout: this belongs in [server]"),
             ("root = \"/srv\"", "1: root: this belongs in [[site]] or [default]"),
             ("[[default.rule]]\nroot = 1", "2: root: this belongs in [[site]] or [default]"),
-            ("[[site]]\nspa = \"i.html\"", "2: spa: unknown key; here it is fallback = \"FILE\" in a"),
+            (
+                "[[site]]\nspa = \"i.html\"",
+                "2: spa: unknown key; here it is fallback = \"FILE\" in a",
+            ),
             ("[[host]]\nnames = \"a\"\n", "1: host: unknown key; here it is [[site]] for each"),
             ("gzip = true", "1: gzip: unknown key; here it is compress = [\"gz\"] in [[site]]"),
             ("try-files = true", "1: try-files: unknown key; here it is clean-urls = true"),

@@ -13,8 +13,8 @@
 
 use seccompiler::SeccompCmpOp::{self, Eq, MaskedEq};
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
