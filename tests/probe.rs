@@ -219,7 +219,7 @@ fn refused_calls_are_named_with_a_fix() {
 fn cpus_that_cannot_be_measured_are_refused_with_those_that_can() {
     for (cpus, told) in [
         ("0", "expected two CPUs"),
-        ("0,99999", "CPU 99999 is beyond"),
+        ("0,99999", "neither a CPU nor a range"),
         ("0,0", "CPU 0 is given twice"),
         ("0,1023", "choose two of ["),
     ] {

@@ -94,7 +94,7 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
     let settings = configuration.settings(&mut problems);
     let tls = configuration.tls().map_err(|error| problems.push(error)).ok();
     let uses = Uses { accept: true, files: true, ..Uses::default() };
-    let prepared = configuration.args.prepare(uses, signals);
+    let prepared = configuration.args.prepare(uses);
     let prepared = prepared.map_err(|them| problems.extend(them)).ok();
     if args.check {
         problems.extend(check_log(&configuration.log, false));
@@ -105,6 +105,7 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
         return Ok(ExitCode::from(code));
     };
     if !args.check {
+        prepared.signals = Some(signals);
         return run(args, configuration, prepared, settings, tls);
     }
     // This process ends here, so it may switch to the user of the server.

@@ -27,7 +27,8 @@ pub(super) struct Prepared {
     pub(super) runtime: Runtime,
     pub(super) identity: Option<Identity>,
     pub(super) sandbox: Sandbox,
-    pub(super) signals: Signals,
+    /// Those that were handled from the start.
+    pub(super) signals: Option<Signals>,
     pub(super) actions: Actions,
     pub(super) admin: Option<Admin>,
     pub(super) log: Option<Arc<AccessLog>>,
@@ -36,7 +37,7 @@ pub(super) struct Prepared {
 
 impl ServerArgs {
     /// Binds no address and drops no right. On failure, this returns all that is wrong.
-    pub(super) fn prepare(&self, uses: Uses, signals: Signals) -> Result<Prepared, Vec<String>> {
+    pub(super) fn prepare(&self, uses: Uses) -> Result<Prepared, Vec<String>> {
         let identity = self.identity();
         // A service flushes before it closes; data that is still unsent then was cut on purpose.
         let builder = self.runtime().linger(Duration::ZERO).on_event(print_once());
@@ -48,7 +49,7 @@ impl ServerArgs {
                 runtime,
                 identity,
                 sandbox,
-                signals,
+                signals: None,
                 actions: Actions::new(),
                 admin: None,
                 log: None,

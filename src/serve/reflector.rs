@@ -13,8 +13,6 @@ use super::user::Identity;
 use crate::output::{self, complain, raise_descriptor_limit};
 use clap::{ArgAction, Args};
 use serde_json::json;
-use signal_hook::iterator::Signals;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,9 +66,8 @@ impl ReflectorArgs {
         }
     }
 
-    fn prepare(&self, uses: Uses) -> Result<Prepared, Box<dyn Error>> {
-        let prepared = self.server.prepare(uses, Signals::new::<[i32; 0], _>([])?);
-        Ok(prepared.map_err(|problems| problems.join("; "))?)
+    fn prepare(&self, uses: Uses) -> Result<Prepared, String> {
+        self.server.prepare(uses).map_err(|problems| problems.join("; "))
     }
 
     /// Runs a service whose addresses are bound.

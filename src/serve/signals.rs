@@ -41,11 +41,12 @@ pub(super) type Actions = Vec<(i32, Box<dyn Fn() + Send>)>;
 /// Handles `signals`, SIGTERM and SIGINT from now on: this thread and those that it starts later receive none. The
 /// first signal that ends the service gives it `drain_timeout`.
 pub(super) fn watch(
-    mut signals: Signals,
+    signals: Option<Signals>,
     actions: Actions,
     handle: Handle,
     drain_timeout: Duration,
 ) -> io::Result<Arc<Received>> {
+    let mut signals = signals.map_or_else(|| Signals::new([SIGTERM, SIGINT]), Ok)?;
     let mut handled = SigSet::empty();
     for signal in actions.iter().map(|(signal, _)| *signal).chain([SIGTERM, SIGINT]) {
         signals.add_signal(signal)?;
