@@ -149,8 +149,7 @@ fn run(
     let (is_confined, settings) = (prepared.sandbox.limits_files(), service.settings());
     let running = Running { args, started, settings, tls, is_confined };
     prepared.actions.push((SIGHUP, Box::new(running.reloader()?)));
-    let metrics = service.metrics();
-    prepared.run(service, reporter, metrics)
+    prepared.run(service, reporter)
 }
 
 impl Configuration {
@@ -261,7 +260,7 @@ fn open_log(
 /// without creating the file.
 fn check_log(settings: &LogSettings, is_open: bool) -> Option<String> {
     let path = log_file(settings)?;
-    let refusal = LogTarget::open_existing(path).err();
+    let refusal = LogTarget::File(path.clone()).open(false).err();
     let why = match refusal.filter(|error| error.kind() != ErrorKind::NotFound) {
         Some(error) if is_open => {
             format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
@@ -280,7 +279,7 @@ pub(super) fn finish_log(log: &AccessLog, signals: &Received) {
         if started.elapsed() > PATIENCE {
             return notices::tell(format!(
                 "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
-                log.target()
+                log.target
             ));
         }
     }

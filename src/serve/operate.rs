@@ -18,7 +18,7 @@ use std::time::Duration;
 use twinring::config::Features;
 use twinring::confine::Uses;
 use twinring::{Builder, Runtime};
-use twinring_services::http::{AccessLog, Admin, Exposition};
+use twinring_services::http::{AccessLog, Admin};
 use twinring_services::{Server, Service};
 
 /// What a server runs with.
@@ -91,12 +91,11 @@ impl Prepared {
         Ok(())
     }
 
-    /// Runs a bound service until a signal ends it, and reports on the way. The admin service shows what `metrics` adds.
+    /// Runs a bound service until a signal ends it, and reports on the way.
     pub(super) fn run<S: Service + 'static>(
         self,
         service: Server<S>,
         mut reporter: Reporter,
-        metrics: impl Fn(&mut Exposition) + Send + Sync + 'static,
     ) -> Ended
     where
         Server<S>: Send + Sync,
@@ -106,7 +105,7 @@ impl Prepared {
         if let Some(admin) = self.admin {
             let address = admin.address();
             reporter.add("admin", &address, format!("admin on {address}"));
-            let observer = service.observer(&reporter.ready.engine, metrics);
+            let observer = service.observer(&reporter.ready.engine);
             end_admin = Some(admin.start(observer)?);
         }
         let handle = runtime.handle();

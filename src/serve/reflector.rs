@@ -14,13 +14,11 @@ use crate::output::{self, complain, raise_descriptor_limit};
 use clap::{ArgAction, Args};
 use serde_json::json;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::net::{Granted, ListenOptions, UdpOptions};
 use twinring_input::quantity::{Count, PerSecond, Size, duration, switch, timeout};
 use twinring_services::echo::{EchoService, Limits};
-use twinring_services::http::plain_metrics;
 use twinring_services::udp::{UdpService, UdpSettings};
 use twinring_services::{AllowList, Network, Server, Service};
 
@@ -93,8 +91,7 @@ impl ReflectorArgs {
         let identity = prepared.identity.as_ref();
         prepared.sandbox.enter(&prepared.runtime, &paths, identity)?;
         identity.map_or(Ok(()), Identity::assume)?;
-        let (name, counters) = (reporter.name, Arc::clone(&reporter.counters));
-        prepared.run(service, reporter, plain_metrics(name, move || counters()))
+        prepared.run(service, reporter)
     }
 }
 

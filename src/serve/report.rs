@@ -11,22 +11,24 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{Handle, Runtime};
-use twinring_services::{Meters, Server, Service};
+use twinring_services::{Server, Service, ServiceCounters};
 use twinring_wire::Fields;
 use twinring_wire::serve::{EngineCounters, Ready, SCHEMA, Statistics};
 
 pub(super) struct Reporter {
-    pub(super) name: &'static str,
+    name: &'static str,
     json: bool,
     pub(super) ready: Ready,
     /// Details of the ready line, as text.
     details: Vec<String>,
-    pub(super) counters: Arc<dyn Fn() -> Fields + Send + Sync>,
+    counters: Arc<dyn Fn() -> Fields + Send + Sync>,
     started: Instant,
     handle: Handle,
     /// Statistics come only between the ready and the final line.
     runs: Mutex<bool>,
-    meters: Meters,
+    readings: Arc<dyn Fn() -> Vec<(ServiceCounters, [u64; 2])> + Send + Sync>,
+    /// What the service does, by the name of its counter.
+    unit: &'static str,
     /// The engine of each worker, if they differ.
     engines: Vec<String>,
 }
@@ -60,7 +62,8 @@ impl Reporter {
             started: Instant::now(),
             handle: runtime.handle(),
             runs: Mutex::new(false),
-            meters: server.meters(),
+            readings: Arc::new(server.readings()),
+            unit: S::UNIT,
             engines: (0..runtime.workers()).filter(|_| both).map(engine).collect(),
         }
     }
@@ -142,15 +145,18 @@ impl Reporter {
     /// their addresses, so the engines may differ in what they served: `twinring compare` compares them.
     fn counters_of_engines(&self) -> BTreeMap<String, EngineCounters> {
         let mut all: BTreeMap<String, EngineCounters> = BTreeMap::new();
-        let workers = self.meters.read().into_iter().zip(self.handle.worker_counters());
-        for (engine, (reading, runtime)) in self.engines.iter().zip(workers) {
+        let workers = (self.readings)().into_iter().zip(self.handle.worker_counters());
+        for (engine, ((counters, [user_ns, system_ns]), runtime)) in
+            self.engines.iter().zip(workers)
+        {
+            let count = |name: &str| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
             let sum = all.entry(engine.clone()).or_default();
             sum.workers += 1;
-            sum.units += reading.units;
-            sum.bytes += reading.bytes;
-            sum.connections += reading.connections;
-            sum.cpu_user_s += reading.cpu_user_ns as f64 / 1e9;
-            sum.cpu_system_s += reading.cpu_system_ns as f64 / 1e9;
+            sum.units += count(self.unit);
+            sum.bytes += count("received_bytes") + count("sent_bytes");
+            sum.connections += count("accepted");
+            sum.cpu_user_s += user_ns as f64 / 1e9;
+            sum.cpu_system_s += system_ns as f64 / 1e9;
             sum.syscalls += runtime.syscalls;
         }
         all
