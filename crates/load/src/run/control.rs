@@ -1,13 +1,18 @@
 //! The state that the threads of a run share: the ends of the window, and notes to the conductor.
 
-use std::future::poll_fn;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::time::Duration;
+use twinring::sleep;
 
 const UNKNOWN: u64 = u64::MAX;
+
+/// How often a worker looks whether the window is known; the first request is due later than that.
+const LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) enum Note {
     /// A worker thread has tried to open its connections or sockets; this many are open.
@@ -46,7 +51,6 @@ pub(crate) struct Control {
     pub(crate) served_max: AtomicU64,
     pub(crate) progress: Vec<ThreadProgress>,
     notes: Sender<Note>,
-    waiting: Mutex<Vec<Waker>>,
 }
 
 impl Control {
@@ -62,7 +66,6 @@ impl Control {
             served_max: AtomicU64::new(0),
             progress: (0..threads).map(|_| ThreadProgress::default()).collect(),
             notes,
-            waiting: Mutex::default(),
         }
     }
 
@@ -79,22 +82,13 @@ impl Control {
     /// Fixes the window and lets the workers begin.
     pub(crate) fn announce(&self, window: Range<u64>) {
         self.end_ns.fetch_min(window.end, Relaxed);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.start_ns.store(window.start, Relaxed);
-        waiting.drain(..).for_each(Waker::wake);
+        self.start_ns.store(window.start, Release);
     }
 
     pub(crate) async fn announced(&self) {
-        poll_fn(|cx| {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.start_ns.load(Relaxed) != UNKNOWN {
-                return Poll::Ready(());
-            }
-            // At most a few for each worker: one task waits on each.
-            waiting.push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        while self.start_ns.load(Acquire) == UNKNOWN {
+            sleep(LOOK).await;
+        }
     }
 
     /// Ends the window, unless it ended before.
