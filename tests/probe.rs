@@ -7,13 +7,11 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::os::unix::process::CommandExt;
 use std::sync::{Mutex, PoisonError};
 use support::*;
-use twinring::{EngineChoice, Runtime};
 
 const TESTS: &[Test] = tests![
     the_table_has_a_verdict_first_and_agrees_with_json,
     seccomp_is_named_with_its_fix_for_any_errno_and_call,
     serve_reports_the_reason_and_falls_back_only_by_default,
-    epoll_works_under_profiles_that_do_not_know_its_newest_call,
     memlock_is_named_where_rings_are_charged_to_it,
     exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back,
     prices_are_positive_inside_their_intervals_and_documented,
@@ -127,17 +125,6 @@ fn serve_reports_the_reason_and_falls_back_only_by_default() {
     assert_eq!(ready["engine"], "epoll");
     let why = ready["why_not"].as_str().unwrap();
     assert!(why.contains("seccomp") && why.contains("fix: ") && !why.contains('\n'), "{why}");
-}
-
-fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
-    for errno in [libc::EPERM, libc::ENOSYS] {
-        forbidding(&[libc::SYS_epoll_pwait2], errno, || {
-            let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
-            runtime.block_on(twinring::sleep(Duration::from_millis(1))).unwrap();
-            let line = json(&mut twinring());
-            assert_eq!(line["epoll_pwait2"], false);
-        });
-    }
 }
 
 fn memlock_is_named_where_rings_are_charged_to_it() {

@@ -8,11 +8,12 @@ use crate::support::*;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(crate) const TESTS: &[Test] =
-    tests![too_few_descriptors_to_start_with_are_an_error, a_load_reports_missing_descriptors];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
+    too_few_descriptors_to_start_with_are_an_error,
+    a_load_reports_missing_descriptors;
+    engines:
     connections_beyond_the_memory_wait,
-    pools_that_do_not_fit_are_errors_at_the_start,
+    pools_that_do_not_fit_are_errors_at_the_start
 ];
 
 /// The memory that a service must leave for its existing connections.

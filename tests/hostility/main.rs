@@ -25,7 +25,6 @@ fn main() -> std::process::ExitCode {
         connections::ENGINE_TESTS,
         datagrams::ENGINE_TESTS,
         exhaustion::TESTS,
-        exhaustion::ENGINE_TESTS,
         inherited::TESTS,
         locked_memory::TESTS,
     ])

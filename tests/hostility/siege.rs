@@ -70,20 +70,18 @@ fn other_client(server: &Server) -> Box<dyn FnMut(u64)> {
             let socket = client(address);
             socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
             Box::new(move |number| {
-                let (datagram, began) = (pattern(number, 64), Instant::now());
-                socket.send(&datagram).expect("room");
-                let mut answer = [0; 2000];
-                loop {
-                    match socket.recv(&mut answer) {
-                        Ok(length) if answer[..length] == datagram => break,
-                        // An answer to what was given up, and sent again, too early.
-                        Ok(length) => assert_eq!(length, 64, "the answer of another client"),
-                        Err(_) => {
-                            assert!(began.elapsed() < PATIENCE, "never answered");
-                            socket.send(&datagram).expect("room");
+                let (datagram, mut answer) = (pattern(number, 64), [0; 2000]);
+                wait_until("it is answered", || {
+                    socket.send(&datagram).expect("room");
+                    // Perhaps behind answers to what was given up, and sent again, too early.
+                    while let Ok(length) = socket.recv(&mut answer) {
+                        assert_eq!(length, 64, "the answer of another client");
+                        if answer[..length] == datagram {
+                            return true;
                         }
                     }
-                }
+                    false
+                });
             })
         }
     }

@@ -7,7 +7,6 @@ use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
     what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it,
-    places_are_looked_through_in_their_order_and_wrong_ones_refused,
     a_wrong_place_matters_to_experiments_with_peers_only
 ];
 
@@ -55,10 +54,7 @@ fn what_is_here_has_path_and_hash_and_what_is_not_the_commands_that_get_it() {
     for words in ["mine/tokio-echo", "missing", "To get monoio", "To get go-uring and"] {
         assert!(table.contains(words), "{words}: {table}");
     }
-}
-
-fn places_are_looked_through_in_their_order_and_wrong_ones_refused() {
-    let base = base();
+    // Places are looked through in their order, and wrong ones refused.
     let built = script(&base.path().join("peers/target/release"), "floor-epoll", "exit 0");
     let output = peers(base.path(), &["--json"]);
     assert_eq!(entry(&output, "floor-epoll")["path"], built.to_str().unwrap());

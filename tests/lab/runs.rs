@@ -121,34 +121,25 @@ fn long(out: &Path) -> Command {
     lab(Path::new("quick"), out, &options)
 }
 
-fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + 2 * PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited too long until {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Starts it, and waits for its third run; returns its bundle and the processes of the next run.
 fn started(out: &Path) -> (Child, PathBuf, Vec<i32>) {
     let lab = long(out).spawn().unwrap();
-    let bundle = wait_until("there are runs", || {
-        let bundle = fs::read_dir(out).ok()?.flatten().next()?.path();
-        let text = fs::read_to_string(bundle.join("runs.jsonl")).ok()?;
-        (text.lines().count() >= 3).then_some(bundle)
+    let mut bundle = PathBuf::new();
+    wait_until("there are runs", || {
+        let bundles = fs::read_dir(out).into_iter().flatten().flatten();
+        bundle = bundles.map(|entry| entry.path()).next().unwrap_or_default();
+        let text = fs::read_to_string(bundle.join("runs.jsonl")).unwrap_or_default();
+        text.lines().count() >= 3
     });
     assert!(bundle.join("work/root/1024.bin").exists());
-    let children = || {
-        let tasks = fs::read_dir(format!("/proc/{}/task", lab.id())).ok()?.flatten();
+    let mut children: Vec<i32> = Vec::new();
+    wait_until("a run is on", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", lab.id())).unwrap().flatten();
         let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
         let lists = tasks.flat_map(of_task).collect::<Vec<_>>().join(" ");
-        let pids: Vec<i32> = lists.split_whitespace().flat_map(str::parse).collect();
-        (pids.len() >= 2).then_some(pids)
-    };
-    let children = wait_until("a run is on", children);
+        children = lists.split_whitespace().flat_map(str::parse).collect();
+        children.len() >= 2
+    });
     (lab, bundle, children)
 }
 
@@ -179,7 +170,7 @@ fn an_interrupted_lab_leaves_a_valid_partial_bundle_and_no_process() {
         kill(Pid::from_raw(lab.id() as i32), signal).unwrap();
     }
     assert!(matches!(lab.wait().unwrap().code(), Some(130 | 143)));
-    wait_until("all are gone", || are_gone(&children).then_some(()));
+    wait_until("all are gone", || are_gone(&children));
 }
 
 fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
@@ -187,7 +178,7 @@ fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
     let (mut lab, bundle, children) = started(out.path());
     lab.kill().unwrap();
     lab.wait().unwrap();
-    wait_until("all are gone", || are_gone(&children).then_some(()));
+    wait_until("all are gone", || are_gone(&children));
     // A line that was being written.
     let path = bundle.join("runs.jsonl");
     let text = fs::read_to_string(&path).unwrap();

@@ -14,9 +14,8 @@ pub(crate) const TESTS: &[Test] = tests![
     files_that_cannot_be_read_are_named_and_end_with_1,
     an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency,
     a_number_of_requests_is_sent_completely,
-    slow_content_is_long_latency_and_short_time_to_the_first_byte
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    slow_content_is_long_latency_and_short_time_to_the_first_byte;
+    engines:
     a_correct_server_has_no_errors_and_all_counts_balance,
     many_answers_in_one_buffer_are_separated_in_order,
     without_keepalive_each_request_has_a_connection

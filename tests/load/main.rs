@@ -15,12 +15,10 @@ fn main() -> std::process::ExitCode {
     testing::run(&[
         start::TESTS,
         http::TESTS,
-        http::ENGINE_TESTS,
         http2::TESTS,
         http_faults::TESTS,
         http_tls::TESTS,
         tcp::TESTS,
-        tcp::ENGINE_TESTS,
         udp::ENGINE_TESTS,
     ])
 }

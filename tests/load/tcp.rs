@@ -13,9 +13,8 @@ pub(crate) const TESTS: &[Test] = tests![
     a_server_that_never_answers_is_a_timeout,
     an_unreachable_rate_reports_unsent_requests,
     requests_arrive_as_independently_as_asked_for,
-    a_closed_port_names_the_address_and_a_fix
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_closed_port_names_the_address_and_a_fix;
+    engines:
     a_correct_echo_has_no_mismatch_and_all_counts_balance,
     one_corrupted_byte_is_found_and_named,
     an_interrupt_reports_the_result_so_far,

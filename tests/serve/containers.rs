@@ -5,12 +5,12 @@ use crate::sandbox::PARTS;
 use crate::support::*;
 use tempfile::TempDir;
 
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
+    the_printed_profile_permits_no_process;
+    engines:
     servers_run_in_containers_with_the_printed_profile,
     the_probe_names_the_container_that_refuses_and_its_remedy
 ];
-
-pub(crate) const TESTS: &[Test] = tests![the_printed_profile_permits_no_process];
 
 /// podman passes signals on once it is attached, which may be after the first output, and dies of
 /// them before.

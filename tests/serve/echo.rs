@@ -5,9 +5,8 @@ use crate::support::*;
 
 pub(crate) const TESTS: &[Test] = tests![
     connections_are_limited_in_all_and_by_address,
-    idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not;
+    engines:
     every_byte_comes_back_in_order,
     several_addresses_of_both_families_and_several_workers,
     a_drain_closes_idle_connections_and_stops_accepting,

@@ -21,19 +21,18 @@ pub(crate) const TESTS: &[Test] = tests![
     who_reads_many_answers_slowly_gets_them_all,
     the_last_request_is_followed_by_goaway,
     a_client_that_has_said_all_gets_its_answers,
-    bytes_cut_anywhere_are_put_together
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    many_requests_are_answered_at_once,
-    streams_that_are_not_read_are_bounded_and_lose_nothing,
+    bytes_cut_anywhere_are_put_together,
+    many_requests_are_answered_at_once;
+    engines:
+    streams_that_are_not_read_are_bounded_and_lose_nothing
 ];
 pub(crate) const LONG_TESTS: &[Test] = long_tests![h2spec_passes];
 
 /// What is in /hello.txt.
 const SMALL: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-fn many_requests_are_answered_at_once(engine: &str) {
-    let (_site, server) = served_on(engine, &["--http2-streams", "40"]);
+fn many_requests_are_answered_at_once() {
+    let (_site, server) = served(&["--http2-streams", "40"]);
     let (small, large) = (SMALL, pattern(7, 700_001));
     run_client(async {
         let client = open(server.address(), None, &Builder::new()).await;

@@ -13,9 +13,8 @@ pub(crate) const TESTS: &[Test] = tests![
     request_timeouts_hold_during_a_drain,
     a_slow_upload_behind_a_refusal_loses_no_answer,
     answers_behind_one_that_waits_have_their_own_date,
-    readiness_ends_with_the_drain_and_liveness_stays
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    readiness_ends_with_the_drain_and_liveness_stays;
+    engines:
     what_was_answered_arrives,
     connections_stay_and_close_as_they_should,
     a_slow_reader_is_served_until_it_stalls,

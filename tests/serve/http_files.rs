@@ -10,9 +10,8 @@ pub(crate) const TESTS: &[Test] = tests![
     a_large_404_page_may_be_rewritten_in_place,
     out_of_descriptors_files_get_503,
     open_files_give_way_to_other_descriptors,
-    a_file_rewritten_longer_breaks_off_the_answer
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_file_rewritten_longer_breaks_off_the_answer;
+    engines:
     an_answer_is_never_a_mix_of_two_versions,
     each_way_to_send_sends_the_file,
     a_file_that_grows_is_sent_to_the_length_that_was_announced

@@ -9,9 +9,8 @@ pub(crate) const TESTS: &[Test] = tests![
     limits_have_their_own_status_and_close,
     bodies_are_read_and_dropped_within_their_bound,
     no_path_leads_out_of_the_root_or_to_hidden_files,
+    the_answer_does_not_depend_on_how_a_request_is_cut
 ];
-pub(crate) const ENGINE_TESTS: &[Test] =
-    engine_tests![the_answer_does_not_depend_on_how_a_request_is_cut];
 
 fn ambiguous_requests_are_refused_and_the_connection_closed() {
     const HOST: &str = "GET / HTTP/1.1\r\nHost: h\r\n";
@@ -100,8 +99,8 @@ fn ask_in_two(server: &Server, request: &[u8], cut: usize) -> Vec<u8> {
     undated(&read_to_end(&stream).expect("a clean end"))
 }
 
-fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
-    let (site, server) = served_on(engine, &[]);
+fn the_answer_does_not_depend_on_how_a_request_is_cut() {
+    let (site, server) = served(&[]);
     site.settle();
     for request in [
         get("/hello.txt", "Range: bytes=1-3\r\n"),
@@ -115,7 +114,7 @@ fn the_answer_does_not_depend_on_how_a_request_is_cut(engine: &str) {
         assert!(!whole.is_empty());
         for cut in 1..request.len() {
             let answer = ask_in_two(&server, request, cut);
-            assert!(answer == whole, "{engine}: cut at {cut}");
+            assert!(answer == whole, "cut at {cut}");
         }
     }
     server.end_with(&[("reset", 0)]);

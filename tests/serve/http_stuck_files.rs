@@ -5,10 +5,13 @@ use crate::support::http::{Site, ask, get, set};
 use crate::support::tls::Identity;
 use crate::support::*;
 
-pub(crate) const TESTS: &[Test] =
-    tests![a_blocked_certificate_delays_no_signal, a_second_signal_does_not_wait_for_a_blocked_log];
-pub(crate) const ENGINE_TESTS: &[Test] =
-    engine_tests![a_blocked_file_delays_no_end, a_worker_in_a_system_call_keeps_no_server_alive];
+pub(crate) const TESTS: &[Test] = tests![
+    a_blocked_certificate_delays_no_signal,
+    a_second_signal_does_not_wait_for_a_blocked_log;
+    engines:
+    a_blocked_file_delays_no_end,
+    a_worker_in_a_system_call_keeps_no_server_alive
+];
 
 /// The first of two signals. One that is sent before this one was taken would be lost in it, and one
 /// right behind it counts as the same request.

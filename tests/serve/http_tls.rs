@@ -10,13 +10,13 @@ use rustls::version::{TLS12, TLS13};
 pub(crate) const TESTS: &[Test] = tests![
     versions_and_protocols_are_agreed_on,
     sessions_are_resumed,
-    invalid_handshakes_are_refused
+    invalid_handshakes_are_refused,
+    answers_are_the_same_with_tls_and_without,
+    an_end_differs_from_a_cut
 ];
-pub(crate) const ENGINE_TESTS: &[Test] =
-    engine_tests![answers_are_the_same_with_tls_and_without, an_end_differs_from_a_cut,];
 
-fn answers_are_the_same_with_tls_and_without(engine: &str) {
-    let (site, identity, server) = usual(engine, &["default.rule = [{ listing = 'html' }]"]);
+fn answers_are_the_same_with_tls_and_without() {
+    let (site, identity, server) = usual(ENGINE, &["default.rule = [{ listing = 'html' }]"]);
     site.settle();
     let requests = [
         get("/hello.txt", ""),
@@ -90,8 +90,8 @@ fn sessions_are_resumed() {
     server.terminate().expect(0, &[("tls_handshakes", 12), ("tls_resumed", 10)]);
 }
 
-fn an_end_differs_from_a_cut(engine: &str) {
-    let (site, identity, server) = usual(engine, &["server.cache-valid = '20ms'"]);
+fn an_end_differs_from_a_cut() {
+    let (site, identity, server) = usual(ENGINE, &["server.cache-valid = '20ms'"]);
     let config = Arc::new(identity.trust(&VERSIONS));
     // The server ends first, with close_notify; later data of the client is not awaited.
     let mut client = secure(encrypted(&server), &config).expect("a handshake");

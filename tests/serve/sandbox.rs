@@ -6,8 +6,9 @@ use crate::support::http::{Site, ask, get};
 use crate::support::tls::Identity;
 use crate::support::*;
 
-pub(crate) const TESTS: &[Test] = tests![feature_sets_that_differ_most_work_in_the_sandbox];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+pub(crate) const TESTS: &[Test] = tests![
+    feature_sets_that_differ_most_work_in_the_sandbox;
+    engines:
     system_calls_files_addresses_and_rights_are_refused_from_inside,
     each_part_works_on_its_own,
     all_threads_are_filtered_and_without_rights,

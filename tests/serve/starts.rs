@@ -12,12 +12,11 @@ pub(crate) const TESTS: &[Test] = tests![
     certificates_that_cannot_be_used_are_named,
     both_engines_serve_files_and_the_end_has_the_counters_of_each,
     datagrams_are_reflected_by_both,
-    sockets_that_are_not_passed_or_do_not_listen_are_an_error
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
-    ready_statistics_and_final_lines_keep_the_contract,
+    sockets_that_are_not_passed_or_do_not_listen_are_an_error,
     a_kernel_without_ipv6_serves_the_addresses_of_ipv4,
-    a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4,
+    a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4;
+    engines:
+    ready_statistics_and_final_lines_keep_the_contract,
     a_passed_socket_is_served_by_all_workers_and_outlives_the_server
 ];
 
@@ -198,28 +197,26 @@ fn datagrams_are_reflected_by_both() {
 }
 
 /// Starts each server on addresses of both families and on those of IPv6 only.
-fn both_families(engine: &str, refusal: &str) {
+fn both_families(refusal: &str) {
     let site = Site::usual();
     let root = ["--root", &site.file(".")];
     for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
         let six = ["--listen", "[::1]:0"];
         let both = [&six[..], &["--listen", "127.0.0.1:0"]].concat();
-        let server = Server::spawn(serving(twinring(), service, engine, &[&both, more].concat()));
-        assert_eq!(server.addresses().len(), 1, "{service} {engine}");
-        assert!(server.address().is_ipv4(), "{service} {engine}");
+        let server = Server::spawn(serving(twinring(), service, ENGINE, &[&both, more].concat()));
+        assert!(server.addresses().iter().all(SocketAddr::is_ipv4), "{}", server.ready);
         let told = "not listening on [::1]:0: this machine has no IPv6";
         let ended = server.end();
         assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
-        let mut alone = serving(twinring(), service, engine, &[&six, more].concat());
+        let mut alone = serving(twinring(), service, ENGINE, &[&six, more].concat());
         assert_ended(&mut alone, 1, &[refusal, "[::1]:0"]);
     }
 }
 
 /// Neither address was served.
-fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4(engine: &str) {
-    let engine = engine.to_owned();
+fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
     // The filter is of this thread, and of the processes that it starts.
-    let kernel = thread::spawn(move || {
+    let kernel = thread::spawn(|| {
         use seccompiler::*;
         let inet6 = libc::AF_INET6 as u64;
         let is_inet6 = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, inet6);
@@ -229,15 +226,15 @@ fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4(engine: &str) {
         let architecture = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).unwrap();
         apply_filter(&BpfProgram::try_from(filter).unwrap()).expect("a filter");
-        both_families(&engine, "Address family not supported");
+        both_families("Address family not supported");
     });
     kernel.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4(engine: &str) {
+fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
     in_a_namespace(|| {
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
-        both_families(engine, "Cannot assign requested address");
+        both_families("Cannot assign requested address");
     });
 }
 

@@ -11,9 +11,8 @@ use twinring::net::{Ecn, UdpOptions};
 
 pub(crate) const TESTS: &[Test] = tests![
     both_engines_answer_with_the_same_bytes_and_the_same_counts,
-    a_smaller_buffer_than_requested_is_reported
-];
-pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
+    a_smaller_buffer_than_requested_is_reported;
+    engines:
     a_burst_larger_than_the_buffer_is_answered_or_counted,
     longer_datagrams_than_agreed_are_dropped_and_counted,
     answers_come_from_the_address_of_the_request_on_every_listener,
@@ -22,7 +21,7 @@ pub(crate) const ENGINE_TESTS: &[Test] = engine_tests![
     others_are_dropped_or_closed_and_counted,
     a_source_beyond_its_rate_is_not_answered,
     sigterm_answers_all_that_was_received_while_more_arrives,
-    datagrams_in_the_kernel_at_sigterm_are_answered,
+    datagrams_in_the_kernel_at_sigterm_are_answered
 ];
 
 /// Ways of receiving and sending that all keep the same promises. What belongs to the other engine

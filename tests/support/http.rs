@@ -200,11 +200,8 @@ pub(crate) fn read_response(stream: &mut impl Read, to_head: bool) -> Response {
 /// Parses all answers in `bytes`, none of them to HEAD.
 pub(crate) fn responses(bytes: &[u8]) -> Vec<Response> {
     let mut rest = bytes;
-    let mut responses = Vec::new();
-    while !rest.is_empty() {
-        responses.push(read_response(&mut rest, false));
-    }
-    responses
+    let next = || (!rest.is_empty()).then(|| read_response(&mut rest, false));
+    std::iter::from_fn(next).collect()
 }
 
 /// The answer to one request on a connection of its own.
@@ -294,12 +291,9 @@ pub(crate) fn ask_on(stream: &mut (impl Read + Write), request: &str) -> Respons
 
 /// The bytes with every date of the answer itself made the same.
 pub(crate) fn undated(bytes: &[u8]) -> Vec<u8> {
-    const MARK: &[u8] = b"\r\nDate: ";
-    let mut bytes = bytes.to_vec();
-    let marks: Vec<usize> = memmem::find_iter(&bytes, MARK).collect();
-    for mark in marks {
-        let date = mark + MARK.len()..mark + MARK.len() + 29;
-        bytes[date].fill(b'x');
+    let mut undated = bytes.to_vec();
+    for mark in memmem::find_iter(bytes, b"\r\nDate: ") {
+        undated[mark + 8..mark + 37].fill(b'x');
     }
-    bytes
+    undated
 }

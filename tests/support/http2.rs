@@ -31,18 +31,14 @@ pub(crate) async fn open(
 ) -> SendRequest<Bytes> {
     let stream = twinring::TcpStream::connect(address).await.expect("the server accepts");
     let stream = Compat::new(stream);
-    match trust {
-        None => shake_hands(stream, builder).await,
-        Some(config) => {
-            let mut config = ClientConfig::clone(config);
-            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            let name = ServerName::try_from("localhost").expect("a name");
-            let connector = TlsConnector::from(Arc::new(config));
-            let stream = connector.connect(name, stream).await.expect("a handshake");
-            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-            shake_hands(stream, builder).await
-        }
-    }
+    let Some(config) = trust else { return shake_hands(stream, builder).await };
+    let mut config = ClientConfig::clone(config);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.expect("a handshake");
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    shake_hands(stream, builder).await
 }
 
 async fn shake_hands<T>(stream: T, builder: &client::Builder) -> SendRequest<Bytes>

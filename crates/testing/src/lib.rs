@@ -77,15 +77,25 @@ impl Test {
     }
 }
 
-/// Tests that run once: `tests![a, b]` lists the functions `fn a()` and `fn b()` of this module.
+/// Tests of this module: `tests![a, b; engines: c, d]` lists the functions `fn a()` and `fn b()`, which run once, and
+/// `fn c(engine: &str)` and `fn d(engine: &str)`, which run on each engine.
 #[macro_export]
 macro_rules! tests {
     (@$body:ident $long:literal $($test:ident),*) => {
-        &[$($crate::Test {
+        &[$($crate::tests!(=$body $long $test)),*]
+    };
+    (=$body:ident $long:literal $test:ident) => {
+        $crate::Test {
             name: concat!(module_path!(), "::", stringify!($test)),
             body: $crate::Body::$body($test),
             long: $long,
-        }),*]
+        }
+    };
+    ($($once:ident),*; engines: $($each:ident),* $(,)?) => {
+        &[
+            $($crate::tests!(=Once false $once),)*
+            $($crate::tests!(=EachEngine false $each)),*
+        ]
     };
     ($($test:ident),* $(,)?) => { $crate::tests!(@Once false $($test),*) };
 }

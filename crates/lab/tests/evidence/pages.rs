@@ -42,6 +42,7 @@ fn the_first_page_of_every_committed_bundle_fits() {
     let bundles = std::fs::read_dir(measurements).unwrap().map(|entry| entry.unwrap().path());
     let mut count = 0;
     for directory in bundles.filter(|path| path.is_dir()) {
+        assert!(twinring_lab::verify(&directory).unwrap().holds(), "{directory:?}");
         let found = recomputed(&directory).unwrap();
         let page = assert_fits(&found);
         let all = full(&found, "b");
