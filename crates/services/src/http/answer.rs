@@ -157,32 +157,31 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     pub(super) async fn resume(&self, wait: Wait) -> Response {
-        self.finished(match self.site() {
-            Some(site) => self.resume_in(site, wait).await,
-            None => Response::message(Status::MISDIRECTED_REQUEST),
-        })
+        let Some(site) = self.site() else { return self.refuse(Status::MISDIRECTED_REQUEST) };
+        let response = match wait {
+            Wait::Page(response) => response,
+            Wait::File(path) => self.file(site, &path).await,
+            Wait::Verification(all, credentials) => match self.verify(all, credentials).await {
+                Ok(()) => self.file(site, &self.asked()).await,
+                Err(refusal) => refusal,
+            },
+        };
+        self.finished(self.with_page(site, response).await)
     }
 
-    async fn resume_in(&self, site: &Site, wait: Wait) -> Response {
-        match wait {
-            Wait::Page(response) => self.with_page(site, response).await,
-            Wait::File(path) => self.file(site, &path).await,
-            Wait::Verification(all, credentials) => {
-                for auth in all {
-                    let challenge = challenge(&auth);
-                    let error = match auth.verify(credentials.clone(), self.client()).await {
-                        Some(true) => continue,
-                        Some(false) => challenge,
-                        None => {
-                            let reason = Reason::Limit("too many passwords are being verified");
-                            Response::failure(Status::SERVICE_UNAVAILABLE, reason)
-                        }
-                    };
-                    return self.with_page(site, error).await;
+    async fn verify(&self, all: Vec<Arc<Auth>>, credentials: Credentials) -> Result<(), Response> {
+        for auth in all {
+            let challenge = challenge(&auth);
+            match auth.verify(credentials.clone(), self.client()).await {
+                Some(true) => {}
+                Some(false) => return Err(challenge),
+                None => {
+                    let reason = Reason::Limit("too many passwords are being verified");
+                    return Err(Response::failure(Status::SERVICE_UNAVAILABLE, reason));
                 }
-                self.file(site, &self.asked()).await
             }
         }
+        Ok(())
     }
 
     async fn file(&self, site: &Site, path: &[u8]) -> Response {
@@ -193,9 +192,7 @@ impl<'w, 'r> Call<'w, 'r> {
         }
         let reason = match found {
             Ok(response) => return response,
-            Err(Missing::Failed(status, reason)) => {
-                return self.with_page(site, Response::failure(status, reason)).await;
-            }
+            Err(Missing::Failed(status, reason)) => return Response::failure(status, reason),
             Err(Missing::Directory) => {
                 let query = self.request.query;
                 let query = query.map(|query| format!("?{query}")).unwrap_or_default();
@@ -212,7 +209,7 @@ impl<'w, 'r> Call<'w, 'r> {
         {
             return response;
         }
-        self.with_page(site, Response { reason, ..Response::message(Status::NOT_FOUND) }).await
+        Response { reason, ..Response::message(Status::NOT_FOUND) }
     }
 
     async fn present(&self, path: &[u8], is_fallback: bool) -> Result<Response, Missing> {
@@ -278,7 +275,7 @@ impl<'w, 'r> Call<'w, 'r> {
         Err(Missing::CHANGING)
     }
 
-    /// An error, with the content of its file if it has one.
+    /// An error has the content of its file, if it has one.
     async fn with_page(&self, site: &Site, error: Response) -> Response {
         let policy = self.policy(site);
         let Some(page) = policy.error_page(error.status) else { return error };
