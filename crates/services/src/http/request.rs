@@ -287,7 +287,8 @@ impl<'a> Request<'a> {
     /// The value of a field; the first of several.
     #[inline]
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.lines(name).next()
+        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        field.map(|field| field.value)
     }
 
     /// The values of all fields of a name, in order.

@@ -6,32 +6,36 @@ use super::Status;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 use std::borrow::Cow;
 
-/// A bit for each ASCII character.
-const fn set(characters: &[u8]) -> u128 {
-    let (mut set, mut at) = (0, 0);
-    while at < characters.len() {
-        set |= 1 << characters[at];
+/// Which bytes are in a set.
+type Bytes = [bool; 256];
+
+const fn with(mut set: Bytes, more: &[u8]) -> Bytes {
+    let mut at = 0;
+    while at < more.len() {
+        set[more[at] as usize] = true;
         at += 1;
     }
     set
 }
 
+/// Unreserved characters, sub-delimiters, and the percent sign, of RFC 3986.
+const IN_HOST: Bytes = with(
+    [false; 256],
+    b"!$%&'()*+,-.0123456789;=ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~",
+);
+
 /// `pchar` and the slash of RFC 3986, section 3.3.
-const ALLOWED: u128 =
-    set(b"!$%&'()*+,-./0123456789:;=@ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~");
+const ALLOWED: Bytes = with(IN_HOST, b"/:@");
 
 /// RFC 3986 does not allow the further ones, but browsers send them unencoded: the URL Standard has them in no
 /// percent-encode set for paths. Otherwise a file `a[1].txt` could not be requested.
-const IN_PATH: u128 = ALLOWED | set(b"[]|");
+const IN_PATH: Bytes = with(ALLOWED, b"[]|");
 
 /// The same for queries, which may also have question marks.
-const IN_QUERY: u128 = ALLOWED | set(b"?[]|\\^`{}");
+const IN_QUERY: Bytes = with(IN_PATH, b"?\\^`{}");
 
-/// Unreserved characters, sub-delimiters, and the percent sign.
-const IN_HOST: u128 = ALLOWED & !set(b"/:@");
-
-fn consists_of(set: u128, text: &[u8]) -> bool {
-    text.iter().all(|byte| byte.is_ascii() && set >> byte & 1 == 1)
+fn consists_of(set: &Bytes, text: &[u8]) -> bool {
+    text.iter().all(|byte| set[usize::from(*byte)])
 }
 
 /// The target of a request.
@@ -62,8 +66,8 @@ impl<'a> Target<'a> {
             Some((path, query)) => (path, Some(query)),
             None => (origin, None),
         };
-        let in_query = |query: &str| consists_of(IN_QUERY, query.as_bytes());
-        if !consists_of(IN_PATH, path.as_bytes()) || !query.is_none_or(in_query) {
+        let in_query = |query: &str| consists_of(&IN_QUERY, query.as_bytes());
+        if !consists_of(&IN_PATH, path.as_bytes()) || !query.is_none_or(in_query) {
             return Err(Status::BAD_REQUEST);
         }
         Ok(Target { authority, path: if path.is_empty() { "/" } else { path }, query })
@@ -71,7 +75,7 @@ impl<'a> Target<'a> {
 
     /// True if `target` could be one, in any form: for methods whose target is not parsed.
     pub(super) fn is_plausible(target: &str) -> bool {
-        consists_of(IN_PATH | IN_QUERY, target.as_bytes())
+        consists_of(&IN_QUERY, target.as_bytes())
     }
 }
 
@@ -98,7 +102,7 @@ pub fn is_host(value: &[u8]) -> bool {
         }
         None => {
             let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
-            (consists_of(IN_HOST, &value[..end]), &value[end..])
+            (consists_of(&IN_HOST, &value[..end]), &value[end..])
         }
     };
     let port_is_valid = match port {
@@ -122,7 +126,7 @@ pub enum Refusal {
 const ENCODED: &AsciiSet = &{
     let (mut encoded, mut byte) = (CONTROLS.add(b'%'), b' ');
     while byte < 0x7f {
-        if ALLOWED >> byte & 1 == 0 {
+        if !ALLOWED[byte as usize] {
             encoded = encoded.add(byte);
         }
         byte += 1;
