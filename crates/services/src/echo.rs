@@ -75,7 +75,7 @@ impl Service for Echo {
         Box::pin(async move {
             let echo = server.service.clone();
             let counters = Arc::clone(&echo.counters[worker]);
-            let part = Rc::new(EchoWorker { echo, counters, connections: Connections::new() });
+            let part = Rc::new(EchoWorker { echo, counters, connections: Rc::default() });
             server.serve(listeners, &part).await
         })
     }
@@ -103,14 +103,13 @@ struct EchoCounters {
 struct EchoWorker {
     echo: Echo,
     counters: Arc<EchoCounters>,
-    connections: Rc<Connections<EchoConnection>>,
+    connections: Rc<Connections>,
 }
 
 impl WorkerService for EchoWorker {
-    type Connection = EchoConnection;
     type Listener = ();
 
-    fn connections(&self) -> &Rc<Connections<EchoConnection>> {
+    fn connections(&self) -> &Rc<Connections> {
         &self.connections
     }
 
@@ -126,7 +125,7 @@ impl WorkerService for EchoWorker {
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
         };
         counters.accepted.add(1);
-        let tracking = Tracking::new(stream, self.connections.activity());
+        let tracking = Tracking::new(stream, &self.connections.activity);
         let connection = EchoConnection { tracking, counters: Arc::clone(counters) };
         let connection = self.connections.insert(connection, permit);
         spawn(async move {
@@ -175,20 +174,20 @@ struct EchoConnection {
 
 impl EchoConnection {
     fn recv(&self) -> Receiving<'_> {
-        Receiving { connection: self, recv: self.tracking.stream().recv() }
+        Receiving { connection: self, recv: self.tracking.stream.recv() }
     }
 
     /// Waits while too much is queued for a peer that does not read.
     fn send(&self, bytes: RecvBuf) -> Sending<'_> {
         let length = bytes.len() as u64;
         self.tracking.continue_in(Phase::Sending);
-        Sending { connection: self, send: self.tracking.stream().send(bytes), length }
+        Sending { connection: self, send: self.tracking.stream.send(bytes), length }
     }
 
     /// Closes the sending half behind all queued data and waits until the kernel has all of it.
     async fn shutdown(&self) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
-        let finished = self.tracking.stream().shutdown().await;
+        let finished = self.tracking.stream.shutdown().await;
         self.tracking.enter(Phase::Idle);
         finished
     }
@@ -201,14 +200,14 @@ impl EchoConnection {
     /// Closes the connection after the service returned `served`, in the way in which it was asked
     /// to end.
     async fn end(&self, served: io::Result<()>) {
-        let ended = match (served, self.tracking.ending()) {
+        let ended = match (served, self.tracking.ending.get()) {
             (Err(_), Some(Ending::Drain)) => self.close_in_order().await,
             (served, _) => served,
         };
         if ended.is_ok() {
             return;
         }
-        match self.tracking.ending() {
+        match self.tracking.ending.get() {
             Some(Ending::TimedOut(_)) => self.counters.idle_closed.add(1),
             Some(Ending::Cut) => self.counters.cut.add(1),
             Some(Ending::Drain | Ending::Failed) | None => return self.counters.reset.add(1),
@@ -220,13 +219,13 @@ impl EchoConnection {
     /// Closing with unread data, or before late data arrives, would send a reset, which can
     /// overtake data that the peer has not read yet.
     async fn close_in_order(&self) -> io::Result<()> {
-        let _drain = self.tracking.take_ending();
+        let _drain = self.tracking.ending.take();
         self.shutdown().await?;
         loop {
-            match self.tracking.stream().recv().await {
+            match self.tracking.stream.recv().await {
                 Ok(chunk) if chunk.is_empty() => return Ok(()),
                 Ok(chunk) => self.count_received(&chunk),
-                Err(_) if self.tracking.ending() == Some(Ending::Drain) => return Ok(()),
+                Err(_) if self.tracking.ending.get() == Some(Ending::Drain) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

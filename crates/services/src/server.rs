@@ -202,11 +202,10 @@ pub(crate) type Listener<T> = (BoundListener, T);
 
 /// One worker's part of a service over TCP.
 pub(crate) trait WorkerService: 'static {
-    type Connection: AsRef<Tracking>;
     /// The service's data about a listening socket.
     type Listener: 'static;
 
-    fn connections(&self) -> &Rc<Connections<Self::Connection>>;
+    fn connections(&self) -> &Rc<Connections>;
 
     /// Serves a connection in a task of its own, if it is admitted.
     fn start(self: &Rc<Self>, stream: TcpStream, listener: &Self::Listener);

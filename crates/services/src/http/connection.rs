@@ -64,7 +64,7 @@ impl Connection {
     ) -> Connection {
         let settings = &worker.generation().settings;
         let names_clients = worker.http.log.is_some() || !settings.forwarded_from.is_empty();
-        let peer = names_clients.then(|| tracking.stream().peer_addr().ok()).flatten();
+        let peer = names_clients.then(|| tracking.stream.peer_addr().ok()).flatten();
         let has_tls = tls.is_some();
         Connection {
             tracking,
@@ -84,7 +84,7 @@ impl Connection {
 
     /// Finds out who sends the requests: a rule may ask for it, or a message about one of them.
     pub(super) fn learn_peer(&self) {
-        self.peer.set(self.peer.get().or_else(|| self.tracking.stream().peer_addr().ok()));
+        self.peer.set(self.peer.get().or_else(|| self.tracking.stream.peer_addr().ok()));
     }
 
     /// Reads the header of the PROXY protocol, by which a proxy names the client. `count` counts the
@@ -175,7 +175,7 @@ impl Connection {
         }
         let length = bytes.len() as u64;
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream().send(bytes).await?;
+        self.tracking.stream.send(bytes).await?;
         self.tracking.enter(Phase::Working);
         self.count_sent(length);
         Ok(())
@@ -184,7 +184,7 @@ impl Connection {
     /// Returns when the kernel has all bytes of earlier sends.
     pub(super) async fn flush(&self) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream().flush().await?;
+        self.tracking.stream.flush().await?;
         self.tracking.enter(Phase::Working);
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Connection {
             return tls.put(bytes.as_slice());
         }
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream().send_corked(bytes).await?;
+        self.tracking.stream.send_corked(bytes).await?;
         self.tracking.enter(Phase::Working);
         self.count_sent(length);
         Ok(())
@@ -207,10 +207,10 @@ impl Connection {
     /// Sends a part of a file; less than requested only if the file ends before.
     pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.tracking.enter(Phase::Sending);
-        let before = self.tracking.stream().sent_of_files();
-        let outcome = self.tracking.stream().send_file(file, offset, len).await;
+        let before = self.tracking.stream.sent_of_files();
+        let outcome = self.tracking.stream.send_file(file, offset, len).await;
         // Bytes that were sent before the failure count too.
-        let sent = self.tracking.stream().sent_of_files() - before;
+        let sent = self.tracking.stream.sent_of_files() - before;
         self.count_sent(sent);
         self.counters.sent_file_bytes.add(sent);
         outcome?;
@@ -232,15 +232,15 @@ impl Connection {
     }
 
     pub(super) fn must_end(&self) -> bool {
-        self.tracking.ending().is_some()
+        self.tracking.ending.get().is_some()
     }
 
     /// True if it must end for a reason of which the peer can be told before. The reason is then counted, and the
     /// connection continues until the peer was told.
     pub(super) fn takes_leave(&self, is_polite: fn(Ending) -> bool) -> bool {
-        let is_polite = self.tracking.ending().is_some_and(is_polite);
+        let is_polite = self.tracking.ending.get().is_some_and(is_polite);
         if is_polite {
-            self.count(self.tracking.take_ending());
+            self.count(self.tracking.ending.take());
         }
         is_polite
     }
@@ -253,7 +253,7 @@ impl Connection {
             return self.shutdown_tls(tls).await;
         }
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream().shutdown().await?;
+        self.tracking.stream.shutdown().await?;
         self.close_in_stages().await
     }
 
@@ -262,7 +262,7 @@ impl Connection {
     /// sending, such as a body that was refused.
     async fn close_in_stages(&self) -> io::Result<()> {
         let mut pause = ACKED_CHECK_MIN;
-        while !self.tracking.stream().is_acked().unwrap_or(true) {
+        while !self.tracking.stream.is_acked().unwrap_or(true) {
             self.tracking.enter(Phase::Sending);
             match race(self.tracking.recv(), sleep(pause)).await {
                 Either::Left(chunk) => {
@@ -298,7 +298,7 @@ impl Connection {
             return self.shutdown().await;
         }
         self.flush().await?;
-        match race(self.tracking.stream().recv(), ready(())).await {
+        match race(self.tracking.stream.recv(), ready(())).await {
             Either::Left(Ok(chunk)) if !chunk.is_empty() => self.shutdown().await,
             Either::Left(received) => received.map(drop),
             Either::Right(()) => Ok(()),
@@ -308,7 +308,7 @@ impl Connection {
     /// Closes after serving failed. `timed_out` is the answer to a peer that was too slow with the head of a
     /// request, and its record.
     pub(super) async fn close(&self, timed_out: impl FnOnce() -> (SendBuf, Exchange)) {
-        let ending = self.tracking.take_ending();
+        let ending = self.tracking.ending.take();
         self.count(ending);
         let said = match ending {
             Some(Ending::TimedOut(Phase::Head)) => {
@@ -376,7 +376,7 @@ impl Connection {
                 if chunk[0].is_ascii_uppercase() {
                     let (answer, mut exchange) = in_the_open();
                     let length = answer.len() as u64;
-                    self.tracking.stream().send(answer).await?;
+                    self.tracking.stream.send(answer).await?;
                     self.count_sent(length);
                     exchange.sent_whole();
                 }
@@ -417,7 +417,7 @@ impl Connection {
         let opened = tls.open(bytes);
         let answer = tls.take()?;
         if !answer.is_empty() {
-            self.tracking.stream().send(answer).await?;
+            self.tracking.stream.send(answer).await?;
         }
         opened.map_err(|_| self.fail_tls(tls))
     }
@@ -441,7 +441,7 @@ impl Connection {
         loop {
             let (chunk, rest) = left.split_at(left.len().min(CHUNK_BYTES));
             tls.put(chunk)?;
-            self.tracking.stream().send(tls.take()?).await?;
+            self.tracking.stream.send(tls.take()?).await?;
             self.count_sent(chunk.len() as u64);
             left = rest;
             if left.is_empty() {
@@ -458,19 +458,19 @@ impl Connection {
     /// from a cut connection.
     async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream().flush().await?;
+        self.tracking.stream.flush().await?;
         let close = async {
             tls.put_end();
             let end = tls.take()?;
             if !end.is_empty() {
-                self.tracking.stream().send(end).await?;
+                self.tracking.stream.send(end).await?;
             }
-            self.tracking.stream().shutdown().await?;
+            self.tracking.stream.shutdown().await?;
             self.close_in_stages().await
         };
         match close.await {
             // A peer that has ended may have left, and then answers with a reset.
-            Err(_) if tls.ended.get() && self.tracking.ending().is_none() => Ok(()),
+            Err(_) if tls.ended.get() && self.tracking.ending.get().is_none() => Ok(()),
             closed => closed,
         }
     }

@@ -120,10 +120,9 @@ impl Service for Http {
 }
 
 impl WorkerService for Worker {
-    type Connection = Connection;
     type Listener = Option<Arc<Tls>>;
 
-    fn connections(&self) -> &Rc<Connections<Connection>> {
+    fn connections(&self) -> &Rc<Connections> {
         &self.connections
     }
 
@@ -149,7 +148,7 @@ impl WorkerService for Worker {
             Err(_) => return counters.tls_failures.add(1),
         };
         counters.accepted.add(1);
-        let tracking = Tracking::new(stream, self.connections.activity());
+        let tracking = Tracking::new(stream, &self.connections.activity);
         let mut connection = Connection::new(tracking, tls, self);
         connection.proxied = is_proxied.then(Box::default);
         let connection = self.connections.insert(connection, permit);

@@ -6,7 +6,6 @@
 
 use super::access_log::AccessLog;
 use super::cache::{Cache, Loaded, Loads};
-use super::connection::Connection;
 use super::counters::{HostDurations, WorkerCounters, WorkerDurations};
 use super::date::Clock;
 use super::index::Listings;
@@ -48,7 +47,7 @@ pub(super) struct Worker {
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
-    pub(super) connections: Rc<Connections<Connection>>,
+    pub(super) connections: Rc<Connections>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     looked_for_forgotten: Cell<Instant>,
@@ -64,7 +63,7 @@ impl Worker {
             listings: Listings::default(),
             clock: Clock::new(),
             counters: Arc::clone(&http.counters[number]),
-            connections: Connections::new(),
+            connections: Rc::default(),
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
         }
@@ -141,7 +140,7 @@ impl Worker {
 
     pub(super) fn count_cache(&self) {
         // An open file must be closed some day.
-        self.connections.activity().note();
+        self.connections.activity.note();
         let (bytes, files) = self.current.borrow().cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);

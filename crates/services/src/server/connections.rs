@@ -70,7 +70,7 @@ pub(crate) struct Limit {
 
 #[derive(Debug)]
 pub(crate) struct Tracking {
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
     activity: Rc<Activity>,
     phase: Cell<Phase>,
     /// Moves with all progress.
@@ -86,7 +86,8 @@ pub(crate) struct Tracking {
     pub(crate) sent_bytes: Cell<u64>,
     /// The same when its phase was first seen.
     owed_bytes: Cell<u64>,
-    ending: Cell<Option<Ending>>,
+    /// Why it is being ended; it continues if that is taken.
+    pub(crate) ending: Cell<Option<Ending>>,
 }
 
 impl Tracking {
@@ -106,10 +107,6 @@ impl Tracking {
         }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
-    }
-
     /// Notes progress: the time of the phase begins again.
     pub(crate) fn step(&self) {
         self.steps.set(self.steps.get().wrapping_add(1));
@@ -127,15 +124,6 @@ impl Tracking {
     /// Enters a phase whose time began with the previous phase.
     pub(crate) fn continue_in(&self, phase: Phase) {
         self.phase.set(phase);
-    }
-
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ending.get()
-    }
-
-    /// Continues, and returns the reason for which it was being ended.
-    pub(crate) fn take_ending(&self) -> Option<Ending> {
-        self.ending.take()
     }
 
     /// Records that the service cannot continue; the service must return an error next.
@@ -234,30 +222,26 @@ impl Tracking {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Connections<C> {
-    open: RefCell<Slab<Rc<C>>>,
+#[derive(Default)]
+pub(crate) struct Connections {
+    open: RefCell<Slab<Rc<dyn AsRef<Tracking>>>>,
     /// Of all of them, since the last sweep.
-    activity: Rc<Activity>,
+    pub(crate) activity: Rc<Activity>,
 }
 
-impl<C: AsRef<Tracking>> Connections<C> {
-    pub(crate) fn new() -> Rc<Connections<C>> {
-        Rc::new(Connections { open: RefCell::default(), activity: Rc::default() })
-    }
-
+impl Connections {
     pub(crate) fn is_empty(&self) -> bool {
         self.open.borrow().is_empty()
     }
 
-    pub(crate) fn activity(&self) -> &Rc<Activity> {
-        &self.activity
-    }
-
-    pub(crate) fn insert(self: &Rc<Connections<C>>, connection: C, permit: Permit) -> Open<C> {
+    pub(crate) fn insert<C: AsRef<Tracking> + 'static>(
+        self: &Rc<Connections>,
+        connection: C,
+        permit: Permit,
+    ) -> Open<C> {
         let connection = Rc::new(connection);
         self.activity.note();
-        let key = self.open.borrow_mut().insert(Rc::clone(&connection));
+        let key = self.open.borrow_mut().insert(connection.clone());
         Open { connections: Rc::clone(self), connection, key, _permit: permit }
     }
 
@@ -285,9 +269,8 @@ impl<C: AsRef<Tracking>> Connections<C> {
 }
 
 /// A connection among the open ones; dropping it closes the connection.
-#[derive(Debug)]
 pub(crate) struct Open<C> {
-    connections: Rc<Connections<C>>,
+    connections: Rc<Connections>,
     connection: Rc<C>,
     key: usize,
     _permit: Permit,

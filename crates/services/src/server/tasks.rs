@@ -79,7 +79,7 @@ pub(super) async fn watch<S: WorkerService>(service: Rc<S>, period: Duration) ->
         left = connections.sweep(passed, period, |phase| service.limit(phase));
         let sweep = left.map(|left| sweep_at(last + u64::from(left)));
         let due = [housekeeping, sweep].into_iter().flatten().min();
-        let activity = connections.activity().wait();
+        let activity = connections.activity.wait();
         let moved = match due {
             Some(due) => matches!(race(activity, sleep_until(due)).await, Either::Left(())),
             None => {

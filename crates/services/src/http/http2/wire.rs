@@ -90,7 +90,7 @@ impl<'c> Wire<'c> {
     fn poll_output(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut output = self.output.borrow_mut();
         match output.is_some() {
-            true => self.connection.tracking.stream().poll_send(cx, &mut output),
+            true => self.connection.tracking.stream.poll_send(cx, &mut output),
             false => Poll::Ready(Ok(())),
         }
     }
@@ -104,7 +104,7 @@ impl<'c> Wire<'c> {
 
     fn poll_plain(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let Some(tls) = &self.connection.tls else {
-            return self.connection.tracking.stream().poll_recv(cx);
+            return self.connection.tracking.stream.poll_recv(cx);
         };
         loop {
             let opened = tls.opened.take();
@@ -112,7 +112,7 @@ impl<'c> Wire<'c> {
                 return Poll::Ready(Ok(RecvBuf::from(opened)));
             }
             ready!(self.poll_output(cx))?;
-            let chunk = ready!(self.connection.tracking.stream().poll_recv(cx))?;
+            let chunk = ready!(self.connection.tracking.stream.poll_recv(cx))?;
             if chunk.is_empty() {
                 self.connection.end_truncated(tls);
             }
@@ -141,7 +141,7 @@ impl Socket for &Wire<'_> {
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.is_full.set(true);
         ready!(self.poll_output(cx))?;
-        ready!(self.connection.tracking.stream().poll_send_ready(cx))?;
+        ready!(self.connection.tracking.stream.poll_send_ready(cx))?;
         self.is_full.set(false);
         Poll::Ready(Ok(()))
     }
