@@ -6,7 +6,7 @@
 //! What each engine does by default is tested always, with the configurations that differ most from that;
 //! the others are ignored tests, for `-- --include-ignored` (`.ci/long`).
 //! The tests of a configuration that the kernel refuses are ignored. With the feature `faults` and TWINRING_FAULTS=SEED
-//! in the environment, the same rules run with seeded faults between the kernel and the engines (`src/sys/faulty`). Each
+//! in the environment, the same rules run with seeded faults between the kernel and the engines (`src/sys/faults`). Each
 //! test then has its own, and prints them when it fails.
 
 #[macro_use]

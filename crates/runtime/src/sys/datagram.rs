@@ -56,6 +56,8 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// Each header names memory (address, ancillary data, one buffer) that is valid for writes of the
 /// stated lengths and has no other user during the call.
 pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    #[cfg(feature = "faults")]
+    let headers = super::faults::part(socket, libc::EPOLLIN, headers)?;
     let (count, flags) = (headers.len() as libc::c_uint, libc::MSG_DONTWAIT as _);
     let no_timeout = std::ptr::null_mut();
     retry_eintr(|| {
@@ -71,6 +73,8 @@ pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 /// # Safety
 /// Each header names memory (address, ancillary data, buffers) that is valid for reads.
 pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    #[cfg(feature = "faults")]
+    let headers = super::faults::part(socket, libc::EPOLLOUT, headers)?;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let count = headers.len() as libc::c_uint;
     retry_eintr(|| {

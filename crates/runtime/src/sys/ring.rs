@@ -99,6 +99,8 @@ pub(crate) struct KernelRing {
     /// the flag says so, or else its descriptor.
     fd: RawFd,
     fd_flag: IoringEnterFlags,
+    #[cfg(feature = "faults")]
+    faults: Option<super::faults::RingFaults>,
 }
 
 impl KernelRing {
@@ -131,7 +133,15 @@ impl KernelRing {
                 ),
             )
         };
-        Ok(KernelRing { submission, completion, uring, fd, fd_flag })
+        Ok(KernelRing {
+            submission,
+            completion,
+            uring,
+            fd,
+            fd_flag,
+            #[cfg(feature = "faults")]
+            faults: super::faults::RingFaults::asked_for(),
+        })
     }
 
     /// Puts an entry into the submission queue; false if that is full.
@@ -144,6 +154,12 @@ impl KernelRing {
         if self.submission.is_full() {
             self.submission.sync();
         }
+        // An entry that finds the queue full is pushed again, and meets its faults then.
+        #[cfg(feature = "faults")]
+        let entry = &match &mut self.faults {
+            Some(faults) if !self.submission.is_full() => faults.submit(entry.clone()),
+            _ => entry.clone(),
+        };
         // SAFETY: the obligation is the caller's.
         unsafe { self.submission.push(entry).is_ok() }
     }
@@ -171,6 +187,10 @@ impl KernelRing {
     #[inline]
     pub(crate) fn arrived(&mut self) -> usize {
         self.completion.sync();
+        #[cfg(feature = "faults")]
+        if self.faults.as_ref().is_some_and(|it| it.holds_back()) {
+            return self.completion.len().max(1);
+        }
         self.completion.len()
     }
 
@@ -178,6 +198,12 @@ impl KernelRing {
     /// enter.
     #[inline]
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
+        #[cfg(feature = "faults")]
+        {
+            let fresh = self.completion.by_ref().collect();
+            super::faults::delivered(&mut self.faults, fresh).into_iter()
+        }
+        #[cfg(not(feature = "faults"))]
         &mut self.completion
     }
 
@@ -186,6 +212,8 @@ impl KernelRing {
     #[inline(always)]
     pub(crate) fn enter(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
         self.completion.sync();
+        #[cfg(feature = "faults")]
+        let wait = self.faults.as_ref().map_or(wait, |faults| faults.wait(wait));
         let flags = self.fd_flag | IoringEnterFlags::from_bits_retain(flags);
         // SAFETY: the kernel takes it for a descriptor, which is open, or for an index, as the flag says.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };

@@ -108,6 +108,8 @@ pub(crate) fn send_file(
     mut offset: u64,
     len: usize,
 ) -> io::Result<usize> {
+    #[cfg(feature = "faults")]
+    let len = super::faults::allowed(socket.as_raw_fd(), libc::EPOLLOUT, len)?;
     Ok(retry_on_intr(|| rustix::fs::sendfile(socket, file, Some(&mut offset), len))?)
 }
 
