@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// The container of this process, detected from files.
+/// The container of this process, by its traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Container {
@@ -47,8 +47,8 @@ pub struct Environment {
     pub kernel_version: String,
     /// /proc/version_signature, where Ubuntu names its stable release.
     pub kernel_signature: Option<String>,
-    /// kernel.io_uring_disabled: 0 allows all processes, 1 only privileged ones and a group, 2
-    /// none. Kernels before 6.6 have it only by backport, kernels without io_uring never.
+    /// kernel.io_uring_disabled (Linux 6.6): 0 allows all processes, 1 only privileged ones and a group, 2
+    /// none.
     pub io_uring_disabled: Option<u8>,
     /// kernel.io_uring_group: the group that 1 allows; -1 is none.
     pub io_uring_group: Option<i64>,
@@ -139,20 +139,18 @@ impl Environment {
 fn container(root: &Path, cgroup: &str) -> Option<Container> {
     let exists = |path: &str| root.join(path).exists();
     let manager = fs::read_to_string(root.join("run/host/container-manager"));
-    // Kubernetes first: its pods run on one of the other container engines.
-    if exists("var/run/secrets/kubernetes.io") || cgroup.contains("kubepods") {
-        Some(Container::Kubernetes)
-    } else if exists("run/.containerenv") || cgroup.contains("libpod") {
-        Some(Container::Podman)
-    } else if exists(".dockerenv") || cgroup.contains("docker") {
-        Some(Container::Docker)
-    } else if manager.is_ok_and(|name| name.trim() == "systemd-nspawn") {
-        Some(Container::Nspawn)
-    } else if exists("run/systemd/container") || cgroup.contains("lxc") {
-        Some(Container::Other)
-    } else {
-        None
-    }
+    let kinds = [
+        // Its pods run on one of the other container engines.
+        (
+            Container::Kubernetes,
+            exists("var/run/secrets/kubernetes.io") || cgroup.contains("kubepods"),
+        ),
+        (Container::Podman, exists("run/.containerenv") || cgroup.contains("libpod")),
+        (Container::Docker, exists(".dockerenv") || cgroup.contains("docker")),
+        (Container::Nspawn, manager.is_ok_and(|name| name.trim() == "systemd-nspawn")),
+        (Container::Other, exists("run/systemd/container") || cgroup.contains("lxc")),
+    ];
+    kinds.into_iter().find_map(|(kind, found)| found.then_some(kind))
 }
 
 #[cfg(test)]

@@ -3,19 +3,17 @@
 //!
 //! Features are probed, versions never compared: distributions carry new features on old
 //! releases and leave out others. Kernels with a fault that the engine cannot avoid are the one
-//! exception (`known_faults`).
+//! exception (`uring::FAULTS`).
 
 mod environment;
-mod known_faults;
 mod layers;
 pub mod prices;
-mod select;
 mod uring;
 
 pub use self::environment::{Container, Environment, Limit};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
-pub(crate) use self::select::select_uring;
+pub(crate) use self::uring::select_uring;
 pub use self::uring::{FeatureReport, UringReport};
 
 use crate::config::UringOptions;

@@ -88,12 +88,12 @@ impl Prices {
         let began = Instant::now();
         // A thread of its own, so that the caller's CPU and policy stay as they are. Threads that it
         // starts inherit both.
-        let measured = thread::spawn(move || {
+        let started = thread::Builder::new().spawn(move || {
             sys::pin_current_thread(here)?;
             sys::prices::preempt_nobody()?;
             Ok(measure_rounds(here, there, began))
         });
-        let measured = measured.join();
+        let measured = started.map_err(refuse)?.join();
         let measured = measured.unwrap_or_else(|_| Err(io::Error::other("a thread has ended")));
         let samples = measured.map_err(refuse)?;
         let (rounds, seconds) = (samples[0].len(), began.elapsed().as_secs_f64());
@@ -105,10 +105,8 @@ impl Prices {
 
 impl Price {
     /// The median of the rounds and, as its interval, two of the ordered values such that the true
-    /// median is outside with at most 5 % (the inverted sign test): no distribution is assumed. A
-    /// round measures all prices in turn, so the scatter between rounds includes changes of the
-    /// machine. Differences may be negative in a round; without those, a price of zero would become
-    /// positive.
+    /// median is outside with at most 5 % (the inverted sign test): no distribution is assumed. Differences
+    /// may be negative in a round; without those, a price of zero would become positive.
     fn of(samples: Vec<Sample>) -> Price {
         let reason = samples.iter().find_map(|sample| sample.clone().err());
         let mut values: Vec<f64> = samples.into_iter().flatten().collect();

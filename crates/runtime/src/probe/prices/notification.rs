@@ -22,6 +22,7 @@ use super::{Sample, median, said};
 use crate::sys::{self, prices::Kick};
 use rustix::thread::{MembarrierCommand, gettid, membarrier};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,17 +43,11 @@ const GAPS_MAX: usize = 8_192;
 const BUSY: &str = "something else keeps the second CPU busy; stop it, or choose others (--cpus)";
 const FILTERED: &str = "allow it in the seccomp filter";
 
-/// From and until when something lasted.
-#[derive(Clone, Copy)]
-struct Span {
-    began_ns: u64,
-    ended_ns: u64,
-}
+/// From and until when something lasted, in nanoseconds.
+type Span = Range<u64>;
 
-impl Span {
-    fn ns(&self) -> f64 {
-        (self.ended_ns - self.began_ns) as f64
-    }
+fn length(span: &Span) -> f64 {
+    (span.end - span.start) as f64
 }
 
 /// The observations of the receiver.
@@ -69,16 +64,16 @@ impl Seen {
         let mut last = sys::monotonic_ns();
         let mut next = || {
             let now = sys::monotonic_ns();
-            Span { began_ns: std::mem::replace(&mut last, now), ended_ns: now }
+            std::mem::replace(&mut last, now)..now
         };
-        let readings = (0..CALIBRATION).map(|_| next().ns()).collect();
+        let readings = (0..CALIBRATION).map(|_| length(&next())).collect();
         let usual_ns = median(readings).unwrap_or_default();
         let mut gaps = Vec::with_capacity(GAPS_MAX);
         while !stop.load(Ordering::Relaxed) {
             let gap = next();
             // An interrupt costs several hundred nanoseconds even on bare metal, a reading some
             // twenty.
-            if gap.ns() > usual_ns * 4.0 && gaps.len() < GAPS_MAX {
+            if length(&gap) > usual_ns * 4.0 && gaps.len() < GAPS_MAX {
                 gaps.push(gap);
             }
         }
@@ -87,11 +82,11 @@ impl Seen {
 
     /// The loss by the notification that was sent between two times, if the receiver was running.
     fn lost_ns(&self, sent_ns: u64, until_ns: u64) -> Option<f64> {
-        let first = self.gaps.partition_point(|gap| gap.ended_ns <= sent_ns);
+        let first = self.gaps.partition_point(|gap| gap.end <= sent_ns);
         // A gap begins with the last reading of the clock before it.
-        let ran = |gap: &&Span| gap.began_ns as f64 + 2.0 * self.usual_ns >= sent_ns as f64;
-        let gap = self.gaps.get(first).filter(ran).filter(|gap| gap.began_ns < until_ns)?;
-        Some(gap.ns() - self.usual_ns)
+        let ran = |gap: &&Span| gap.start as f64 + 2.0 * self.usual_ns >= sent_ns as f64;
+        let gap = self.gaps.get(first).filter(ran).filter(|gap| gap.start < until_ns)?;
+        Some(length(gap) - self.usual_ns)
     }
 }
 
@@ -155,7 +150,7 @@ fn repeat(
             let ended_ns = sys::monotonic_ns();
             after()?;
             while sys::monotonic_ns() < ended_ns + pause_ns {}
-            Ok(Span { began_ns, ended_ns })
+            Ok(began_ns..ended_ns)
         })
         .collect()
 }
@@ -164,10 +159,9 @@ fn repeat(
 /// half of them, otherwise another program has its CPU and there is no price.
 fn price([unnoticed, signals, barriers]: &[Vec<Span>; 3], seen: &Seen) -> Option<f64> {
     let enough = |met: Vec<f64>| if met.len() < NOTIFICATIONS / 2 { None } else { median(met) };
-    let arrived =
-        |sent: &&Span| seen.lost_ns(sent.began_ns, sent.ended_ns + SIGNAL_PAUSE_NS).is_some();
-    let with = enough(signals.iter().filter(arrived).map(Span::ns).collect())?;
-    let without = median(unnoticed.iter().map(Span::ns).collect())?;
-    let lost = |sent: &Span| seen.lost_ns(sent.began_ns, sent.ended_ns);
+    let arrived = |sent: &&Span| seen.lost_ns(sent.start, sent.end + SIGNAL_PAUSE_NS).is_some();
+    let with = enough(signals.iter().filter(arrived).map(length).collect())?;
+    let without = median(unnoticed.iter().map(length).collect())?;
+    let lost = |sent: &Span| seen.lost_ns(sent.start, sent.end);
     Some(with - without + enough(barriers.iter().filter_map(lost).collect())?)
 }
