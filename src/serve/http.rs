@@ -160,7 +160,7 @@ impl Configuration {
         tls: &Option<Arc<Tls>>,
     ) -> Result<Vec<SocketAddr>, String> {
         let backlog = self.listening.backlog.map_or(4096, |backlog| backlog.get() as u32);
-        let options = ListenOptions { backlog, ..ListenOptions::default() };
+        let options = ListenOptions { backlog };
         let lists = [&self.listening.listen[..], &self.listening.listen_tls];
         let addresses = lists.map(listen::addresses);
         let available = listen::available(&addresses.concat());

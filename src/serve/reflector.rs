@@ -124,7 +124,7 @@ pub(super) fn serve_echo(args: &EchoArgs) -> Ended {
     raise_descriptor_limit();
     let prepared = args.common.prepare(Uses { accept: true, ..Uses::default() })?;
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
-    let options = ListenOptions { backlog: args.backlog.get() as u32, ..ListenOptions::default() };
+    let options = ListenOptions { backlog: args.backlog.get() as u32 };
     let most = |limit: Option<Count<1, MOST>>| limit.map_or(usize::MAX, |it| it.get() as usize);
     let limits = Limits {
         max_connections: most(args.max_connections),
@@ -177,10 +177,6 @@ pub(crate) struct UdpArgs {
     /// multishot receive: slower, and datagrams may be reordered. 0 is off.
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value = "0")]
     pending: Count<0, 4096>,
-    /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: one each.
-    #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
-          value_parser = switch, action = ArgAction::Set)]
-    batch: bool,
     /// Datagrams answered per second per IPv4 address, or IPv6 network of 64 bits, on each socket.
     /// Allows bursts of a tenth of a second, at least 64. Remembers 65536 sources.
     #[arg(long, value_name = "PPS", help_heading = "Limits")]
@@ -200,7 +196,6 @@ impl UdpArgs {
             gro: self.gro,
             dscp: self.dscp.get() as u8,
             pending: self.pending.get() as u32,
-            batch: self.batch,
             ..UdpOptions::default()
         }
     }

@@ -76,7 +76,6 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("udp ADDR -d 0s", "--duration 0"),
         ("udp ADDR --tick 1us", "--tick 1"),
         ("udp ADDR --pending 5000", "--pending 5000"),
-        ("udp ADDR --batch maybe", "'maybe'"),
         ("udp ADDR --local ::1", "--local ::1"),
         ("http URL --pipeline 0", "--pipeline 0"),
         ("http URL -c 0", "--connections 0"),

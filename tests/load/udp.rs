@@ -60,7 +60,7 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance(engine: &str) {
         ("--streams 5 --local 127.0.0.2,127.0.0.3", 75),
         ("--streams 5 --pending 8", 75),
         ("--pps 1000 --pending 200", 300),
-        ("--streams 20 --batch off --uring multishot=off", 300),
+        ("--streams 20 --uring multishot=off", 300),
         ("--streams 3 --rcvbuf 100000 --sndbuf 100000", 45),
         ("--pps 2000 --calls", 600),
     ];

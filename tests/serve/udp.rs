@@ -26,13 +26,8 @@ pub(crate) const TESTS: &[Test] = tests![
 
 /// Ways of receiving and sending that all keep the same promises. What belongs to the other engine
 /// changes nothing.
-const WAYS: [&[&str]; 5] = [
-    &[],
-    &["--gro", "on"],
-    &["--pending", "8"],
-    &["--batch", "off"],
-    &["--workers", "2", "--buffers", "4"],
-];
+const WAYS: [&[&str]; 4] =
+    [&[], &["--gro", "on"], &["--pending", "8"], &["--workers", "2", "--buffers", "4"]];
 
 /// The results of a fixed set of datagrams on one engine: all answers, and all counters. Their sizes: empty, small
 /// ones, around pages and buffers, and up to the longest. Other senders have gone before the answer.
@@ -89,7 +84,7 @@ fn a_burst_larger_than_the_buffer_is_answered_or_counted(engine: &str) {
 }
 
 fn longer_datagrams_than_agreed_are_dropped_and_counted(engine: &str) {
-    for way in [&[][..], &["--pending", "4"], &["--batch", "off"]] {
+    for way in [&[][..], &["--pending", "4"]] {
         let server = Server::udp(engine, &[&["--max-datagram", "1000"], way].concat());
         let client = client(server.address());
         for (number, size) in (0..).zip([999, 1000, 1001, 65_507, 1000, 0]) {

@@ -20,11 +20,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The names of threads for files begin so, and how many there are at most. Jobs wait for a disk, so
-/// a few more than a disk serves in parallel.
+/// The names of threads for files begin so, and how many there are at most: a few more than a disk serves in
+/// parallel.
 pub(crate) const FILES: (&str, usize) = ("twinring-file", 4);
-/// The same of threads for the program's own blocking work. Name servers that do not answer, for
-/// which a job waits up to half a minute, do not soon hold up all of them.
+/// The same of threads for the program's own blocking work. A job may wait half a minute for a name server.
 pub(crate) const SPAWNED: (&str, usize) = ("twinring-blocking", 64);
 /// Memory that must be left for another thread to be started: a stack of 2 MiB and its overhead.
 /// The standard library starts a thread with an alternative signal stack, and ends the process if
@@ -56,7 +55,6 @@ struct PoolState {
 }
 
 impl ThreadPool {
-    /// [`FILES`] or [`SPAWNED`].
     pub(crate) fn new((name, threads_max): (&'static str, usize)) -> ThreadPool {
         let (state, work, ended) = Default::default();
         ThreadPool { name, threads_max, state, work, ended }
@@ -64,27 +62,18 @@ impl ThreadPool {
 
     /// Runs work, which is queued when this is polled first. If it is dropped, work that has begun
     /// continues. Fails if the runtime has ended or no thread can be started.
-    pub(crate) fn run<T, W>(
+    pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<ThreadPool>,
-        work: W,
-    ) -> impl Future<Output = io::Result<T>> + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce() -> T + Send + 'static,
-    {
-        let (pool, (work, outcome)) = (Arc::clone(self), job(work));
-        async move {
-            let _queued = pool.queue(&mut Some(work))?;
-            match poll_fn(|cx| outcome.poll(cx)).await.map_err(JoinError::try_into_panic) {
-                Ok(output) => Ok(output),
-                Err(Ok(panic)) => std::panic::resume_unwind(panic),
-                Err(Err(_never_ran)) => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
-            }
-        }
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (work, outcome) = job(work);
+        let number = self.queue(&mut Some(work))?;
+        let _queued = Queued { pool: Arc::clone(self), number };
+        ended(outcome).await.ok_or_else(|| io::Error::from_raw_os_error(libc::ECANCELED))
     }
 
-    /// Queues the work. Fails as [`run`](ThreadPool::run), and leaves it then.
-    fn queue(self: &Arc<ThreadPool>, work: &mut Option<Work>) -> io::Result<Queued> {
+    /// Queues the work and returns its number. Fails as [`run`](ThreadPool::run), and leaves it then.
+    fn queue(self: &Arc<ThreadPool>, work: &mut Option<Work>) -> io::Result<u64> {
         let mut state = self.lock();
         if state.closed {
             return Err(io::Error::from_raw_os_error(libc::ECANCELED));
@@ -97,15 +86,12 @@ impl ThreadPool {
         state.queue.extend(work.take().map(|work| (number, work)));
         drop(state);
         self.work.notify_one();
-        Ok(Queued { pool: Arc::clone(self), number })
+        Ok(number)
     }
 
     /// Has `last` dropped by a thread, or here if there is none.
     pub(crate) fn drop_there(self: &Arc<ThreadPool>, last: impl Send + 'static) {
-        if let Ok(mut queued) = self.queue(&mut Some(Box::new(move || drop(last)))) {
-            // It stays in the queue without a future: no job has this number.
-            queued.number = 0;
-        }
+        let _or_dropped_here = self.queue(&mut Some(Box::new(move || drop(last))));
     }
 
     /// Ends the threads. Queued jobs are dropped, running ones have `patience` to end. Returns how
@@ -202,6 +188,15 @@ fn job<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Work, O
     (Box::new(work), outcome)
 }
 
+/// The output of work; `None` if it did not run because the runtime ends. Its panic is passed on.
+async fn ended<T>(outcome: Outcome<T>) -> Option<T> {
+    match poll_fn(|cx| outcome.poll(cx)).await.map_err(JoinError::try_into_panic) {
+        Ok(output) => Some(output),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_did_not_run)) => None,
+    }
+}
+
 /// How long work waits until another thread is tried, if not even one can be started.
 const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 
@@ -233,16 +228,13 @@ where
         let _queued = loop {
             // The pool outlives the tasks: an error says that there is no memory for any thread.
             match pool.queue(&mut work) {
-                Ok(queued) => break queued,
+                Ok(number) => break Queued { pool, number },
                 Err(_) => sleep(NO_THREAD_PAUSE).await,
             }
         };
-        match poll_fn(|cx| outcome.poll(cx)).await {
-            Ok(output) => output,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_the_runtime_ends) => std::future::pending().await,
-            },
+        match ended(outcome).await {
+            Some(output) => output,
+            None => std::future::pending().await,
         }
     })
 }

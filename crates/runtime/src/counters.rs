@@ -115,8 +115,7 @@ counters! {
     /// Slots of the engine that hold something: sockets, listeners, its own eventfd, and operations with memory of their own. 0 when the worker has ended.
     slots_in_use,
     /// Buffers of the receive pools with unconsumed bytes, when the worker last waited; on io_uring
-    /// also those of sends submitted by that wait. Single-shot receives of datagrams have pools of
-    /// their own, which are not counted. 0 when the worker has ended.
+    /// also those of sends submitted by that wait. 0 when the worker has ended.
     buffers_in_use,
 }
 

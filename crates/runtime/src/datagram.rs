@@ -19,18 +19,6 @@ pub enum Ecn {
     Ce = 3,
 }
 
-impl Ecn {
-    /// The codepoint in the low two bits of a traffic class.
-    pub fn of(traffic_class: u8) -> Ecn {
-        match traffic_class & 3 {
-            0 => Ecn::NotEct,
-            1 => Ecn::Ect1,
-            2 => Ecn::Ect0,
-            _ => Ecn::Ce,
-        }
-    }
-}
-
 /// A received datagram; with GRO several of equal size from the same sender, in one buffer.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -67,7 +55,7 @@ impl Received {
 
     /// The ECN codepoint, where the traffic class is known.
     pub fn ecn(&self) -> Option<Ecn> {
-        self.traffic_class.map(Ecn::of)
+        Some([Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(self.traffic_class? & 3)])
     }
 
     /// The answer with the same bytes: to the sender, from the address to which it was sent, in
@@ -133,15 +121,13 @@ pub struct UdpStats {
     /// Received datagrams that were longer than the buffer.
     pub truncated: u64,
     /// Datagrams that the kernel dropped because the socket was not read in time, or because
-    /// their checksum was wrong. The counter behind SO_RXQ_OVFL, read directly (SO_MEMINFO):
-    /// SO_RXQ_OVFL itself reports a drop only with the next datagram that gets through.
+    /// their checksum was wrong: the counter behind SO_RXQ_OVFL (SO_MEMINFO).
     pub kernel_drops: u64,
     /// Datagrams the kernel took for sending.
     pub sent: u64,
     /// Sends that found the socket's send buffer full, and waited.
     pub blocked: u64,
-    /// ICMP errors that connected sockets report: about something sent earlier, not about the
-    /// call that they surface in.
+    /// ICMP errors that connected sockets report, about something sent earlier.
     pub icmp_errors: u64,
     /// Sends repeated because an ICMP error surfaced in their place.
     pub retries: u64,

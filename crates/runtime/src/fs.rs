@@ -2,11 +2,10 @@
 //! blocking the worker on a disk.
 //!
 //! Data in the kernel's caches is returned by a direct system call on both engines. Reads that may wait for
-//! a disk go to the ring, or to one of a few threads on epoll; so does opening, on either. Filesystems whose
-//! answers may come from elsewhere (NFS, FUSE, overlayfs, and all others than ext4, XFS, Btrfs,
-//! F2FS and tmpfs) are always accessed in this second way, and so are files of another filesystem
-//! that is mounted beneath the directory. Only opening one of those may block the worker on a
-//! server: make the mounted directory a [`Dir`] of its own.
+//! a disk go to the ring, or to one of a few threads on epoll; opening goes to a thread. Filesystems other
+//! than ext4, XFS, Btrfs, F2FS and tmpfs, which may have to call a server, are always accessed in this second
+//! way, and so are files of another filesystem mounted beneath the directory. Only opening one of those may
+//! block the worker on a server: make the mounted directory a [`Dir`] of its own.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -22,9 +21,7 @@
 //! ```
 
 use crate::runtime::{Worker, current};
-use crate::slots::Key;
 use crate::sys::file as sys;
-use crate::task::{WaitToken, Waiter};
 use rustix::fs::{OFlags, ResolveFlags};
 use std::cell::Cell;
 use std::collections::BinaryHeap;
@@ -36,14 +33,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Bytes that are read at once, at most 32 times between two turns of other tasks.
 const READ_BYTES_MAX: usize = 128 * 1024;
 
-/// Bytes that were in the page cache this recently are assumed to be there still: the kernel first
-/// evicts pages that were unused for long. If not, the worker waits for the disk, once.
+/// Bytes that were in the page cache this recently are assumed to be there still. If not, the worker waits
+/// for the disk, once.
 const CACHED_FOR: Duration = Duration::from_millis(10);
 
 /// How often opening is retried while directories on the path are renamed, see RESOLVE_BENEATH in
@@ -154,10 +150,10 @@ impl Metadata {
             changed: at(found.ctime(), found.ctime_nsec()),
             device: found.dev(),
             inode: found.ino(),
-            kind: match () {
-                () if found.is_file() => Kind::File,
-                () if found.is_dir() => Kind::Directory,
-                () => Kind::Other,
+            kind: match found.file_type() {
+                kind if kind.is_file() => Kind::File,
+                kind if kind.is_dir() => Kind::Directory,
+                _ => Kind::Other,
             },
         })
     }
@@ -179,7 +175,7 @@ pub struct Entry {
 /// The content of a directory.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Sorted by name.
+    /// Its entries, sorted by name.
     pub entries: Vec<Entry>,
     /// False if there are further names, behind the last one.
     pub is_complete: bool,
@@ -240,13 +236,9 @@ impl Dir {
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
         let opening = on_thread(&worker, move || {
             let open = || sys::open_at(&root.file, &path, FLAGS, resolve);
-            for _ in 1..OPEN_ATTEMPTS {
-                match open() {
-                    Err(error) if is_one_of(&error, &[libc::EAGAIN]) => {}
-                    opened => return opened,
-                }
-            }
-            open()
+            let renamed = |error: &io::Error| is_one_of(error, &[libc::EAGAIN]);
+            let is_over = |it: &io::Result<_>| !it.as_ref().is_err_and(renamed);
+            (1..OPEN_ATTEMPTS).map(|_| open()).find(is_over).unwrap_or_else(open)
         });
         let file = opening.await?;
         self.file(worker, file)
@@ -320,33 +312,6 @@ pub(crate) struct FileRead {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A read that the ring has.
-struct OnRing<'a> {
-    worker: &'a Worker,
-    key: Key,
-}
-
-impl OnRing<'_> {
-    async fn ended(self) -> io::Result<(FileRead, io::Result<()>)> {
-        let ended = poll_fn(|cx| {
-            let mut token = WaitToken::default();
-            let mut waiter = Waiter::new(cx, &mut token);
-            let mut driver = self.worker.driver.borrow_mut();
-            driver.uring().map_or(Poll::Ready(None), |ring| ring.poll_read(self.key, &mut waiter))
-        });
-        ended.await.ok_or_else(|| io::Error::from_raw_os_error(libc::ECANCELED))
-    }
-}
-
-impl Drop for OnRing<'_> {
-    fn drop(&mut self) {
-        let mut driver = self.worker.driver.borrow_mut();
-        let waker = driver.uring().and_then(|ring| ring.abandon_read(self.key));
-        drop(driver);
-        drop(waker);
-    }
-}
-
 /// An open file of the current worker. Tasks may share it in an [`Rc`]; dropping it closes it, when
 /// operations that use it are over.
 #[derive(Debug)]
@@ -371,11 +336,9 @@ impl File {
         on_thread(&self.worker, move || Metadata::of(&handle.file)).await
     }
 
-    /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the
-    /// result of the first one. For answers to requests that have arrived: nearly always, they had
-    /// arrived when the file was checked. (An exception are bytes that epoll's receive finds behind
-    /// those of the event.) `None` if the filesystem may have to call a server: use `metadata`
-    /// then.
+    /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the result of the
+    /// first one: for answers to requests that have arrived. `None` if the filesystem may have to call a
+    /// server: use `metadata` then.
     pub fn recent_metadata(&self) -> Option<io::Result<Metadata>> {
         match self.looked.get() {
             Some((round, metadata)) if round == self.worker.round() => Some(Ok(metadata)),
@@ -439,28 +402,26 @@ impl File {
         bytes: Vec<u8>,
         most: usize,
     ) -> io::Result<Vec<u8>> {
-        let mut read = FileRead { on: Arc::clone(&self.handle), offset, most, bytes };
+        let read = FileRead { on: Arc::clone(&self.handle), offset, most, bytes };
         let worker = &*self.worker;
         let started = match worker.driver.borrow_mut().uring() {
             Some(ring) => ring.start_read(read),
             None => Err(read),
         };
-        read = match started {
+        let mut read = match started {
             Err(refused) => refused,
-            Ok(key) => {
-                let (read, ended) = OnRing { worker, key }.ended().await?;
-                match ended {
-                    Ok(()) => return Ok(read.bytes),
-                    // The ring cannot wait for every file: not for one opened with O_NONBLOCK on some older
-                    // kernels, nor on a filesystem without non-blocking reads. A thread can.
-                    Err(error)
-                        if is_one_of(&error, &[libc::EAGAIN, libc::EOPNOTSUPP, libc::EINTR]) =>
-                    {
-                        read
-                    }
-                    Err(error) => return Err(error),
+            Ok(outcome) => match poll_fn(|cx| outcome.poll(cx)).await {
+                Ok((read, Ok(()))) => return Ok(read.bytes),
+                // The ring cannot wait for every file: not for one opened with O_NONBLOCK on some older
+                // kernels, nor on a filesystem without non-blocking reads. A thread can.
+                Ok((read, Err(error)))
+                    if is_one_of(&error, &[libc::EAGAIN, libc::EOPNOTSUPP, libc::EINTR]) =>
+                {
+                    read
                 }
-            }
+                Ok((_, Err(error))) => return Err(error),
+                Err(_the_ring_ended) => return Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+            },
         };
         on_thread(worker, move || {
             sys::read_at(&read.on.file, read.offset, &mut read.bytes, read.most, 0)?;

@@ -74,8 +74,6 @@ pub struct UdpSettings {
     pub packet_bytes: u64,
     /// Single-shot receives in flight for each socket, on io_uring.
     pub pending: Option<u32>,
-    /// sendmmsg and recvmmsg are used, on epoll.
-    pub batch: bool,
     /// Worker threads.
     pub threads: u64,
     /// Distance of ticks.

@@ -37,7 +37,7 @@ use twinring::config::{Features, UringOptions};
 use twinring::measure::monotonic_ns;
 use twinring::net::UdpOptions;
 use twinring::{Builder, Runtime};
-use twinring_input::quantity::{count, count_u32, duration, rate_millionths, size_u32, switch};
+use twinring_input::quantity::{count, count_u32, duration, rate_millionths, size_u32};
 use twinring_wire::LoadResult;
 use twinring_wire::udp as wire;
 
@@ -100,10 +100,6 @@ pub struct UdpSettings {
     /// AsyncUdpTests does, instead of one multishot receive.
     #[arg(long, value_name = "N", value_parser = count_u32, help_heading = "Network")]
     pub pending: Option<u32>,
-    /// Send up to 64 packets per system call (on io_uring: bursts of one socket); off: one each.
-    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network",
-          value_parser = switch, action = ArgAction::Set)]
-    pub batch: bool,
     /// Receive buffer of each socket (SO_RCVBUF) [default: enough for a quarter of a second, at
     /// least the system's default].
     #[arg(long, value_name = "BYTES", value_parser = size_u32, help_heading = "Network")]
@@ -172,7 +168,6 @@ impl UdpSettings {
             },
             gro: self.gso,
             pending: self.pending.unwrap_or(0),
-            batch: self.batch,
             ..UdpOptions::default()
         }
     }
@@ -184,7 +179,6 @@ impl UdpSettings {
             packets_per_s: self.per_stream_s(),
             packet_bytes: self.size.into(),
             pending: self.pending,
-            batch: self.batch,
             threads: common.workers.threads.into(),
             tick_us: self.tick.as_secs_f64() * 1e6,
             gso: self.gso,

@@ -3,6 +3,8 @@
 //! The kernel's layout on 64-bit machines: a header of 16 bytes (length with the header, level,
 //! type), the data, then padding to the next multiple of 8.
 
+use super::udp::UdpSetup;
+use crate::datagram::{Datagram, Received};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Bytes of the longest socket address, `sockaddr_in6`.
@@ -46,42 +48,31 @@ pub(crate) const RECV_CONTROL_BYTES: usize = space(PKTINFO_V6_BYTES) + space(4) 
 /// The same of a send.
 pub(crate) const SEND_CONTROL_BYTES: usize = space(PKTINFO_V6_BYTES) + space(2) + space(4);
 
-/// The ancillary data of a datagram, received or to be sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Control {
-    /// The address of this end.
-    pub(crate) local: Option<IpAddr>,
-    pub(crate) segment_bytes: Option<u16>,
-    pub(crate) traffic_class: Option<u8>,
-}
-
-/// Reads ancillary data. Unknown messages and malformed ends are skipped.
-pub(crate) fn decode_control(control: &[u8]) -> Control {
-    let mut told = Control::default();
+/// Reads ancillary data into what a datagram says of itself. Unknown messages and malformed ends are skipped.
+pub(crate) fn decode_control(control: &[u8], into: &mut Received) {
     for (level, kind, data) in messages(control) {
         match (level, kind) {
             // ipi_spec_dst, not ipi_addr: the same for unicast, and for broadcast and multicast
             // the address that a reply may come from (ip(7)).
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                told.local = array::<4>(data, 4).map(|octets| Ipv4Addr::from(octets).into());
+                into.to = array::<4>(data, 4).map(|octets| Ipv4Addr::from(octets).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                told.local = array::<16>(data, 0).map(|octets| Ipv6Addr::from(octets).into());
+                into.to = array::<16>(data, 0).map(|octets| Ipv6Addr::from(octets).into());
             }
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 let bytes = array(data, 0).map(libc::c_int::from_ne_bytes);
-                told.segment_bytes = bytes.and_then(|bytes| u16::try_from(bytes).ok());
+                into.segment_bytes = bytes.and_then(|bytes| u16::try_from(bytes).ok());
             }
             // One byte, unlike everywhere else.
-            (libc::IPPROTO_IP, libc::IP_TOS) => told.traffic_class = data.first().copied(),
+            (libc::IPPROTO_IP, libc::IP_TOS) => into.traffic_class = data.first().copied(),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let class = array(data, 0).map(libc::c_int::from_ne_bytes);
-                told.traffic_class = class.map(|class| class as u8);
+                into.traffic_class = class.map(|class| class as u8);
             }
             _ => {}
         }
     }
-    told
 }
 
 /// Level, type and data of each message, up to the first that is malformed.
@@ -96,42 +87,46 @@ fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     })
 }
 
-impl Control {
-    /// Writes the messages for a socket of this family and returns their length.
-    pub(crate) fn encode(&self, ipv6: bool, into: &mut [u8; SEND_CONTROL_BYTES]) -> usize {
-        let mut at = 0;
-        let mut put = |level: i32, kind: i32, data: &[u8]| {
-            let message = &mut into[at..at + space(data.len())];
-            message.fill(0);
-            message[..8].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
-            message[8..12].copy_from_slice(&level.to_ne_bytes());
-            message[12..16].copy_from_slice(&kind.to_ne_bytes());
-            message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
-            at += message.len();
-        };
-        match self.local {
-            Some(IpAddr::V4(ip)) => {
-                let [a, b, c, d] = ip.octets();
-                let pktinfo = [0, 0, 0, 0, a, b, c, d, 0, 0, 0, 0];
-                put(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo);
-            }
-            Some(IpAddr::V6(ip)) => {
-                let mut pktinfo = [0; PKTINFO_V6_BYTES];
-                pktinfo[..16].copy_from_slice(&ip.octets());
-                put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &pktinfo);
-            }
-            None => {}
+/// Writes the ancillary data of a datagram to be sent and returns its length.
+pub(crate) fn encode_control(
+    datagram: &Datagram,
+    setup: &UdpSetup,
+    into: &mut [u8; SEND_CONTROL_BYTES],
+) -> usize {
+    let mut at = 0;
+    let mut put = |level: i32, kind: i32, data: &[u8]| {
+        let message = &mut into[at..at + space(data.len())];
+        message.fill(0);
+        message[..8].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
+        message[8..12].copy_from_slice(&level.to_ne_bytes());
+        message[12..16].copy_from_slice(&kind.to_ne_bytes());
+        message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
+        at += message.len();
+    };
+    match datagram.from {
+        Some(IpAddr::V4(ip)) => {
+            let [a, b, c, d] = ip.octets();
+            let pktinfo = [0, 0, 0, 0, a, b, c, d, 0, 0, 0, 0];
+            put(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo);
         }
-        match self.traffic_class.map(|class| libc::c_int::from(class).to_ne_bytes()) {
-            Some(class) if ipv6 => put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
-            Some(class) => put(libc::IPPROTO_IP, libc::IP_TOS, &class),
-            None => {}
+        Some(IpAddr::V6(ip)) => {
+            let mut pktinfo = [0; PKTINFO_V6_BYTES];
+            pktinfo[..16].copy_from_slice(&ip.octets());
+            put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &pktinfo);
         }
-        if let Some(segment_bytes) = self.segment_bytes {
-            put(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_bytes.to_ne_bytes());
-        }
-        at
+        None => {}
     }
+    if let Some(ecn) = datagram.ecn {
+        let class = libc::c_int::from(setup.options.dscp << 2 | ecn as u8).to_ne_bytes();
+        match setup.local.is_ipv6() {
+            true => put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
+            false => put(libc::IPPROTO_IP, libc::IP_TOS, &class),
+        }
+    }
+    if let Some(segment_bytes) = datagram.segment_bytes {
+        put(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_bytes.to_ne_bytes());
+    }
+    at
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -141,6 +136,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::RecvBuf;
     use crate::sys::socket::SockAddr;
     use proptest::prelude::*;
 
@@ -169,12 +165,15 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             length in 0usize..64, level in 0i32..60, kind in 0i32..110,
         ) {
-            decode_control(&bytes);
+            let (to, segment_bytes, traffic_class, truncated) = (None, None, None, false);
+            let (data, from) = (RecvBuf::empty(), SocketAddr::from(([127, 0, 0, 1], 9)));
+            let mut received = Received { data, from, to, segment_bytes, traffic_class, truncated };
+            decode_control(&bytes, &mut received);
             decode_address(&bytes);
             let mut plausible = bytes;
             plausible.splice(..0, level.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()));
             plausible.splice(..0, length.to_ne_bytes());
-            decode_control(&plausible);
+            decode_control(&plausible, &mut received);
         }
     }
 }

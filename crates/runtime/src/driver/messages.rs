@@ -1,7 +1,7 @@
 //! Message headers and the memory they point to: of one datagram, for the ring, and of many, for
 //! recvmmsg(2) and sendmmsg(2). Set up once and used again for every call.
 
-use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES};
+use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES, encode_control};
 use super::common::errno;
 use super::udp::{BATCH_MAX, Udp, UdpSetup};
 use crate::buf::{BufPool, RecvBuf};
@@ -29,10 +29,10 @@ impl RecvMemory {
         RecvMemory { name, control, iovec: NO_BUFFER }
     }
 
-    /// Points a header to this memory and to a buffer for `setup.buffer_bytes`.
+    /// Points a header to this memory and to a buffer.
     pub(super) fn describe(&mut self, header: &mut libc::msghdr, to: *mut u8, setup: &UdpSetup) {
         let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-        self.iovec = libc::iovec { iov_base: to.cast(), iov_len: setup.buffer_bytes };
+        self.iovec = libc::iovec { iov_base: to.cast(), iov_len: setup.buffer_bytes() };
         header.msg_iov = &mut self.iovec;
         header.msg_iovlen = 1;
         header.msg_name = self.name.as_mut_ptr().cast();
@@ -84,12 +84,7 @@ impl SendMemory {
         // The kernel only reads it.
         header.msg_name = to.map_or(std::ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());
         header.msg_namelen = to.map_or(0, SockAddr::len);
-        let control = Control {
-            local: datagram.from,
-            segment_bytes: datagram.segment_bytes,
-            traffic_class: datagram.ecn.map(|ecn| setup.traffic_class | ecn as u8),
-        };
-        let control_bytes = control.encode(setup.ipv6, &mut self.control);
+        let control_bytes = encode_control(datagram, setup, &mut self.control);
         header.msg_control = match control_bytes {
             0 => std::ptr::null_mut(),
             _ => self.control.as_mut_ptr().cast(),
@@ -115,10 +110,10 @@ pub(super) struct RecvBatch {
 
 impl RecvBatch {
     pub(super) fn new(setup: &UdpSetup) -> io::Result<RecvBatch> {
-        let bytes = setup.buffer_bytes;
+        let (count, bytes) = (setup.options.buffer_count as u16, setup.buffer_bytes());
         Ok(RecvBatch {
             // Whole cache lines, so that no two buffers share one.
-            pool: Rc::new(BufPool::new(setup.buffer_count, bytes.next_multiple_of(64))?),
+            pool: Rc::new(BufPool::new(count, bytes.next_multiple_of(64))?),
             bytes,
             headers: empty_headers(),
             memory: (0..BATCH_MAX).map(|_| RecvMemory::new()).collect(),
@@ -127,8 +122,8 @@ impl RecvBatch {
     }
 
     pub(super) fn fits(&self, setup: &UdpSetup) -> bool {
-        let count = usize::from(setup.buffer_count);
-        self.pool.count() == count && self.bytes == setup.buffer_bytes
+        let count = setup.options.buffer_count as usize;
+        self.pool.count() == count && self.bytes == setup.buffer_bytes()
     }
 
     /// Receives at most `most` datagrams with one system call, without waiting, and appends them
@@ -142,7 +137,7 @@ impl RecvBatch {
         into: &mut Vec<Received>,
         timed_calls: bool,
     ) -> io::Result<(usize, usize)> {
-        let asked = self.prepare(setup, if setup.batch { most.min(BATCH_MAX) } else { 1 });
+        let asked = self.prepare(setup, most.min(BATCH_MAX));
         // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
         // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
         // that was taken from the pool and has no readers.
@@ -209,7 +204,7 @@ impl SendBatch {
         let Udp { outbox, setup, stats, .. } = udp;
         counters.syscalls.add(1);
         let mut count = 0;
-        for datagram in outbox.iter().take(if setup.batch { BATCH_MAX } else { 1 }) {
+        for datagram in outbox.iter().take(BATCH_MAX) {
             self.memory[count].describe(&mut self.headers[count].msg_hdr, datagram, setup);
             count += 1;
         }

@@ -1,12 +1,13 @@
 //! A datagram socket on either engine: its setup, and the datagrams to send.
 
-use super::ancillary::{Control, NAME_BYTES, RECV_CONTROL_BYTES, decode_address, decode_control};
+use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, decode_address, decode_control};
 use super::common::closed;
 use super::epoll::EpollUdp;
-use super::uring::{DatagramMemory, UringUdp};
+use super::uring::UringUdp;
 use super::{Backend, Driver};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::datagram::{Datagram, Received, UdpStats};
+use crate::net::{Granted, UdpOptions};
 use crate::slots::Key;
 use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
@@ -29,36 +30,35 @@ const SEGMENTS_MAX: usize = 64;
 /// Bytes of one buffer the kernel cuts at most: the longest UDP payload on IPv4.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
+/// How a datagram socket was set up.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpSetup {
+    pub(crate) local: SocketAddr,
     /// The peer of a connected socket.
     pub(crate) peer: Option<SocketAddr>,
-    pub(crate) ipv6: bool,
-    /// The kernel reports ancillary data of each datagram.
-    pub(crate) ancillary: bool,
-    /// Traffic class of datagrams that ask for no ECN codepoint: the DSCP in the upper six bits.
-    pub(crate) traffic_class: u8,
-    /// Longest datagram received whole.
-    pub(crate) buffer_bytes: usize,
-    pub(crate) buffer_count: u16,
-    /// io_uring: single-shot receives in flight; 0 is one multishot receive.
-    pub(crate) pending: u32,
-    /// recvmmsg(2) and sendmmsg(2) instead of one system call per datagram.
-    pub(crate) batch: bool,
-    /// The kernel knows UDP_SEGMENT.
-    pub(crate) segmentation: bool,
+    pub(crate) options: UdpOptions,
+    pub(crate) granted: Granted,
 }
 
 impl UdpSetup {
+    fn has_ancillary_data(&self) -> bool {
+        self.options.pktinfo || self.granted.gro || self.options.traffic_class
+    }
+
     /// True if a receive needs neither the sender's address nor ancillary data.
     pub(crate) fn is_plain(&self) -> bool {
-        self.peer.is_some() && !self.ancillary
+        self.peer.is_some() && !self.has_ancillary_data()
+    }
+
+    /// Longest datagram received whole.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.options.buffer_bytes as usize
     }
 
     /// Bytes of a socket address and of ancillary data that a receive asks for.
     pub(crate) fn name_and_control_bytes(&self) -> (usize, usize) {
         let name = if self.peer.is_some() { 0 } else { NAME_BYTES };
-        (name, if self.ancillary { RECV_CONTROL_BYTES } else { 0 })
+        (name, if self.has_ancillary_data() { RECV_CONTROL_BYTES } else { 0 })
     }
 
     /// A datagram as the kernel reports it; `None` if its sender cannot be read.
@@ -70,8 +70,10 @@ impl UdpSetup {
         truncated: bool,
     ) -> Option<Received> {
         let from = self.peer.or_else(|| decode_address(name))?;
-        let Control { local: to, segment_bytes, traffic_class } = decode_control(control);
-        Some(Received { data, from, to, segment_bytes, traffic_class, truncated })
+        let (to, segment_bytes, traffic_class) = (None, None, None);
+        let mut received = Received { data, from, to, segment_bytes, traffic_class, truncated };
+        decode_control(control, &mut received);
+        Some(received)
     }
 }
 
@@ -80,6 +82,8 @@ pub(crate) struct Udp {
     /// Empty once it was closed.
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) setup: UdpSetup,
+    /// The index of the engine's buffers that fit.
+    pub(crate) group: usize,
     pub(crate) stats: UdpStats,
     pub(crate) receive_waiters: WaitQueue,
     pub(crate) outbox: Outbox,
@@ -89,20 +93,16 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub(crate) fn new(
-        socket: OwnedFd,
-        setup: UdpSetup,
-        uring: DatagramMemory,
-        epoll: EpollUdp,
-    ) -> Box<Udp> {
+    pub(crate) fn new(socket: OwnedFd, setup: UdpSetup, group: usize) -> Box<Udp> {
         Box::new(Udp {
             socket: Some(socket),
+            group,
             stats: UdpStats::default(),
             receive_waiters: WaitQueue::default(),
-            outbox: Outbox::new(setup.segmentation),
-            uring: UringUdp::new(uring, &setup),
+            outbox: Outbox::new(setup.granted.gso),
+            uring: UringUdp::new(&setup),
+            epoll: EpollUdp::default(),
             setup,
-            epoll,
         })
     }
 
@@ -207,16 +207,9 @@ impl Backend {
 /// ICMP errors as connected sockets report them: icmp_err_convert in the kernel. EMSGSIZE is not
 /// among them, as it nearly always concerns the datagram being sent.
 pub(crate) fn is_icmp_error(errno: i32) -> bool {
-    [
-        libc::ECONNREFUSED,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-        libc::EHOSTDOWN,
-        libc::ENONET,
-        libc::ENOPROTOOPT,
-        libc::EPROTO,
-    ]
-    .contains(&errno)
+    use libc::{ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENONET, ENOPROTOOPT, EPROTO};
+    let icmp = [ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENONET, ENOPROTOOPT, EPROTO];
+    icmp.contains(&errno)
 }
 
 #[derive(Debug)]

@@ -75,8 +75,8 @@ impl UdpSocket {
     /// Takes a socket that was set up beforehand into the current worker. Fails when there is no memory
     /// for its buffers.
     pub fn from_bound(bound: BoundUdp) -> io::Result<UdpSocket> {
-        let BoundUdp { socket, local, setup, .. } = bound;
-        let (worker, peer) = (current(), setup.peer);
+        let BoundUdp { socket, setup } = bound;
+        let (worker, local, peer) = (current(), setup.local, setup.peer);
         let key = worker.driver.borrow_mut().add_udp(OwnedFd::from(socket), setup)?;
         let (cancels, recv_token) = (Cell::new(0), Cell::default());
         Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
@@ -174,13 +174,6 @@ impl UdpSocket {
         self.worker.driver.borrow_mut().send_batch(self.key, batch)
     }
 
-    async fn until_outbox(&self, is_ready: fn(&Udp) -> bool) -> io::Result<()> {
-        self.until_ready(Side::Send, |driver, key, waiter| {
-            driver.poll_outbox(key, waiter, is_ready)
-        })
-        .await
-    }
-
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while
     /// it waits drops the datagram; a batch keeps it.
     pub async fn send_to(&self, data: impl Into<SendBuf>, to: SocketAddr) -> io::Result<()> {
@@ -194,7 +187,10 @@ impl UdpSocket {
 
     /// Returns when the kernel has accepted, or finally refused, all sent datagrams.
     pub async fn flush(&self) -> io::Result<()> {
-        self.until_outbox(Udp::is_settled).await
+        self.until_ready(Side::Send, |driver, key, waiter| {
+            driver.poll_outbox(key, waiter, Udp::is_settled)
+        })
+        .await
     }
 
     /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No

@@ -1,10 +1,10 @@
 //! How UDP sockets are set up.
 
-use super::{bind_each, internet_address, patiently};
+use super::{bind_each, internet_address, new_socket, patiently};
 use crate::driver::udp::UdpSetup;
 use crate::runtime::failed;
 use crate::sys::datagram::{knows_segmentation, set_option};
-use crate::sys::socket::{Domain, Protocol, Socket, Type};
+use crate::sys::socket::{Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,12 +41,8 @@ pub struct UdpOptions {
     /// Differentiated services codepoint of sent datagrams, 0 to 63.
     pub dscp: u8,
     /// On io_uring, keep this many single-shot receives in flight (1 to 4,096) instead of one
-    /// multishot receive, as AsyncUdpTests does: every datagram wakes all of them. 0 is off, the
-    /// default.
+    /// multishot receive: every datagram wakes all of them. 0 is off, the default.
     pub pending: u32,
-    /// Up to 64 datagrams per system call, the default: on epoll for all receives and sends
-    /// (recvmmsg, sendmmsg), on io_uring for sends of several. Off: one system call for each.
-    pub batch: bool,
 }
 
 impl Default for UdpOptions {
@@ -61,7 +57,6 @@ impl Default for UdpOptions {
             traffic_class: false,
             dscp: 0,
             pending: 0,
-            batch: true,
         }
     }
 }
@@ -92,7 +87,7 @@ impl UdpOptions {
     pub fn bind_shared(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundUdp>> {
         bind_each(address, workers, |address, share| {
             let bound = self.open(address, Some(address), None, share)?;
-            Ok((bound.local, bound))
+            Ok((bound.local_addr(), bound))
         })
     }
 
@@ -111,13 +106,7 @@ impl UdpOptions {
     ) -> io::Result<BoundUdp> {
         self.check()?;
         let socket = patiently(|| {
-            let socket =
-                Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-            if address.is_ipv6() {
-                // So that 0.0.0.0 and [::] can be used together.
-                socket.set_only_v6(true)?;
-            }
-            socket.set_reuse_port(share)?;
+            let socket = new_socket(address, Type::DGRAM, share)?;
             self.configure(&socket, address.is_ipv6())?;
             if let Some(local) = local {
                 socket.bind(&local.into())?;
@@ -180,8 +169,7 @@ impl UdpOptions {
                 set_option(fd, level, if ipv6 { v6 } else { v4 }, value)?;
             }
         }
-        // The privileged option exceeds the limit of the system; without the right, the plain
-        // option gets as much as the limit allows.
+        // The privileged option may exceed the limit of the system.
         for (bytes, privileged, plain) in [
             (self.recv_buffer_bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
             (self.send_buffer_bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
@@ -204,18 +192,9 @@ impl UdpOptions {
             gro,
             gso: knows_segmentation(socket.as_fd()),
         };
-        let setup = UdpSetup {
-            peer,
-            ipv6: local.is_ipv6(),
-            ancillary: self.pktinfo || gro || self.traffic_class,
-            traffic_class: self.dscp << 2,
-            buffer_bytes: if gro { COALESCED_BYTES_MAX } else { self.buffer_bytes } as usize,
-            buffer_count: self.buffer_count as u16,
-            pending: self.pending,
-            batch: self.batch,
-            segmentation: granted.gso,
-        };
-        Ok(BoundUdp { socket, local, granted, setup })
+        let buffer_bytes = if gro { COALESCED_BYTES_MAX } else { self.buffer_bytes };
+        let options = UdpOptions { buffer_bytes, ..self.clone() };
+        Ok(BoundUdp { socket, setup: UdpSetup { local, peer, options, granted } })
     }
 }
 
@@ -224,20 +203,18 @@ impl UdpOptions {
 #[derive(Debug)]
 pub struct BoundUdp {
     pub(super) socket: Socket,
-    pub(super) local: SocketAddr,
-    granted: Granted,
     pub(super) setup: UdpSetup,
 }
 
 impl BoundUdp {
     /// The address it is bound to, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.setup.local
     }
 
     /// The granted values of options that the kernel may refuse or change.
     pub fn granted(&self) -> Granted {
-        self.granted
+        self.setup.granted
     }
 }
 

@@ -135,16 +135,21 @@ pub(crate) struct Promise<T>(Arc<Mutex<Progress<T>>>);
 impl<T> Promise<T> {
     /// The first call counts.
     pub(crate) fn settle(&self, outcome: Result<T, JoinError>) {
-        let before = {
-            let mut state = lock(&self.0);
-            if !matches!(*state, Progress::Running(_)) {
-                return;
-            }
-            std::mem::replace(&mut *state, Progress::Ended(outcome))
-        };
-        if let Progress::Running(Some(waker)) = before {
-            waker.wake();
-        }
+        self.end(outcome).into_iter().for_each(Waker::wake);
+    }
+
+    /// Like [`settle`](Promise::settle); returns the waker of the side that waits, for the caller to wake.
+    pub(crate) fn end(&self, outcome: Result<T, JoinError>) -> Option<Waker> {
+        let mut state = lock(&self.0);
+        let Progress::Running(waker) = &mut *state else { return None };
+        let waker = waker.take();
+        *state = Progress::Ended(outcome);
+        waker
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 

@@ -19,7 +19,6 @@ use super::messages::{RecvBatch, SendBatch};
 use super::sockets::{Listener, Sockets, Source};
 use super::stream::{End, Receive, Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
-use super::uring::DatagramMemory;
 use crate::buf::{BufPool, SendBuf};
 use crate::calls::timed;
 use crate::config::EpollOptions;
@@ -173,8 +172,7 @@ impl EpollEngine {
             }
         };
         let fd = socket.as_raw_fd();
-        let udp = Udp::new(socket, setup, DatagramMemory::Group(0), EpollUdp::new(group));
-        let key = sockets.sources.insert(Source::Udp(udp));
+        let key = sockets.sources.insert(Source::Udp(Udp::new(socket, setup, group)));
         self.register_new(sockets, fd, udp::INTEREST, key)
     }
 

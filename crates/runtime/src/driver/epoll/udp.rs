@@ -1,4 +1,4 @@
-//! UDP sockets on epoll: recvmmsg(2) and sendmmsg(2), or one call per datagram as an option.
+//! UDP sockets on epoll: recvmmsg(2) and sendmmsg(2).
 //!
 //! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it again whenever a
 //! packet has left, as long as there is free space: edge-triggered, each send would cost an event.
@@ -23,8 +23,6 @@ const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 const ASKED_MIN: usize = 4;
 
 pub(crate) struct EpollUdp {
-    /// Index of the pool that fits, in [`EpollShared::datagrams`].
-    group: usize,
     /// Set by an event, cleared by a receive that emptied the socket: one that returned fewer datagrams
     /// than it had room for. (It may also have found an error behind the last datagram. That error
     /// occurred during the call, so its event is still to come.)
@@ -35,9 +33,9 @@ pub(crate) struct EpollUdp {
     watches_room: bool,
 }
 
-impl EpollUdp {
-    pub(in crate::driver) fn new(group: usize) -> EpollUdp {
-        EpollUdp { group, readable: true, asked: ASKED_MIN, watches_room: false }
+impl Default for EpollUdp {
+    fn default() -> EpollUdp {
+        EpollUdp { readable: true, asked: ASKED_MIN, watches_room: false }
     }
 }
 
@@ -51,7 +49,7 @@ impl Udp {
         shared: &mut EpollShared,
     ) -> Option<io::Result<usize>> {
         let (counters, fd) = (&shared.counters, self.any_fd());
-        let batch = &mut shared.datagrams[self.epoll.group];
+        let batch = &mut shared.datagrams[self.group];
         while self.epoll.readable {
             counters.syscalls.add(1);
             let (before, most) = (into.len(), most.min(self.epoll.asked));

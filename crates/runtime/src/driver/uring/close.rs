@@ -85,7 +85,7 @@ impl UringEngine {
         match sockets.sources.get_mut(key) {
             Some(Source::Stream(stream)) => stream.borrow_mut().uring.expected -= 1,
             Some(Source::Listener(listener)) => listener.uring.expected -= 1,
-            Some(Source::Udp(udp)) => udp.uring.expected -= 1,
+            Some(Source::Udp(udp)) => udp.uring.cancels -= 1,
             None => {}
         }
         self.remove_if_done(sockets, key);

@@ -26,9 +26,9 @@ mod udp;
 
 pub(super) use self::listener::UringListener;
 pub(super) use self::stream::UringStream;
-pub(super) use self::udp::{DatagramMemory, UringUdp};
+pub(super) use self::udp::UringUdp;
 
-use self::files::Files;
+use self::files::PendingRead;
 use self::lost_events::LostEvents;
 use self::op::Op;
 use self::provided::Groups;
@@ -72,7 +72,9 @@ pub(crate) struct UringEngine {
     bursts: SendBatch,
     /// Single-shot receives of datagrams that are with the kernel.
     receives: Slots<Box<RecvOp>>,
-    files: Files,
+    /// Reads of files that are with the kernel, and how many.
+    reads: Slots<PendingRead>,
+    reads_in_flight: usize,
     /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
     /// Arrivals of the last enters; those before `next_arrival` were handled.
@@ -120,7 +122,8 @@ impl UringEngine {
             groups,
             receives: Slots::counted(&setup.counters),
             bursts: SendBatch::new(),
-            files: Files::new(&setup.counters),
+            reads: Slots::counted(&setup.counters),
+            reads_in_flight: 0,
             completions: Vec::new(),
             arrived: Vec::new(),
             next_arrival: 0,
@@ -327,10 +330,7 @@ impl UringEngine {
         for key in fed.drain(..) {
             match sockets.sources.get_mut(key) {
                 Some(Source::Stream(stream)) => self.start_fed_receive(&mut stream.borrow_mut()),
-                Some(Source::Udp(udp)) => {
-                    udp.uring.starved = false;
-                    self.start_datagrams(key, udp);
-                }
+                Some(Source::Udp(udp)) => self.start_fed_datagrams(key, udp),
                 _ => {}
             }
         }
@@ -357,8 +357,12 @@ impl UringEngine {
                 stream.sending.writable(wakes);
                 false
             }),
-            Op::RECEIVE_DATAGRAMS => self.on_datagrams(sockets, key, (result, flags)),
-            Op::RECEIVE_DATAGRAM => self.on_single_datagram(sockets, key, result),
+            Op::RECEIVE_DATAGRAMS => self.on_datagram(sockets, key, None, (result, flags)),
+            Op::RECEIVE_DATAGRAM => {
+                if let Some(single) = self.receives.remove(key) {
+                    self.on_datagram(sockets, single.socket, Some(&*single), (result, flags));
+                }
+            }
             Op::SEND_DATAGRAM => self.on_datagram_sent(sockets, key, result),
             Op::FILE => self.on_file(key, result, &mut sockets.wakes),
             Op::LOST_EVENTS => self.on_lost_event_timer(),
@@ -427,7 +431,7 @@ impl UringEngine {
             }
             self.cancel_all(sockets, key);
         }
-        self.abandon_files(&mut sockets.wakes);
+        self.cancel_reads();
         if self.watches_wakes {
             let cancel = opcode::AsyncCancel::new(Op::WAKE.alone()).build();
             // SAFETY: a cancel names no memory.
@@ -451,7 +455,7 @@ impl UringEngine {
         }
         // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained(sockets) {
-            std::mem::forget(std::mem::replace(&mut self.files, Files::new(&self.counters)));
+            std::mem::forget(std::mem::take(&mut self.reads));
             std::mem::forget(std::mem::take(&mut sockets.sources));
             std::mem::forget(std::mem::take(&mut self.receives));
             self.groups.leak();
@@ -459,7 +463,7 @@ impl UringEngine {
     }
 
     fn is_drained(&self, sockets: &Sockets) -> bool {
-        sockets.sources.is_empty() && !self.watches_wakes && self.files.in_flight == 0
+        sockets.sources.is_empty() && !self.watches_wakes && self.reads_in_flight == 0
     }
 
     fn should_split(&self) -> bool {

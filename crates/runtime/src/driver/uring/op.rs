@@ -20,7 +20,7 @@ impl Op {
     pub(super) const CANCEL: Op = Op(8);
     pub(super) const CLOSE: Op = Op(9);
     pub(super) const SEND_DATAGRAM: Op = Op(10);
-    /// An operation on a file; its key names a slot of [`super::Files`].
+    /// An operation on a file; its key names a [`super::PendingRead`].
     pub(super) const FILE: Op = Op(11);
     /// A poll that ends when a stream accepts more.
     pub(super) const WRITABLE: Op = Op(12);

@@ -54,25 +54,32 @@ impl Groups {
         Ok(Groups { streams, others: Vec::new() })
     }
 
+    /// The index of a group with `count` buffers beside those that `pending` receives of a socket may hold
+    /// in worker threads.
     pub(super) fn for_datagrams(
         &mut self,
         ring: &Ring,
-        count: u16,
+        count: u32,
         bytes: usize,
-    ) -> io::Result<u16> {
-        let fits =
-            |group: &&Provided| group.bytes == bytes && group.pool.count() == usize::from(count);
-        if let Some(group) = self.others.iter().find(fits) {
-            return Ok(group.number);
+        pending: u32,
+    ) -> io::Result<usize> {
+        let count = (count + pending).next_power_of_two().min(1 << 15) as usize;
+        let most = (DATAGRAMS_BYTES / bytes).max(4) + pending as usize;
+        let fits = |group: &Provided| {
+            group.bytes == bytes && group.pool.count() == count && group.most_datagrams == most
+        };
+        if let Some(group) = self.others.iter().position(fits) {
+            return Ok(group);
         }
         check_geometries(self.others.len())?;
         let number = self.others.len() as u16 + 1;
-        self.others.push(Provided::new(ring, number, count, bytes)?);
-        Ok(number)
+        let group = Provided::new(ring, number, count as u16, bytes)?;
+        self.others.push(Provided { most_datagrams: most, ..group });
+        Ok(self.others.len() - 1)
     }
 
-    pub(super) fn get(&mut self, group: u16) -> &mut Provided {
-        &mut self.others[usize::from(group) - 1]
+    pub(super) fn get(&mut self, group: usize) -> &mut Provided {
+        &mut self.others[group]
     }
 
     fn all(&self) -> impl Iterator<Item = &Provided> {
@@ -102,7 +109,7 @@ impl Groups {
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     pub(super) fn publish(&mut self, in_transit: usize) {
         for group in &mut self.others {
-            group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4));
+            group.publish(0, group.most_datagrams);
         }
         self.streams.publish_with_reserve(in_transit);
     }
@@ -152,7 +159,7 @@ impl Groups {
 }
 
 pub(super) struct Provided {
-    number: u16,
+    pub(super) number: u16,
     pool: Rc<BufPool>,
     /// Bytes of a buffer that the kernel may fill.
     pub(super) bytes: usize,
@@ -164,6 +171,8 @@ pub(super) struct Provided {
     with_kernel: usize,
     /// With fewer, they are given further ones.
     low_mark: usize,
+    /// Buffers that the kernel has for datagrams at a time.
+    most_datagrams: usize,
     /// With so many readers, data that arrives is copied out of the pool.
     copied_from: usize,
     /// Sockets that were given another try, and that a submission thread may not have got to yet.
@@ -201,6 +210,7 @@ impl Provided {
             tail: 0,
             with_kernel: 0,
             low_mark: 1,
+            most_datagrams: 0,
             copied_from,
             fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
