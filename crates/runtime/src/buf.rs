@@ -1,10 +1,10 @@
 //! Buffers: received data is in buffers of a pool, sends take ownership of theirs.
 //!
-//! A worker has one pool. Both engines receive into it and return [`RecvBuf`]s, which release their
-//! memory when dropped. The pool is a transit area: data that must stay (because a peer does not
-//! read, or a task holds many buffers) is copied to the heap, so it can never starve other sockets
-//! of buffers. Sending takes ownership ([`SendBuf`]): the kernel may read the memory until the
-//! engine knows that it is done, even if the future is dropped.
+//! Both engines receive into the pool of their worker and return [`RecvBuf`]s, which release their
+//! memory when dropped. Data that must stay (because a peer does not read, or a task holds many buffers)
+//! is copied to the heap, so it can never starve other sockets of buffers. Sending takes ownership
+//! ([`SendBuf`]): the kernel may read the memory until the engine knows that it is done, even if the
+//! future is dropped.
 
 mod pool;
 #[cfg(debug_assertions)]

@@ -17,14 +17,14 @@ pub enum EngineChoice {
 }
 
 impl FromStr for EngineChoice {
-    type Err = OptionError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<EngineChoice, OptionError> {
+    fn from_str(text: &str) -> Result<EngineChoice, String> {
         match text {
             "auto" => Ok(EngineChoice::Auto),
             "io_uring" => Ok(EngineChoice::IoUring),
             "epoll" => Ok(EngineChoice::Epoll),
-            other => Err(OptionError::new("engine", other, "auto, io_uring or epoll")),
+            other => Err(wrong("engine", other, "auto, io_uring or epoll")),
         }
     }
 }
@@ -48,40 +48,24 @@ impl fmt::Display for Engine {
     }
 }
 
-/// A `key=value` option that makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionError(String);
-
-impl OptionError {
-    fn new(key: &str, value: &str, expected: impl fmt::Display) -> OptionError {
-        OptionError(format!("{key}={value}: expected {expected}"))
-    }
+/// What is wrong with a `key=value` option.
+fn wrong(key: &str, value: &str, expected: impl fmt::Display) -> String {
+    format!("{key}={value}: expected {expected}")
 }
 
-impl fmt::Display for OptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OptionError {}
-
-/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then
-/// does not fill it, which would require another system call; and buffers do not all begin in the
-/// same sets of the caches.
+/// Default size of a receive buffer: a message of 64 KiB does not fill it, which would require another
+/// system call, and buffers do not all begin in the same sets of the caches.
 const RECV_BUFFER_BYTES: u32 = 64 * 1024 + 192;
 
 /// Default number of receive buffers on io_uring: so many that small messages of many sockets fit in
-/// one turn, while those of the turn before are still being sent. Untouched parts cost address space
-/// only.
+/// one turn, while those of the turn before are still being sent.
 const URING_BUFFERS: u32 = 256;
 
 /// The same on epoll, where one is normally in use, and stays in the cache.
 const EPOLL_BUFFERS: u32 = 16;
 
-/// Default entries of the submission queue. The kernel and the engine go through all of it in turn,
-/// 64 bytes each, so it is small enough to stay in the cache; further entries wait in a list and
-/// cost another enter.
+/// Default entries of the submission queue, small enough to stay in the cache; further entries wait in a
+/// list and cost another enter.
 const SQ_ENTRIES: u32 = 512;
 
 /// Default entries of the completion queue: multishot receives post at any time. Further
@@ -128,16 +112,16 @@ impl fmt::Display for Values {
 }
 
 /// Reads `key=value,...` into these options; a key alone is switched on.
-fn read(text: &str, options: &mut [(&str, Values, &mut u32)]) -> Result<(), OptionError> {
+fn read(text: &str, options: &mut [(&str, Values, &mut u32)]) -> Result<(), String> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').unwrap_or((part, "on"));
         let Some(at) = options.iter().position(|(name, ..)| *name == key) else {
             let known: Vec<_> = options.iter().map(|(name, ..)| *name).collect();
             let known = format!("one of: {}", known.join(", "));
-            return Err(OptionError::new(key, value, known));
+            return Err(wrong(key, value, known));
         };
         let (_, values, option) = &mut options[at];
-        **option = values.read(value).ok_or_else(|| OptionError::new(key, value, values))?;
+        **option = values.read(value).ok_or_else(|| wrong(key, value, values))?;
     }
     Ok(())
 }
@@ -187,9 +171,9 @@ impl Default for UringOptions {
 }
 
 impl FromStr for UringOptions {
-    type Err = OptionError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<UringOptions, OptionError> {
+    fn from_str(text: &str) -> Result<UringOptions, String> {
         let (mut options, mut multishot) = (UringOptions::default(), 1);
         let table = &mut [
             ("multishot", Values::Switch(1), &mut multishot),
@@ -224,9 +208,9 @@ impl Default for EpollOptions {
 }
 
 impl FromStr for EpollOptions {
-    type Err = OptionError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<EpollOptions, OptionError> {
+    fn from_str(text: &str) -> Result<EpollOptions, String> {
         let mut options = EpollOptions::default();
         let table = &mut [
             ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),

@@ -1,32 +1,4 @@
-//! A small thread-per-core runtime for Linux: the same sockets, timers and tasks on io_uring or
-//! on epoll, chosen when the runtime is built.
-//!
-//! Each worker is a thread with its own executor and its own ring or epoll set; tasks do not move
-//! between threads. Received data is in buffers of a pool ([`RecvBuf`]), sends take ownership of
-//! their buffers ([`SendBuf`]), and both engines give the same guarantees: no data is lost or
-//! reordered, and a slow peer slows down only itself. What needs a worker panics outside a runtime.
-//!
-//! ```no_run
-//! use twinring::{Runtime, TcpListener};
-//!
-//! let runtime = Runtime::builder().build()?;
-//! println!("engine: {}", runtime.features().engine());
-//! runtime.block_on(async {
-//!     let listener = TcpListener::bind("127.0.0.1:7000")?;
-//!     loop {
-//!         let stream = listener.accept().await?;
-//!         twinring::spawn(async move {
-//!             while let Ok(data) = stream.recv().await
-//!                 && !data.is_empty()
-//!                 && stream.send(data).await.is_ok()
-//!             {}
-//!         });
-//!     }
-//!     # #[allow(unreachable_code)]
-//!     # Ok::<(), std::io::Error>(())
-//! })??;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod blocking;
 mod buf;

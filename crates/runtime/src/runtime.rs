@@ -2,7 +2,7 @@
 
 mod builder;
 #[cfg(all(test, loom))]
-mod model;
+pub(crate) mod model;
 mod worker;
 
 use crate::blocking::{self, ThreadPool};

@@ -1,14 +1,17 @@
 //! Listening and accepting.
 
 use super::names::bind_first;
-use super::{Operation, TcpStream, bind_each, close, internet_address, patiently, with_socket};
+use super::{
+    Operation, TcpStream, bind_each, close, internet_address, new_socket, patiently, with_socket,
+};
+use crate::driver::udp::is_icmp_error;
 use crate::driver::{Driver, Side};
 use crate::event::Event;
 use crate::race;
 use crate::runtime::{Worker, current, failed};
 use crate::slots::Key;
 use crate::sys::Mapping;
-use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
+use crate::sys::socket::{SockRef, Socket, Type};
 use crate::task::wait;
 use crate::time::sleep;
 use std::cell::Cell;
@@ -23,23 +26,12 @@ use std::time::Duration;
 /// Connections in a row that cannot be accepted for a reason of their own, before accepting pauses.
 const BROKEN_MAX: u32 = 16;
 
-/// Errors of the connection, not of the listener: accept(2) passes pending network errors on.
-const BROKEN: [i32; 11] = [
-    libc::ECONNABORTED,
-    libc::EPROTO,
-    libc::ENETDOWN,
-    libc::ENOPROTOOPT,
-    libc::EHOSTDOWN,
-    libc::ENONET,
-    libc::EHOSTUNREACH,
-    libc::ENETUNREACH,
-    libc::EPERM,
-    libc::EINTR,
-    libc::EAGAIN,
-];
+/// Errors of the connection, not of the listener, beside ICMP errors: accept(2) passes pending network errors on.
+const BROKEN: [i32; 5] =
+    [libc::ECONNABORTED, libc::ENETDOWN, libc::EPERM, libc::EINTR, libc::EAGAIN];
 
-/// How long accepting pauses when the process is out of descriptors or memory. A descriptor closed
-/// by this worker ends the pause early; one closed elsewhere is noticed after this time.
+/// How long accepting pauses when the process is out of descriptors or memory, unless this worker closes a
+/// descriptor.
 const STALL: Duration = Duration::from_millis(100);
 
 /// Connections accepted between two checks of the memory. A check takes two system calls.
@@ -52,14 +44,11 @@ pub struct ListenOptions {
     /// Connections the kernel holds for us before we accept them; it caps this at
     /// net.core.somaxconn. 4,096 by default.
     pub backlog: u32,
-    /// An IPv6 socket accepts IPv6 alone, so that `0.0.0.0` and `[::]` can be used together. On by
-    /// default. Off, `[::]` accepts IPv4 too, with addresses such as `::ffff:192.0.2.1`.
-    pub only_v6: bool,
 }
 
 impl Default for ListenOptions {
     fn default() -> ListenOptions {
-        ListenOptions { backlog: 4096, only_v6: true }
+        ListenOptions { backlog: 4096 }
     }
 }
 
@@ -71,7 +60,7 @@ impl ListenOptions {
     pub fn bind(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundListener>> {
         let backlog = self.backlog.min(i32::MAX as u32) as i32;
         let bind = |address, share| {
-            let socket = patiently(|| self.bind_once(address, share))?;
+            let socket = patiently(|| bind_once(address, share))?;
             let address = internet_address(socket.local_addr()?)?;
             Ok((address, BoundListener { socket, address }))
         };
@@ -85,8 +74,7 @@ impl ListenOptions {
         listen().map_err(refused)
     }
 
-    /// Takes over a listening Internet socket for `workers`, which share it: one that systemd passes, say.
-    /// Its backlog stays as it is.
+    /// Takes over a listening Internet socket, such as one that systemd passes, for `workers`, which share it.
     pub fn adopt(
         &self,
         listener: std::net::TcpListener,
@@ -105,18 +93,14 @@ impl ListenOptions {
         all.push(bound(socket));
         Ok(all)
     }
+}
 
-    fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(share)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(self.only_v6)?;
-        }
-        socket.set_tcp_nodelay(true)?;
-        socket.bind(&address.into())?;
-        Ok(socket)
-    }
+fn bind_once(address: SocketAddr, share: bool) -> io::Result<Socket> {
+    let socket = new_socket(address, Type::STREAM, share)?;
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// A bound socket that can be sent to its worker.
@@ -248,7 +232,7 @@ impl Acceptor {
                     libc::EMFILE | libc::ENFILE => self.stall(Event::AcceptStalled, &error).await,
                     // The machine or its memory is too short for another socket.
                     libc::ENOBUFS | libc::ENOMEM => self.stall(Event::MemoryShort, &error).await,
-                    errno if BROKEN.contains(&errno) => {
+                    errno if BROKEN.contains(&errno) || is_icmp_error(errno) => {
                         // A filter or a firewall may refuse every connection.
                         self.broken.set(self.broken.get() + 1);
                         if self.broken.get() >= BROKEN_MAX {

@@ -1,6 +1,5 @@
 //! Sockets: the only API that services see.
 
-mod copy;
 mod listener;
 mod names;
 mod stream;
@@ -9,10 +8,9 @@ mod udp_options;
 mod unix;
 
 pub use crate::datagram::{Ecn, SendErrors, UdpStats};
-pub use copy::copy;
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
-pub use stream::{Keepalive, Recv, Send, TcpStream};
+pub use stream::{Recv, Send, TcpStream};
 pub use udp::UdpSocket;
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
 pub use unix::{UnixListener, UnixStream};
@@ -21,7 +19,7 @@ use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};
 use crate::slots::Key;
 use crate::sys;
-use crate::sys::socket::{SockAddr, SockRef};
+use crate::sys::socket::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter};
 use std::io;
 use std::net::SocketAddr;
@@ -29,6 +27,21 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
+
+/// Sends all that `from` receives to `to`, until the end of the stream; returns how many bytes. Nothing
+/// is copied in memory, and a slow receiver slows down the sender. It does not end the stream of `to`:
+/// call [`shutdown`](TcpStream::shutdown) for that.
+pub async fn copy(from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
+    let mut copied = 0;
+    loop {
+        let bytes = from.recv().await?;
+        if bytes.is_empty() {
+            return Ok(copied);
+        }
+        copied += bytes.len() as u64;
+        to.send(bytes).await?;
+    }
+}
 
 /// How often binding is tried again while the address is in use. The port of an io_uring process
 /// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
@@ -49,6 +62,17 @@ fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
             other => return other,
         }
     }
+}
+
+/// A socket to be bound to an address whose port others may share.
+fn new_socket(address: SocketAddr, kind: Type, share: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    if address.is_ipv6() {
+        // So that 0.0.0.0 and [::] can be used together.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(share)?;
+    Ok(socket)
 }
 
 /// Binds `address` once for each of `workers`, which share the port. Port 0 picks one free port.

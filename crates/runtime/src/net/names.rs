@@ -70,9 +70,6 @@ impl TcpStream {
     where
         N: ToSocketAddrs + Send + 'static,
     {
-        if let Some(address) = literal(&to) {
-            return TcpStream::connect_from(None, address).await;
-        }
         let mut failed = no_address();
         for address in resolve(to).await? {
             match TcpStream::connect_from(None, address).await {

@@ -6,7 +6,6 @@ mod options;
 mod send_file;
 
 pub use futures::{Recv, Send};
-pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, with_fd, with_socket};
 use crate::buf::{RecvBuf, SendBuf};

@@ -11,11 +11,14 @@
 
 use super::{DRAINING, STOPPING, Shared};
 use crate::sys::waker::waker;
-use crate::task::{Executor, Registration, Watch};
-use loom::sync::atomic::{AtomicBool, Ordering};
+use crate::task::{Executor, Registration};
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
+use std::io;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -33,6 +36,73 @@ fn check(model: impl Fn(Machine) + Send + Sync + 'static) {
         builder.preemption_bound.get_or_insert(PREEMPTIONS);
         let model = Arc::clone(&model);
         builder.check(move || model(Machine::new(watch)));
+    }
+}
+
+/// Stands in for an eventfd(2), and for the drivers that watch it: system calls cannot be modelled, and a
+/// blocking one would stop all threads of a model.
+///
+/// It guarantees no more order between threads than the kernel does: a thread that is notified of a
+/// signal sees everything before the signal.
+pub(crate) struct EventFd {
+    count: AtomicU64,
+    /// Signalled since an edge was last reported.
+    edge: AtomicBool,
+    sleeper: Notify,
+}
+
+/// How a worker watches its eventfd.
+#[derive(Clone, Copy)]
+enum Watch {
+    /// EPOLLET, and a multishot poll of io_uring: each signal is reported once, if it can still be
+    /// read by then.
+    Edge,
+    /// A poll of io_uring that ended: it is armed again, which reports a level, after the eventfd
+    /// was cleared.
+    Rearmed,
+}
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<EventFd> {
+        let (count, edge) = Default::default();
+        Ok(EventFd { count, edge, sleeper: Notify::new() })
+    }
+
+    pub(crate) fn signal(&self) {
+        self.count.fetch_add(1, Ordering::Release);
+        // Not a store: in loom, a store can be overtaken by earlier swaps.
+        self.edge.swap(true, Ordering::Release);
+        self.sleeper.notify();
+    }
+
+    pub(crate) fn clear(&self) {
+        self.count.swap(0, Ordering::Acquire);
+    }
+
+    /// A turn of the driver: takes a report if there is one, or sleeps until there is.
+    fn turn(&self, watch: Watch, sleeps: bool) {
+        while !self.is_reported(watch) && sleeps {
+            self.sleeper.wait();
+        }
+    }
+
+    fn is_reported(&self, watch: Watch) -> bool {
+        let readable = || self.count.load(Ordering::Acquire) > 0;
+        match watch {
+            Watch::Edge => self.edge.swap(false, Ordering::Acquire) && readable(),
+            Watch::Rearmed => {
+                let reported = readable();
+                if reported {
+                    self.clear();
+                }
+                reported
+            }
+        }
+    }
+
+    /// No model has a driver that would use it.
+    pub(crate) fn fd(&self) -> RawFd {
+        -1
     }
 }
 
@@ -55,8 +125,7 @@ impl Machine {
     }
 
     /// A task that waits for all of `flags`.
-    fn spawn(&self, flags: &[Flag]) -> Waker {
-        let flags = flags.to_vec();
+    fn spawn(&self, flags: Vec<Flag>) -> Waker {
         let finished = Rc::clone(&self.finished);
         let key = self.executor.spawn(Box::pin(poll_fn(move |_| {
             if !flags.iter().all(|flag| flag.load(Ordering::Relaxed)) {
@@ -82,65 +151,41 @@ impl Machine {
             }
         }
     }
-
-    fn run_until_finished(&self, tasks: usize) {
-        self.run_until(|| self.finished.get() == tasks);
-    }
 }
 
-fn flag() -> Flag {
-    Arc::new(AtomicBool::new(false))
-}
-
-/// A thread that raises a flag and then wakes the waiting task.
-fn raise(flag: &Flag, waker: Waker) -> thread::JoinHandle<()> {
-    let flag = Arc::clone(flag);
-    thread::spawn(move || {
-        flag.store(true, Ordering::Relaxed);
-        waker.wake();
-    })
-}
-
-fn join<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-}
-
+/// Threads raise flags, and then wake the tasks that wait for one of them.
 #[test]
 fn no_wake_is_lost() {
-    check(|machine| {
-        let threads = [flag(), flag()].map(|flag| raise(&flag, machine.spawn(&[flag.clone()])));
-        machine.run_until_finished(2);
-        join(threads);
-    });
-}
-
-#[test]
-fn no_wake_of_a_task_that_two_threads_wake_is_lost() {
-    check(|machine| {
-        let flags = [flag(), flag()];
-        let waker = machine.spawn(&flags);
-        let threads = flags.map(|flag| raise(&flag, waker.clone()));
-        machine.run_until_finished(1);
-        join(threads);
-    });
-}
-
-/// The models' inboxes remember two wakes.
-#[test]
-fn no_wake_is_lost_when_an_inbox_overflows() {
-    check(|machine| {
-        let flags = [flag(), flag(), flag()];
-        let wakers = flags.clone().map(|flag| machine.spawn(&[flag]));
-        let [first, others @ ..] = flags;
-        let [waker, other_wakers @ ..] = wakers;
-        let many = thread::spawn(move || {
-            others.iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
-            other_wakers.into_iter().for_each(Waker::wake);
+    type Flags = &'static [&'static [usize]];
+    // The flags that each task waits for, and those that each thread raises.
+    let cases: [(Flags, Flags); 3] = [
+        (&[&[0], &[1]], &[&[0], &[1]]),
+        // Two threads wake one task.
+        (&[&[0, 1]], &[&[0], &[1]]),
+        // More than an inbox of a model remembers: two.
+        (&[&[0], &[1], &[2]], &[&[0], &[1, 2]]),
+    ];
+    for (tasks, threads) in cases {
+        check(move |machine| {
+            let flags: [Flag; 3] = Default::default();
+            let spawn =
+                |flag: &&[usize]| machine.spawn(flag.iter().map(|it| flags[*it].clone()).collect());
+            let wakers: Vec<_> = tasks.iter().map(spawn).collect();
+            let raise = |raised: &&'static [usize]| {
+                let (raised, flags) = (*raised, flags.clone());
+                let waits = |task: &&[usize]| task.iter().any(|flag| raised.contains(flag));
+                let woken = tasks.iter().zip(&wakers).filter(|(task, _)| waits(task));
+                let woken: Vec<_> = woken.map(|(_, waker)| waker.clone()).collect();
+                thread::spawn(move || {
+                    raised.iter().for_each(|flag| flags[*flag].store(true, Ordering::Relaxed));
+                    woken.into_iter().for_each(Waker::wake);
+                })
+            };
+            let threads: Vec<_> = threads.iter().map(raise).collect();
+            machine.run_until(|| machine.finished.get() == tasks.len());
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         });
-        let one = raise(&first, waker);
-        machine.run_until_finished(3);
-        join([many, one]);
-    });
+    }
 }
 
 /// Shutdown and stop reach each worker through its inbox, without a task.
@@ -155,6 +200,6 @@ fn no_shutdown_is_missed() {
         });
         machine.run_until(|| shared.stage() >= DRAINING);
         machine.run_until(|| shared.stage() == STOPPING);
-        join(threads);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });
 }

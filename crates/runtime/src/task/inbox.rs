@@ -5,13 +5,9 @@
 //! `signalled` *before* it empties the queue, a waker fills the queue *before* it reads
 //! `signalled`, so a wake is seen by the current drain or signals the next one.
 
-#[cfg(all(test, loom))]
-use super::eventfd_model::EventFd;
 use crate::runtime::with_current;
 use crate::slots::Key;
-use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
-#[cfg(not(all(test, loom)))]
-use crate::sys::EventFd;
+use crate::sync::{AtomicBool, EventFd, Mutex, MutexGuard, RwLock};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

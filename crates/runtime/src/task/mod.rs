@@ -1,18 +1,14 @@
 //! The local executor: tasks, of which the main future is one, the ready queue, and waking from this
 //! thread and from others.
 
-#[cfg(all(test, loom))]
-mod eventfd_model;
 mod inbox;
 mod join;
 mod join_set;
 mod wait_queue;
 
-#[cfg(all(test, loom))]
-pub(crate) use eventfd_model::Watch;
 pub(crate) use inbox::{Inbox, Registration, wake};
 pub use join::{JoinError, JoinHandle, spawn};
-pub(crate) use join::{OUTSIDE, Outcome, Panic};
+pub(crate) use join::{OUTSIDE, Outcome, Panic, Promise};
 pub use join_set::JoinSet;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
 

@@ -10,7 +10,7 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use std::path::Path;
 use twinring::confine::Uses;
 use twinring::fs::{Dir, Symlinks};
-use twinring::net::{Keepalive, ListenOptions, resolve};
+use twinring::net::resolve;
 use twinring::{UnixListener, UnixStream};
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -19,7 +19,7 @@ pub(crate) const RULES: &[Rule] = rules![
     both_ends_agree_on_their_addresses,
     what_is_taken_is_named_at_once_in_the_error,
     sockets_come_from_the_standard_library,
-    options_have_methods,
+    connections_have_no_delay_until_it_is_set,
     a_duplicate_keeps_the_connection_and_no_events,
     names_are_resolved_without_blocking,
     unix_sockets_echo_both_ways,
@@ -57,15 +57,6 @@ async fn ipv6_works_like_ipv4() {
     assert_eq!(stream.peer_addr().expect("connected"), address);
     stream.send(pattern(1, 0..50_000)).await.expect("sent");
     assert_pattern(1, 0, &recv_exactly(&stream, 50_000).await);
-    let dual = ListenOptions { only_v6: false, ..ListenOptions::default() };
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let mut listeners = dual.bind(any, 1).expect("[::1] can be bound, and so can [::]");
-    let listener = TcpListener::from_bound(listeners.remove(0)).expect("a socket");
-    let port = listener.local_addr().port();
-    let _peer = Peer::connect(("127.0.0.1", port)).expect("IPv4 is accepted");
-    let stream = listener.accept().await.expect("a connection");
-    let address = stream.peer_addr().expect("connected");
-    assert!(address.is_ipv6(), "{address} is mapped");
 }
 
 async fn both_ends_agree_on_their_addresses() {
@@ -138,26 +129,12 @@ async fn sockets_come_from_the_standard_library() {
     assert_eq!(recv_exactly(&stream, 9).await, b"both ways");
 }
 
-async fn options_have_methods() {
+async fn connections_have_no_delay_until_it_is_set() {
     let (stream, _peer) = pair().await;
     let nodelay = || stream.with_fd(|fd| SockRef::from(&fd).tcp_nodelay()).expect("TCP");
     assert!(nodelay(), "inherited");
     stream.set_nodelay(false).expect("TCP_NODELAY");
     assert!(!nodelay());
-    assert!(stream.set_recv_buffer_bytes(10_000).expect("an option") >= 10_000);
-    assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
-    let wanted =
-        Keepalive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 3 };
-    stream.set_keepalive(Some(wanted)).expect("SO_KEEPALIVE");
-    stream.with_fd(|fd| {
-        let socket = SockRef::from(&fd);
-        assert!(socket.keepalive().expect("a socket"));
-        assert_eq!(socket.tcp_keepalive_time().expect("set"), wanted.idle);
-        assert_eq!(socket.tcp_keepalive_interval().expect("set"), wanted.interval);
-        assert_eq!(socket.tcp_keepalive_retries().expect("set"), 3);
-    });
-    stream.set_keepalive(None).expect("SO_KEEPALIVE");
-    assert!(!stream.with_fd(|fd| SockRef::from(&fd).keepalive()).expect("a socket"));
 }
 
 /// Closing a descriptor that has a duplicate does not take it out of an epoll set: level-triggered,

@@ -211,8 +211,11 @@ pub(crate) async fn narrow_pair() -> (TcpStream, Peer) {
     peer.connect(&listener.local_addr().into()).expect("the backlog has room");
     peer.set_tcp_nodelay(true).expect("a TCP socket");
     let stream = listener.accept().await.expect("a connection");
-    stream.set_send_buffer_bytes(16 * 1024).expect("SO_SNDBUF");
-    stream.set_recv_buffer_bytes(16 * 1024).expect("SO_RCVBUF");
+    stream.with_fd(|fd| {
+        let socket = socket2::SockRef::from(&fd);
+        socket.set_send_buffer_size(16 * 1024).expect("SO_SNDBUF");
+        socket.set_recv_buffer_size(16 * 1024).expect("SO_RCVBUF");
+    });
     (stream, peer.into())
 }
 
