@@ -1,5 +1,4 @@
-//! Datagrams. Most rules run for several sets of socket options too, so that the slower ways of receiving and sending
-//! (single-shot receives, one call per datagram) keep the same promises.
+//! Datagrams. Most rules run for single-shot receives, too.
 
 mod delivery;
 mod dropping;
