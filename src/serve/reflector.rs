@@ -84,7 +84,7 @@ impl ReflectorArgs {
             Some(networks) => [vec!["loopback".to_owned()], networks].concat(),
             None => vec!["any".to_owned()],
         };
-        reporter.add("allow", &allowed, format!("answers {}", allowed.join(", ")));
+        reporter.add("allow", &allowed, format!("clients {}", allowed.join(", ")));
         prepared.drain_timeout = self.drain_timeout;
         prepared.bind_admin()?;
         let paths = Paths { own_process: prepared.admin.is_some(), ..Paths::default() };

@@ -174,7 +174,8 @@ fn as_text(fields: &Fields) -> String {
     let mut pairs = Vec::new();
     let mut add = |name: String, value: &Value| {
         if value.as_f64().is_some_and(|number| number != 0.0) {
-            pairs.push(format!("{} {value}", name.replace('_', " ")));
+            let (name, unit) = name.strip_suffix("_s").map_or((&*name, ""), |name| (name, " s"));
+            pairs.push(format!("{} {value}{unit}", name.replace('_', " ")));
         }
     };
     for (key, value) in &fields.0 {

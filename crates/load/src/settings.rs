@@ -130,13 +130,14 @@ pub struct RequestSettings {
     /// scheduled time.
     #[arg(long, value_name = "R", value_parser = rate, help_heading = "Pattern")]
     pub rate: Option<u64>,
-    /// How the requests of --rate follow each other.
+    /// Requests of --rate at equal distances, or independent of each other, as those of many users are.
     #[arg(
         long,
-        value_name = "HOW",
+        value_name = "periodic|poisson",
         requires = "rate",
         value_enum,
         default_value_t,
+        hide_possible_values = true,
         help_heading = "Pattern"
     )]
     pub arrivals: Arrivals,

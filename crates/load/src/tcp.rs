@@ -48,10 +48,8 @@ pub struct TcpSettings {
     /// Requests in flight per connection, at most [default: 1; 1024 with --rate].
     #[arg(long, value_name = "N", value_parser = count_u32, help_heading = "Pattern")]
     pub depth: Option<u32>,
-    /// Close each connection after this many answers and make a new one.
-    ///
-    /// Above 14,000 a minute from one address to one port, the kernel has to search for a port that is
-    /// not in TIME_WAIT: give more addresses with --local.
+    /// Close each connection after this many answers and make a new one. Above 14,000 a minute from one address to one
+    /// port, the kernel has to search for a port that is not in TIME_WAIT: give more addresses with --local.
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Pattern")]
     pub churn: Option<u64>,
     /// Further connections that stay open and send nothing.

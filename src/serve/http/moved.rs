@@ -19,7 +19,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("client_body_timeout", "body-timeout in [server]"),
     ("client_header_timeout", "header-timeout in [server]"),
     ("client_max_body_size", "max-body-bytes in [server]"),
-    ("default_type", "default-type in [[site]] or [default]"),
     ("error_page", "error-pages = { 404 = \"FILE\" } in [[site.rule]]"),
     ("expires", "cache-control = \"max-age=SECONDS\" in [[site.rule]]"),
     ("gzip", "compress = [\"gz\"] in [[site]] or [default]"),
@@ -31,12 +30,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("keepalive_timeout", "idle-timeout in [server]"),
     ("limit_conn", "max-connections-per-address in [server]"),
     ("limit_req", "rate and burst in [[site.rule]]"),
-    ("listen_tls", "listen-tls in [server]"),
     ("location", "[[site.rule]] with match"),
     ("not_found", "error-pages = { 404 = \"FILE\" } in [[site.rule]]"),
     ("return", "redirect and status in [[site.rule]]"),
     ("rewrite", "redirect in [[site.rule]]"),
-    ("send_timeout", "send-timeout in [server]"),
     ("server_name", "names in [[site]]"),
     ("spa", "fallback = \"FILE\" in a [[site.rule]] without match"),
     ("ssl_certificate", "tls-cert in [[site]]"),
@@ -67,8 +64,10 @@ pub(super) fn unknown(key: &str, known: &[String]) -> String {
         ("[[site]] or [default]", names_of::<Site>()),
         ("[[site.rule]]", names_of::<Rule>()),
     ] {
-        if keys.iter().any(|name| name == key) {
-            return format!("{key}: this belongs in {table}");
+        match keys.iter().find(|name| **name == key.replace('_', "-")) {
+            Some(name) if name == key => return format!("{key}: this belongs in {table}"),
+            Some(name) => return format!("{key}: unknown key; here it is {name} in {table}"),
+            None => {}
         }
     }
     let elsewhere = key.replace('-', "_");

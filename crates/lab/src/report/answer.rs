@@ -136,7 +136,8 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     let subjects = || summary.cells.iter().flat_map(|cell| &cell.subjects);
     let bound = subjects().filter(|it| it.bottleneck.as_ref().is_some_and(is_bound)).count();
     if bound > 0 {
-        limits.push(format!("the load generator was the bottleneck {bound} times"));
+        let times = if bound == 1 { "once".to_owned() } else { format!("{bound} times") };
+        limits.push(format!("the load generator was the bottleneck {times}"));
     }
     if bundle.cpus.shared {
         limits.push("server and load generator share a CPU".to_owned());

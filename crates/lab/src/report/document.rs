@@ -186,8 +186,10 @@ fn findings(cells: &[CellSummary]) -> Option<Element> {
                 Effect::Void => "VOID",
             };
             let (title, advice) = (check.title(), check.advice());
-            let found =
-                format!("{effect}: {cell}, {subject}: {title}: {what} ({runs} runs). {advice}.");
+            let plural = if runs == 1 { "" } else { "s" };
+            let found = format!(
+                "{effect}: {cell}, {subject}: {title}: {what} ({runs} run{plural}); {advice}"
+            );
             items.push(Element::Item(found));
         }
     }

@@ -146,7 +146,7 @@ fn listed(all: &[String]) -> String {
 
 /// What an open loop keeps to.
 fn open_loop(rate_per_s: u64, arrivals: Option<&str>) -> String {
-    format!("open loop, {} /s, {}", grouped(rate_per_s), arrivals.unwrap_or("periodic"))
+    format!("open loop, {} requests/s, {}", grouped(rate_per_s), arrivals.unwrap_or("periodic"))
 }
 
 /// From where latency counts.
