@@ -223,12 +223,12 @@ impl Lines {
     }
 
     /// The errors that are not zero, and the first of them in words.
-    pub(crate) fn errors(&mut self, errors: &Fields, verified: &str, first: Option<&str>) {
+    pub(crate) fn errors(&mut self, errors: &Fields, rest: &str, first: Option<&str>) {
         let seen = errors.0.iter();
         let seen = seen.filter_map(|(name, it)| Some((name, it.as_u64().filter(|it| *it > 0)?)));
         let seen = seen.map(|(name, it)| format!("{} {}", grouped(it), name.replace('_', " ")));
         let seen = listed(&Vec::from_iter(seen));
-        self.row("errors", &format!("{seen} in the whole run; {verified}"));
+        self.row("errors", &format!("{seen} {rest}"));
         first.iter().for_each(|first| self.row("  first", first));
     }
 
@@ -260,7 +260,8 @@ impl Lines {
             beside(&[(c.reconnects, "reconnects"), (c.lost, "lost")])
         );
         self.row("connections", &text);
-        self.errors(errors, verified, all.first_error.as_deref());
+        let verified = format!("in the whole run; {verified}");
+        self.errors(errors, &verified, all.first_error.as_deref());
         self.cpu_and_gates(&all.cpu, "the server could do more", &all.gates);
         let text = format!(
             "{} answered, {} failed{}",

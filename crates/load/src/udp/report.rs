@@ -190,7 +190,7 @@ pub(crate) fn table(lines: &mut Lines, result: &UdpResult, shortfall: &[String])
     call_rows(lines, result.calls.as_deref().unwrap_or_default());
     lines.cpu_and_gates(&result.cpu, "the schedule may not hold", &result.gates);
     let text = format!(
-        "{} packets/s came back, {:.3} % lost; {}",
+        "{} packets/s back, {:.3} % lost; {}",
         grouped(packets.received_per_second.round() as u64),
         100.0 * result.loss_ratio,
         summary("round trip", &result.round_trip_us, packets.received)
@@ -237,7 +237,9 @@ fn stream_rows(lines: &mut Lines, streams: &Streams) {
     for row in rows {
         let counts = [row.sent, row.received, row.lost, row.duplicated, row.reordered];
         let counts = counts.map(|it| format!("{it:>8}")).concat();
-        let (jitter, longest) = (time(row.jitter_us), time(row.round_trip_us_max));
+        let times = [row.jitter_us, row.round_trip_us_max];
+        let [jitter, longest] =
+            times.map(|us| if row.received == 0 { "none".to_owned() } else { time(us) });
         lines.0 +=
             &format!("  {:<7} {:08x}{counts}{jitter:>11}{longest:>11}\n", row.stream, row.ssrc);
     }
