@@ -16,7 +16,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use sign_flip::SubsetMeans;
 
 pub use difference::{RUNS_MIN, Run, difference};
-pub use sessions::{MIN_SESSIONS, Session, over_sessions};
+pub use sessions::{MIN_SESSIONS, SESSION_PAIRS_MIN, Session, over_sessions};
 
 /// The probability with which all intervals of a family hold the true ratios.
 pub const CONFIDENCE: f64 = 0.95;

@@ -9,8 +9,8 @@ use super::{Ends, Estimate, Pair, aligned, deviation, student_quantile};
 /// The fewest sessions of a machine, and machines of a field, whose spread says anything.
 pub const MIN_SESSIONS: usize = 3;
 
-/// A session of fewer pairs has no interval of its own, and is left out.
-const PAIRS_MIN: usize = 6;
+/// A session of fewer pairs has no interval of its own, and does not count.
+pub const SESSION_PAIRS_MIN: usize = 6;
 
 /// What one session says, or what the sessions of one machine say together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Session {
 impl Session {
     /// Of its pairs; nothing if they are too few to count.
     pub fn of(pairs: &[Pair]) -> Option<Session> {
-        let logs = aligned(pairs).filter(|logs| logs.len() >= PAIRS_MIN)?;
+        let logs = aligned(pairs).filter(|logs| logs.len() >= SESSION_PAIRS_MIN)?;
         Some(Session { mean: logs.iter().sum::<f64>() / logs.len() as f64, pairs: logs.len() })
     }
 

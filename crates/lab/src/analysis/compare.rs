@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::checks::Check;
-use super::figures::{FIGURES, Figure};
+use super::checks::{Check, Finding};
+use super::figures::{FIGURES, Figure, Figures};
 use super::judged::{Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
-    CONFIDENCE, Estimate, MIN_SESSIONS, Pair, Session, estimate, least_pairs, over_sessions,
-    sign_test,
+    CONFIDENCE, Estimate, MIN_SESSIONS, Pair, SESSION_PAIRS_MIN, Session, estimate, least_pairs,
+    over_sessions, sign_test,
 };
 
 /// A subject against the baseline. Every ratio is that of the subject's figure to the baseline's.
@@ -53,6 +53,13 @@ pub struct Comparison {
     /// Why the comparison is void.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<String>,
+    /// The baseline's means of what pages show beside the change, over the pairs of `ratio`. Those of the subject are
+    /// as many times as large as the ratio says.
+    #[serde(skip)]
+    pub of_baseline: Figures,
+    /// The decision would be another one over all runs.
+    #[serde(skip)]
+    pub is_fragile: bool,
 }
 
 /// Pairs that do not count for one reason.
@@ -92,15 +99,6 @@ impl Scope {
 }
 
 impl Comparison {
-    /// Whether the decision would be another one over all runs.
-    pub fn is_fragile(&self) -> bool {
-        let (Some(_), Some(ratio)) = (&self.less, self.ratio) else { return false };
-        let agrees =
-            |all: Estimate| all.shows_a_difference() && (all.ratio < 1.0) == (ratio.ratio < 1.0);
-        // Of few sessions neither has an interval.
-        ratio.ends.is_some() && !self.all_runs.is_some_and(agrees)
-    }
-
     /// How many pairs count.
     pub fn counted(&self) -> usize {
         self.ratio.map_or(0, |ratio| ratio.pairs)
@@ -123,45 +121,58 @@ pub(super) struct Contest<'a> {
 /// The two runs of a block, the baseline's first.
 type Both<'a, 'b> = [&'a Judged<'b>; 2];
 
+/// What pages show beside a change, and what explains it.
+const OF_BASELINE: [&str; 6] =
+    ["both_cpus_ns", "notifications", "server_busy_share", "server_cpu_ns", "switches", "syscalls"];
+
 pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Comparison {
     let blocks = blocks(contest, judged);
     let (counted, left_out) = split(&blocks);
     let met = |side: usize| counted.iter().filter(|both| both[side].met_slo != Some(false)).count();
     let met_slo = counted.iter().any(|both| both[0].met_slo.is_some()).then(|| [met(0), met(1)]);
-    let at_work: Vec<Both<'_, '_>> = counted
-        .into_iter()
-        .filter(|both| both.iter().all(|it| it.met_slo != Some(false)))
-        .collect();
-    let lost = judged.iter().flat_map(|it| &it.findings).any(|it| it.check == Check::Packets);
-    let mut figures = BTreeMap::new();
-    let is_compared = |it: &&Figure| it.is_compared && !(lost && it.name.ends_with("_us"));
-    for Figure { name, .. } in FIGURES.iter().filter(is_compared) {
-        let found = contest.over(&samples(&at_work, name)).0;
-        figures.extend(found.map(|found| ((*name).to_owned(), found)));
+    let both_met = |both: &&Both<'_, '_>| both.iter().all(|it| it.met_slo != Some(false));
+    let mut at_work: Vec<Both<'_, '_>> = counted.iter().filter(both_met).copied().collect();
+    let alone = met_slo.and_then(|met| contest.alone(met, at_work.len()));
+    if alone.is_some() {
+        at_work.clear();
     }
-    let (ratio, sessions, scope) = contest.over(&samples(&at_work, contest.primary));
-    let mut comparison = Comparison {
+    let lost = judged.iter().flat_map(|it| &it.findings).any(|it| it.check == Check::Packets);
+    let is_compared = |it: &&Figure| it.is_compared && !(lost && it.name.ends_with("_us"));
+    let change = |Figure { name, .. }: &Figure| {
+        let found = contest.over(&samples(&at_work, name), ratio_of).estimate?;
+        Some(((*name).to_owned(), found))
+    };
+    let baseline = |name: &str| {
+        let mean = contest.baseline_mean(&samples(&at_work, name))?;
+        Some((name.to_owned(), mean))
+    };
+    let over = contest.over(&samples(&at_work, contest.primary), ratio_of);
+    let over_all = contest.over(&samples(&blocks, contest.primary), ratio_of);
+    let void =
+        [contest.baseline, contest.subject].into_iter().find_map(|name| void(name, judged));
+    let (less, because) = match contest.decide(&over, void.as_deref(), alone) {
+        Ok(less) => (Some(less), None),
+        Err(because) => (None, Some(because)),
+    };
+    Comparison {
         subject: contest.subject.to_owned(),
         baseline: contest.baseline.to_owned(),
         aa: contest.aa,
         primary: contest.primary.to_owned(),
         pairs: blocks.len(),
-        all_runs: contest.over(&samples(&blocks, contest.primary)).0,
-        ratio,
+        is_fragile: less.is_some() && over_all.subject_needs_less() != over.subject_needs_less(),
+        all_runs: over_all.estimate,
+        ratio: over.estimate,
         left_out,
-        scope,
-        sessions,
-        figures,
+        scope: over.scope,
+        sessions: over.sessions,
+        figures: FIGURES.iter().filter(is_compared).filter_map(change).collect(),
         met_slo,
-        less: None,
-        because: None,
-        void: [contest.baseline, contest.subject].into_iter().find_map(|name| void(name, judged)),
-    };
-    match contest.decide(&comparison) {
-        Ok(less) => comparison.less = Some(less),
-        Err(because) => comparison.because = Some(because),
+        less,
+        because,
+        void,
+        of_baseline: OF_BASELINE.into_iter().filter_map(baseline).collect(),
     }
-    comparison
 }
 
 fn blocks<'a, 'b>(contest: &Contest<'_>, judged: &'a [Judged<'b>]) -> Vec<Both<'a, 'b>> {
@@ -195,9 +206,10 @@ fn split<'a, 'b>(blocks: &[Both<'a, 'b>]) -> (Vec<Both<'a, 'b>>, Vec<LeftOut>) {
 
 /// Why a pair does not count, and on which side that was seen.
 fn reason(both: &Both<'_, '_>) -> Option<(String, String)> {
-    let failed = both.iter().filter_map(|it| it.failed());
-    if let Some(finding) = failed.min_by_key(|finding| finding.check) {
-        return Some((finding.check.title().to_owned(), finding.subject.clone()));
+    let failed: Vec<&Finding> = both.iter().filter_map(|it| it.failed()).collect();
+    if let Some(first) = failed.iter().map(|finding| finding.check).min() {
+        let seen = failed.iter().filter(|it| it.check == first).map(|it| &*it.subject);
+        return Some((first.title().to_owned(), side_of(seen)?));
     }
     // A block may have further subjects, whose disturbance is one of all.
     let noise = &both[0].noise_of_block;
@@ -225,94 +237,134 @@ fn title(noise: Noise) -> &'static str {
     }
 }
 
-/// The pairs that have a figure, each with its session.
-fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<(usize, Pair)> {
+/// A pair that has a figure: its session and stratum, and what it is for the baseline and for the subject.
+struct Sample {
+    session: usize,
+    stratum: usize,
+    figures: [f64; 2],
+}
+
+fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
     let sample = |both: &Both<'_, '_>| {
         let [baseline, subject] =
             both.map(|it| it.figures.as_ref().and_then(|it| it.get(figure).copied()));
-        let ratio = subject? / baseline?;
-        let run = both[0].run;
-        let pair = Pair { ratio, stratum: run.stratum() };
-        (ratio.is_finite() && ratio > 0.0).then_some((run.occasion, pair))
+        let (figures, run) = ([baseline?, subject?], both[0].run);
+        let ratio = ratio_of(&figures);
+        let sample = Sample { session: run.occasion, stratum: run.stratum(), figures };
+        (ratio.is_finite() && ratio > 0.0).then_some(sample)
     };
     blocks.iter().filter_map(sample).collect()
 }
 
+fn ratio_of([baseline, subject]: &[f64; 2]) -> f64 {
+    subject / baseline
+}
+
+/// The estimate over some pairs, each session by itself if there are several, and how far the estimate reaches.
+struct Over {
+    estimate: Option<Estimate>,
+    sessions: Vec<Estimate>,
+    scope: Scope,
+}
+
+impl Over {
+    /// Whether it is the subject that needs less, if a difference is shown.
+    fn subject_needs_less(&self) -> Option<bool> {
+        let found = self.estimate?;
+        let same =
+            |it: &Estimate| it.shows_a_difference() && (it.ratio < 1.0) == (found.ratio < 1.0);
+        let is_shown = match found.ends {
+            Some(ends) => ends.excludes_one(),
+            // Too few sessions for an interval over them: each has to show the same.
+            None => self.sessions.len() > 1 && self.sessions.iter().all(same),
+        };
+        is_shown.then_some(found.ratio < 1.0)
+    }
+}
+
 impl Contest<'_> {
-    /// The estimate over these pairs: of one session over its pairs; of several over the means of sessions, or of
-    /// machines if there are several. And each session by itself.
-    fn over(&self, samples: &[(usize, Pair)]) -> (Option<Estimate>, Vec<Estimate>, Scope) {
+    /// The estimate of a value of each pair: of one session over its pairs; of several over the means of sessions, or
+    /// of machines if there are several. Of several, those with few pairs do not count.
+    fn over(&self, samples: &[Sample], value: fn(&[f64; 2]) -> f64) -> Over {
         let mut by_session: BTreeMap<usize, Vec<Pair>> = BTreeMap::new();
-        for (session, pair) in samples {
-            by_session.entry(*session).or_default().push(*pair);
+        for Sample { session, stratum, figures } in samples {
+            let pair = Pair { ratio: value(figures), stratum: *stratum };
+            by_session.entry(*session).or_default().push(pair);
         }
-        let machine = |session: usize| self.machines.get(session).copied().unwrap_or(0);
+        let several = by_session.len() > 1;
+        by_session.retain(|_, pairs| !several || pairs.len() >= SESSION_PAIRS_MIN);
+        let each = |pairs: &Vec<Pair>| estimate(pairs, self.level, self.seed);
         if by_session.len() < 2 {
-            let pairs = by_session.into_values().next().unwrap_or_default();
-            let scope = Scope { sessions: 1, machines: 1 };
-            return (estimate(&pairs, self.level, self.seed), Vec::new(), scope);
+            let count = if several { by_session.len() } else { 1 };
+            let scope = Scope { sessions: count, machines: count };
+            return Over {
+                estimate: by_session.values().find_map(each),
+                sessions: Vec::new(),
+                scope,
+            };
         }
-        let each = by_session
-            .values()
-            .filter_map(|pairs| estimate(pairs, self.level, self.seed))
-            .collect();
         let mut by_machine: BTreeMap<usize, Vec<Session>> = BTreeMap::new();
         for (session, pairs) in &by_session {
-            by_machine.entry(machine(*session)).or_default().extend(Session::of(pairs));
+            let machine = self.machines.get(*session).copied().unwrap_or(0);
+            by_machine.entry(machine).or_default().extend(Session::of(pairs));
         }
-        by_machine.retain(|_, sessions| !sessions.is_empty());
-        let sessions = by_machine.values().map(Vec::len).sum();
-        let scope = Scope { sessions, machines: by_machine.len() };
+        let scope = Scope { sessions: by_session.len(), machines: by_machine.len() };
         let values: Vec<Session> = match by_machine.len() {
             1 => by_machine.into_values().flatten().collect(),
             _ => by_machine.values().filter_map(|sessions| Session::of_machine(sessions)).collect(),
         };
-        (over_sessions(&values, self.level), each, scope)
+        let sessions = by_session.values().filter_map(each).collect();
+        Over { estimate: over_sessions(&values, self.level), sessions, scope }
+    }
+
+    /// The baseline's mean by which the subject's is the ratio. One pair has it as well.
+    fn baseline_mean(&self, samples: &[Sample]) -> Option<f64> {
+        match samples {
+            [one] => Some(one.figures[0]),
+            _ => Some(self.over(samples, |[baseline, _]| *baseline).estimate?.ratio),
+        }
+    }
+
+    /// That only one of the two meets the SLO, of so many pairs in which either met it and in which both did.
+    fn alone(&self, [baseline, subject]: [usize; 2], both: usize) -> Option<String> {
+        let p = sign_test((baseline - both) as u64, (subject - both) as u64);
+        let (who, met, other) = match subject > baseline {
+            true => (self.subject, subject, baseline),
+            false => (self.baseline, baseline, subject),
+        };
+        (p <= 1.0 - CONFIDENCE)
+            .then(|| format!("only {who} meets the SLO, in {met} pairs against {other}"))
     }
 
     /// Which of the two needs less CPU.
     ///
     /// # Errors
     /// Why that is not shown.
-    fn decide(&self, of: &Comparison) -> Result<String, String> {
-        let winner = |ratio: f64| if ratio < 1.0 { self.subject } else { self.baseline }.to_owned();
-        if let Some(why) = &of.void {
+    fn decide(
+        &self,
+        over: &Over,
+        void: Option<&str>,
+        alone: Option<String>,
+    ) -> Result<String, String> {
+        if let Some(why) = void {
             return Err(format!("void: {why}"));
         }
-        if let Some([baseline, subject]) = of.met_slo
-            && sign_test(
-                baseline.saturating_sub(of.counted()) as u64,
-                subject.saturating_sub(of.counted()) as u64,
-            ) <= 1.0 - CONFIDENCE
-        {
-            let [who, met] = if subject > baseline {
-                [self.subject.to_owned(), format!("{subject} pairs against {baseline}")]
-            } else {
-                [self.baseline.to_owned(), format!("{baseline} pairs against {subject}")]
-            };
-            return Err(format!("only {who} meets the SLO, in {met}"));
+        if let Some(why) = alone {
+            return Err(why);
         }
         let needed = least_pairs(self.level);
-        let Some(ratio) = of.ratio else {
-            return Err(too_few(of.counted(), needed));
+        let Some(found) = over.estimate else {
+            return Err(too_few(0, needed));
         };
-        if ratio.ratio.ln().abs() < self.resolution {
+        if found.ratio.ln().abs() < self.resolution {
             return Err(format!("finer than the clock, {:.1} %", self.resolution * 100.0));
         }
-        match ratio.ends {
-            Some(ends) if ends.excludes_one() => Ok(winner(ratio.ratio)),
-            Some(_) => Err("no difference found".to_owned()),
-            None if of.sessions.len() < 2 => Err(too_few(ratio.pairs, needed)),
-            None => {
-                // Too few sessions for an interval over them: each has to show the same.
-                let same = |it: &Estimate| {
-                    it.shows_a_difference() && (it.ratio < 1.0) == (ratio.ratio < 1.0)
-                };
-                match of.sessions.iter().all(same) && of.scope.sessions == of.sessions.len() {
-                    true => Ok(winner(ratio.ratio)),
-                    false => Err("sessions differ; three are needed".to_owned()),
-                }
-            }
+        match (over.subject_needs_less(), found.ends) {
+            (Some(true), _) => Ok(self.subject.to_owned()),
+            (Some(false), _) => Ok(self.baseline.to_owned()),
+            (None, Some(_)) => Err("no difference found".to_owned()),
+            (None, None) if over.sessions.is_empty() => Err(too_few(found.pairs, needed)),
+            (None, None) => Err("sessions differ; three are needed".to_owned()),
         }
     }
 }

@@ -44,7 +44,7 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
     let mut groups = BTreeMap::<(u8, String), Vec<&Row<'_>>>::new();
     for row in rows {
         let group = match &row.comparison.less {
-            Some(less) if row.comparison.is_fragile() => {
+            Some(less) if row.comparison.is_fragile => {
                 (1, format!("perhaps {less}, but not over all runs"))
             }
             Some(less) => (0, less.clone()),

@@ -50,17 +50,15 @@ impl Row<'_> {
         if with_net { format!("{text} {net}") } else { text }
     }
 
-    fn figure(&self, subject: &str, name: &str) -> Option<f64> {
-        self.cell.subject(subject)?.figures.as_ref()?.get(name).copied()
-    }
-
+    /// CPU per request of both, over the pairs of the change.
     pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
-        let Comparison { baseline, subject, primary, .. } = self.comparison;
-        [baseline, subject].map(|name| Some(self.figure(name, primary)? / 1e3))
+        let Comparison { primary, of_baseline, ratio, .. } = self.comparison;
+        let baseline = of_baseline.get(primary).map(|ns| ns / 1e3);
+        [baseline, baseline.zip(*ratio).map(|(us, of)| us * of.ratio)]
     }
 
     pub(super) fn busy_share(&self) -> Option<f64> {
-        self.figure(&self.comparison.baseline, "server_busy_share")
+        self.comparison.of_baseline.get("server_busy_share").copied()
     }
 
     /// What the subject needs more, in percent of the baseline; less is negative.
@@ -77,7 +75,7 @@ impl Row<'_> {
         match (&comparison.less, &comparison.void) {
             (_, Some(_)) => "void".to_owned(),
             (Some(_), _) if comparison.aa => "false".to_owned(),
-            (Some(_), _) if comparison.is_fragile() => "fragile".to_owned(),
+            (Some(_), _) if comparison.is_fragile => "fragile".to_owned(),
             (Some(less), _) => less.clone(),
             (None, None) if comparison.aa && comparison.ratio.is_some() => "passed".to_owned(),
             (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => {
@@ -90,6 +88,12 @@ impl Row<'_> {
 
 pub(super) fn percent(ratio: f64) -> f64 {
     (ratio - 1.0) * 100.0
+}
+
+/// A change with its sign; one that rounds to 0 has none.
+pub(super) fn signed(change: f64, digits: usize) -> String {
+    let text = format!("{change:+.digits$}");
+    if text.contains(|c: char| matches!(c, '1'..='9')) { text } else { text.replace(['+', '-'], "") }
 }
 
 /// The rows of each pair of subjects, part loads before saturated ones.

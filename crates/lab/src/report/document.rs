@@ -1,6 +1,6 @@
 //! The tables behind the first page, as blocks that each rendering shows in its own way.
 
-use super::chart::{Row, percent, sections};
+use super::chart::{Row, percent, sections, signed};
 use super::page::figure;
 use super::published::published;
 use crate::analysis::{
@@ -48,8 +48,9 @@ pub(crate) fn document(bundle: &Bundle) -> Vec<Element> {
 /// The change that a ratio is, in percent, with its interval.
 pub(crate) fn change_of(of: Option<&Estimate>) -> String {
     let Some(of) = of else { return "-".to_owned() };
-    let ends = of.ends.map(|it| format!(" [{:+.1}, {:+.1}]", percent(it.low), percent(it.high)));
-    format!("{:+.1} %{}", percent(of.ratio), ends.unwrap_or_default())
+    let percent = |ratio| signed(percent(ratio), 1);
+    let ends = of.ends.map(|it| format!(" [{}, {}]", percent(it.low), percent(it.high)));
+    format!("{} %{}", percent(of.ratio), ends.unwrap_or_default())
 }
 
 /// The first row of a table.
@@ -71,11 +72,12 @@ fn changes(rows: &[Row<'_>]) -> Element {
     ]);
     for Row { cell, comparison: it } in rows {
         let figure = |name: &str| {
-            it.figures.get(name).map_or("-".to_owned(), |of| format!("{:+.0} %", percent(of.ratio)))
+            let change = |of: &Estimate| signed(percent(of.ratio), 0) + " %";
+            it.figures.get(name).map_or("-".to_owned(), change)
         };
         let decision = match (&it.less, &it.because) {
             (Some(less), _) => {
-                let fragile = if it.is_fragile() { ", but not over all runs" } else { "" };
+                let fragile = if it.is_fragile { ", but not over all runs" } else { "" };
                 format!("{less} needs less, {}{fragile}", it.scope.words())
             }
             (None, because) => because.clone().unwrap_or_default(),
@@ -124,11 +126,8 @@ fn explained(prices: Option<&PriceRecord>, rows: &[Row<'_>]) -> Option<Element> 
     let titles = ["cell", "difference", "system calls", "notifications", "switches", "unexplained"];
     let mut table = head(titles);
     for Row { cell, comparison: it } in rows {
-        let figures = |name: &str| cell.subject(name)?.figures.as_ref();
-        let (Some(baseline), Some(subject)) = (figures(&it.baseline), figures(&it.subject)) else {
-            continue;
-        };
-        let difference = |name: &str| Some(subject.get(name)? - baseline.get(name)?);
+        let difference =
+            |name: &str| Some(it.of_baseline.get(name)? * (it.figures.get(name)?.ratio - 1.0));
         let Some(whole) = difference("server_cpu_ns") else { continue };
         // Notifications are counted on both CPUs, and their price is for both: the server sends some and receives some.
         let parts = [
@@ -138,7 +137,7 @@ fn explained(prices: Option<&PriceRecord>, rows: &[Row<'_>]) -> Option<Element> 
         ]
         .map(|(count, price, share)| Some(difference(count)? * prices.median(price)? * share));
         let rest = whole - parts.iter().flatten().sum::<f64>();
-        let ns = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:+.0} ns"));
+        let ns = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| signed(ns, 0) + " ns");
         let row = [Some(whole)].into_iter().chain(parts).chain([Some(rest)]).map(ns);
         table.push([cell.cell.to_string()].into_iter().chain(row).collect());
     }

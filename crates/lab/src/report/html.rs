@@ -3,7 +3,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::chart::{Row, percent, scale, sections};
+use super::chart::{Row, percent, scale, sections, signed};
 use super::{Element, document, page};
 use crate::result::Bundle;
 
@@ -58,7 +58,7 @@ pub(crate) fn html(bundle: &Bundle) -> String {
 /// The colour of an engine, or of no decision.
 fn class(row: &Row<'_>) -> &'static str {
     match row.comparison.less.as_deref() {
-        _ if row.comparison.is_fragile() => "no",
+        _ if row.comparison.is_fragile => "no",
         Some(less) if less.contains("uring") => "io",
         Some(less) if less.contains("epoll") => "ep",
         Some(less) if less == row.comparison.subject => "io",
@@ -78,7 +78,7 @@ fn chart(rows: &[Row<'_>]) -> Markup {
             @for mark in [-1.0, -0.5, 0.0, 0.5, 1.0] {
                 @let at = x(mark * end);
                 line.soft x1=(at) x2=(at) y1=(LINE) y2=(height) stroke="currentColor" stroke-width=(if mark == 0.0 { "1.5" } else { "0.4" }) {}
-                text x=(at) y="13" text-anchor="middle" { (format!("{:+.0} %", mark * end)) }
+                text x=(at) y="13" text-anchor="middle" { (signed(mark * end, 0)) " %" }
             }
             @for (number, row) in rows.iter().enumerate() {
                 @let y = (number as f64 + 1.7) * LINE;
@@ -93,7 +93,7 @@ fn chart(rows: &[Row<'_>]) -> Markup {
                     @if let Some(middle) = row.percent() {
                         circle cx=(x(middle)) cy=(y) r="4.5" fill="currentColor" {}
                     }
-                    @let change = row.percent().map_or(String::new(), |it| format!("{it:+.0} %  "));
+                    @let change = row.percent().map_or(String::new(), |it| signed(it, 0) + " %  ");
                     text x=(WIDTH - DECISIONS + 12.0) y=(y + 4.0) style="fill: currentColor" { (change) (row.decision()) }
                 }
             }

@@ -1,7 +1,7 @@
 //! The first page.
 
 use super::answer::{answer, limits};
-use super::chart::{Row, interval, scale, sections};
+use super::chart::{Row, interval, scale, sections, signed};
 use super::text::wrapped;
 use crate::experiment::{NetKind, UnderTest};
 use crate::result::Bundle;
@@ -146,7 +146,7 @@ fn line(row: &Row<'_>, with_net: bool, work: usize, end: f64) -> String {
     let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{} us", figure(us)));
     let [baseline, subject] = row.cpu_us().map(us);
     let busy = row.busy_share().map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
-    let change = row.percent().map_or("-".to_owned(), |percent| format!("{percent:+.0}%"));
+    let change = row.percent().map_or("-".to_owned(), |percent| signed(percent, 0) + "%");
     let mut text = row.work(with_net);
     // What it is stands first.
     if text.chars().count() > work {

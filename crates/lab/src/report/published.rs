@@ -2,7 +2,7 @@
 //! in common. There is no verdict; a reader sees both numbers and our interval.
 
 use super::Element;
-use super::chart::percent;
+use super::chart::{percent, signed};
 use super::document::{change_of, head};
 use crate::analysis::{CellSummary, Comparison};
 use crate::experiment::{Axis, Printed, Protocol, Published};
@@ -64,7 +64,7 @@ fn throughputs(
                     cell.cell.to_string(),
                     ratio.map_or("no number".to_owned(), |it| {
                         let (program, other) = (&published.program, &against.program);
-                        format!("{program} against {other} {:+.1} %", percent(it))
+                        format!("{program} against {other} {} %", signed(percent(it), 1))
                     }),
                     format!("{subject} against {baseline}"),
                     change_of(ours),
