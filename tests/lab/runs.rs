@@ -12,6 +12,7 @@ use twinring_lab::{NetKind, recomputed, rerender, verify};
 pub(crate) const TESTS: &[Test] = tests![
     each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone,
     each_fault_of_a_load_generator_is_named,
+    a_pair_that_a_check_excludes_is_replaced_while_there_are_spare_ones,
     an_interrupted_lab_leaves_a_valid_partial_bundle_and_no_process,
     a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read,
     a_full_disk_is_an_error_and_what_was_written_stays_readable,
@@ -112,6 +113,19 @@ fn each_fault_of_a_load_generator_is_named() {
         }
         assert_eq!(output.status.code(), Some(1), "nothing could be measured: {output:?}");
     }
+}
+
+/// It was not replaced, and rows stayed unclear.
+fn a_pair_that_a_check_excludes_is_replaced_while_there_are_spare_ones() {
+    let clean = format!("exec {SERVE}");
+    let late = "\"$0\" load tcp \"$@\" | sed -u 's/\"schedule_lag_us\":{[^}]*}/\"schedule_lag_us\":\
+                {\"p50\":1.0,\"p99\":9000.0,\"max\":9000.0}/'";
+    let text = experiment(&[("a", &clean), ("b", &clean)], Some(late))
+        .replace("pairs = 1", "pairs = 1\nspare_pairs = 2")
+        .replace("window_s = 2.0", "window_s = 0.3")
+        .replace("[128]", "[128]\nrate_per_s = [100]");
+    let said = String::from_utf8_lossy(&voids(&text).1.stdout).into_owned();
+    assert!(said.contains("3 of 3 pairs left out, 3 for late schedule (both sides)"), "{said}");
 }
 
 /// `quick` at full load, which takes far longer than the test.

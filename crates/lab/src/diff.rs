@@ -8,16 +8,15 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::analysis::{Effect, FIGURES, Figure, Figures, check, figures_of};
-use crate::bundle::{self, Stored};
+use crate::analysis::{FIGURES, Figure, Figures, sound_runs};
+use crate::bundle::Stored;
 use crate::error::LabError;
 use crate::experiment::Cell;
 use crate::gate::{Gate, Verdict};
-use crate::noise::noise;
 use crate::record::RunRecord;
 use crate::report::{Element, change_of, render, render_markdown};
 use crate::statistics::{Estimate, MIN_SESSIONS, RUNS_MIN, Run, difference, family_level, mean};
-use crate::verify::verify;
+use crate::verify::verified;
 
 /// The figures that are shown of every subject, whatever changed, and their titles.
 const SHOWN: [(&str, &str); 4] = [
@@ -65,25 +64,16 @@ pub struct Change {
 /// When one cannot be read, or fails verification and `unverified` is not set, or when they have nothing in common.
 pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff, LabError> {
     let read = |path: &Path| -> Result<Stored, LabError> {
-        let found = verify(path)?;
+        let (stored, found) = verified(path)?;
         if !found.holds() && !unverified {
             let why =
                 format!("it fails verification: {}", found.problems.first().map_or("", |it| it));
             return Err(LabError::not_a_bundle(path, &why));
         }
-        bundle::read(path)
+        Ok(stored)
     };
     let (a, b) = (read(a)?, read(b)?);
-    let of = |stored: &Stored| {
-        let mut runs: BTreeMap<(Cell, String), Vec<Measured>> = BTreeMap::new();
-        for run in stored.runs.iter().filter(|run| is_sound(run, &stored.runs)) {
-            let Some(figures) = figures_of(run) else { continue };
-            let key = (run.cell, run.subject.clone());
-            runs.entry(key).or_default().push((run.occasion, run.stratum(), figures));
-        }
-        runs
-    };
-    let (before, after) = (of(&a), of(&b));
+    let [before, after] = [&a, &b].map(|it| sound_runs(&it.bundle.experiment, &it.runs));
     let common: Vec<&(Cell, String)> =
         before.keys().filter(|key| after.contains_key(key)).collect();
     if common.is_empty() {
@@ -94,10 +84,8 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     let change = |key: &&(Cell, String)| change(key, &before[*key], &after[*key], level);
     let changes: Vec<Change> = common.iter().map(change).collect();
     let judge = |gate: &Gate| {
-        gate.over(changes.iter().filter_map(|it| {
-            let place = format!("{}, {}", it.subject, it.cell);
-            Some((Some(it.figures.get(&gate.figure)?), place))
-        }))
+        let place = |it: &Change| format!("{}, {}", it.subject, it.cell);
+        gate.over(changes.iter().map(|it| (it.figures.get(&gate.figure), place(it))))
     };
     Ok(Diff {
         event: "result",
@@ -109,26 +97,26 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     })
 }
 
-fn is_sound(run: &RunRecord, runs: &[RunRecord]) -> bool {
-    let first = runs.iter().find(|it| (it.cell, it.block) == (run.cell, run.block)).unwrap_or(run);
-    noise(first, run).is_empty() && check(run).iter().all(|it| it.effect == Effect::Note)
-}
+type Measured<'a> = (&'a RunRecord, Figures);
 
-/// The session of a run, its stratum and its figures.
-type Measured = (usize, usize, Figures);
-
-fn change((cell, subject): &(Cell, String), a: &[Measured], b: &[Measured], level: f64) -> Change {
-    let sessions = |runs: &[Measured]| runs.iter().map(|it| it.0).collect::<BTreeSet<_>>().len();
+fn change(
+    (cell, subject): &(Cell, String),
+    a: &[Measured<'_>],
+    b: &[Measured<'_>],
+    level: f64,
+) -> Change {
+    let sessions =
+        |runs: &[Measured<'_>]| runs.iter().map(|it| it.0.occasion).collect::<BTreeSet<_>>().len();
     let over_sessions = [a, b].iter().all(|runs| sessions(runs) >= MIN_SESSIONS);
     let least = if over_sessions { MIN_SESSIONS } else { RUNS_MIN };
     let figure = |Figure { name, .. }: &Figure| {
-        let values = |runs: &[Measured]| -> Vec<Run> {
+        let values = |runs: &[Measured<'_>]| -> Vec<Run> {
             let mut by_session: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             let mut each = Vec::new();
-            for (session, stratum, figures) in runs {
+            for (run, figures) in runs {
                 let Some(figure) = figures.get(*name).copied() else { continue };
-                by_session.entry(*session).or_default().push(figure);
-                each.push(Run { figure, stratum: *stratum });
+                by_session.entry(run.occasion).or_default().push(figure);
+                each.push(Run { figure, stratum: run.stratum() });
             }
             let mean = |own: &Vec<f64>| Some(Run { figure: mean(own)?, stratum: 0 });
             if over_sessions { by_session.values().filter_map(mean).collect() } else { each }

@@ -66,6 +66,10 @@ impl std::fmt::Display for Verification {
 /// # Errors
 /// When the bundle cannot be read at all.
 pub fn verify(directory: &Path) -> Result<Verification, LabError> {
+    Ok(verified(directory)?.1)
+}
+
+pub(crate) fn verified(directory: &Path) -> Result<(Stored, Verification), LabError> {
     let stored = bundle::read(directory)?;
     let Stored { bundle, summary, runs, cut_off, .. } = &stored;
     let mut found = Verification { runs: runs.len(), ..Verification::default() };
@@ -94,7 +98,7 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
     for said in found.problems.iter_mut().chain(&mut found.notes) {
         *said = shortened(said, MESSAGE_CHARS_MAX);
     }
-    Ok(found)
+    Ok((stored, found))
 }
 
 /// Why a bundle has less than was asked for, if its lab came to no end.

@@ -6,6 +6,8 @@ mod compare;
 mod figures;
 mod judged;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::IdleClock;
@@ -17,10 +19,10 @@ use crate::statistics::family_level;
 pub use checks::{Check, Effect, Finding, check};
 pub use compare::{Comparison, LeftOut, Scope};
 pub(crate) use figures::full_name;
-pub use figures::{FIGURES, Figure, Figures, figures_of};
+pub use figures::{FIGURES, Figure, Figures};
 
 use compare::{Contest, compare};
-use judged::Judged;
+use judged::{Judged, void};
 
 /// A CPU busier than this is the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
@@ -169,6 +171,26 @@ pub fn summarise(bundle: &Bundle, runs: &[RunRecord]) -> Summary {
     }
     let clocks = runs.iter().filter_map(|run| Some(run.cpu.as_ref()?.idle_clock));
     Summary { family, runs: runs.len(), idle_clock: clocks.max().unwrap_or_default(), cells }
+}
+
+/// The runs that count of every subject in every cell that has runs: none of a subject that is void there.
+pub(crate) fn sound_runs<'a>(
+    experiment: &Experiment,
+    runs: &'a [RunRecord],
+) -> BTreeMap<(Cell, String), Vec<(&'a RunRecord, Figures)>> {
+    let mut of_cells: BTreeMap<Cell, Vec<&RunRecord>> = BTreeMap::new();
+    runs.iter().for_each(|run| of_cells.entry(run.cell).or_default().push(run));
+    let mut sound: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (cell, runs) in of_cells {
+        let judged = Judged::all(experiment, &runs);
+        for it in &judged {
+            let own = sound.entry((cell, it.run.subject.clone())).or_default();
+            if it.counts() && void(&it.run.subject, &judged).is_none() {
+                own.extend(it.figures.clone().map(|figures| (it.run, figures)));
+            }
+        }
+    }
+    sound
 }
 
 /// The number of the machine of each session.

@@ -1,8 +1,10 @@
 //! What is decided from known runs.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, Comparison, Scope};
-use twinring_lab::first_page;
+use twinring_lab::{Gate, Gated, diff, first_page, rerender};
 
 use crate::records::{bundle, experiment, judge, judge_by, pairs};
 use testing::{Test, tests};
@@ -18,6 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_subject_compared_with_itself_is_an_aa_test,
     no_decision_is_finer_than_the_clock,
     who_alone_meets_the_slo_is_said_and_cpu_is_not_compared,
+    a_gate_on_a_void_subject_cannot_be_judged,
     the_same_runs_give_the_same_summary
 ];
 
@@ -213,6 +216,29 @@ fn who_alone_meets_the_slo_is_said_and_cpu_is_not_compared() {
             "{found:?}"
         );
         assert_eq!((found.less, found.ratio), (None, None));
+    }
+}
+
+/// A build whose bytes were wrong passed every gate: nothing of it was left to compare.
+fn a_gate_on_a_void_subject_cannot_be_judged() {
+    let stored = |records: &[Value]| {
+        let directory = tempfile::tempdir().unwrap();
+        let bundle = bundle(experiment(), records.to_vec());
+        let runs: String = records.iter().map(|it| format!("{it}\n")).collect();
+        fs::write(directory.path().join("runs.jsonl"), runs).unwrap();
+        fs::write(directory.path().join("bundle.json"), json!(bundle).to_string()).unwrap();
+        rerender(directory.path()).unwrap();
+        directory
+    };
+    let gate: Gate = "server_cpu > 50%".parse().unwrap();
+    let (before, mut records) = (stored(&pairs(8, 1.25)), pairs(8, 1.25));
+    for expected in [Some(Gated::Holds), None] {
+        let after = stored(&records);
+        let found = diff(before.path(), after.path(), &[gate.clone()], true).unwrap();
+        assert_eq!(found.gates[0].is, expected, "{found:?}");
+        for record in records.iter_mut().filter(|it| it["subject"] == "io_uring") {
+            record["loads"][0]["errors"]["mismatch"] = json!(1);
+        }
     }
 }
 
