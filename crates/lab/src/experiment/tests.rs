@@ -45,12 +45,12 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
     }
     let names: Vec<_> = quick().cells(&[NetKind::Rps]).iter().map(Cell::to_string).collect();
     let expected = [
-        "100 x 128 B at 25 % load on rps",
-        "100 x 128 B on rps",
-        "100 x 16 KB at 25 % load on rps",
-        "100 x 16 KB on rps",
-        "1000 streams x 50/s x 172 B on rps",
-        "100 connections x 1 KB at 25 % load over HTTP on rps",
+        "TCP 128 B x 100 at 25 % on rps",
+        "TCP 128 B x 100 on rps",
+        "TCP 16 KB x 100 at 25 % on rps",
+        "TCP 16 KB x 100 on rps",
+        "UDP 172 B x 1000 at 50/s on rps",
+        "HTTP 1 KB x 100 at 25 % on rps",
     ];
     assert_eq!(names, expected);
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {

@@ -1,10 +1,9 @@
 //! The rows of the interval chart: one for each comparison.
 
 use crate::analysis::{CellSummary, Comparison};
-use crate::experiment::{Axis, Cell, Protocol};
+use crate::experiment::Cell;
 use crate::result::Bundle;
 use crate::statistics::Ends;
-use crate::workload::{bytes, rate};
 
 pub(super) struct Row<'a> {
     pub(super) cell: &'a CellSummary,
@@ -12,42 +11,14 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The load: a share of what can be served, a rate, or `busy` for a closed loop.
     pub(super) fn load(&self) -> String {
-        let point = &self.cell.cell.point;
-        match (point.protocol(), point.load_percent(), point.rate_per_s()) {
-            (Protocol::Udp, ..) => format!("{}/s", rate(point.on(Axis::PacketsPerS).unwrap_or(0))),
-            (_, 0, 0) => "full".to_owned(),
-            (_, 0, per_s) => format!("{}/s", rate(per_s)),
-            (_, percent, _) => format!("{percent} %"),
-        }
+        self.cell.cell.point.load().unwrap_or_else(|| "full".to_owned())
     }
 
     pub(super) fn work(&self, with_net: bool) -> String {
         let Cell { net, point } = &self.cell.cell;
-        let name = match point.protocol() {
-            Protocol::Http if point.on(Axis::Http2) == Some(1) => "HTTP/2",
-            Protocol::Http if point.on(Axis::Tls) == Some(1) => "HTTPS",
-            Protocol::Http => "HTTP",
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-        };
-        let (_, clients) = point.clients();
-        let mut text = format!("{name} {} x {clients}", bytes(point.on(Axis::Bytes).unwrap_or(0)));
-        for (axis, usual, title) in [
-            (Axis::Depth, 1, "depth"),
-            (Axis::Churn, 0, "churn"),
-            (Axis::Files, 1, "files"),
-            (Axis::Workers, 1, "workers"),
-        ] {
-            if let Some(value) = point.on(axis).filter(|value| *value != usual && *value != 0) {
-                text += &format!(" {title} {value}");
-            }
-        }
-        if point.on(Axis::Keepalive) == Some(0) {
-            text += " no keep-alive";
-        }
-        if with_net { format!("{text} {net}") } else { text }
+        let work = point.work();
+        if with_net { format!("{work} {net}") } else { work }
     }
 
     /// CPU per request of both, over the pairs of the change.

@@ -126,7 +126,7 @@ impl Axis {
 }
 
 /// A number of bytes as people write it: `128 B`, `16 KB`.
-pub(crate) fn bytes(count: u32) -> String {
+pub(super) fn bytes(count: u32) -> String {
     match count {
         0 => "0 B".to_owned(),
         _ if count.is_multiple_of(1 << 20) => format!("{} MB", count >> 20),
@@ -136,7 +136,7 @@ pub(crate) fn bytes(count: u32) -> String {
 }
 
 /// A rate as people write it: `50`, `200k`, `2M`.
-pub(crate) fn rate(count: u32) -> String {
+pub(super) fn rate(count: u32) -> String {
     match count {
         1_000_000.. if count.is_multiple_of(100_000) => format!("{}M", f64::from(count) / 1e6),
         10_000.. if count.is_multiple_of(1000) => format!("{}k", count / 1000),

@@ -12,8 +12,8 @@ use crate::experiment::NetKind;
 use twinring_wire::LoadResult;
 
 pub use axis::Axis;
-use axis::{AXES, Level};
-pub(crate) use axis::{AxisSpec, axes_of, bytes, rate};
+use axis::{AXES, Level, bytes, rate};
+pub(crate) use axis::{AxisSpec, axes_of};
 pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
 /// The protocol between server and load generator.
@@ -172,6 +172,40 @@ impl Point {
         self.get(Axis::RatePerS)
     }
 
+    /// What is asked for, such as `TCP 128 B x 100`.
+    pub(crate) fn work(&self) -> String {
+        let name = match (self.protocol, self.is(Axis::Http2), self.is(Axis::Tls)) {
+            (Protocol::Tcp, ..) => "TCP",
+            (Protocol::Udp, ..) => "UDP",
+            (Protocol::Http, false, false) => "HTTP",
+            (Protocol::Http, false, true) => "HTTPS",
+            (Protocol::Http, true, false) => "HTTP/2",
+            (Protocol::Http, true, true) => "HTTP/2 TLS",
+        };
+        let mut text = format!("{name} {} x {}", bytes(self.get(Axis::Bytes)), self.clients().1);
+        for (axis, usual, title) in [
+            (Axis::Depth, 1, "depth"),
+            (Axis::Churn, 0, "churn"),
+            (Axis::Files, 1, "files"),
+            (Axis::Workers, 1, "workers"),
+        ] {
+            if let Some(value) = self.on(axis).filter(|value| *value != usual) {
+                text += &format!(" {title} {value}");
+            }
+        }
+        text + if self.on(Axis::Keepalive) == Some(0) { " no keep-alive" } else { "" }
+    }
+
+    /// How often: a share of what can be served, or a rate, of UDP that of each stream. Nothing in a closed loop.
+    pub(crate) fn load(&self) -> Option<String> {
+        match (self.protocol, self.load_percent(), self.rate_per_s()) {
+            (Protocol::Udp, ..) => Some(format!("{}/s", rate(self.get(Axis::PacketsPerS)))),
+            (_, 0, 0) => None,
+            (_, 0, per_s) => Some(format!("{}/s", rate(per_s))),
+            (_, percent, _) => Some(format!("{percent} %")),
+        }
+    }
+
     /// The part of one of several load generators that have equal parts.
     pub(crate) fn divided(self, parts: u32) -> Result<Point, String> {
         let (clients, count) = self.clients();
@@ -220,46 +254,8 @@ impl From<Point> for Levels {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = bytes(self.get(Axis::Bytes));
-        let (_, clients) = self.clients();
-        let plural = if clients == 1 { "" } else { "s" };
-        match self.protocol {
-            Protocol::Tcp => write!(f, "{clients} x {size}")?,
-            Protocol::Http => write!(f, "{clients} connection{plural} x {size}")?,
-            Protocol::Udp => {
-                let rate = rate(self.get(Axis::PacketsPerS));
-                write!(f, "{clients} stream{plural} x {rate}/s x {size}")?;
-            }
-        }
-        if self.get(Axis::Files) > 1 {
-            write!(f, " of {} files", self.get(Axis::Files))?;
-        }
-        if self.get(Axis::Depth) > 1 {
-            write!(f, " x depth {}", self.get(Axis::Depth))?;
-        }
-        match (self.rate_per_s(), self.load_percent()) {
-            (0, 0) => {}
-            (0, percent) => write!(f, " at {percent} % load")?,
-            (per_s, _) => write!(f, " at {}/s", rate(per_s))?,
-        }
-        if self.protocol == Protocol::Http {
-            f.write_str(match (self.is(Axis::Http2), self.is(Axis::Tls)) {
-                (false, false) => " over HTTP",
-                (false, true) => " over HTTPS",
-                (true, false) => " over HTTP/2",
-                (true, true) => " over HTTP/2 with TLS",
-            })?;
-        }
-        let per_request = self.on(Axis::Keepalive) == Some(0) || self.get(Axis::Churn) == 1;
-        match self.get(Axis::Churn) {
-            _ if per_request => f.write_str(", a connection per request")?,
-            0 => {}
-            churn => write!(f, ", a connection per {churn} requests")?,
-        }
-        match self.workers() {
-            1 => Ok(()),
-            workers => write!(f, ", {workers} workers"),
-        }
+        f.write_str(&self.work())?;
+        self.load().map_or(Ok(()), |load| write!(f, " at {load}"))
     }
 }
 
@@ -299,32 +295,32 @@ mod tests {
             (
                 Protocol::Udp,
                 &[(streams, 4000), (rate, 50), (size, 172)][..],
-                "4000 streams x 50/s x 172 B",
+                "UDP 172 B x 4000 at 50/s",
             ),
             (
                 Protocol::Udp,
                 &[(streams, 1), (rate, 2_500_000), (size, 1)],
-                "1 stream x 2.5M/s x 1 B",
+                "UDP 1 B x 1 at 2.5M/s",
             ),
             (
                 Protocol::Tcp,
                 &[(Axis::Connections, 100), (size, 16 << 10), (Axis::LoadPercent, 25)],
-                "100 x 16 KB at 25 % load",
+                "TCP 16 KB x 100 at 25 %",
             ),
             (
                 Protocol::Tcp,
                 &[(Axis::Connections, 1), (size, 1), (Axis::Churn, 1), (Axis::Workers, 2)],
-                "1 x 1 B, a connection per request, 2 workers",
+                "TCP 1 B x 1 churn 1 workers 2",
             ),
             (
                 Protocol::Http,
                 &[(Axis::Connections, 1), (size, 1), (tls, 1), (http2, 1), (Axis::Depth, 8)],
-                "1 connection x 1 B x depth 8 over HTTP/2 with TLS",
+                "HTTP/2 TLS 1 B x 1 depth 8",
             ),
             (
                 Protocol::Http,
                 &[(Axis::Connections, 2), (size, 1024), (keepalive, 0), (Axis::Files, 3)],
-                "2 connections x 1 KB of 3 files over HTTP, a connection per request",
+                "HTTP 1 KB x 2 files 3 no keep-alive",
             ),
         ] {
             let cell = Cell { net: NetKind::Rps, point: Point::new(protocol, values).unwrap() };
