@@ -50,7 +50,7 @@ pub use estimate::how_long;
 pub use experiment::{
     Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
     NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
-    PublishedCall, PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
+    PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
 pub use gate::{Gate, Gated, Verdict, gates_exit_code};
 pub use helper::helper;

@@ -22,7 +22,7 @@ use crate::error::LabError;
 pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
 pub use overrides::Overrides;
-pub use published::{Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams};
+pub use published::{Printed, Published, PublishedAgainst, PublishedDatagrams};
 pub(crate) use source::Source;
 pub use subject::{Ready, Subject};
 

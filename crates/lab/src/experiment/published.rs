@@ -1,7 +1,10 @@
 //! Figures that others have published about the same work. They are data of the experiment, exactly as they were
 //! printed, and stand beside ours in the report.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// What was published about one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,24 +76,7 @@ pub struct PublishedDatagrams {
     pub packets_per_s: u32,
     /// CPU of the published program in percent of a core, as its own process time.
     pub cpu_percent: f64,
-    /// Where its time went, call by call.
+    /// Where its time went, call by call, by the columns of its table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub calls: Vec<PublishedCall>,
-}
-
-/// One row of a published table of calls.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PublishedCall {
-    /// The function.
-    pub call: String,
-    /// Seconds spent in it, all calls together.
-    pub time_s: f64,
-    /// How often it was called.
-    pub count: u64,
-    /// Its part of the run, in percent.
-    pub run_percent: f64,
-    /// The longest call, in milliseconds.
-    pub max_ms: f64,
+    pub calls: Vec<BTreeMap<String, Value>>,
 }

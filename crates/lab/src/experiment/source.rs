@@ -1,52 +1,53 @@
 //! Where something stands in the text of an experiment, for messages.
 
-use toml::de::{DeTable, DeValue};
-
 use crate::error::LabError;
 
 pub(crate) struct Source<'a> {
     name: &'a str,
+    /// Nothing if it is no file at all.
     text: &'a str,
-    /// The text with the place of each value; nothing if it is no TOML, or no file at all.
-    table: Option<DeValue<'a>>,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn of_file(name: &'a str, text: &'a str) -> Source<'a> {
-        let table = DeTable::parse(text).ok().map(|table| DeValue::Table(table.into_inner()));
-        Source { name, text, table }
+        Source { name, text }
     }
 
     pub(super) fn named(name: &'a str) -> Source<'a> {
-        Source { name, text: "", table: None }
+        Source { name, text: "" }
     }
 
     pub(super) fn at_offset(&self, offset: Option<usize>) -> String {
-        let Some(offset) = offset else { return self.name.to_owned() };
-        let before = self.text.bytes().take(offset);
-        let line = before.filter(|byte| *byte == b'\n').count() + 1;
-        format!("{}:{line}", self.name)
+        let before = offset.map(|offset| self.text.bytes().take(offset));
+        self.at_line(before.map(|it| it.filter(|byte| *byte == b'\n').count() + 1))
+    }
+
+    fn at_line(&self, line: Option<usize>) -> String {
+        line.map_or_else(|| self.name.to_owned(), |line| format!("{}:{line}", self.name))
     }
 
     /// File and line of `key`, for example `tcp.connections` or `subjects.2.name`; if it is not
     /// there, those of the table that lacks it.
-    pub(super) fn at(&self, key: &str) -> String {
-        let (mut value, mut offset) = (self.table.as_ref(), None);
-        for step in key.split('.') {
-            let found = match value {
-                Some(DeValue::Table(table)) => {
-                    table.get_key_value(step).map(|(key, found)| (key.span(), found))
-                }
-                Some(DeValue::Array(array)) => {
-                    let found = step.parse().ok().and_then(|index: usize| array.get(index));
-                    found.map(|found| (found.span(), found))
-                }
-                _ => None,
-            };
-            offset = found.as_ref().map(|(span, _)| span.start).or(offset);
-            value = found.map(|(_, found)| found.get_ref());
-        }
-        self.at_offset(offset)
+    fn at(&self, key: &str) -> String {
+        let steps: Vec<&str> = key.split('.').collect();
+        let (head, number) = match steps[..] {
+            [list, number, _] => (format!("[[{list}]]"), number.parse().unwrap_or(0)),
+            [table, _] => (format!("[{table}]"), 0),
+            _ => (String::new(), 0),
+        };
+        let key = steps[steps.len() - 1];
+        let is_it = |line: &str| {
+            let rest = line.trim_start_matches('[').strip_prefix(key).map(str::trim_start);
+            !key.is_empty() && rest.is_some_and(|rest| rest.starts_with(['=', ']']))
+        };
+        let mut lines = (1..).zip(self.text.lines().map(str::trim_start));
+        let of_table = match &*head {
+            "" => None,
+            head => lines.by_ref().filter(|(_, line)| line.starts_with(head)).nth(number),
+        };
+        let mut own = lines.take_while(|(_, line)| head.is_empty() || !line.starts_with('['));
+        let found = own.find(|(_, line)| is_it(line)).or(of_table);
+        self.at_line(found.map(|(line, _)| line))
     }
 
     /// Refuses with where it is, what was found, and what was expected.

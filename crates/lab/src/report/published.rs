@@ -5,11 +5,8 @@ use super::Element;
 use super::chart::{percent, signed};
 use super::document::{change_of, head};
 use crate::analysis::{CellSummary, Comparison};
-use crate::experiment::{Axis, Printed, Protocol, Published};
+use crate::experiment::{Axis, Point, Printed, Published};
 use crate::result::Bundle;
-
-/// By which factor a printed mean latency may exceed what Little's law allows, for rounding.
-const LITTLE_MARGIN: f64 = 1.1;
 
 pub(super) fn published(bundle: &Bundle) -> Vec<Element> {
     let all = &bundle.experiment.published;
@@ -24,10 +21,7 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Element> {
                      interval.";
         blocks = vec![Element::Text(about.to_owned()), Element::Table(table)];
     }
-    for published in all {
-        blocks.extend(datagrams(published, &summary.cells));
-        blocks.extend(contradictions(published));
-    }
+    blocks.extend(all.iter().filter_map(|it| datagrams(it, &summary.cells)));
     let sources = all
         .iter()
         .map(|it| Element::Item(format!("{}, {}: {}", it.source, it.program, it.conditions)));
@@ -101,57 +95,13 @@ fn datagrams(published: &Published, cells: &[CellSummary]) -> Option<Element> {
     )))
 }
 
-/// Whether a cell is of the work that was published: the same connections and bytes, one request in flight on
-/// connections that stay.
+/// Whether a cell is of the work that was published: one request in flight on connections that stay.
 fn is_same_work(printed: &Printed, cell: &CellSummary) -> bool {
     let point = cell.cell.point;
-    let is_usual = |axis: Axis, usual: u32| point.on(axis).is_none_or(|value| value == usual);
-    point.protocol() != Protocol::Udp
-        && (point.on(Axis::Connections), point.on(Axis::Bytes))
-            == (Some(printed.connections), Some(printed.bytes))
-        && is_usual(Axis::Depth, 1)
-        && is_usual(Axis::RatePerS, 0)
-        && is_usual(Axis::LoadPercent, 0)
-        && is_usual(Axis::Churn, 0)
-        && is_usual(Axis::Files, 1)
-        && is_usual(Axis::Keepalive, 1)
-        && is_usual(Axis::Tls, 0)
-        && is_usual(Axis::Http2, 0)
-}
-
-/// The longest mean latency in milliseconds that a closed loop of `connections` can have at this rate: Little's law,
-/// with every connection waiting all the time.
-fn longest_mean_ms(connections: u32, requests_per_s: f64) -> f64 {
-    f64::from(connections) / requests_per_s * 1e3
-}
-
-/// Printed measurements whose mean latency contradicts their own rate.
-fn contradictions(published: &Published) -> Vec<Element> {
-    let contradiction = |printed: &Printed| {
-        let longest_ms = longest_mean_ms(printed.connections, printed.requests_per_s?);
-        let mean_ms = printed.mean_ms.filter(|it| *it > longest_ms * LITTLE_MARGIN)?;
-        Some(Element::Item(format!(
-            "{}, {}: {} connections x {} bytes: a mean of {mean_ms} ms cannot be at that rate, {longest_ms:.2} ms is \
-             the most (Little's law)",
-            published.source, published.program, printed.connections, printed.bytes
-        )))
-    };
-    published.measured.iter().filter_map(contradiction).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::experiment::Experiment;
-
-    /// The write-up prints 42.39 ms at 500 connections and 132,630 requests/s.
-    #[test]
-    fn littles_law_finds_the_means_that_cannot_be() {
-        assert!((longest_mean_ms(500, 132_630.0) - 3.770).abs() < 0.001);
-        let experiment = Experiment::find("published-nginx").unwrap();
-        for published in &experiment.published {
-            // All of 500 connections, none of 100.
-            assert_eq!(contradictions(published).len(), 4, "{}", published.program);
-        }
-    }
+    let axes = [
+        (Axis::Connections, printed.connections),
+        (Axis::Bytes, printed.bytes),
+        (Axis::Workers, point.get(Axis::Workers)),
+    ];
+    Point::new(point.protocol(), &axes).is_ok_and(|usual| usual == point)
 }
