@@ -214,7 +214,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
         subjects: options.subject,
     };
     let experiment = match &options.add {
-        Some(bundle) => twinring_lab::add_to(bundle)?,
+        Some(bundle) => twinring_lab::recomputed(bundle)?.experiment,
         None => Experiment::find(options.name.as_deref().unwrap_or_default())?.with(&overrides)?,
     };
     let mut outcome = twinring_lab::run(

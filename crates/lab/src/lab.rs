@@ -10,7 +10,7 @@ use crate::analysis::{Effect, check, summarise};
 use crate::available::{Available, available};
 use crate::bundle::{self, Writer};
 use crate::calibration::{Rates, calibrate};
-use crate::cpus::{CpuList, Cpus, allowed_cores};
+use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
 use crate::estimate::too_few_pairs;
 use crate::experiment::{Cell, Experiment, NetKind};
@@ -100,7 +100,7 @@ impl Outcome {
 /// Runs an experiment and writes its bundle.
 ///
 /// Progress goes to standard error. On return, also with an error, every process the lab started has
-/// ended, and its namespaces with them.
+/// ended, and its namespaces with them. The calling thread stays off the measured CPUs.
 ///
 /// # Errors
 /// [`LabError`], when the experiment could not be carried out. The bundle then holds what was
@@ -118,7 +118,9 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         say(&warning);
     }
     let prices = look_around(options, &cpus, stop)?;
-    let _affinity = LabAffinity::keep_to(&cpus.others);
+    // Off the measured CPUs while there are others; without that the measurement is a little noisier, no more. Children
+    // are pinned one by one.
+    let _ = CpuList::new(cpus.others.clone()).map(|others| others.pin(0));
     let mut networks = net::set_up(&experiment, &cpus)?;
     let mut bundle = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
@@ -231,7 +233,7 @@ impl Lab<'_> {
     fn measure(mut self, cells: Vec<Cell>, seed: u64) -> Result<(), LabError> {
         let experiment = self.bench.experiment;
         let plan = Plan::new(experiment, cells.clone(), seed);
-        let mut progress = Progress::start(experiment, plan.runs_left());
+        let progress = Progress::start(experiment, plan.runs_left());
         let rates =
             calibrate(experiment, &cells, &progress, &mut |slot: &Slot<'_>| self.run(slot))?;
         let covered = |cell: &Cell| cell.point.load_percent() == 0 || rates.contains_key(cell);
@@ -239,7 +241,7 @@ impl Lab<'_> {
         let mut plan = Plan::new(experiment, cells, seed);
         let mut excluded = 0;
         while let Some(block) = plan.next() {
-            let (noise, is_invalid) = self.run_block(&mut plan, &block, &rates, &mut progress)?;
+            let (noise, is_invalid) = self.run_block(&mut plan, &block, &rates, &progress)?;
             if is_invalid || !noise.is_empty() {
                 progress.more(plan.replace(&block));
             }
@@ -262,7 +264,7 @@ impl Lab<'_> {
         plan: &mut Plan<'_>,
         block: &Block,
         rates: &Rates,
-        progress: &mut Progress,
+        progress: &Progress,
     ) -> Result<(Vec<(Noise, String)>, bool), LabError> {
         let experiment = self.bench.experiment;
         let cell = plan.cell(block);
@@ -293,31 +295,6 @@ impl Lab<'_> {
             false => self.runs.push(run.clone()),
         }
         Ok(run)
-    }
-}
-
-/// Keeps the lab's own thread, and the threads it starts, off the measured CPUs while there are
-/// others. Children are pinned one by one and are not affected.
-struct LabAffinity {
-    before: Option<CpuList>,
-}
-
-impl LabAffinity {
-    fn keep_to(cpus: &[usize]) -> LabAffinity {
-        let before =
-            allowed_cores().ok().and_then(|it| CpuList::new(it.into_keys().collect()).ok());
-        // Without it the measurement is a little noisier, no more.
-        let moved = CpuList::new(cpus.to_vec()).is_ok_and(|others| others.pin(0).is_ok());
-        LabAffinity { before: before.filter(|_| moved) }
-    }
-}
-
-impl Drop for LabAffinity {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // It was allowed before, so it is now.
-            let _ = before.pin(0);
-        }
     }
 }
 

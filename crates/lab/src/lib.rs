@@ -56,7 +56,7 @@ pub use gate::{Gate, Gated, Verdict, gates_exit_code};
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Fingerprint, Program};
-pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
+pub use merge::{add, merge};
 pub use net::NetRecord;
 pub use placement::{Distance, Placement};
 pub use prices::{Price, PriceRecord};

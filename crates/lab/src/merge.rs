@@ -10,14 +10,14 @@ use std::path::Path;
 use crate::analysis::summarise;
 use crate::bundle::{self, Stored};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment};
+use crate::experiment::Cell;
 use crate::prices::PriceRecord;
 use crate::progress::say;
 use crate::record::RunRecord;
-use crate::result::{BUNDLE_SCHEMA, Bundle, State};
+use crate::result::{Bundle, State};
 
 /// The most sessions of one bundle.
-pub const MERGED_OCCASIONS_MAX: usize = 64;
+const MERGED_OCCASIONS_MAX: usize = 64;
 
 /// Joins bundles of the same experiment into a new one.
 ///
@@ -41,14 +41,6 @@ pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabErro
     write(out, joined)
 }
 
-/// The experiment of a bundle, to be run in another session.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
-    Ok(bundle::read(directory)?.bundle.experiment)
-}
-
 /// Adds the runs of `other`, made on the same machine, to the bundle in `directory` as a further
 /// session, and removes `other`. What differs between the two is said.
 ///
@@ -58,7 +50,9 @@ pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
 pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     let (stored, next) = (bundle::read(directory)?, bundle::read(other)?);
     if !stored.bundle.machine.is_same_machine(&next.bundle.machine) {
-        return Err(cannot(other, OTHER_MACHINE));
+        let why = "the machine is another one (processor, CPUs or caches differ); `twinring lab merge` joins bundles of \
+                   several machines";
+        return Err(cannot(other, why));
     }
     let differences = stored.bundle.differences(&next.bundle);
     let joined = join(stored, next, other)?;
@@ -71,16 +65,12 @@ pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     Ok(bundle)
 }
 
-const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
-                                        merge` joins bundles of several machines";
-
 fn cannot(path: &Path, why: &str) -> LabError {
     LabError::failed(format!("{} cannot be joined: {why}", path.display()))
 }
 
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, calibrations, .. } = joined;
-    bundle.schema = BUNDLE_SCHEMA.to_owned();
     bundle.summary = Some(summarise(&bundle, &runs));
     bundle::write_runs(directory, calibrations.iter().chain(&runs))?;
     bundle::finish(directory, &bundle)?;
@@ -116,12 +106,9 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
         bundle.state = next.state.clone();
     }
     let before = bundle.all_occasions().len();
-    append(&mut runs, second.runs, before);
     let mut calibrations = first.calibrations;
-    for mut run in second.calibrations {
-        (run.index, run.occasion) = (calibrations.len(), run.occasion + before);
-        calibrations.push(run);
-    }
+    append(&mut runs, second.runs, before);
+    append(&mut calibrations, second.calibrations, before);
     bundle.occasions = occasions;
     Ok(Stored { bundle, summary: None, runs, calibrations, cut_off: false })
 }
@@ -129,7 +116,7 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
 /// Numbers the runs of further sessions behind those that are there, in every cell.
 fn append(runs: &mut Vec<RunRecord>, next: Vec<RunRecord>, occasions: usize) {
     let mut blocks: HashMap<Cell, usize> = HashMap::new();
-    for run in &*runs {
+    for run in runs.iter().filter(|run| !run.calibration) {
         let after = blocks.entry(run.cell).or_default();
         *after = (*after).max(run.block + 1);
     }

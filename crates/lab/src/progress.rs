@@ -3,8 +3,6 @@
 //! The bar is drawn between runs only. Nothing ticks while a window is open.
 
 use std::io::{IsTerminal, Write, stderr};
-use std::time::Instant;
-
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::estimate::{block_s, duration};
@@ -13,8 +11,6 @@ use crate::report::lines_of;
 
 pub(crate) struct Progress {
     bar: ProgressBar,
-    began: Instant,
-    begun: u64,
 }
 
 impl Progress {
@@ -38,23 +34,18 @@ impl Progress {
         let style = ProgressStyle::with_template("{wide_bar} run {pos}/{len}  {msg}");
         // The template is a constant; if it were wrong the default would do.
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let progress = Progress { bar, began: Instant::now(), begun: 0 };
+        let progress = Progress { bar };
         progress.say(&format!("{}: {runs} runs, about {}", experiment.name, duration(seconds)));
         progress
     }
 
-    pub(crate) fn next(&mut self, cell: &Cell, subject: &str) {
-        let done = self.begun;
-        self.begun += 1;
-        let left = self.bar.length().unwrap_or(0).saturating_sub(done);
-        let message = if done == 0 {
-            format!("{cell}, {subject}")
-        } else {
-            let each_s = self.began.elapsed().as_secs_f64() / done as f64;
-            format!("{cell}, {subject}, {} left", duration(each_s * left as f64))
+    pub(crate) fn next(&self, cell: &Cell, subject: &str) {
+        let left = match self.bar.position() {
+            0 => String::new(),
+            _ => format!(", {} left", duration(self.bar.eta().as_secs_f64())),
         };
-        self.bar.set_message(message);
-        self.bar.set_position(self.begun);
+        self.bar.set_message(format!("{cell}, {subject}{left}"));
+        self.bar.inc(1);
     }
 
     /// A run that only finds a rate.
@@ -62,7 +53,7 @@ impl Progress {
         self.bar.set_message(format!("{cell}, {subject}: what it can serve"));
     }
 
-    pub(crate) fn more(&mut self, runs: usize) {
+    pub(crate) fn more(&self, runs: usize) {
         self.bar.inc_length(runs as u64);
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sys::stat::Mode;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use twinring_lab::{Experiment, add_to, diff, rerender, verify};
+use twinring_lab::{Experiment, diff, recomputed, rerender, verify};
 
 use crate::tampering::copy;
 use testing::{Test, tests};
@@ -116,7 +116,7 @@ fn what_is_not_a_bundle_is_refused() {
     // The directory is named as it was given.
     let absent = out.path().join("absent");
     for (place, why) in [(out.path(), "has no bundle.json"), (&*absent, "no such directory")] {
-        for error in [verify(place).unwrap_err(), add_to(place).unwrap_err()] {
+        for error in [verify(place).unwrap_err(), recomputed(place).unwrap_err()] {
             let said = error.to_string();
             assert!(said.starts_with(&format!("{} is not", place.display())), "{said}");
             assert!(said.contains(why), "{said}");
