@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// An object whose fields depend on the program that prints it, and on its version: counters or
 /// features by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Fields(pub Map<String, Value>);
 
@@ -17,10 +17,5 @@ impl Fields {
             Ok(Value::Object(fields)) => Fields(fields),
             _ => Fields::default(),
         }
-    }
-
-    /// A counter, if it is there.
-    pub fn number(&self, name: &str) -> Option<f64> {
-        self.0.get(name)?.as_f64()
     }
 }

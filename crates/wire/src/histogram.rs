@@ -15,7 +15,7 @@ const ENCODING: &str = "hdr-v2-base64";
 
 /// A histogram without loss: the HdrHistogram V2 encoding, uncompressed, in base64.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct EncodedHistogram {
     /// Unit of the values, always `ns`.
     pub unit: String,
@@ -74,7 +74,7 @@ impl EncodedHistogram {
 
 /// Times in microseconds; all 0 without samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Latency {
     /// The shortest.
     pub min: f64,
@@ -113,7 +113,7 @@ impl Latency {
 
 /// How late requests left against their schedule, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Lag {
     /// Median.
     pub p50: f64,

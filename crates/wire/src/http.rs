@@ -13,7 +13,7 @@ pub const SCHEMA: &str = "twinring.load.http/1";
 
 /// The result of `twinring load http`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct HttpResult {
     /// How every result begins.
     #[serde(flatten)]
@@ -41,7 +41,7 @@ pub struct HttpResult {
 
 /// The settings of `load http`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct HttpSettings {
     /// Addresses of the server that are used in turn.
     #[serde(default)]
@@ -98,7 +98,7 @@ fn http_1_1() -> String {
 
 /// The reference of content lengths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Length {
     /// A number of bytes.
@@ -109,7 +109,7 @@ pub enum Length {
 
 /// TLS: the settings, and the results.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Tls {
     /// The file of `--tls-ca`; `null` means the certificates that the system trusts.
     pub ca: Option<String>,
@@ -129,7 +129,7 @@ pub struct Tls {
 
 /// Bytes inside the window, before TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct HttpBytes {
     /// Of the requests sent; with HTTP/2, of all frames.
     pub sent: u64,
@@ -141,7 +141,7 @@ pub struct HttpBytes {
 
 /// Histograms beside that of the latency.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct HttpHistograms {
     /// Of `raw_latency_us`.
     pub raw: Option<EncodedHistogram>,
@@ -153,7 +153,7 @@ pub struct HttpHistograms {
 
 /// The outcomes of the requests for one URL, over the whole run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Url {
     /// The URL.
@@ -171,7 +171,7 @@ pub struct Url {
 /// Errors of `load http`, by kind. An answer counts under one kind, the first of status, length,
 /// hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct HttpErrors {
     /// Attempts to connect that failed or took too long.
     pub connect: u64,

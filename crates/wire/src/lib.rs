@@ -21,7 +21,7 @@ pub mod http;
 pub mod load;
 pub mod requests;
 #[cfg(test)]
-mod schema;
+mod examples;
 pub mod serve;
 pub mod tcp;
 pub mod udp;

@@ -17,7 +17,7 @@ pub const SATURATED_SHARE: f64 = 0.95;
 
 /// How every result begins.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Head {
     /// Always `result`.
     pub event: String,
@@ -38,7 +38,7 @@ pub struct Head {
 
 /// The measured window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Window {
     /// Its start on CLOCK_MONOTONIC.
     pub start_monotonic_ns: u64,
@@ -71,7 +71,7 @@ impl Window {
 
 /// CPU use of the load generator's worker threads inside the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Cpu {
     /// In the program itself, all threads together.
     pub user_s: f64,
@@ -103,7 +103,7 @@ impl Cpu {
 
 /// A limit for use in scripts, and the value measured inside the window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Gate {
     /// `slo_` and a percentile, such as `slo_p99.9` or `slo_max`, in microseconds; or `max_error_rate` as a share.
     pub gate: String,
@@ -152,7 +152,7 @@ pub const WINDOW_END: &str = "window_end";
 
 /// A mark of the run, written at the moment that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Mark {
     /// `window_start` or `window_end`.
     pub event: String,

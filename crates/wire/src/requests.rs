@@ -9,7 +9,7 @@ use crate::load::{Cpu, Gate, Window, bounds_errors, forget, throttled};
 
 /// The common fields of both results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RequestResult {
     /// The measured window.
     pub window: Window,
@@ -47,7 +47,7 @@ pub struct RequestResult {
 
 /// Requests inside the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Requests {
     /// Open loop: due inside the window by the schedule of the load generator. Missing in a closed
     /// loop, and where the number of requests is limited.
@@ -80,7 +80,7 @@ pub struct Requests {
 
 /// Requests of the whole run: `sent = answered + failed + abandoned`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct WholeRun {
     /// All that were sent.
     pub sent: u64,
@@ -94,7 +94,7 @@ pub struct WholeRun {
 
 /// Connections of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Connections {
     /// Requested, without idle ones.
     pub asked: u64,

@@ -13,7 +13,7 @@ pub const SCHEMA: &str = "twinring.serve/1";
 
 /// The line that announces a ready service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Ready {
     /// Always `ready`.
     pub event: String,
@@ -44,7 +44,7 @@ pub struct Ready {
 
 /// The line with the counters of a server, each period of `--stats` and at its end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Statistics {
     /// `stats` or `final`.
     pub event: String,
@@ -70,7 +70,7 @@ pub struct Statistics {
 
 /// What the workers of one engine did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct EngineCounters {
     /// Workers.
     pub workers: u64,

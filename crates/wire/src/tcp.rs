@@ -10,7 +10,7 @@ pub const SCHEMA: &str = "twinring.load.tcp/1";
 
 /// The result of `twinring load tcp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct TcpResult {
     /// How every result begins.
     #[serde(flatten)]
@@ -28,7 +28,7 @@ pub struct TcpResult {
 
 /// The settings of `load tcp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct TcpSettings {
     /// Connections that send.
     pub connections: u64,
@@ -60,7 +60,7 @@ pub struct TcpSettings {
 
 /// Payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Bytes {
     /// Bytes of requests sent inside the window.
     pub sent: u64,
@@ -70,7 +70,7 @@ pub struct Bytes {
 
 /// Connections of `load tcp` that were lost and attempts that failed, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct TcpErrors {
     /// Attempts to connect that failed or took too long.
     pub connect: u64,

@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "twinring.load.udp/1";
 
 /// The result of `twinring load udp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UdpResult {
     /// How every result begins.
     #[serde(flatten)]
@@ -64,7 +64,7 @@ pub struct UdpResult {
 
 /// The settings of `load udp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UdpSettings {
     /// Streams.
     pub streams: u64,
@@ -95,7 +95,7 @@ pub struct UdpSettings {
 /// Packets whose intended time is in the window: `due = sent + unsent + refused` and `sent =
 /// received + lost`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Packets {
     /// Were to be sent.
     pub due: u64,
@@ -137,7 +137,7 @@ impl Packets {
 /// Interarrival jitter over streams by RFC 3550 section 6.4.1, in microseconds: with the intended
 /// times as the sender's timestamps, in nanoseconds. Packets of the warm-up count, duplicates do not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Jitter {
     /// Mean.
     pub mean: f64,
@@ -151,7 +151,7 @@ pub struct Jitter {
 
 /// All values of a run of datagrams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UdpHistograms {
     /// Of `round_trip_us`.
     pub round_trip: EncodedHistogram,
@@ -163,7 +163,7 @@ pub struct UdpHistograms {
 
 /// Streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Streams {
     /// Requested.
     pub asked: u64,
@@ -180,7 +180,7 @@ pub struct Streams {
 
 /// One stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Stream {
     /// Its number, from 0.
@@ -207,7 +207,7 @@ pub struct Stream {
 
 /// The system calls of one kind inside the window: those that can block, and those of datagrams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Call {
     /// Name; for `io_uring_enter` with its purpose: `submit`, `wait`, `submit and wait`, or
     /// `collect`, which fetches completions without a wait.
@@ -226,7 +226,7 @@ pub struct Call {
 
 /// Socket buffers, the smallest of all sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SocketBuffers {
     /// Requested receive buffer; `null` leaves the system's default.
@@ -239,7 +239,7 @@ pub struct SocketBuffers {
 
 /// Segmentation by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Segmentation {
     /// The kernel segments sent buffers; otherwise the runtime does.
@@ -252,7 +252,7 @@ pub struct Segmentation {
 
 /// Errors of `load udp` inside the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UdpErrors {
     /// ICMP errors about our packets, such as "port unreachable".
     pub icmp_refused: u64,
