@@ -159,17 +159,6 @@ fn keep_workers(experiment: &mut Experiment, most: usize) -> BTreeSet<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{NetKind, Protocol};
-
-    #[test]
-    fn cells_with_more_workers_than_there_are_cores_are_left_out() {
-        let mut scaling = Experiment::find("scaling").unwrap();
-        let left_out = keep_workers(&mut scaling, 2);
-        assert!(left_out.contains(&4) && !left_out.contains(&2), "{left_out:?}");
-        assert!(scaling.cells(&[NetKind::Lo]).iter().all(|cell| cell.point.workers() <= 2));
-        let mut quick = Experiment::find("quick").unwrap();
-        assert!(keep_workers(&mut quick, 1).is_empty() && quick.grid(Protocol::Udp).is_some());
-    }
 
     /// Ninety lines of dashes, and the reason in the sixtieth, where io_uring is refused.
     #[test]

@@ -169,18 +169,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn six_values_are_the_fewest_with_an_interval_at_95_percent() {
-        let values = [0.1, 0.2, 0.15, 0.3, 0.05, 0.22];
-        assert_eq!(SubsetMeans::of(&values[..5], 1).interval(0.05), None);
-        // Of 64 assignments two: the interval goes from the smallest value to the largest.
-        let means = SubsetMeans::of(&values, 1);
-        assert_eq!(means.interval(0.05), Some([0.05, 0.3]));
-        assert_eq!(means.p_value(0.0), 2.0 / 64.0);
-        // A p value at the level itself is enough.
-        assert_eq!(means.interval(2.0 / 64.0), Some([0.05, 0.3]));
-    }
-
     /// A subset without a value, or of all of them, has no mean, and is the observed assignment again.
     #[test]
     fn a_drawn_subset_may_be_the_observed_assignment() {

@@ -91,16 +91,6 @@ mod tests {
     }
 
     #[test]
-    fn children_are_not_background_load() {
-        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let background = BackgroundLoad::take().unwrap();
-        assert!(!background.processes.contains_key(&(child.id() as i32)));
-        assert!(background.processes.contains_key(&1) || std::process::id() == 1);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
     fn the_largest_is_named() {
         let look = |at_ns, ticks| {
             let processes = [(7, ("cc1 (x)".to_owned(), ticks))].into();

@@ -237,17 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_that_of_the_ratio() {
-        let run = |cpu: f64, drops: f64| -> Figures {
-            [("server_cpu_ns", cpu), ("drops_per_run", drops)]
-                .map(|(name, it)| (name.to_owned(), it))
-                .into()
-        };
-        assert_eq!(mean(&[&run(1.0, 0.0), &run(4.0, 3.0)]), Some(run(2.0, 1.5)));
-        assert_eq!(mean(&[]), None);
-    }
-
-    #[test]
     fn the_parts_are_the_busy_time_whatever_was_counted() {
         let thread = |name: &str, cpu_s| ThreadUse { name: name.to_owned(), threads: 1, cpu_s };
         let process = |cpu_s: f64, user_s: f64, ring_s: f64| ProcessUse {

@@ -338,13 +338,4 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_load_is_divided_into_equal_parts_or_not_at_all() {
-        let values = [(Axis::Connections, 100), (Axis::Bytes, 1), (Axis::RatePerS, 1000)];
-        let point = Point::new(Protocol::Tcp, &values).unwrap();
-        let part = point.divided(4).unwrap();
-        assert_eq!((part.get(Axis::Connections), part.rate_per_s()), (25, 250));
-        assert!(point.divided(3).unwrap_err().contains("100 connections cannot be divided"));
-        assert!(point.divided(8).is_err());
-    }
 }
