@@ -9,8 +9,7 @@ use crate::error::{LabError, shortened};
 use crate::experiment::{Axis, Experiment, Subject};
 use crate::lab::RunOptions;
 use crate::namespace::Place;
-use crate::peers::Places;
-use crate::peers::find::PeerPrograms;
+use crate::peers::{PeerPrograms, Places};
 use crate::process::{self, Event, Role};
 use crate::result::NotRun;
 

@@ -7,15 +7,13 @@
 //!
 //! Each of them but the manifest may have been compressed by `zstd` since ([`Content`]).
 
-mod content;
-
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::path::{Path, PathBuf};
 
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use serde_json::Value;
 
-use self::content::{COMPRESSED, Content};
 use crate::error::{LabError, from_value};
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
@@ -43,17 +41,12 @@ fn bytes_max(name: &str) -> u64 {
     if name == RUNS_FILE { RUNS_BYTES_MAX } else { OTHER_BYTES_MAX }
 }
 
-/// The content of a file of a bundle. The reader has to bound it.
-fn open(directory: &Path, name: &str) -> io::Result<Content> {
-    Content::open(directory, name, bytes_max(name))
-}
-
 pub(crate) fn text_of(directory: &Path, name: &str) -> io::Result<String> {
-    twinring_input::string_of(open(directory, name)?, bytes_max(name))
+    twinring_input::string_of(Content::open(directory, name)?, bytes_max(name))
 }
 
 pub(crate) fn hash_of(directory: &Path, name: &str) -> io::Result<String> {
-    machine::hash_of(open(directory, name)?, bytes_max(name))
+    machine::hash_of(Content::open(directory, name)?, bytes_max(name))
 }
 
 /// Whether a bundle has a file of this name, plain or compressed.
@@ -246,7 +239,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
 fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
     let path = &directory.join(RUNS_FILE);
     let unreadable = |error| LabError::read(path, error);
-    let content = open(directory, RUNS_FILE).map_err(unreadable)?;
+    let content = Content::open(directory, RUNS_FILE).map_err(unreadable)?;
     let mut rest = BufReader::new(content).take(RUNS_BYTES_MAX + 1);
     let (mut runs, mut line) = (Vec::new(), Vec::new());
     loop {
@@ -275,4 +268,69 @@ pub(crate) fn fresh_directory(parent: &Path, name: &str, started: jiff::Timestam
     let base = parent.join(format!("{name}-{stamp}"));
     let others = (2..100).map(|number| parent.join(format!("{name}-{stamp}-{number}")));
     std::iter::once(base.clone()).chain(others).find(|path| !path.exists()).unwrap_or(base)
+}
+
+/// What `zstd` appends to the name of a file that it has compressed.
+const COMPRESSED: &str = ".zst";
+
+/// The most memory for what later bytes of a compressed file refer back to. `zstd --ultra -22` takes
+/// all of it, lower levels 8 MB at most.
+const WINDOW_BYTES_MAX: u64 = 128 << 20;
+
+/// Reads a file as it was written, whether it lies there plain or compressed.
+///
+/// The size of a compressed file does not bound its content, so the reader does.
+enum Content {
+    Plain(File),
+    Compressed(Box<StreamingDecoder<BufReader<Take<File>>, FrameDecoder>>),
+}
+
+impl Content {
+    /// Opens the file of this name, or else the one that `zstd` has made of it. The reader has to bound what it is.
+    fn open(directory: &Path, name: &str) -> io::Result<Content> {
+        let compressed = format!("{name}{COMPRESSED}");
+        let path = directory.join(&compressed);
+        if path.symlink_metadata().is_err() {
+            return twinring_input::open(&directory.join(name)).map(Content::Plain);
+        }
+        let of_it =
+            |error: io::Error| io::Error::new(error.kind(), format!("{compressed}: {error}"));
+        if directory.join(name).symlink_metadata().is_ok() {
+            let why = format!("is there twice, also as {compressed}; remove one of the two");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let file = twinring_input::open(&path).map_err(of_it)?;
+        let source = BufReader::new(file.take(bytes_max(name)));
+        let decoder = StreamingDecoder::new_with_max_window_size(source, WINDOW_BYTES_MAX);
+        let decoder = decoder.map_err(|error| of_it(invalid(&error.to_string())))?;
+        Ok(Content::Compressed(Box::new(decoder)))
+    }
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let decoder = match self {
+            Content::Plain(file) => return file.read(buffer),
+            Content::Compressed(decoder) => decoder,
+        };
+        let read = decoder.read(buffer)?;
+        if read > 0 || buffer.is_empty() {
+            return Ok(read);
+        }
+        let (stored, computed) =
+            (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
+        if stored.is_some() && stored != computed {
+            return Err(invalid("its checksum does not match what was decompressed"));
+        }
+        if decoder.get_mut().read(&mut [0])? > 0 {
+            return Err(invalid(
+                "something follows the compressed content; compress it with `zstd`",
+            ));
+        }
+        Ok(0)
+    }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("compressed: {why}"))
 }

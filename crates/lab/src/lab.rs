@@ -18,7 +18,7 @@ use crate::gate::{Gate, Verdict};
 use crate::machine::{Fingerprint, Program, hash};
 use crate::net::{self, Network};
 use crate::noise::{self, Noise};
-use crate::peers::find::PeerPrograms;
+use crate::peers::PeerPrograms;
 use crate::plan::{Block, Plan};
 use crate::prices::{self, PriceRecord};
 use crate::progress::{Progress, say};

@@ -19,7 +19,6 @@ mod error;
 mod estimate;
 mod experiment;
 mod gate;
-mod helper;
 mod lab;
 mod machine;
 mod merge;
@@ -53,14 +52,13 @@ pub use experiment::{
     PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
 pub use gate::{Gate, Gated, Verdict, gates_exit_code};
-pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Fingerprint, Program};
 pub use merge::{add, merge};
 pub use net::NetRecord;
 pub use placement::{Distance, Placement};
 pub use prices::{Price, PriceRecord};
-pub use process::Exit;
+pub use process::{Exit, helper};
 pub use report::{first_page, full, lines_of, markdown, wrapped};
 pub use stop::Stop;
 pub use twinring_statistics as statistics;

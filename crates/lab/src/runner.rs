@@ -19,7 +19,7 @@ use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, Ready, Subject};
 use crate::net::Network;
-use crate::peers::find::PeerPrograms;
+use crate::peers::PeerPrograms;
 use crate::placement::{self, Distance};
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;

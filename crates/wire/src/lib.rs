@@ -15,7 +15,6 @@ macro_rules! add_counts {
     };
 }
 
-mod fields;
 pub mod histogram;
 pub mod http;
 pub mod load;
@@ -26,7 +25,6 @@ pub mod serve;
 pub mod tcp;
 pub mod udp;
 
-pub use fields::Fields;
 pub use histogram::EncodedHistogram;
 pub use http::HttpResult;
 pub use load::LoadResult;
@@ -34,7 +32,25 @@ pub use requests::RequestResult;
 pub use tcp::TcpResult;
 pub use udp::UdpResult;
 
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// An object whose fields depend on the program that prints it, and on its version: counters or
+/// features by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct Fields(pub Map<String, Value>);
+
+impl Fields {
+    /// The fields of a structure; empty for anything else.
+    pub fn of(structure: &impl Serialize) -> Fields {
+        match serde_json::to_value(structure) {
+            Ok(Value::Object(fields)) => Fields(fields),
+            _ => Fields::default(),
+        }
+    }
+}
 
 /// A sum of counts that may come from a file: too large a sum is the largest number.
 pub fn sum<const N: usize>(counts: [u64; N]) -> u64 {

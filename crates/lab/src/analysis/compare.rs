@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::checks::{Check, Finding};
-use super::figures::{FIGURES, Figure, Figures};
-use super::judged::{Judged, void};
+use super::{Check, FIGURES, Figure, Figures, Finding, Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
     CONFIDENCE, Estimate, MIN_SESSIONS, Pair, SESSION_PAIRS_MIN, Session, estimate, least_pairs,

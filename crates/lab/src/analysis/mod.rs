@@ -4,7 +4,6 @@
 mod checks;
 mod compare;
 mod figures;
-mod judged;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accounting::IdleClock;
 use crate::experiment::{Cell, Experiment, NetKind, Protocol, UnderTest};
+use crate::noise::{Noise, noise};
 use crate::record::RunRecord;
 use crate::result::Bundle;
 use crate::statistics::family_level;
@@ -22,7 +22,7 @@ pub(crate) use figures::full_name;
 pub use figures::{FIGURES, Figure, Figures};
 
 use compare::{Contest, compare};
-use judged::{Judged, void};
+use figures::figures_of;
 
 /// A CPU busier than this is the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
@@ -171,6 +171,87 @@ pub fn summarise(bundle: &Bundle, runs: &[RunRecord]) -> Summary {
     }
     let clocks = runs.iter().filter_map(|run| Some(run.cpu.as_ref()?.idle_clock));
     Summary { family, runs: runs.len(), idle_clock: clocks.max().unwrap_or_default(), cells }
+}
+
+/// A run as comparisons see it.
+struct Judged<'a> {
+    run: &'a RunRecord,
+    figures: Option<Figures>,
+    findings: Vec<Finding>,
+    /// What disturbed the block, each with the subject in whose run it was seen.
+    noise_of_block: Vec<(Noise, String)>,
+    /// Whether it met the SLO, where there is a schedule.
+    met_slo: Option<bool>,
+}
+
+impl<'a> Judged<'a> {
+    /// All runs of a cell, in the order of time.
+    fn all(experiment: &Experiment, runs: &[&'a RunRecord]) -> Vec<Judged<'a>> {
+        let mut noise_of: BTreeMap<usize, Vec<(Noise, String)>> = BTreeMap::new();
+        let mut first_of: BTreeMap<usize, &RunRecord> = BTreeMap::new();
+        for run in runs {
+            let first = first_of.entry(run.block).or_insert(run);
+            let found =
+                noise(first, run).into_iter().map(|(noise, _)| (noise, run.subject.clone()));
+            noise_of.entry(run.block).or_default().extend(found);
+        }
+        let judge = |run: &&'a RunRecord| {
+            let figures = figures_of(run);
+            let unanswered = checks::is_unanswered(run).then_some(false);
+            Judged {
+                run,
+                met_slo: figures
+                    .as_ref()
+                    .and_then(|it| met_slo(experiment, run.cell.protocol(), it))
+                    .or(unanswered),
+                figures,
+                findings: check(run),
+                noise_of_block: noise_of.get(&run.block).cloned().unwrap_or_default(),
+            }
+        };
+        runs.iter().map(judge).collect()
+    }
+
+    /// The first check by which it does not count.
+    fn failed(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.effect != Effect::Note)
+    }
+
+    /// Whether it passed every check, nothing disturbed its block, and something can be said of it.
+    fn counts(&self) -> bool {
+        self.failed().is_none()
+            && self.noise_of_block.is_empty()
+            && (self.figures.is_some() || self.met_slo == Some(false))
+    }
+}
+
+/// Why a subject is void in a cell: one of its runs is not what it claims to be, or most cannot count.
+fn void(name: &str, judged: &[Judged<'_>]) -> Option<String> {
+    let own: Vec<&Judged<'_>> = judged.iter().filter(|it| it.run.subject == name).collect();
+    let findings = || own.iter().flat_map(|it| &it.findings);
+    let void = findings().filter(|it| it.effect == Effect::Void).min_by_key(|it| it.check);
+    let excluded = own.iter().filter(|it| it.failed().is_some()).count();
+    let most =
+        || findings().find(|it| it.effect == Effect::Excluded).filter(|_| 2 * excluded > own.len());
+    let finding = void.or_else(most)?;
+    Some(format!("{name}: {}: {}", finding.check.title(), finding.what))
+}
+
+fn met_slo(experiment: &Experiment, protocol: Protocol, figures: &Figures) -> Option<bool> {
+    let slo = experiment.grid(protocol)?.slo;
+    let figure = |name: &str| figures.get(name).copied();
+    let missing = figure("missing_share")?;
+    let (missing_most, time_us, limit_us) = match protocol {
+        Protocol::Udp => {
+            let (missing, lateness_us) = slo.of_packets();
+            (missing, figure("lateness_p999_us")?, lateness_us)
+        }
+        Protocol::Tcp | Protocol::Http => {
+            let (missing, p99_us) = slo.of_requests();
+            (missing, figure("p99_us")?, p99_us)
+        }
+    };
+    Some(missing <= missing_most && time_us <= limit_us)
 }
 
 /// The runs that count of every subject in every cell that has runs: none of a subject that is void there.

@@ -1,17 +1,17 @@
 //! Other people's servers that a subject can be: which are known, how each is started and fitted to
 //! a cell, and how to get it. `peers.toml` lists them; [`Places`] finds them.
 
-pub(crate) mod find;
-mod list;
-
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
+use crate::error::LabError;
 use crate::experiment::{Axis, Point, Protocol};
-
-pub use find::Places;
-pub use list::{PEERS_SCHEMA, PeerState, json, list, table};
+use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
+use crate::report::wrapped;
 
 const BUFFER_BYTES_MAX: u32 = 1 << 20;
 
@@ -66,7 +66,7 @@ impl Peer {
     /// Every peer that is known.
     pub fn known() -> &'static [Peer] {
         static KNOWN: OnceLock<Vec<Peer>> = OnceLock::new();
-        let text = include_str!("../../peers/peers.toml");
+        let text = include_str!("../peers/peers.toml");
         // A test reads it.
         KNOWN.get_or_init(|| toml::from_str::<File>(text).map(|file| file.peer).unwrap_or_default())
     }
@@ -99,9 +99,9 @@ impl Peer {
     /// The template of its configuration file, if it needs one.
     pub(crate) fn config(&self) -> Option<&'static str> {
         match self.config.as_deref()? {
-            "nginx" => Some(include_str!("../../peers/nginx.conf")),
-            "nginx-read" => Some(include_str!("../../peers/nginx-read.conf")),
-            "h2o" => Some(include_str!("../../peers/h2o.yaml")),
+            "nginx" => Some(include_str!("../peers/nginx.conf")),
+            "nginx-read" => Some(include_str!("../peers/nginx-read.conf")),
+            "h2o" => Some(include_str!("../peers/h2o.yaml")),
             _ => None,
         }
     }
@@ -134,6 +134,137 @@ pub(crate) fn configured(template: &str, point: &Point) -> String {
         holds(condition).then(|| rest.to_owned() + "\n")
     };
     template.lines().filter_map(line).collect()
+}
+
+const VARIABLE: &str = "TWINRING_PEERS";
+
+/// Where the peers of the checkout are built to, below its directory.
+const BUILT: &str = "peers/target/release";
+
+/// The directories in which peers are looked for, in this order: those that were named by option
+/// and by `TWINRING_PEERS`, that of the running binary, `peers/target/release` below the current
+/// directory, and those of PATH.
+#[derive(Debug, Clone)]
+pub struct Places(pub Vec<PathBuf>);
+
+pub(crate) type PeerPrograms = BTreeMap<String, PathBuf>;
+
+impl Places {
+    /// The places for a running `binary`, with the directory of an option first.
+    ///
+    /// # Errors
+    /// When the option or the variable names no directory.
+    pub fn new(named: Option<&Path>, binary: &Path) -> Result<Places, LabError> {
+        let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+        let current = std::env::current_dir().map_err(|e| LabError::read(".", e))?;
+        let mut directories = Vec::new();
+        for (place, directory) in
+            [("--peers", named), (VARIABLE, variable.as_deref().map(Path::new))]
+        {
+            let Some(directory) = directory else { continue };
+            let directory = current.join(directory);
+            if !directory.is_dir() {
+                let found = format!("{} is not a directory", directory.display());
+                let expected = "a directory with programs of peers, such as tokio-echo";
+                return Err(LabError::request(place, found, expected));
+            }
+            directories.push(directory);
+        }
+        directories.extend(binary.parent().map(Path::to_owned));
+        directories.push(current.join(BUILT));
+        // A relative entry of PATH is no place for a program to be measured.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        directories
+            .extend(std::env::split_paths(&path).filter(|directory| directory.is_absolute()));
+        Ok(Places(directories))
+    }
+
+    /// The program of a peer.
+    ///
+    /// # Errors
+    /// Why there is none that can be started.
+    pub fn find(&self, peer: &Peer) -> Result<PathBuf, String> {
+        let files = || self.0.iter().map(|it| it.join(&peer.program)).filter(|it| it.is_file());
+        if let Some(file) = files().find(|file| access(file, AccessFlags::X_OK).is_ok()) {
+            return Ok(file);
+        }
+        Err(files().next().map_or("not found in any of the places for peers".to_owned(), |file| {
+            format!("not executable: {} (chmod +x)", file.display())
+        }))
+    }
+}
+
+/// The schema of the JSON line.
+pub const PEERS_SCHEMA: &str = "twinring.lab.peers/1";
+
+/// A peer and whether it is here.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerState {
+    /// The peer.
+    #[serde(flatten)]
+    pub peer: &'static Peer,
+    /// Whether it can be measured.
+    pub present: bool,
+    /// Where its program is.
+    pub path: Option<PathBuf>,
+    /// SHA-256 of the file.
+    pub sha256: Option<String>,
+    /// Why it cannot be measured.
+    pub why: Option<String>,
+}
+
+/// Every known peer and whether it is in one of the places.
+pub fn list(places: &Places) -> Vec<PeerState> {
+    let state = |peer| {
+        let found = places.find(peer);
+        PeerState {
+            peer,
+            present: found.is_ok(),
+            sha256: found.as_ref().ok().and_then(|path| sha256_of(path, PROGRAM_BYTES_MAX).ok()),
+            why: found.as_ref().err().cloned(),
+            path: found.ok(),
+        }
+    };
+    Peer::known().iter().map(state).collect()
+}
+
+/// The list as text: the peers present and their places, then how to get the others.
+pub fn table(peers: &[PeerState]) -> String {
+    let width = peers.iter().map(|it| it.peer.name.len()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for PeerState { peer, path, why, .. } in peers {
+        let here = if path.is_some() { "here   " } else { "missing" };
+        let text = format!("{:<width$}  {here}  {}", peer.name, peer.what);
+        lines.extend(wrapped(&text, "", "  "));
+        let place = path.as_ref().map(|path| path.display().to_string());
+        lines.extend(place.or_else(|| why.clone()).map(|it| format!("  {it}")));
+    }
+    let missing = || peers.iter().filter(|it| !it.present).map(|it| it.peer);
+    // Programs of one repository are got together.
+    let mut told: Vec<&[String]> = Vec::new();
+    for Peer { get, .. } in missing() {
+        if !told.contains(&&**get) {
+            told.push(get);
+            let same: Vec<&str> =
+                missing().filter(|it| it.get == *get).map(|it| &*it.name).collect();
+            let text = format!("To get {}, in the checkout:", same.join(" and "));
+            lines.push(String::new());
+            lines.extend(wrapped(&text, "", "  "));
+            lines.extend(get.iter().map(|command| format!("  {command}")));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The list as one JSON line.
+pub fn json(peers: &[PeerState], places: &Places) -> String {
+    serde_json::json!({
+        "event": "result",
+        "schema": PEERS_SCHEMA,
+        "searched": places.0,
+        "peers": peers,
+    })
+    .to_string()
 }
 
 #[cfg(test)]
