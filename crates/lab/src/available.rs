@@ -26,8 +26,7 @@ pub(crate) struct Available {
     pub(crate) not_run: Vec<NotRun>,
 }
 
-/// # Errors
-/// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
+/// What is left of the experiment. It is an error if no subject is left for one of its protocols.
 pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, LabError> {
     let server_cpus = cpus.server.all().len();
     let mut experiment = options.experiment.clone();

@@ -22,9 +22,6 @@ pub(crate) type Rates = HashMap<Cell, u32>;
 
 /// Finds the rates of all cells that give a share. A cell in which no subject answers gets none. `run` makes and
 /// stores a run.
-///
-/// # Errors
-/// When a run was stopped or could not even be tried.
 pub(crate) fn calibrate(
     experiment: &Experiment,
     cells: &[Cell],

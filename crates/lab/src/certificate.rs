@@ -19,17 +19,11 @@ pub struct SelfSigned {
 
 impl SelfSigned {
     /// A certificate of a server with these names or addresses.
-    ///
-    /// # Errors
-    /// If a name is invalid or there is no entropy.
     pub fn server(names: Vec<String>) -> Result<SelfSigned, String> {
         SelfSigned::new(names, IsCa::NoCa)
     }
 
     /// A certificate of an authority (CA:TRUE).
-    ///
-    /// # Errors
-    /// As [`SelfSigned::server`].
     pub fn authority(names: Vec<String>) -> Result<SelfSigned, String> {
         SelfSigned::new(names, IsCa::Ca(BasicConstraints::Unconstrained))
     }

@@ -162,9 +162,6 @@ pub struct Cpus {
 impl Cpus {
     /// Chooses among the CPUs that this process may use those that are not given: of different cores if
     /// there are, for up to `workers` threads on either side.
-    ///
-    /// # Errors
-    /// When the affinity cannot be read, or a wanted CPU may not be used.
     pub fn choose(pin: &Pin, workers: usize) -> Result<Cpus, LabError> {
         let why = |errno| LabError::machine(format!("its CPUs cannot be listed: {errno}"));
         let cores = allowed_cores().map_err(why)?;
@@ -243,7 +240,7 @@ pub(crate) fn pick(
 
 fn core_siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let siblings = procfs::text(&path).map(|text| procfs::cpu_list(&text)).unwrap_or_default();
+    let siblings = procfs::cpu_list(&path);
     if siblings.is_empty() { vec![cpu] } else { siblings }
 }
 

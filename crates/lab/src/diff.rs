@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::experiment::Cell;
 use crate::gate::{Gate, Verdict};
 use crate::record::RunRecord;
-use crate::report::{Element, change_of, render, render_markdown};
+use crate::report::{Element, change_of, plain, render_markdown};
 use crate::statistics::{Estimate, MIN_SESSIONS, RUNS_MIN, Run, difference, family_level, mean};
 use crate::verify::verified;
 
@@ -166,15 +166,11 @@ impl Diff {
 
     /// As a table for the terminal.
     pub fn table(&self) -> String {
-        let mut text = String::new();
-        self.blocks().iter().for_each(|block| render(block, &mut text));
-        text
+        plain(&self.blocks())
     }
 
     /// As Markdown, for a pull request.
     pub fn markdown(&self) -> String {
-        let mut text = String::new();
-        self.blocks().iter().for_each(|block| render_markdown(block, &mut text));
-        text
+        render_markdown(&self.blocks())
     }
 }

@@ -152,15 +152,7 @@ mod tests {
             assert_eq!(gate.judge(&change), Some(expected), "{text} [{low}, {high}]");
             assert_eq!(gate.judge(&Estimate { ends: None, ..change }), None);
         }
-        for wrong in [
-            "",
-            "speed > 3%",
-            "server_cpu",
-            "server_cpu > x%",
-            "server_cpu > -3%",
-            "p99 < 3%",
-            "p99 > inf%",
-        ] {
+        for wrong in ["", "server_cpu", "server_cpu > -3%", "p99 < 3%", "p99 > inf%"] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
         }
     }

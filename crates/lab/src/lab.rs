@@ -121,7 +121,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     // Off the measured CPUs while there are others; without that the measurement is a little noisier, no more. Children
     // are pinned one by one.
     let _ = CpuList::new(cpus.others.clone()).map(|others| others.pin(0));
-    let mut networks = net::set_up(&experiment, &cpus)?;
+    let (mut networks, network_fallback) = net::set_up(&experiment, &cpus)?;
     let mut bundle = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -131,8 +131,8 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         command: options.command.clone(),
         seed: options.seed.unwrap_or(started.as_nanosecond() as u64),
         programs: programs(options, &experiment, &peers),
-        networks: networks.list.iter().map(|network| network.record.clone()).collect(),
-        network_fallback: networks.fallback.take(),
+        networks: networks.iter().map(|network| network.record.clone()).collect(),
+        network_fallback,
         not_run,
         machine: Fingerprint::read(&cpus),
         cpus,
@@ -141,11 +141,11 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         prices: Some(prices),
     };
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
-    let kinds: Vec<NetKind> = networks.list.iter().map(|it| it.record.kind).collect();
+    let kinds: Vec<NetKind> = networks.iter().map(|it| it.record.kind).collect();
     let cells = experiment.cells(&kinds);
     let writer = Writer::create(&directory, &bundle)?;
     let (mut runs, seed) = (Vec::new(), bundle.seed);
-    let addresses: Vec<_> = networks.list.iter().map(|it| it.record.server_ip).collect();
+    let addresses: Vec<_> = networks.iter().map(|it| it.record.server_ip).collect();
     let measured = Site::make(&directory, &cells, seed, &addresses).and_then(|site| {
         let bench = Bench {
             experiment: &experiment,
@@ -160,7 +160,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         };
         Lab {
             bench: &bench,
-            networks: &mut networks.list,
+            networks: &mut networks,
             writer,
             runs: &mut runs,
             calibrations: 0,

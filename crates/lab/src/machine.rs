@@ -99,7 +99,7 @@ impl Fingerprint {
         let meminfo = text("/proc/meminfo");
         Fingerprint {
             cpu_model: cpuinfo_field(&cpuinfo, "model name").unwrap_or_default(),
-            cpus_online: procfs::cpu_list(&text("/sys/devices/system/cpu/online")).len(),
+            cpus_online: procfs::cpu_list("/sys/devices/system/cpu/online").len(),
             caches: caches(&cpu),
             kernel: kernel(),
             kernel_command_line: parameters_of_speed(&text("/proc/cmdline")),

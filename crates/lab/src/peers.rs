@@ -151,9 +151,6 @@ pub(crate) type PeerPrograms = BTreeMap<String, PathBuf>;
 
 impl Places {
     /// The places for a running `binary`, with the directory of an option first.
-    ///
-    /// # Errors
-    /// When the option or the variable names no directory.
     pub fn new(named: Option<&Path>, binary: &Path) -> Result<Places, LabError> {
         let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let current = std::env::current_dir().map_err(|e| LabError::read(".", e))?;
@@ -180,9 +177,6 @@ impl Places {
     }
 
     /// The program of a peer.
-    ///
-    /// # Errors
-    /// Why there is none that can be started.
     pub fn find(&self, peer: &Peer) -> Result<PathBuf, String> {
         let files = || self.0.iter().map(|it| it.join(&peer.program)).filter(|it| it.is_file());
         if let Some(file) = files().find(|file| access(file, AccessFlags::X_OK).is_ok()) {

@@ -1,14 +1,8 @@
 //! How far apart two CPUs are, just now.
 //!
-//! A hypervisor moves the virtual CPUs of a machine between real cores, every few seconds or
-//! minutes, without notice. What is measured between a server on one CPU and a client on another
-//! then changes more than with any engine: in an echo of 128 bytes at 100 connections, from
-//! 590,000 to 390,000 requests a second and from 1.6 to 2.3 us of server CPU for each, when the
-//! two go from cores that share a cache to cores that do not. A run is therefore measured together
-//! with the distance, and only runs of the same placement are compared.
-//!
 //! The distance is the time that a cache line takes from one CPU to the other and back, while both
-//! write to it in turn: some 80 ns within a last-level cache, 200 to 500 ns beyond.
+//! write to it in turn: some 80 ns within a last-level cache, 200 to 500 ns beyond. `docs/accounting.md` says why it is
+//! measured with each run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

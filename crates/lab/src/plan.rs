@@ -1,13 +1,10 @@
 //! In which order things are run.
 //!
-//! A block runs every subject of a group once, in an order that is drawn for it: each pair has a coin of its
-//! own, so that the sign-flip test is exact by design. The seed is recorded. Groups take turns, in a random
-//! order each round, so that a bad minute is spread over all of them and an interrupted experiment has
-//! something of everything.
+//! A block runs every subject of a group once, in an order that is drawn for it. Groups take turns, in a random
+//! order each round, so that an interrupted experiment has something of everything.
 //!
-//! A group is what a cell compares, as long as that is little. Only runs of one block are ever
-//! compared, and a block counts only if nothing disturbed it; a block of many subjects lasts so
-//! long that something always does. So a cell with many subjects has several groups, and subjects
+//! A group is what a cell compares, as long as that is little: a block of many subjects lasts so
+//! long that something always disturbs it. So a cell with many subjects has several groups, and subjects
 //! that many are compared with are in several of them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

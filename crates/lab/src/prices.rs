@@ -1,7 +1,5 @@
-//! What a machine charges for a system call, a notification and a wake-up.
-//!
-//! `lab run` has the server's own program measure the prices before the first run ([`measure`]). The report multiplies
-//! differences in counts by them.
+//! What a machine charges for a system call, a notification and a wake-up. The report multiplies differences in counts
+//! by it.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;

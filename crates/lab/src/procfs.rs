@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::cpus::CpuList;
 use crate::error::LabError;
 
 /// Length of a tick of `/proc` in seconds: `USER_HZ` is 100 on every architecture Rust runs on.
@@ -192,14 +193,10 @@ fn lists_udp_port(list: &str, port: u16) -> bool {
     list.lines().skip(1).any(|line| local_port(line) == Some(port))
 }
 
-/// `0-3,8` as numbers, the notation of CPU lists in sysfs.
-pub(crate) fn cpu_list(text: &str) -> Vec<usize> {
-    let number = |text: &str| text.trim().parse::<usize>().ok();
-    let part = |part: &str| match part.split_once('-') {
-        Some((first, last)) => Some(number(first)?..=number(last)?),
-        None => number(part).map(|one| one..=one),
-    };
-    text.split(',').filter_map(part).flatten().collect()
+/// A list of CPUs in a file of sysfs; nothing if there is none.
+pub(crate) fn cpu_list(path: &str) -> Vec<usize> {
+    let list = text(path).and_then(|text| text.parse().ok());
+    list.map_or(Vec::new(), |list: CpuList| list.all().to_vec())
 }
 
 /// A file's text without the line end, or nothing when it cannot be read.
@@ -306,7 +303,6 @@ mod tests {
     #[test]
     fn times_and_lists_are_read() {
         assert_eq!((run_ns("108 762 12"), run_ns("")), (Some(108), None));
-        assert_eq!(cpu_list("0-2,5\n"), [0, 1, 2, 5]);
-        assert_eq!(cpu_list(""), Vec::<usize>::new());
+        assert!(["/proc/none", "/proc/version"].iter().all(|path| cpu_list(path).is_empty()));
     }
 }

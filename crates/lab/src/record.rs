@@ -21,7 +21,7 @@ pub struct RunRecord {
     /// Number of the run, from 0, in the order of time.
     pub index: usize,
     /// Number of the occasion, from 0: see [`Bundle::occasions`](crate::result::Bundle::occasions).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::workload::is_default")]
     pub occasion: usize,
     /// The cell.
     pub cell: Cell,
@@ -74,10 +74,6 @@ pub struct RunRecord {
     pub client_exit: Option<Exit>,
     /// What went wrong while running; judged by `analysis::checks`.
     pub failures: Vec<Failure>,
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 fn one() -> u32 {

@@ -1,16 +1,12 @@
 //! What servers of files serve: the lab makes the files, and everything else that HTTP needs on
 //! disk, in a directory of the bundle that is removed when the experiment ends.
 //!
-//! - `root/512.bin`: the file of 512 bytes; `root/512/0.bin` and on: a set of such files;
-//! - `certificate.pem`, `key.pem`: where a cell speaks TLS;
-//! - `urls.txt`, `server.conf`: written again for each run that needs them.
-//!
-//! The content of the files is random and follows from the seed of the experiment. No two files
-//! have the same content, so that one sent in place of another is noticed.
+//! `root/512.bin` is the file of 512 bytes, `root/512/0.bin` and on a set of such files. Their content is random and
+//! follows from the seed of the experiment: one sent in place of another is noticed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -60,8 +56,9 @@ impl Site {
             }
             for number in 0..files {
                 let path = site.path(ROOT).join(relative(file_bytes, files, number));
-                write_random(&path, file_bytes, &mut random)
-                    .map_err(|error| LabError::write(&path, error))?;
+                let words = std::iter::repeat_with(|| random.rand_u64().to_le_bytes());
+                let content: Vec<u8> = words.flatten().take(file_bytes as usize).collect();
+                fs::write(&path, content).map_err(|error| LabError::write(&path, error))?;
             }
         }
         if of_http().any(|it| it.is(Axis::Tls)) {
@@ -126,18 +123,6 @@ fn write_text(path: PathBuf, mode: u32, text: &str) -> Result<(), LabError> {
     let file = File::options().write(true).create_new(true).mode(mode).open(&path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(|error| LabError::write(&path, error))
-}
-
-fn write_random(path: &Path, bytes: u32, random: &mut Rand64) -> std::io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
-    let mut left = bytes as usize;
-    while left > 0 {
-        let chunk = random.rand_u64().to_le_bytes();
-        let length = left.min(chunk.len());
-        file.write_all(&chunk[..length])?;
-        left -= length;
-    }
-    file.flush()
 }
 
 #[cfg(test)]

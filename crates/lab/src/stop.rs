@@ -27,9 +27,6 @@ impl Stop {
     /// A request made by SIGINT, SIGTERM or SIGHUP of this process. The second of these signals
     /// ends the process at once with 128 + its number; the kernel then kills everything the lab
     /// has started.
-    ///
-    /// # Errors
-    /// When the handlers cannot be installed.
     pub fn on_signals() -> io::Result<Stop> {
         let stop = Stop::default();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;

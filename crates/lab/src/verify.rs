@@ -62,9 +62,6 @@ impl std::fmt::Display for Verification {
 
 /// Recomputes every figure of a bundle from its raw data, and every checksum. Looks whether the
 /// runs are of the experiment.
-///
-/// # Errors
-/// When the bundle cannot be read at all.
 pub fn verify(directory: &Path) -> Result<Verification, LabError> {
     Ok(verified(directory)?.1)
 }
@@ -211,9 +208,6 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
 }
 
 /// A bundle whose summary is computed again from its raw data, ignoring the stored one.
-///
-/// # Errors
-/// When the bundle cannot be read.
 pub fn recomputed(directory: &Path) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
     bundle.summary = Some(summarise(&bundle, &runs));
@@ -227,9 +221,6 @@ pub fn is_bundle(directory: &Path) -> bool {
 
 /// Computes the summary of a bundle again and writes reports and manifest again, also for a bundle
 /// whose lab was killed.
-///
-/// # Errors
-/// When the bundle cannot be read, or the reports cannot be written.
 pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     let bundle = recomputed(directory)?;
     bundle::finish(directory, &bundle)?;

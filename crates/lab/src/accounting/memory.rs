@@ -1,9 +1,8 @@
 //! What a run takes of the memory.
 //!
 //! The process is looked at before the load generator starts and behind the window, because that
-//! takes the longer the more memory there is. Connections may have been closed by then, so what a
-//! server took is its peak, which the kernel keeps. It keeps none of its own memory: that is looked
-//! at when the window opens, which takes well under a tenth of a millisecond.
+//! takes the longer the more memory there is; connections may have been closed by then, so its peak counts. The kernel
+//! keeps no peak of its own memory: that is looked at when the window opens.
 
 use serde::{Deserialize, Serialize};
 

@@ -116,8 +116,7 @@ fn idle(timer_list: &str, stat: &str, cpu: usize) -> (IdleClock, Idle) {
 
 fn nohz_full() -> &'static [usize] {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
-    let list = || procfs::text("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
-    CPUS.get_or_init(|| procfs::cpu_list(&list()))
+    CPUS.get_or_init(|| procfs::cpu_list("/sys/devices/system/cpu/nohz_full"))
 }
 
 #[derive(Debug, Clone, Default)]

@@ -335,9 +335,6 @@ impl Contest<'_> {
     }
 
     /// Which of the two needs less CPU.
-    ///
-    /// # Errors
-    /// Why that is not shown.
     fn decide(
         &self,
         over: &Over,

@@ -129,26 +129,22 @@ impl Experiment {
         }
     }
 
-    pub(crate) fn grids_mut(&mut self) -> impl Iterator<Item = (Protocol, &mut Grid)> {
+    fn each_mut(&mut self) -> [(Protocol, &mut Option<Grid>); 3] {
         let Experiment { tcp, udp, http, .. } = self;
-        let grids = [(Protocol::Tcp, tcp), (Protocol::Udp, udp), (Protocol::Http, http)];
-        grids.into_iter().filter_map(|(protocol, grid)| Some((protocol, grid.as_mut()?)))
+        [(Protocol::Tcp, tcp), (Protocol::Udp, udp), (Protocol::Http, http)]
+    }
+
+    pub(crate) fn grids_mut(&mut self) -> impl Iterator<Item = (Protocol, &mut Grid)> {
+        self.each_mut().into_iter().filter_map(|(protocol, grid)| Some((protocol, grid.as_mut()?)))
     }
 
     pub(crate) fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
-        for protocol in Protocol::ALL.iter().filter(|protocol| !keep(**protocol)) {
-            match protocol {
-                Protocol::Tcp => self.tcp = None,
-                Protocol::Udp => self.udp = None,
-                Protocol::Http => self.http = None,
-            }
+        for (protocol, grid) in self.each_mut() {
+            grid.take_if(|_| !keep(protocol));
         }
     }
 
     /// The built-in experiment of this name, or the one in the file of this path.
-    ///
-    /// # Errors
-    /// When there is neither, or the file cannot be read or is wrong.
     pub fn find(name: &str) -> Result<Experiment, LabError> {
         if let Some(text) = built_in(name) {
             return Experiment::from_toml(text, &format!("built-in `{name}`"));

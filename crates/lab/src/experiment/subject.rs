@@ -61,9 +61,6 @@ impl Subject {
     /// Reads a subject from the command line: `io_uring`, `epoll`, a peer such as `nginx`; each with
     /// options after a colon (`epoll:gather=off`) and with a name of its own in front (`old=epoll`); or
     /// `NAME=COMMAND` with `{addr}` among its words.
-    ///
-    /// # Errors
-    /// When it is none of these.
     pub fn parse(text: &str) -> Result<Subject, LabError> {
         let bad = |found: &str| {
             let expected = format!(

@@ -1,10 +1,6 @@
 //! The network between server and client.
 //!
-//! Three of them differ in who does the receive work: on loopback (`lo`) the sender's CPU; on a veth
-//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt notifies; on a veth pair
-//! with threaded NAPI (`napi`) a thread of the kernel on the receiver's CPU, which polls. Both veth
-//! pairs join two network namespaces. With load generators on other machines the network is the machine's.
-//!
+//! Three of them differ in who does the receive work ([`NetKind`]). Two are veth pairs between two network namespaces.
 //! The namespaces have no names: threads of the lab and their children hold them, and with the
 //! last of these they vanish with everything in them, however the lab ends.
 
@@ -90,29 +86,27 @@ pub struct NetRecord {
 }
 
 /// The networks an experiment asked for, and why it got another one, if so.
-pub(crate) struct Networks {
-    pub(crate) list: Vec<Network>,
-    pub(crate) fallback: Option<String>,
-}
-
-pub(crate) fn set_up(experiment: &Experiment, cpus: &Cpus) -> Result<Networks, LabError> {
-    let mut networks = Networks { list: Vec::new(), fallback: None };
+pub(crate) fn set_up(
+    experiment: &Experiment,
+    cpus: &Cpus,
+) -> Result<(Vec<Network>, Option<String>), LabError> {
+    let (mut networks, mut fallback) = (Vec::new(), None);
     for &kind in experiment.networks() {
         let network = match (kind, &experiment.via) {
             (NetKind::Rps | NetKind::Napi, _) => veth::set_up(kind, cpus),
             (NetKind::Hosts, Some(via)) => machines(via.address, cpus),
             (NetKind::Lo | NetKind::Hosts, _) => Ok(loopback(cpus)),
         };
-        networks.list.push(match network {
+        networks.push(match network {
             Ok(network) => network,
             Err(why) if experiment.net.is_auto() && kind != NetKind::Hosts => {
-                networks.fallback = Some(format!("no network namespaces ({why}): plain loopback"));
+                fallback = Some(format!("no network namespaces ({why}): plain loopback"));
                 loopback(cpus)
             }
             Err(why) => return Err(LabError::net(kind, why)),
         });
     }
-    Ok(networks)
+    Ok((networks, fallback))
 }
 
 fn loopback(cpus: &Cpus) -> Network {

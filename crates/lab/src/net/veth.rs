@@ -115,9 +115,9 @@ fn steer(device: &str, mask: &str) -> Result<(), String> {
 
 /// Has the CPUs of the server's workers, and no others, receive what comes for it.
 pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), String> {
-    let (place, Some(device)) = (&server.place, &server.device) else { return Ok(()) };
-    let (device, mask) = (device.name.clone(), cpu_mask(cpus.all()));
-    place.run(move || steer(&device, &mask))
+    let Some(device) = server.device.clone() else { return Ok(()) };
+    let mask = cpu_mask(cpus.all());
+    server.place.run(move || steer(&device.name, &mask))
 }
 
 /// Everything that `tso` stands for.

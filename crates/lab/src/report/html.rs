@@ -4,7 +4,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{Row, percent, scale, sections, signed};
-use super::{Element, document, page};
+use super::{Element, document, first_page};
 use crate::result::Bundle;
 
 const STYLE: &str = "\
@@ -47,7 +47,7 @@ pub(crate) fn html(bundle: &Bundle) -> String {
                     h2 { (subject) "'s CPU per request against " (baseline) "'s" }
                     div.scroll { (chart(&rows)) }
                 }
-                pre { (page(bundle, ".").join("\n")) }
+                pre { (first_page(bundle, ".")) }
                 @for block in document(bundle).into_iter().skip(1) { (rendered(&block)) }
             }
         }

@@ -15,7 +15,8 @@ const LINES: usize = 30;
 /// The most rows of the chart: the page has at most 30 lines.
 const ROWS_MAX: usize = 14;
 
-pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
+/// The first page: at most 30 lines of 80 columns, the answer last. `directory` is where the bundle is.
+pub fn first_page(bundle: &Bundle, directory: &str) -> String {
     let mut lines = wrapped(&title(bundle), "", "  ");
     lines.truncate(2);
     lines.extend(charts(bundle));
@@ -48,7 +49,7 @@ pub(crate) fn page(bundle: &Bundle, directory: &str) -> Vec<String> {
         first = "       ";
     }
     lines.extend(sentences);
-    lines
+    lines.join("\n") + "\n"
 }
 
 fn title(bundle: &Bundle) -> String {

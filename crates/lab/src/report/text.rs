@@ -60,25 +60,20 @@ fn folded(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
-pub(crate) fn render(block: &Element, into: &mut String) {
-    let mut line = |text: &str| {
-        into.push_str(text);
-        into.push('\n');
+/// Blocks for the terminal.
+pub(crate) fn plain(blocks: &[Element]) -> String {
+    let lines =
+        |lines: Vec<String>| -> String { lines.into_iter().map(|line| line + "\n").collect() };
+    let of_block = |block: &Element| -> String {
+        match block {
+            Element::Heading(text) => format!("\n{text}\n"),
+            Element::Text(text) => lines(wrapped(text, "", "")),
+            Element::Item(text) => lines(wrapped(text, "- ", "  ")),
+            Element::Table(rows) => lines(folded(rows)),
+            Element::Folded(title, blocks) => format!("\n{title}\n{}", plain(blocks)),
+        }
     };
-    match block {
-        Element::Heading(text) => {
-            line("");
-            line(text);
-        }
-        Element::Text(text) => wrapped(text, "", "").iter().for_each(|it| line(it)),
-        Element::Item(text) => wrapped(text, "- ", "  ").iter().for_each(|it| line(it)),
-        Element::Table(rows) => folded(rows).iter().for_each(|it| line(it)),
-        Element::Folded(title, blocks) => {
-            line("");
-            line(title);
-            blocks.iter().for_each(|block| render(block, into));
-        }
-    }
+    blocks.iter().map(of_block).collect()
 }
 
 /// Text that means nothing in Markdown.
@@ -99,29 +94,26 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-pub(crate) fn render_markdown(block: &Element, into: &mut String) {
-    match block {
-        Element::Heading(text) => into.push_str(&format!("\n## {}\n\n", escape(text))),
-        Element::Text(text) => into.push_str(&format!("{}\n\n", escape(text))),
-        Element::Item(text) => into.push_str(&format!("- {}\n", escape(text))),
+pub(crate) fn render_markdown(blocks: &[Element]) -> String {
+    let row = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let of_block = |block: &Element| match block {
+        Element::Heading(text) => format!("\n## {}\n\n", escape(text)),
+        Element::Text(text) => format!("{}\n\n", escape(text)),
+        Element::Item(text) => format!("- {}\n", escape(text)),
         Element::Table(rows) => {
-            for (number, row) in rows.iter().enumerate() {
-                let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
-                into.push_str(&format!("| {} |\n", cells.join(" | ")));
-                if number == 0 {
-                    into.push_str(&format!(
-                        "|---{}|\n",
-                        "|---:".repeat(row.len().saturating_sub(1))
-                    ));
-                }
-            }
-            into.push('\n');
+            let [head, rest @ ..] = &rows[..] else { return String::new() };
+            let rule = "|---:".repeat(head.len().saturating_sub(1));
+            let rest: String = rest.iter().map(row).collect();
+            format!("{}|---{rule}|\n{rest}\n", row(head))
         }
         Element::Folded(title, blocks) => {
-            into.push_str(&format!("\n## {}\n\n", escape(title)));
-            blocks.iter().for_each(|block| render_markdown(block, into));
+            format!("\n## {}\n\n{}", escape(title), render_markdown(blocks))
         }
-    }
+    };
+    blocks.iter().map(of_block).collect()
 }
 
 #[cfg(test)]

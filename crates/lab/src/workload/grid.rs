@@ -42,7 +42,7 @@ pub struct Grid {
     axes: BTreeMap<String, Vec<Level>>,
 }
 
-fn is_default<T: Default + PartialEq>(it: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(it: &T) -> bool {
     *it == T::default()
 }
 

@@ -14,6 +14,7 @@ use twinring_wire::LoadResult;
 pub use axis::Axis;
 use axis::{AXES, Level, bytes, rate};
 pub(crate) use axis::{AxisSpec, axes_of};
+pub(crate) use grid::is_default;
 pub use grid::{Arrivals, Grid, Slo, UnderTest};
 
 /// The protocol between server and load generator.
