@@ -27,7 +27,6 @@ use crate::record::{Failed, Failure, RUN_SCHEMA, RunRecord};
 use crate::site::Site;
 use crate::stop::Stop;
 use crate::words::{Commands, commands};
-use twinring_wire::LoadResult;
 
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -403,9 +402,9 @@ impl ActiveRun<'_> {
                 _ => format!("{found} results of {expected} load generators"),
             }));
         }
-        let results: Result<Vec<LoadResult>, String> =
-            self.record.loads.iter().map(LoadResult::read).collect();
-        let results = results.map_err(|why| bad(format!("the result line: {why}")))?;
+        let result = self.record.load_result().unwrap_or_else(|| Err("there is none".to_owned()));
+        let window = *result.map_err(|why| bad(format!("the result line: {why}")))?.window();
+        let window_s = window.between_marks_s();
         let marks = self.starts.len() + self.ends.len();
         let [Some((server, client)), Some((server_end, client_end))] = &self.samples else {
             return Err(bad(format!("{marks} marks instead of window_start and window_end")));
@@ -415,19 +414,15 @@ impl ActiveRun<'_> {
                 "the windows of the load generators were not open at the same time".to_owned();
             return Err(Failure { what: Failed::NoAccounting, why });
         }
-        let windows = results.iter().map(|result| *result.window());
-        let window_s =
-            windows.clone().map(|it| it.between_marks_s()).sum::<f64>() / expected as f64;
-        let delay_us = match windows.clone().next() {
-            Some(window) if client.is_some() => {
-                [(server, window.start_monotonic_ns), (server_end, window.end_monotonic_ns)]
-                    .map(|(sample, mark)| sample.at_ns.saturating_sub(mark) as f64 / 1e3)
-            }
+        let delay_us = if client.is_some() {
+            [(server, window.start_monotonic_ns), (server_end, window.end_monotonic_ns)]
+                .map(|(sample, mark)| sample.at_ns.saturating_sub(mark) as f64 / 1e3)
+        } else {
             // The clocks of other machines say nothing here.
-            _ => [&self.starts, &self.ends].map(|at| {
+            [&self.starts, &self.ends].map(|at| {
                 let (first, last) = (at.iter().min(), at.iter().max());
                 first.zip(last).map_or(0.0, |(first, last)| (last - first) as f64 / 1e3)
-            }),
+            })
         };
         let both = client.as_ref().zip(client_end.as_ref());
         Ok(CpuUse {

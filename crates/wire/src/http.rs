@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::{EncodedHistogram, Latency};
-use crate::load::{Head, add_some};
+use crate::load::Head;
 use crate::requests::RequestResult;
 
 /// The schema of this line.
@@ -31,7 +31,7 @@ pub struct HttpResult {
     /// From when a request really began to the first byte of the final head of its answer, of the
     /// answers inside the window.
     pub ttfb_us: Latency,
-    /// Histograms beside that of the latency; the lab needs them to add several results.
+    /// Histograms beside that of the latency.
     pub histograms: Option<HttpHistograms>,
     /// The outcomes of requests by URL, for the first 100.
     pub urls: Vec<Url>,
@@ -251,29 +251,13 @@ impl HttpResult {
         self.all.failure(self.head.interrupted)
     }
 
-    /// Adds the result of another load generator; the window stays. URLs, gates and
-    /// latencies before correction belong to a single load generator, and are dropped.
     pub(crate) fn add(&mut self, other: HttpResult) -> Result<(), String> {
-        self.head.interrupted |= other.head.interrupted;
-        add_counts!(self.settings, other.settings; connections, threads);
-        add_some(&mut self.settings.rate_per_s, other.settings.rate_per_s);
+        add_counts!(self.settings, other.settings; connections);
         if other.settings.verify_body.is_none() {
             self.settings.verify_body = None;
         }
-        add_counts!(self.bytes, other.bytes; sent, received, bodies);
+        add_counts!(self.bytes, other.bytes; bodies);
         self.errors.add(&other.errors);
-        let no_histograms = || "a result without the histograms of its first bytes".to_owned();
-        let mine = self.histograms.as_mut().ok_or_else(no_histograms)?;
-        let theirs = other.histograms.ok_or_else(no_histograms)?;
-        self.ttfb_us = Latency::of(&mine.ttfb.add(&theirs.ttfb)?);
-        let connect_us = Latency::of(&mine.connect.add(&theirs.connect)?);
-        mine.raw = None;
-        self.urls.clear();
-        for (status, count) in other.status_codes {
-            *self.status_codes.entry(status).or_default() += count;
-        }
-        self.all.add(other.all)?;
-        self.all.connect_us = connect_us;
-        Ok(())
+        self.all.add(other.all)
     }
 }

@@ -3,8 +3,6 @@
 //! Counts and rates are added. Latencies come from the sum of the histograms, which is lossless.
 //! Each load generator counts inside its own window; the windows are equally long and open at
 //! nearly the same time (audited by the lab), so the sum is that of one window of the mean length.
-//! Values that cannot be added without their raw data become the worst of all, or are dropped, as
-//! stated at each.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -140,11 +138,6 @@ pub(crate) fn add_some(sum: &mut Option<u64>, other: Option<u64>) {
     *sum = sum.zip(other).map(|(mine, theirs)| mine.saturating_add(theirs));
 }
 
-/// Counters of different programs are not added: some of them are ratios.
-pub(crate) fn forget(counters: &mut Fields) {
-    counters.0.clear();
-}
-
 /// The event of the first mark.
 pub const WINDOW_START: &str = "window_start";
 /// The event of the second mark.
@@ -188,7 +181,7 @@ impl LoadResult {
         result.map_err(|error| error.to_string())
     }
 
-    /// The combined result of several load generators.
+    /// The combined result of several load generators. What the lab does not read is that of the first.
     ///
     /// # Errors
     /// When they are of different kinds, empty, or their histograms cannot be added.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fields;
 use crate::histogram::{EncodedHistogram, Lag, Latency};
-use crate::load::{Cpu, Gate, Window, bounds_errors, forget, throttled};
+use crate::load::{Cpu, Gate, Window, add_some, bounds_errors, throttled};
 
 /// The common fields of both results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -170,37 +170,22 @@ impl RequestResult {
         all
     }
 
-    /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: RequestResult) -> Result<(), String> {
-        self.requests.add(&other.requests);
+        let (mine, theirs) = (&mut self.requests, &other.requests);
+        add_counts!(mine, theirs; answered);
+        add_some(&mut mine.due, theirs.due);
+        let oldest = [mine.oldest_in_flight_us, theirs.oldest_in_flight_us];
+        mine.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
+        mine.per_second += theirs.per_second;
         add_counts!(self.whole_run, other.whole_run; sent, answered, failed, abandoned);
         self.latency_us = Latency::of(&self.histogram.add(&other.histogram)?);
         // Of the schedules the latest.
         let lags = [self.schedule_lag_us, other.schedule_lag_us].into_iter().flatten();
         self.schedule_lag_us = lags.reduce(|a, b| if a.p99 < b.p99 { b } else { a });
         self.connections.add(&other.connections);
-        self.gates.clear();
-        self.raw_latency_us = None;
-        // Without its histogram the worst of both; `load http` has it.
-        if self.connect_us.p99 < other.connect_us.p99 {
-            self.connect_us = other.connect_us;
-        }
         self.first_error = self.first_error.take().or(other.first_error);
         self.cpu.add(&other.cpu);
-        forget(&mut self.runtime_counters);
         Ok(())
-    }
-}
-
-impl Requests {
-    fn add(&mut self, other: &Requests) {
-        add_counts!(self, other; sent, answered, failed, in_flight_at_end, unsent, overdue);
-        crate::load::add_some(&mut self.due, other.due);
-        let oldest = [self.oldest_in_flight_us, other.oldest_in_flight_us];
-        self.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
-        self.per_second += other.per_second;
-        let reached = self.rate_reached.zip(other.rate_reached);
-        self.rate_reached = reached.map(|(mine, theirs)| mine && theirs);
     }
 }
 
@@ -208,8 +193,8 @@ impl Connections {
     /// Adds those of others.
     pub fn add(&mut self, other: &Connections) {
         add_counts!(self, other; asked, established, served, served_at_once_max, lost, reconnects);
-        crate::load::add_some(&mut self.idle_established, other.idle_established);
-        crate::load::add_some(&mut self.kept_open, other.kept_open);
+        add_some(&mut self.idle_established, other.idle_established);
+        add_some(&mut self.kept_open, other.kept_open);
         self.min_answered = self.min_answered.min(other.min_answered);
         self.max_answered = self.max_answered.max(other.max_answered);
     }

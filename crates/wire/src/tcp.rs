@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Head, add_some};
+use crate::load::Head;
 use crate::requests::RequestResult;
 
 /// The schema of this line.
@@ -103,13 +103,9 @@ impl TcpResult {
         self.all.failure(self.head.interrupted)
     }
 
-    /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: TcpResult) -> Result<(), String> {
-        self.head.interrupted |= other.head.interrupted;
-        add_counts!(self.settings, other.settings; connections, threads, idle);
-        add_some(&mut self.settings.rate_per_s, other.settings.rate_per_s);
+        add_counts!(self.settings, other.settings; connections);
         self.settings.verify &= other.settings.verify;
-        add_counts!(self.bytes, other.bytes; sent, received);
         add_counts!(
             self.errors, other.errors;
             connect, reset, closed_early, timeout, mismatch, other

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fields;
 use crate::histogram::{EncodedHistogram, Latency};
-use crate::load::{Cpu, Gate, Head, RATE_TOLERANCE, Window, forget, throttled};
+use crate::load::{Cpu, Gate, Head, RATE_TOLERANCE, Window, add_some, throttled};
 use crate::tcp::Bytes;
 
 /// The schema of this line.
@@ -304,32 +304,19 @@ impl UdpResult {
         rate.into_iter().chain(throttled(&self.cpu)).collect()
     }
 
-    /// Adds the result of another load generator; the window stays. Single streams and granted buffers
-    /// belong to a single load generator: the streams are dropped, the buffers stay those of the first.
     pub(crate) fn add(&mut self, other: UdpResult) -> Result<(), String> {
-        self.head.interrupted |= other.head.interrupted;
-        self.jitter_us.add(&other.jitter_us, self.streams.opened, other.streams.opened);
-        add_counts!(self.settings, other.settings; streams, threads);
+        add_counts!(self.settings, other.settings; streams);
         self.settings.verify &= other.settings.verify;
         self.packets.add(&other.packets);
         self.loss_ratio = self.packets.lost as f64 / self.packets.sent.max(1) as f64;
-        add_counts!(self.bytes, other.bytes; sent, received);
         let (mine, theirs) = (&mut self.histograms, &other.histograms);
         self.round_trip_us = Latency::of(&mine.round_trip.add(&theirs.round_trip)?);
         self.send_lateness_us = Latency::of(&mine.send_lateness.add(&theirs.send_lateness)?);
-        self.wait_overrun_us = Latency::of(&mine.wait_overrun.add(&theirs.wait_overrun)?);
-        crate::load::add_some(&mut self.kernel_drops, other.kernel_drops);
+        add_some(&mut self.kernel_drops, other.kernel_drops);
         add_counts!(self.streams, other.streams; asked, opened, answered);
-        self.streams.worst.clear();
-        self.streams.all = None;
-        self.gates.clear();
-        add_counts!(self.segmentation, other.segmentation; fallbacks);
         self.errors.add(&other.errors);
-        let calls = self.calls.take().zip(other.calls);
-        self.calls = calls.map(|(mine, theirs)| add_calls(mine, theirs));
         self.first_error = self.first_error.take().or(other.first_error);
         self.cpu.add(&other.cpu);
-        forget(&mut self.runtime_counters);
         Ok(())
     }
 }
@@ -351,21 +338,6 @@ impl Packets {
         );
         self.sent_per_second += other.sent_per_second;
         self.received_per_second += other.received_per_second;
-    }
-}
-
-impl Jitter {
-    /// Streams of a load generator are alike; the median of several is the mean, weighted by
-    /// streams. The tail is the longer one: it is at least as long as that of all streams together.
-    fn add(&mut self, other: &Jitter, streams: u64, other_streams: u64) {
-        let [mine, theirs] = [streams, other_streams].map(|count| count as f64);
-        let weighted = |a: f64, b: f64| (a * mine + b * theirs) / (mine + theirs).max(1.0);
-        *self = Jitter {
-            mean: weighted(self.mean, other.mean),
-            p50: weighted(self.p50, other.p50),
-            p99: self.p99.max(other.p99),
-            max: self.max.max(other.max),
-        };
     }
 }
 

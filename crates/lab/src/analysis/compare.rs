@@ -334,7 +334,7 @@ impl Contest<'_> {
             .then(|| format!("only {who} meets the SLO, in {met} pairs against {other}"))
     }
 
-    /// Which of the two needs less CPU.
+    /// Which of the two needs less CPU, or why that is not shown.
     fn decide(
         &self,
         over: &Over,
