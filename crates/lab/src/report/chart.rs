@@ -48,11 +48,10 @@ impl Row<'_> {
             (Some(_), _) if comparison.aa => "false".to_owned(),
             (Some(_), _) if comparison.is_fragile => "fragile".to_owned(),
             (Some(less), _) => less.clone(),
-            (None, None) if comparison.aa && comparison.ratio.is_some() => "passed".to_owned(),
-            (None, None) if comparison.ratio.is_some_and(|it| it.ends.is_some()) => {
-                "either?".to_owned()
-            }
-            (None, None) => "unclear".to_owned(),
+            // An interval that excludes 0 without a decision is finer than the clock.
+            (None, None) if self.ends().is_none_or(Ends::excludes_one) => "unclear".to_owned(),
+            (None, None) if comparison.aa => "passed".to_owned(),
+            (None, None) => "either?".to_owned(),
         }
     }
 }

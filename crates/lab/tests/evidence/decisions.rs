@@ -188,8 +188,10 @@ fn no_decision_is_finer_than_the_clock() {
         record["cpu"]["idle_clock"] = json!("proc_stat");
         record["cpu"]["server_cpu"]["busy_unsure_s"] = json!(0.2);
     }
-    let found = only(judge(records));
+    let found = only(judge(records.clone()));
     assert!(found.because.as_deref().unwrap().starts_with("finer than the clock"), "{found:?}");
+    // Beside an interval without 0 stood that no difference was found.
+    assert!(first_page(&bundle(experiment(), records), "b").contains("unclear"));
     assert_eq!(only(judge(pairs(8, 1.08))).less.as_deref(), Some("io_uring"));
 }
 
