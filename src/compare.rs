@@ -11,8 +11,7 @@ use twinring::probe::Capabilities;
 use twinring_input::quantity::{self, count_u32, size_u32};
 use twinring_lab::statistics::{family_level, least_pairs};
 use twinring_lab::{
-    Experiment, Gate, LabError, NetChoice, Outcome, Overrides, Protocol, RunOptions, Stop, Subject,
-    UnderTest,
+    Experiment, Gate, LabError, NetChoice, Outcome, Protocol, RunOptions, Stop, Subject, UnderTest,
 };
 
 #[derive(Debug, Args)]
@@ -151,30 +150,30 @@ impl Workload {
         let loads = if loads.is_empty() { &usual[..] } else { loads };
         let comparisons = subjects.len().saturating_sub(1) * loads.len();
         let enough = (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN);
-        let pairs = Some(pairs.unwrap_or(enough));
-        let only = Overrides { protocol: Some(protocol), ..Overrides::default() };
-        let mut experiment = Experiment::find("quick")?.with(&only)?;
+        let pairs = pairs.unwrap_or(enough);
+        let subjects = subjects.iter().map(|it| Subject::parse(it)).collect::<Result<_, _>>()?;
+        let mut experiment = Experiment::find("quick")?;
+        experiment.keep_protocols(|it| it == protocol);
         experiment.name = name.to_owned();
         experiment.about = "which server needs less CPU for one workload".to_owned();
         if let Some(udp) = &mut experiment.udp {
             udp.under_test = UnderTest::Server;
         }
-        experiment.with(&Overrides {
-            pairs,
-            spare_pairs: pairs,
-            warmup_s: Some(0.25),
-            axes: self.axes(protocol, loads)?,
-            net: Some(self.net.clone()),
-            subjects: subjects.iter().map(|it| Subject::parse(it)).collect::<Result<_, _>>()?,
-            ..Overrides::default()
-        })
+        (experiment.pairs, experiment.spare_pairs) = (pairs, pairs);
+        experiment.net = self.net.clone();
+        experiment.set_pace(Some(0.25), None);
+        experiment.set_subjects(subjects);
+        for (key, values) in self.axes(protocol, loads)? {
+            experiment.set_axis(key, &values)?;
+        }
+        experiment.checked()
     }
 
     fn axes(
         &self,
         protocol: Protocol,
         loads: &[Load],
-    ) -> Result<Vec<(String, Vec<u32>)>, LabError> {
+    ) -> Result<Vec<(&'static str, Vec<u32>)>, LabError> {
         let usual_bytes = match protocol {
             Protocol::Tcp => 128,
             Protocol::Http => 1024,
@@ -203,7 +202,7 @@ impl Workload {
         if protocol == Protocol::Http {
             axes.push(("tls", vec![u32::from(self.tls)]));
         }
-        Ok(axes.into_iter().map(|(key, values)| (key.to_owned(), values)).collect())
+        Ok(axes)
     }
 }
 

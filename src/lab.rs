@@ -10,7 +10,7 @@ use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
     BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Outcome,
-    Overrides, Protocol, RunOptions, Stop, Subject, Via,
+    Protocol, RunOptions, Stop, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -198,38 +198,49 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
     }
 }
 
+/// The experiment as the options change it.
+fn changed(options: Run) -> Result<Experiment, LabError> {
+    let mut it = Experiment::find(options.name.as_deref().unwrap_or_default())?;
+    it.pairs = options.pairs.unwrap_or(it.pairs);
+    it.spare_pairs = options.spares.unwrap_or(it.spare_pairs);
+    it.net = options.net.unwrap_or(it.net);
+    it.pin.server_cpu = options.server_cpu.or(it.pin.server_cpu);
+    it.pin.client_cpu = options.client_cpu.or(it.pin.client_cpu);
+    it.via = options.via.or(it.via);
+    it.set_pace(options.warmup, options.window);
+    if !options.subject.is_empty() {
+        it.set_subjects(options.subject);
+    }
+    if let Some(only) = options.protocol {
+        it.keep_protocols(|protocol| protocol == only);
+    }
+    for (key, values) in &options.set {
+        it.set_axis(key, values)?;
+    }
+    it.checked()
+}
+
 fn measure(options: Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
-    let overrides = Overrides {
-        pairs: options.pairs,
-        spare_pairs: options.spares,
-        window_s: options.window,
-        warmup_s: options.warmup,
-        protocol: options.protocol,
-        axes: options.set,
-        net: options.net,
-        server_cpu: options.server_cpu,
-        client_cpu: options.client_cpu,
-        via: options.via,
-        subjects: options.subject,
-    };
-    let experiment = match &options.add {
+    let (add, run) = (options.add.clone(), options.run.clone());
+    let (seed, prices) = (options.seed, !options.no_prices);
+    let experiment = match &add {
         Some(bundle) => twinring_lab::recomputed(bundle)?.experiment,
-        None => Experiment::find(options.name.as_deref().unwrap_or_default())?.with(&overrides)?,
+        None => changed(options)?,
     };
     let mut outcome = twinring_lab::run(
         &RunOptions {
-            seed: options.seed,
-            prices: !options.no_prices,
-            ..options.run.options(experiment)?
+            seed,
+            prices,
+            ..run.options(experiment)?
         },
         &stop,
     )?;
-    if let Some(directory) = options.add.filter(|_| outcome.exit_code() == 0) {
+    if let Some(directory) = add.filter(|_| outcome.exit_code() == 0) {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
         outcome.directory = directory;
     }
-    let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
+    let page = if run.json { json_line(&outcome) } else { outcome.page() };
     Ok(tell(&page, outcome.exit_code()))
 }
 

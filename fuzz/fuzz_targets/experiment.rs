@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use twinring_lab::{Experiment, NetKind, Overrides};
+use twinring_lab::{Experiment, NetKind};
 
 fuzz_target!(|text: &str| {
     let experiment = match Experiment::from_toml(text, "x.toml") {
@@ -21,6 +21,6 @@ fuzz_target!(|text: &str| {
         assert!(warmup_s >= 0.0 && window_s > 0.0 && window_s.is_finite());
         assert!(!experiment.subjects_of(protocol).is_empty());
     }
-    let same = experiment.clone().with(&Overrides::default()).expect("it was taken before");
+    let same = experiment.clone().checked().expect("it was taken before");
     assert_eq!(same, experiment);
 });

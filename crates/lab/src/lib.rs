@@ -48,7 +48,7 @@ pub use error::LabError;
 pub use estimate::how_long;
 pub use experiment::{
     Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
-    NetChoice, NetKind, Overrides, Point, Printed, Protocol, Published, PublishedAgainst,
+    NetChoice, NetKind, Point, Printed, Protocol, Published, PublishedAgainst,
     PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
 };
 pub use gate::{Gate, Gated, Verdict, gates_exit_code};

@@ -163,18 +163,15 @@ impl<'a> Plan<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{NetKind, Overrides, Protocol, Subject};
+    use crate::experiment::{NetKind, Protocol, Subject};
 
     fn experiment(subjects: &[&str], pairs: usize, spare_pairs: usize) -> Experiment {
-        let overrides = Overrides {
-            pairs: Some(pairs),
-            spare_pairs: Some(spare_pairs),
-            protocol: Some(Protocol::Tcp),
-            axes: vec![("load_percent".to_owned(), vec![0])],
-            subjects: subjects.iter().map(|it| Subject::parse(it).unwrap()).collect(),
-            ..Overrides::default()
-        };
-        Experiment::find("quick").unwrap().with(&overrides).unwrap()
+        let mut experiment = Experiment::find("quick").unwrap();
+        (experiment.pairs, experiment.spare_pairs) = (pairs, spare_pairs);
+        experiment.set_subjects(subjects.iter().map(|it| Subject::parse(it).unwrap()).collect());
+        experiment.keep_protocols(|it| it == Protocol::Tcp);
+        experiment.set_axis("load_percent", &[0]).unwrap();
+        experiment
     }
 
     fn all(plan: &mut Plan<'_>) -> Vec<Block> {

@@ -21,7 +21,6 @@ use crate::error::LabError;
 
 pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
-pub use overrides::Overrides;
 pub use published::{Printed, Published, PublishedAgainst, PublishedDatagrams};
 pub(crate) use source::Source;
 pub use subject::{Ready, Subject};
@@ -138,7 +137,8 @@ impl Experiment {
         self.each_mut().into_iter().filter_map(|(protocol, grid)| Some((protocol, grid.as_mut()?)))
     }
 
-    pub(crate) fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
+    /// Leaves out the cells of other protocols.
+    pub fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
         for (protocol, grid) in self.each_mut() {
             grid.take_if(|_| !keep(protocol));
         }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::cpus::CpuList;
 use crate::machine::sha256;
 use serde_json::{Value, json};
 
@@ -14,14 +13,15 @@ fn quick_with(from: &str, to: &str) -> Result<Experiment, LabError> {
     Experiment::from_toml(&text, "mine.toml")
 }
 
-fn set(axes: &[(&str, &[u32])]) -> Overrides {
-    let axes = axes.iter().map(|(key, values)| ((*key).to_owned(), values.to_vec())).collect();
-    Overrides { axes, ..Overrides::default() }
+/// `quick` with a change.
+fn changed(change: impl FnOnce(&mut Experiment)) -> Result<Experiment, LabError> {
+    let mut quick = quick();
+    change(&mut quick);
+    quick.checked()
 }
 
-fn subjects(texts: &[&str]) -> Overrides {
-    let subjects = texts.iter().map(|text| Subject::parse(text).unwrap()).collect();
-    Overrides { subjects, ..Overrides::default() }
+fn subjects(texts: &[&str]) -> Vec<Subject> {
+    texts.iter().map(|text| Subject::parse(text).unwrap()).collect()
 }
 
 #[test]
@@ -116,15 +116,17 @@ fn what_makes_no_sense_is_named_with_its_line_and_what_is_expected() {
 
 #[test]
 fn options_that_make_no_sense_are_refused_with_exit_code_2() {
-    let udp = Overrides { protocol: Some(Protocol::Udp), ..Overrides::default() };
-    for overrides in [
-        Overrides { window_s: Some(f64::NAN), ..Overrides::default() },
-        set(&[("connections", &[])]),
-        set(&[("topics", &[1])]),
-        Overrides { subjects: subjects(&["a=cat {addr}"]).subjects, ..udp },
+    for error in [
+        changed(|it| it.set_pace(None, Some(f64::NAN))).unwrap_err(),
+        changed(|it| it.set_axis("connections", &[]).unwrap()).unwrap_err(),
+        quick().set_axis("topics", &[1]).unwrap_err(),
+        changed(|it| {
+            it.set_subjects(subjects(&["a=cat {addr}"]));
+            it.keep_protocols(|protocol| protocol == Protocol::Udp);
+        })
+        .unwrap_err(),
     ] {
-        let error = quick().with(&overrides).unwrap_err();
-        assert_eq!(error.exit_code(), 2, "{overrides:?}: {error}");
+        assert_eq!(error.exit_code(), 2, "{error}");
     }
     let error = Experiment::find("quikc").unwrap_err();
     assert!(
@@ -134,13 +136,11 @@ fn options_that_make_no_sense_are_refused_with_exit_code_2() {
 }
 
 #[test]
-fn options_replace_axes_windows_subjects_and_cpus() {
-    let quick = quick();
-    let slow = Overrides { window_s: Some(0.7), ..Overrides::default() };
-    let slow = quick.clone().with(&slow).unwrap();
+fn options_replace_axes_windows_and_subjects() {
+    let slow = changed(|it| it.set_pace(None, Some(0.7))).unwrap();
     assert!(Protocol::ALL.iter().all(|protocol| slow.pace_s(*protocol).1 == 0.7));
     // Of rate and share of the load, the one that is given replaces the other.
-    let by_rate = quick.clone().with(&set(&[("rate_per_s", &[500])])).unwrap();
+    let by_rate = changed(|it| it.set_axis("rate_per_s", &[500]).unwrap()).unwrap();
     let points: Vec<Point> = by_rate.cells(&[NetKind::Lo]).iter().map(|it| it.point).collect();
     assert!(points.iter().all(|it| it.load_percent() == 0));
     assert!(points.iter().filter(|it| it.rate_per_s() == 500).count() == 3);
@@ -150,13 +150,9 @@ fn options_replace_axes_windows_subjects_and_cpus() {
         (["ours=epoll", "nginx"], vec![Protocol::Http]),
         (["io_uring", "epoll"], Protocol::ALL.to_vec()),
     ] {
-        let left = quick.clone().with(&subjects(&texts)).unwrap();
+        let left = changed(|it| it.set_subjects(subjects(&texts))).unwrap();
         assert_eq!(left.protocols().collect::<Vec<_>>(), kept, "{texts:?}");
     }
-    let pinned = quick_with("net = \"auto\"", "net = \"auto\"\npin = { server_cpu = 3 }").unwrap();
-    let options = Overrides { client_cpu: Some(CpuList::one(5)), ..Overrides::default() };
-    let both = Pin { server_cpu: Some(CpuList::one(3)), client_cpu: Some(CpuList::one(5)) };
-    assert_eq!(pinned.with(&options).unwrap().pin, both);
     for (text, kinds, again) in [
         ("auto", &[NetKind::Rps][..], "auto"),
         ("lo,rps", &[NetKind::Rps, NetKind::Lo], "rps,lo"),
@@ -172,26 +168,26 @@ fn options_replace_axes_windows_subjects_and_cpus() {
 
 #[test]
 fn load_generators_elsewhere_get_equal_parts_or_are_refused() {
-    let via = |generators, protocol| Overrides {
-        via: Some(Via {
-            command: vec!["srun".to_owned()],
-            generators,
-            address: "10.0.0.1".parse().unwrap(),
-            program: "twinring".to_owned(),
-            lead_s: 3.0,
-        }),
-        protocol: Some(protocol),
-        ..Overrides::default()
+    let via = |generators, only| {
+        changed(|it| {
+            it.via = Some(Via {
+                command: vec!["srun".to_owned()],
+                generators,
+                address: "10.0.0.1".parse().unwrap(),
+                program: "twinring".to_owned(),
+                lead_s: 3.0,
+            });
+            it.keep_protocols(|protocol| protocol == only);
+        })
     };
-    let sixteen = quick().with(&via(20, Protocol::Tcp)).unwrap();
-    assert_eq!(sixteen.networks(), [NetKind::Hosts]);
+    assert_eq!(via(20, Protocol::Tcp).unwrap().networks(), [NetKind::Hosts]);
     for (wrong, expected) in [
         (via(16, Protocol::Tcp), "100 connections cannot be divided among 16"),
         (via(0, Protocol::Tcp), "1 to 1024"),
         // Their CPU is not measured.
         (via(10, Protocol::Udp), "under_test"),
     ] {
-        let error = quick().with(&wrong).unwrap_err().to_string();
+        let error = wrong.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }

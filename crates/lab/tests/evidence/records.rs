@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, summarise};
 use twinring_lab::record::{RUN_SCHEMA, RunRecord};
 use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
-use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Overrides, Protocol};
+use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Protocol};
 use twinring_wire::tcp::SCHEMA;
 use twinring_wire::{EncodedHistogram, TcpResult};
 
@@ -16,14 +16,11 @@ const WINDOW_S: f64 = 2.0;
 const LATENCY_NS: u64 = 1_000_000;
 
 pub(crate) fn experiment() -> Experiment {
-    let overrides = Overrides {
-        protocol: Some(Protocol::Tcp),
-        axes: [("bytes", 128), ("load_percent", 0)]
-            .map(|(key, it)| (key.to_owned(), vec![it]))
-            .into(),
-        ..Overrides::default()
-    };
-    Experiment::find("quick").unwrap().with(&overrides).unwrap()
+    let mut experiment = Experiment::find("quick").unwrap();
+    experiment.keep_protocols(|it| it == Protocol::Tcp);
+    experiment.set_axis("bytes", &[128]).unwrap();
+    experiment.set_axis("load_percent", &[0]).unwrap();
+    experiment
 }
 
 /// What the load generator of a flawless run reports.
