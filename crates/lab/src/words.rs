@@ -95,7 +95,6 @@ fn words(
     words.set("engine", engine);
     words.set("room", room.max(ROOM_LEAST));
     words.set("streams", point.get(Axis::Depth).max(STREAMS_LEAST));
-    words.set("nginx_listen", nginx_listen(point));
     for (spec, value) in point.axes() {
         words.set(spec.key, value);
     }
@@ -136,16 +135,6 @@ fn words(
     }
     words.0.insert("{options}".to_owned(), options);
     Ok(words)
-}
-
-fn nginx_listen(point: &Point) -> String {
-    let parts = [
-        (point.workers() > 1, "reuseport"),
-        (point.is(Axis::Tls), "ssl"),
-        (point.is(Axis::Http2), "http2"),
-    ];
-    let parts = parts.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word);
-    parts.collect::<Vec<_>>().join(" ")
 }
 
 /// The options of `twinring load` for the point of a grid on these CPUs, which gets this rate if it gives none itself.

@@ -30,35 +30,29 @@ pub(crate) struct SideSample {
 }
 
 impl SideSample {
-    fn sampled_s(&self, end: &SideSample) -> f64 {
-        end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9
-    }
-
-    /// Share of the time between two samples in which each CPU was not idle.
-    fn busy_shares(&self, end: &SideSample) -> Vec<f64> {
-        let sampled_s = self.sampled_s(end).max(1e-9);
-        let share = |(start, end): (&u64, &u64)| {
-            (1.0 - end.saturating_sub(*start) as f64 / 1e9 / sampled_s).clamp(0.0, 1.0)
-        };
-        self.idle_ns.iter().zip(&end.idle_ns).map(share).collect()
-    }
-
     /// How the CPUs were used between two samples, with their busy time scaled to a window of this length.
     pub(crate) fn busy(&self, end: &SideSample, window_s: f64) -> CpuBusy {
-        let each_s: Vec<f64> =
-            self.busy_shares(end).into_iter().map(|share| share * window_s).collect();
+        let sampled_ns = end.at_ns.saturating_sub(self.at_ns);
+        let idle = self.idle_ns.iter().zip(&end.idle_ns);
+        let each_s: Vec<f64> = idle
+            .map(|(start, end)| window_s * busy_share(end.saturating_sub(*start), sampled_ns))
+            .collect();
         let drops = self.backlog_drops.zip(end.backlog_drops);
         CpuBusy {
             cpus: self.cpus.clone(),
             busy_s: each_s.iter().sum(),
             busy_each_s: if each_s.len() > 1 { each_s } else { Vec::new() },
             busy_unsure_s: Some(self.idle_unsure_ns.max(end.idle_unsure_ns) as f64 / 1e9),
-            sampled_s: Some(self.sampled_s(end)),
+            sampled_s: Some(sampled_ns as f64 / 1e9),
             steal_coarse_s: end.steal_ticks.saturating_sub(self.steal_ticks) as f64 * TICK_S,
             backlog_drops: drops.map(|(start, end)| end.saturating_sub(start)),
             counts: self.counts.until(&end.counts),
         }
     }
+}
+
+fn busy_share(idle_ns: u64, sampled_ns: u64) -> f64 {
+    (1.0 - idle_ns as f64 / sampled_ns.max(1) as f64).clamp(0.0, 1.0)
 }
 
 /// The files of the whole machine at one moment, the clocks first, because the rest takes a while.
@@ -256,22 +250,8 @@ mod tests {
 
     #[test]
     fn the_busy_share_follows_from_the_clock_of_the_sample() {
-        let side = |at_ns, idle_ns| SideSample {
-            at_ns,
-            cpus: CpuList::one(3),
-            idle_ns: vec![idle_ns],
-            idle_clock: IdleClock::TimerList,
-            idle_unsure_ns: 7,
-            steal_ticks: 0,
-            backlog_drops: None,
-            counts: Counts::default(),
-            process: ProcessSample::default(),
-        };
-        let start = side(1000, 500);
-        assert_eq!(start.busy_shares(&side(2000, 750)), [0.75]);
-        assert_eq!(start.busy_shares(&side(2000, 500)), [1.0]);
-        assert_eq!(start.busy_shares(&side(2000, 9000)), [0.0]);
-        assert_eq!(side(1, 1).busy_shares(&side(1, 1)), [1.0]);
+        let shares = [(250, 1000), (0, 1000), (9000, 1000), (0, 0)];
+        assert_eq!(shares.map(|(idle, sampled)| busy_share(idle, sampled)), [0.75, 1.0, 0.0, 1.0]);
     }
 
     /// A kernel without idle times in `/proc/timer_list` was said to have been read there, and root was

@@ -127,7 +127,10 @@ impl Basis<'_> {
             busy_s if busy_s > 0.0 => busy_s,
             _ => cpu.server.cpu_s,
         };
-        let parts = Parts::of(cpu, &cpu.server_cpu, busy_s, &cpu.server);
+        // The two samples lie a little behind the ends of the window, so what was counted between them is scaled to it.
+        let sampled_s = cpu.server_cpu.sampled_s.filter(|s| *s > 0.0);
+        let to_window = sampled_s.map_or(1.0, |s| cpu.window_s / s);
+        let parts = Parts::of(to_window, busy_s, &cpu.server);
         let done = load.done() as f64;
         // A ratio needs something on both sides of it.
         (done > 0.0 && cpu.window_s > 0.0 && busy_s > 0.0).then_some(Basis {
@@ -200,11 +203,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(cpu: &CpuUse, busy: &CpuBusy, busy_s: f64, process: &ProcessUse) -> Parts {
-        // The two samples lie a little behind the ends of the window, so what was counted between them is scaled to
-        // it; and no process used more of a CPU than that CPU did.
-        let to_window = busy.sampled_s.filter(|s| *s > 0.0).map_or(1.0, |s| cpu.window_s / s);
+    fn of(to_window: f64, busy_s: f64, process: &ProcessUse) -> Parts {
         let counted_s = process.cpu_s * to_window;
+        // No process used more of a CPU than that CPU did.
         let process_s = counted_s.min(busy_s);
         let scale = if counted_s > 0.0 { to_window * process_s / counted_s } else { to_window };
         let of_ring = process.threads.iter().filter(|thread| thread.name.starts_with("iou-"));
@@ -219,8 +220,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accounting::{Counts, IdleClock, ThreadUse};
-    use crate::cpus::CpuList;
+    use crate::accounting::ThreadUse;
 
     #[test]
     fn every_figure_is_documented_and_found_without_its_unit() {
@@ -250,28 +250,8 @@ mod tests {
             ],
             ..ProcessUse::default()
         };
-        let busy = |busy_s: f64| CpuBusy {
-            cpus: CpuList::one(0),
-            busy_s,
-            busy_each_s: Vec::new(),
-            busy_unsure_s: None,
-            steal_coarse_s: 0.0,
-            sampled_s: Some(2.0),
-            backlog_drops: None,
-            counts: Counts::default(),
-        };
         let parts = |busy_s: f64, process: ProcessUse| {
-            let cpu = CpuUse {
-                window_s: 1.0,
-                server_cpu: busy(busy_s),
-                client_cpu: None,
-                server: process.clone(),
-                client: None,
-                sample_delay_us: [0.0; 2],
-                shared: false,
-                idle_clock: IdleClock::TimerList,
-            };
-            let it = Parts::of(&cpu, &cpu.server_cpu, busy_s, &process);
+            let it = Parts::of(0.5, busy_s, &process);
             [it.user_s, it.kernel_s, it.threads_s, it.outside_s]
         };
         // Counted in two seconds, of a window of one; a process that used more than its CPU is a matter of when each

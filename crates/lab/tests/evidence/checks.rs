@@ -33,6 +33,7 @@ fn flaws() -> Vec<Flaw> {
             ("/loads/0/schedule_lag_us", json!({"p50": 1.0, "p99": lag_us, "max": 3000.0})),
         ]
     };
+    let few = json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0});
     use {Check::*, Effect::*};
     vec![
         (ServerRuns, Void, failed("server_not_ready")),
@@ -40,13 +41,7 @@ fn flaws() -> Vec<Flaw> {
         (ServerRuns, Void, failed("server_did_not_stop")),
         (LoadRuns, Void, failed("client_failed")),
         (LoadRuns, Excluded, failed("no_accounting")),
-        (
-            Network,
-            Void,
-            counts(
-                json!({"function_call_interrupts": 9, "reschedule_interrupts": 1, "steered": 0}),
-            ),
-        ),
+        (Network, Void, counts(few)),
         (Result, Void, failed("bad_line")),
         (Result, Void, vec![("/loads/0/requests/per_second", json!(5.0))]),
         (Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
