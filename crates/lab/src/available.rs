@@ -1,5 +1,6 @@
 //! Which subjects and cells of an experiment can run on this machine: looked at before anything starts.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -49,12 +50,14 @@ pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, 
     let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
-    let (uring, epoll) = engines(&experiment, options, cpus.server.first());
+    let cpu = cpus.server.first();
+    let uring = LazyCell::new(|| cannot_run(options, cpu, "io_uring"));
+    let epoll = LazyCell::new(|| cannot_run(options, cpu, "epoll"));
     let mut peers = PeerPrograms::new();
     let mut why_not = |subject: &Subject| -> Option<String> {
         match subject.engine.as_deref() {
-            Some("io_uring") => return uring.clone(),
-            Some(_) => return epoll.clone(),
+            Some("io_uring") => return (*uring).clone(),
+            Some(_) => return (*epoll).clone(),
             None => {}
         }
         let peer = subject.known_peer()?;
@@ -83,35 +86,15 @@ pub(crate) fn available(options: &RunOptions, cpus: &Cpus) -> Result<Available, 
             return Err(LabError::machine(reasons.join("; ")));
         }
     }
-    let load_engine = if uring.is_none() { "io_uring" } else { "epoll" };
+    // Load generators elsewhere may have another kernel.
+    let on_uring = experiment.via.is_some() || uring.is_none();
+    let load_engine = if on_uring { "io_uring" } else { "epoll" };
     Ok(Available { experiment, peers, load_engine, not_run })
-}
-
-/// Why our server or load generator cannot run on io_uring and on epoll here, if they cannot. What is not
-/// used is not looked at.
-fn engines(
-    experiment: &Experiment,
-    options: &RunOptions,
-    cpu: usize,
-) -> (Option<String>, Option<String>) {
-    let has = |name: &str| experiment.subjects.iter().any(|it| it.engine.as_deref() == Some(name));
-    let is_ours = |subject: &Subject| {
-        experiment.protocols().any(|protocol| {
-            let words = experiment.load_template(protocol, subject);
-            matches!(&words[..], [program, command, ..] if program == "{twinring}" && command == "load")
-        })
-    };
-    // Elsewhere it may be another kernel.
-    let loads = experiment.via.is_none() && experiment.subjects.iter().any(is_ours);
-    let why_not = |engine: &str| why_not(options, cpu, engine);
-    let uring = (has("io_uring") || loads).then(|| why_not("io_uring")).flatten();
-    let epoll = (has("epoll") || (loads && uring.is_some())).then(|| why_not("epoll")).flatten();
-    (uring, epoll)
 }
 
 /// Starts our server on an engine, and ends it. What it says if it cannot run names the layer that refuses, and what
 /// to do.
-fn why_not(options: &RunOptions, cpu: usize, engine: &str) -> Option<String> {
+fn cannot_run(options: &RunOptions, cpu: usize, engine: &str) -> Option<String> {
     let words = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", engine, "--json"];
     let words = words.map(str::to_owned);
     let command = [&[options.binary.to_string_lossy().into_owned()], &words[..]].concat();
@@ -174,7 +157,7 @@ mod tests {
                 busy: false,
                 command: Vec::new(),
             };
-            why_not(&options, 0, "io_uring")
+            cannot_run(&options, 0, "io_uring")
         };
         assert_eq!(script("echo '{\"event\":\"ready\"}'; exec sleep 60"), None);
         let why =
