@@ -124,7 +124,7 @@ impl Experiment {
     fn check_subject(&self, source: &Source<'_>, index: usize) -> Result<(), LabError> {
         let subject = &self.subjects[index];
         let key = |field: &str| format!("subjects.{index}.{field}");
-        let Subject { name, engine, command, features, arguments, peer, .. } = subject;
+        let Subject { name, engine, command, features, arguments, peer, protocol, .. } = subject;
         let known = self.subjects[..index].iter().any(|other| other.name == *name);
         let found = format!("two subjects named `{name}`");
         source.unless(!known, &key("name"), found, "a name of its own for each")?;
@@ -143,14 +143,27 @@ impl Experiment {
             ),
             "one of engine (with features and arguments), peer (with arguments) and command",
         )?;
-        check_peer(source, subject, index)?;
+        if let Some(peer) = peer {
+            let (found, known) = (format!("peer = \"{peer}\""), format!("one of {}", Peer::names()));
+            source.unless(subject.known_peer().is_some(), &key("peer"), found, &known)?;
+            let right = protocol.is_none() || *protocol == subject.own_protocol();
+            let found = format!("peer `{peer}` does not speak it");
+            let expected = "no protocol: a peer speaks one only";
+            source.unless(right, &key("protocol"), found, expected)?;
+        }
         source.unless(
             self.workers_most() == 1 || subject.known_peer().is_none_or(|it| it.has_workers),
             &key("peer"),
             format!("subject `{name}` has one thread, and there are cells with several workers"),
             "an engine, nginx, h2o, or a command with {workers} and {server_cpus}",
         )?;
-        check_listening(source, subject, index)?;
+        let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
+        source.unless(
+            command.as_ref().is_none_or(|words| words.iter().any(listens)),
+            &key("command"),
+            format!("the command of `{name}` has no {{addr}}"),
+            "{addr}, or {ip} and {port}, where the listen address goes",
+        )?;
         for other in &subject.against {
             let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
             let found = format!("subject `{name}` is to be compared with `{other}`");
@@ -158,30 +171,6 @@ impl Experiment {
         }
         Ok(())
     }
-}
-
-fn check_peer(source: &Source<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
-    let key = |field: &str| format!("subjects.{index}.{field}");
-    let Subject { peer, protocol, .. } = subject;
-    let Some(peer) = peer else { return Ok(()) };
-    let found = format!("peer = \"{peer}\"");
-    let is_known = subject.known_peer().is_some();
-    source.unless(is_known, &key("peer"), found, &format!("one of {}", Peer::names()))?;
-    let own = subject.own_protocol();
-    let right = protocol.is_none() || *protocol == own;
-    let found = format!("peer `{peer}` does not speak it");
-    source.unless(right, &key("protocol"), found, "no protocol: a peer speaks one only")
-}
-
-fn check_listening(source: &Source<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
-    let Some(command) = &subject.command else { return Ok(()) };
-    let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
-    source.unless(
-        command.iter().any(listens),
-        &format!("subjects.{index}.command"),
-        format!("the command of `{}` has no {{addr}}", subject.name),
-        "{addr}, or {ip} and {port}, where the listen address goes",
-    )
 }
 
 /// Whether a name can be used in file names, tables and HTML without surprises.
