@@ -30,7 +30,7 @@ pub fn how_long(experiment: &Experiment) -> String {
     if about == most { format!("about {about}") } else { format!("{about} to {most}") }
 }
 
-pub(crate) fn block_s(experiment: &Experiment, runs: usize, protocol: Protocol) -> f64 {
+fn block_s(experiment: &Experiment, runs: usize, protocol: Protocol) -> f64 {
     let (warmup_s, window_s) = experiment.pace_s(protocol);
     runs as f64 * (warmup_s + window_s + OVERHEAD_S)
 }

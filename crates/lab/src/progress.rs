@@ -5,7 +5,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::estimate::{block_s, duration};
+use crate::estimate::{duration, how_long};
 use crate::experiment::{Cell, Experiment};
 use crate::report::lines_of;
 
@@ -14,16 +14,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `blocks` are the cells and the runs of each block.
-    pub(crate) fn start(
-        experiment: &Experiment,
-        blocks: impl Iterator<Item = (Cell, usize)>,
-    ) -> Progress {
-        let (mut runs, mut seconds) = (0, 0.0);
-        for (cell, of_block) in blocks {
-            runs += of_block;
-            seconds += block_s(experiment, of_block, cell.protocol());
-        }
+    pub(crate) fn start(experiment: &Experiment, runs: usize) -> Progress {
         let bar = ProgressBar::new(runs as u64);
         let shown = stderr().is_terminal();
         bar.set_draw_target(if shown {
@@ -35,7 +26,7 @@ impl Progress {
         // The template is a constant; if it were wrong the default would do.
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let progress = Progress { bar };
-        progress.say(&format!("{}: {runs} runs, about {}", experiment.name, duration(seconds)));
+        progress.say(&format!("{}: {runs} runs, {}", experiment.name, how_long(experiment)));
         progress
     }
 
