@@ -10,8 +10,10 @@ mod sign_flip;
 #[cfg(test)]
 mod simulations;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 use sign_flip::SubsetMeans;
 
@@ -113,21 +115,18 @@ fn aligned(pairs: &[Pair]) -> Option<Vec<f64>> {
         return None;
     }
     let mut logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio.ln()).collect();
-    let mut strata: Vec<usize> = pairs.iter().map(|pair| pair.stratum).collect();
-    strata.sort_unstable();
-    strata.dedup();
-    let members = |stratum: usize| -> Vec<usize> {
-        (0..pairs.len()).filter(|at| pairs[*at].stratum == stratum).collect()
-    };
-    let strata: Vec<Vec<usize>> = strata.into_iter().map(members).collect();
-    if strata.len() < 2 || strata.iter().any(|members| members.len() < STRATUM_MIN) {
+    let mut strata: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, pair) in pairs.iter().enumerate() {
+        strata.entry(pair.stratum).or_default().push(at);
+    }
+    if strata.len() < 2 || strata.values().any(|members| members.len() < STRATUM_MIN) {
         return Some(logs);
     }
-    let mean = logs.iter().sum::<f64>() / logs.len() as f64;
-    for members in strata {
+    let all = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / all;
+    for members in strata.values() {
         let count = members.len() as f64;
         let own = members.iter().map(|at| logs[*at]).sum::<f64>() / count;
-        let all = logs.len() as f64;
         let widened = (count / (count - 1.0) * (all - 1.0) / all).sqrt();
         members.iter().for_each(|at| logs[*at] = mean + widened * (logs[*at] - own));
     }
@@ -159,11 +158,8 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 /// The exact sign test, two-sided: the probability that trials go one way as unequally as these if either way
 /// were as likely.
 pub fn sign_test(one_way: u64, other_way: u64) -> f64 {
-    let Ok(coin) = statrs::distribution::Binomial::new(0.5, one_way + other_way) else {
-        return 1.0;
-    };
-    use statrs::distribution::DiscreteCDF;
-    (2.0 * coin.cdf(one_way.min(other_way))).min(1.0)
+    let coin = Binomial::new(0.5, one_way + other_way);
+    coin.map_or(1.0, |coin| (2.0 * coin.cdf(one_way.min(other_way))).min(1.0))
 }
 
 #[cfg(test)]
