@@ -60,20 +60,6 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
     }
 }
 
-/// Each dispute of docs/disputes.md has its experiment beside the page.
-#[test]
-fn the_disputes_are_valid_experiments() {
-    let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/disputes");
-    let mut count = 0;
-    for entry in std::fs::read_dir(place).unwrap() {
-        let path = entry.unwrap().path();
-        let experiment = Experiment::find(path.to_str().unwrap()).unwrap();
-        assert!(!experiment.claims.is_empty(), "{path:?}");
-        count += 1;
-    }
-    assert!(count > 0);
-}
-
 #[test]
 fn what_makes_no_sense_is_named_with_its_line_and_what_is_expected() {
     for (from, to, expected) in [

@@ -211,13 +211,8 @@ mod tests {
     use crate::cpus::Pin;
 
     #[test]
-    fn free_addresses_can_be_reached_once_somebody_listens() {
+    fn an_address_of_another_machine_is_refused() {
         let cpus = Cpus::choose(&Pin::default(), 1).unwrap();
-        let mut network = loopback(&cpus);
-        let address = network.free_address(Protocol::Tcp).unwrap();
-        assert!(PORTS.contains(&address.port()) && !network.can_connect(address));
-        let _listener = TcpListener::bind(address).unwrap();
-        assert!(network.can_connect(address));
         // Of a block reserved for documentation (RFC 5737): no machine has it.
         let why = machines("192.0.2.1".parse().unwrap(), &cpus).err().unwrap();
         assert!(why.contains("--address"), "{why}");
