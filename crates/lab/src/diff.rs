@@ -15,7 +15,7 @@ use crate::experiment::Cell;
 use crate::gate::{Gate, Verdict};
 use crate::record::RunRecord;
 use crate::report::{Element, change_of, plain, render_markdown};
-use crate::statistics::{Estimate, MIN_SESSIONS, RUNS_MIN, Run, difference, family_level, mean};
+use crate::statistics::{Estimate, MIN_SESSIONS, RUNS_MIN, Sample, difference, family_level, mean};
 use crate::verify::verified;
 
 /// The figures that are shown of every subject, whatever changed, and their titles.
@@ -110,15 +110,15 @@ fn change(
     let over_sessions = [a, b].iter().all(|runs| sessions(runs) >= MIN_SESSIONS);
     let least = if over_sessions { MIN_SESSIONS } else { RUNS_MIN };
     let figure = |Figure { name, .. }: &Figure| {
-        let values = |runs: &[Measured<'_>]| -> Vec<Run> {
+        let values = |runs: &[Measured<'_>]| -> Vec<Sample> {
             let mut by_session: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             let mut each = Vec::new();
             for (run, figures) in runs {
                 let Some(figure) = figures.get(*name).copied() else { continue };
                 by_session.entry(run.occasion).or_default().push(figure);
-                each.push(Run { figure, stratum: run.stratum() });
+                each.push(Sample { value: figure, stratum: run.stratum() });
             }
-            let mean = |own: &Vec<f64>| Some(Run { figure: mean(own)?, stratum: 0 });
+            let mean = |own: &Vec<f64>| Some(Sample { value: mean(own)?, stratum: 0 });
             if over_sessions { by_session.values().filter_map(mean).collect() } else { each }
         };
         Some(((*name).to_owned(), difference(&values(a), &values(b), least, level)?))

@@ -2,16 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Ends, Estimate, student_quantile};
-
-/// The figure of one run, positive, and the condition under which it was measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Run {
-    /// The figure.
-    pub figure: f64,
-    /// The condition, such as the placement of the CPUs.
-    pub stratum: usize,
-}
+use super::{Ends, Estimate, Sample, student_quantile};
 
 /// The fewest runs on either side of one session.
 pub const RUNS_MIN: usize = 6;
@@ -19,11 +10,11 @@ pub const RUNS_MIN: usize = 6;
 /// How many times `a` the figure of `b` is: Welch's comparison of mean logarithms, within strata that both sides
 /// have, with the degrees of freedom by Satterthwaite. Each stratum weighs as much as it knows. Nothing of fewer than
 /// `least` runs of either side in common strata, or if a figure is not positive.
-pub fn difference(a: &[Run], b: &[Run], least: usize, level: f64) -> Option<Estimate> {
+pub fn difference(a: &[Sample], b: &[Sample], least: usize, level: f64) -> Option<Estimate> {
     let mut strata: BTreeMap<usize, [Vec<f64>; 2]> = BTreeMap::new();
     for (side, runs) in [a, b].into_iter().enumerate() {
         for run in runs {
-            strata.entry(run.stratum).or_default()[side].push(run.figure.ln());
+            strata.entry(run.stratum).or_default()[side].push(run.value.ln());
         }
     }
     let common: Vec<&[Vec<f64>; 2]> =
@@ -81,8 +72,8 @@ mod tests {
     const A: &[f64] = &[1502.0, 1480.0, 1519.0, 1491.0, 1533.0, 1470.0, 1507.0, 1495.0];
     const B: &[f64] = &[1561.0, 1530.0, 1588.0, 1547.0, 1549.0, 1602.0, 1523.0, 1570.0, 1555.0];
 
-    fn under(figures: &[f64], stratum: usize) -> Vec<Run> {
-        figures.iter().map(|figure| Run { figure: *figure, stratum }).collect()
+    fn under(figures: &[f64], stratum: usize) -> Vec<Sample> {
+        figures.iter().map(|figure| Sample { value: *figure, stratum }).collect()
     }
 
     fn close(found: f64, expected: f64, tolerance: f64) -> bool {

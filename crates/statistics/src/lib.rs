@@ -17,7 +17,7 @@ use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 use sign_flip::SubsetMeans;
 
-pub use difference::{RUNS_MIN, Run, difference};
+pub use difference::{RUNS_MIN, difference};
 pub use sessions::{MIN_SESSIONS, SESSION_PAIRS_MIN, Session, over_sessions};
 
 /// The probability with which all intervals of a family hold the true ratios.
@@ -26,11 +26,11 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Fewer pairs than this of one stratum do not say how they scatter.
 const STRATUM_MIN: usize = 3;
 
-/// The ratio of one pair of runs.
+/// The ratio of one pair of runs, or the figure of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pair {
-    /// The ratio, positive.
-    pub ratio: f64,
+pub struct Sample {
+    /// The value, positive.
+    pub value: f64,
     /// The condition under which it was measured, such as the placement of the CPUs.
     pub stratum: usize,
 }
@@ -96,7 +96,7 @@ pub fn least_pairs(level: f64) -> usize {
 /// Each pair had a coin of its own that decided which of the two ran first, so every assignment of signs to the
 /// distances from the true ratio was equally likely: the sign-flip test is exact by design. If pairs were measured
 /// in several strata, their distances are from the mean of their own stratum.
-pub fn estimate(pairs: &[Pair], level: f64, seed: u64) -> Option<Estimate> {
+pub fn estimate(pairs: &[Sample], level: f64, seed: u64) -> Option<Estimate> {
     let logs = aligned(pairs)?;
     let means = SubsetMeans::of(&logs, seed);
     Some(Estimate {
@@ -109,12 +109,12 @@ pub fn estimate(pairs: &[Pair], level: f64, seed: u64) -> Option<Estimate> {
 /// The logarithms, without what strata differ by: their mean is the mean of all, their scatter that within
 /// strata, as wide as if the means of the strata had been known. Where a stratum has too few pairs for that, the
 /// difference between strata stays a part of the scatter.
-fn aligned(pairs: &[Pair]) -> Option<Vec<f64>> {
-    let usable = |pair: &Pair| pair.ratio.is_finite() && pair.ratio > 0.0;
+fn aligned(pairs: &[Sample]) -> Option<Vec<f64>> {
+    let usable = |pair: &Sample| pair.value.is_finite() && pair.value > 0.0;
     if pairs.len() < 2 || !pairs.iter().all(usable) {
         return None;
     }
-    let mut logs: Vec<f64> = pairs.iter().map(|pair| pair.ratio.ln()).collect();
+    let mut logs: Vec<f64> = pairs.iter().map(|pair| pair.value.ln()).collect();
     let mut strata: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, pair) in pairs.iter().enumerate() {
         strata.entry(pair.stratum).or_default().push(at);
@@ -166,8 +166,8 @@ pub fn sign_test(one_way: u64, other_way: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn pairs(ratios: &[(f64, usize)]) -> Vec<Pair> {
-        ratios.iter().map(|(ratio, stratum)| Pair { ratio: *ratio, stratum: *stratum }).collect()
+    fn pairs(ratios: &[(f64, usize)]) -> Vec<Sample> {
+        ratios.iter().map(|(ratio, stratum)| Sample { value: *ratio, stratum: *stratum }).collect()
     }
 
     fn interval(ratios: &[f64], seed: u64) -> Option<Estimate> {

@@ -4,7 +4,7 @@
 //! the mean of the sessions' means on the log scale, and its interval is Student's for these means. Sessions weigh the
 //! same, however many pairs they have.
 
-use super::{Ends, Estimate, Pair, aligned, deviation, student_quantile};
+use super::{Ends, Estimate, Sample, aligned, deviation, student_quantile};
 
 /// The fewest sessions of a machine, and machines of a field, whose spread says anything.
 pub const MIN_SESSIONS: usize = 3;
@@ -21,7 +21,7 @@ pub struct Session {
 
 impl Session {
     /// Of its pairs; nothing if they are too few to count.
-    pub fn of(pairs: &[Pair]) -> Option<Session> {
+    pub fn of(pairs: &[Sample]) -> Option<Session> {
         let logs = aligned(pairs).filter(|logs| logs.len() >= SESSION_PAIRS_MIN)?;
         Some(Session { mean: logs.iter().sum::<f64>() / logs.len() as f64, pairs: logs.len() })
     }
@@ -54,12 +54,12 @@ pub fn over_sessions(sessions: &[Session], level: f64) -> Option<Estimate> {
 mod tests {
     use super::*;
 
-    fn session(mean: f64, scatter: f64, pairs: usize) -> Vec<Pair> {
+    fn session(mean: f64, scatter: f64, pairs: usize) -> Vec<Sample> {
         let sign = |at: usize| if at.is_multiple_of(2) { 1.0 } else { -1.0 };
-        (0..pairs).map(|at| Pair { ratio: (mean + sign(at) * scatter).exp(), stratum: 0 }).collect()
+        (0..pairs).map(|at| Sample { value: (mean + sign(at) * scatter).exp(), stratum: 0 }).collect()
     }
 
-    fn sessions(all: &[Vec<Pair>]) -> Vec<Session> {
+    fn sessions(all: &[Vec<Sample>]) -> Vec<Session> {
         all.iter().filter_map(|pairs| Session::of(pairs)).collect()
     }
 

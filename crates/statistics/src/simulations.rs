@@ -59,7 +59,7 @@ impl Plan {
     }
 
     /// The pairs, each with its own coin, and whether each counts.
-    fn run(self, random: &mut Rand64, session: f64) -> Vec<(Pair, bool)> {
+    fn run(self, random: &mut Rand64, session: f64) -> Vec<(Sample, bool)> {
         let cycle: Vec<usize> =
             self.strata.iter().enumerate().flat_map(|(at, (_, count))| vec![at; *count]).collect();
         let mut pair = |number: usize| {
@@ -68,13 +68,13 @@ impl Plan {
             let subject_first = random.rand_float() < 0.5;
             let (subject, baseline) = if subject_first { (first, second) } else { (second, first) };
             let log = self.strata[stratum].0 + session + DEVIATION * (subject - baseline);
-            (Pair { ratio: log.exp(), stratum }, subject < self.excluded_beyond)
+            (Sample { value: log.exp(), stratum }, subject < self.excluded_beyond)
         };
         (0..self.pairs).map(&mut pair).collect()
     }
 
     /// The ratio that the session's mix of strata has.
-    fn truth(self, pairs: &[Pair]) -> f64 {
+    fn truth(self, pairs: &[Sample]) -> f64 {
         let logs: f64 = pairs.iter().map(|pair| self.strata[pair.stratum].0).sum();
         (logs / pairs.len() as f64).exp()
     }
@@ -85,8 +85,8 @@ impl Plan {
         let mut held = [0_u64; 2];
         for seed in 0..sessions {
             let all = self.run(&mut random, 0.0);
-            let every: Vec<Pair> = all.iter().map(|it| it.0).collect();
-            let counted: Vec<Pair> = all.iter().filter(|it| it.1).map(|it| it.0).collect();
+            let every: Vec<Sample> = all.iter().map(|it| it.0).collect();
+            let counted: Vec<Sample> = all.iter().filter(|it| it.1).map(|it| it.0).collect();
             for (held, pairs) in held.iter_mut().zip([every, counted]) {
                 let found = estimate(&pairs, 0.05, seed).and_then(|it| it.ends);
                 *held += u64::from(
@@ -153,7 +153,7 @@ fn three_sessions_say_what_one_cannot() {
     let (sessions, plan) = (3000, Plan::of(Noise::Normal, 8));
     let (mut one, mut three, mut alone) = (0, 0, 0);
     for seed in 0..sessions {
-        let mut session = |between: f64| -> Vec<Pair> {
+        let mut session = |between: f64| -> Vec<Sample> {
             let shift = between * normal(&mut random);
             plan.run(&mut random, shift).into_iter().map(|it| it.0).collect()
         };
@@ -188,7 +188,7 @@ fn an_experiment_of_equals_seldom_claims_any_difference() {
             for comparison in 0..comparisons {
                 let noise =
                     [Noise::Normal, Noise::Heavy, Noise::Outliers, Noise::Drift][comparison % 4];
-                let pairs: Vec<Pair> = Plan::of(noise, pairs)
+                let pairs: Vec<Sample> = Plan::of(noise, pairs)
                     .run(&mut random, 0.0)
                     .into_iter()
                     .map(|it| it.0)
@@ -214,8 +214,8 @@ fn two_bundles_of_equals_are_seldom_told_apart() {
     let mut random = Rand64::new(3);
     let mut held = 0;
     for _ in 0..SESSIONS {
-        let mut runs = || -> Vec<Run> {
-            let figure = |_| Run { figure: (DEVIATION * normal(&mut random)).exp(), stratum: 0 };
+        let mut runs = || -> Vec<Sample> {
+            let figure = |_| Sample { value: (DEVIATION * normal(&mut random)).exp(), stratum: 0 };
             (0..8).map(figure).collect()
         };
         let (a, b) = (runs(), runs());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Check, FIGURES, Figure, Figures, Finding, Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
-    CONFIDENCE, Estimate, MIN_SESSIONS, Pair, SESSION_PAIRS_MIN, Session, estimate, least_pairs,
+    CONFIDENCE, Estimate, MIN_SESSIONS, SESSION_PAIRS_MIN, Sample, Session, estimate, least_pairs,
     over_sessions, sign_test,
 };
 
@@ -236,19 +236,19 @@ fn title(noise: Noise) -> &'static str {
 }
 
 /// A pair that has a figure: its session and stratum, and what it is for the baseline and for the subject.
-struct Sample {
+struct Measured {
     session: usize,
     stratum: usize,
     figures: [f64; 2],
 }
 
-fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Sample> {
+fn samples(blocks: &[Both<'_, '_>], figure: &str) -> Vec<Measured> {
     let sample = |both: &Both<'_, '_>| {
         let [baseline, subject] =
             both.map(|it| it.figures.as_ref().and_then(|it| it.get(figure).copied()));
         let (figures, run) = ([baseline?, subject?], both[0].run);
         let ratio = ratio_of(&figures);
-        let sample = Sample { session: run.occasion, stratum: run.stratum(), figures };
+        let sample = Measured { session: run.occasion, stratum: run.stratum(), figures };
         (ratio.is_finite() && ratio > 0.0).then_some(sample)
     };
     blocks.iter().filter_map(sample).collect()
@@ -283,15 +283,15 @@ impl Over {
 impl Contest<'_> {
     /// The estimate of a value of each pair: of one session over its pairs; of several over the means of sessions, or
     /// of machines if there are several. Of several, those with few pairs do not count.
-    fn over(&self, samples: &[Sample], value: fn(&[f64; 2]) -> f64) -> Over {
-        let mut by_session: BTreeMap<usize, Vec<Pair>> = BTreeMap::new();
-        for Sample { session, stratum, figures } in samples {
-            let pair = Pair { ratio: value(figures), stratum: *stratum };
+    fn over(&self, samples: &[Measured], value: fn(&[f64; 2]) -> f64) -> Over {
+        let mut by_session: BTreeMap<usize, Vec<Sample>> = BTreeMap::new();
+        for Measured { session, stratum, figures } in samples {
+            let pair = Sample { value: value(figures), stratum: *stratum };
             by_session.entry(*session).or_default().push(pair);
         }
         let several = by_session.len() > 1;
         by_session.retain(|_, pairs| !several || pairs.len() >= SESSION_PAIRS_MIN);
-        let each = |pairs: &Vec<Pair>| estimate(pairs, self.level, self.seed);
+        let each = |pairs: &Vec<Sample>| estimate(pairs, self.level, self.seed);
         if by_session.len() < 2 {
             let count = if several { by_session.len() } else { 1 };
             let scope = Scope { sessions: count, machines: count };
@@ -316,7 +316,7 @@ impl Contest<'_> {
     }
 
     /// The baseline's mean by which the subject's is the ratio. One pair has it as well.
-    fn baseline_mean(&self, samples: &[Sample]) -> Option<f64> {
+    fn baseline_mean(&self, samples: &[Measured]) -> Option<f64> {
         match samples {
             [one] => Some(one.figures[0]),
             _ => Some(self.over(samples, |[baseline, _]| *baseline).estimate?.ratio),
