@@ -78,23 +78,13 @@ pub enum NetKind {
     Hosts,
 }
 
-impl NetKind {
-    /// Where something was measured: `on rps`, `between hosts`.
-    pub fn phrase(self) -> String {
-        match self {
-            NetKind::Rps | NetKind::Lo | NetKind::Napi => format!("on {self}"),
-            NetKind::Hosts => self.to_string(),
-        }
-    }
-}
-
 impl fmt::Display for NetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             NetKind::Rps => "rps",
             NetKind::Lo => "lo",
             NetKind::Napi => "napi",
-            NetKind::Hosts => "between hosts",
+            NetKind::Hosts => "hosts",
         })
     }
 }

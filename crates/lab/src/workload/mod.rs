@@ -280,7 +280,7 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.point, self.net.phrase())
+        write!(f, "{} on {}", self.point, self.net)
     }
 }
 
