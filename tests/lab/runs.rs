@@ -119,7 +119,7 @@ fn each_fault_of_a_load_generator_is_named() {
 fn a_pair_that_a_check_excludes_is_replaced_while_there_are_spare_ones() {
     let clean = format!("exec {SERVE}");
     let late = "\"$0\" load tcp \"$@\" | sed -u 's/\"schedule_lag_us\":{[^}]*}/\"schedule_lag_us\":\
-                {\"p50\":1.0,\"p99\":9000.0,\"max\":9000.0}/'";
+                {\"p50\":1.0,\"p99\":9e6,\"max\":9e6}/'";
     let text = experiment(&[("a", &clean), ("b", &clean)], Some(late))
         .replace("pairs = 1", "pairs = 1\nspare_pairs = 2")
         .replace("window_s = 2.0", "window_s = 0.3")
