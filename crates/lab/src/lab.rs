@@ -35,7 +35,7 @@ const EXCLUDED_MAX: usize = 6;
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// The experiment, options applied: see [`Experiment::with`].
+    /// The experiment, options applied: see [`Experiment::checked`].
     pub experiment: Experiment,
     /// The directory that gets a directory for this bundle.
     pub out: PathBuf,

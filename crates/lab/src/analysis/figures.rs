@@ -86,7 +86,7 @@ pub(crate) fn full_name(name: &str) -> Option<String> {
 const UNITS: [&str; 6] = ["_ns", "_us", "_share", "_per_s", "_per_run", "_bytes"];
 
 /// The figures of one run, whether it counts or not, if it has everything that they need.
-pub fn figures_of(run: &RunRecord) -> Option<Figures> {
+pub(super) fn figures_of(run: &RunRecord) -> Option<Figures> {
     let basis = Basis::of(run)?;
     let known = FIGURES.iter().filter_map(|it| Some((it.name.to_owned(), (it.of)(&basis)?)));
     Some(known.collect())
