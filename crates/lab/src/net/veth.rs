@@ -30,7 +30,7 @@ const TIME_WAIT_MOST: (&str, &str) = ("net.ipv4.tcp_max_tw_buckets", "0");
 
 pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let congestion_control = procfs::text(&setting_path(CONGESTION_CONTROL));
-    let [server_device, client_device] = device_names(kind);
+    let [server_device, client_device] = device_names();
     let server = Place::Namespace(Namespace::new()?);
     let client = Place::Namespace(Namespace::new()?);
     let client_namespace = client.run(handle)?;
@@ -61,13 +61,10 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
 }
 
 /// Names of the devices of server and client. The threads of the kernel that poll devices are called
-/// by the name of the device and are those of all namespaces, so there it is of this network alone:
+/// by the name of the device and are those of all namespaces, so it is of this network alone:
 /// the process and a count, in the 9 characters that every kernel shows of it.
-fn device_names(kind: NetKind) -> [String; 2] {
+fn device_names() -> [String; 2] {
     static COUNT: AtomicU8 = AtomicU8::new(0);
-    if kind != NetKind::Napi {
-        return ["server0", "client0"].map(str::to_owned);
-    }
     let (process, count) = (std::process::id() & 0xff_ffff, COUNT.fetch_add(1, Relaxed));
     ["s", "c"].map(|end| format!("{end}{process:06x}{count:02x}"))
 }
@@ -171,7 +168,7 @@ mod tests {
 
     #[test]
     fn names_of_devices_are_short_enough_and_differ() {
-        let [one, other] = [NetKind::Napi; 2].map(device_names);
+        let [one, other] = [device_names(), device_names()];
         assert!(one[0].len() == 9 && one[0] != one[1] && one[0] != other[0], "{one:?} {other:?}");
     }
 
