@@ -203,19 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn excluded_blocks_are_replaced_as_long_as_there_are_spare_ones() {
-        let experiment = experiment(&["a=epoll", "b=io_uring"], 2, 3);
-        let cells = experiment.cells(&[NetKind::Lo])[..1].to_vec();
-        let mut plan = Plan::new(&experiment, cells, 1);
-        let (mut blocks, mut replaced) = (0, 0);
-        while let Some(block) = plan.next() {
-            blocks += 1;
-            replaced += plan.replace(&block);
-        }
-        assert_eq!((blocks, replaced), (5, 6));
-    }
-
-    #[test]
     fn who_fails_twice_is_not_run_again_nor_who_has_no_opponent_left() {
         let experiment = experiment(&["a=epoll", "b=io_uring", "c=tokio"], 10, 0);
         let cells = experiment.cells(&[NetKind::Lo])[..1].to_vec();

@@ -59,9 +59,6 @@ impl EncodedHistogram {
     }
 
     /// Adds `other`, and returns the sum.
-    ///
-    /// # Errors
-    /// When one of them cannot be decoded, or they cannot be added.
     pub fn add(&mut self, other: &EncodedHistogram) -> Result<Histogram<u64>, String> {
         let mut all = self.decode()?;
         let other = other.decode()?;

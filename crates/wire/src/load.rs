@@ -167,9 +167,6 @@ pub enum LoadResult {
 
 impl LoadResult {
     /// Reads a `result` line. Its schema determines the protocol.
-    ///
-    /// # Errors
-    /// The missing or wrong field, or an unknown schema.
     pub fn read(line: &Value) -> Result<LoadResult, String> {
         let schema = line.get("schema").and_then(Value::as_str);
         let result = match schema {
@@ -286,9 +283,6 @@ impl LoadResult {
     }
 
     /// Latencies or round trips in nanoseconds.
-    ///
-    /// # Errors
-    /// As [`crate::EncodedHistogram::decode`].
     pub fn latencies(&self) -> Result<Histogram<u64>, String> {
         match self.either() {
             Ok(requests) => requests.histogram.decode(),

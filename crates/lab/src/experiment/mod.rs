@@ -4,10 +4,8 @@
 //! network, is a [`Cell`]; in each cell every subject that speaks the protocol is run `pairs`
 //! times. The first of them is the baseline.
 
-mod built_in;
 mod check;
 mod choices;
-mod overrides;
 mod published;
 mod source;
 mod subject;
@@ -18,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::Pin;
 use crate::error::LabError;
+use crate::workload::axes_of;
 
-pub use built_in::{BUILT_IN, built_in};
 pub use choices::{NetChoice, NetKind};
 pub use published::{Printed, Published, PublishedAgainst, PublishedDatagrams};
 pub(crate) use source::Source;
@@ -151,7 +149,7 @@ impl Experiment {
         }
         let path = Path::new(name);
         if !path.exists() {
-            return Err(built_in::unknown(name));
+            return Err(unknown(name));
         }
         let text = twinring_input::read_to_string(path, EXPERIMENT_BYTES_MAX)
             .map_err(|error| LabError::read(path, error))?;
@@ -276,6 +274,114 @@ impl Experiment {
     pub fn under_test(&self, protocol: Protocol) -> UnderTest {
         self.grid(protocol).map_or(UnderTest::Server, |grid| grid.under_test)
     }
+}
+
+/// What the command line changes.
+impl Experiment {
+    /// Looks at it again after changes.
+    ///
+    /// # Errors
+    /// When it makes no sense any more.
+    pub fn checked(self) -> Result<Experiment, LabError> {
+        self.check(&Source::named("the options"))?;
+        Ok(self)
+    }
+
+    /// Sets the seconds of warm-up and of the measured window, for all protocols.
+    pub fn set_pace(&mut self, warmup_s: Option<f64>, window_s: Option<f64>) {
+        self.warmup_s = warmup_s.unwrap_or(self.warmup_s);
+        self.window_s = window_s.unwrap_or(self.window_s);
+        for (_, grid) in self.grids_mut() {
+            grid.warmup_s = warmup_s.or(grid.warmup_s);
+            grid.window_s = window_s.or(grid.window_s);
+        }
+    }
+
+    /// Compares these instead: see [`Subject::parse`]. Cells of a protocol that not all of them speak are left out.
+    pub fn set_subjects(&mut self, subjects: Vec<Subject>) {
+        let first = self.first_protocol();
+        self.subjects = subjects;
+        for subject in self.subjects.iter_mut().filter(|subject| subject.command.is_some()) {
+            subject.protocol.get_or_insert(first);
+        }
+        let all_speak = |it: &Protocol| self.subjects.len() == self.subjects_of(*it).len();
+        let kept: Vec<Protocol> = self.protocols().filter(all_speak).collect();
+        self.keep_protocols(|protocol| kept.contains(&protocol));
+    }
+
+    /// Replaces the points of an axis, by key, in every protocol that has the axis; `bytes` is the size in any of them.
+    ///
+    /// # Errors
+    /// When no cell has the axis.
+    pub fn set_axis(&mut self, key: &str, values: &[u32]) -> Result<(), LabError> {
+        let mut is_known = false;
+        for (protocol, grid) in self.grids_mut() {
+            let Some(spec) = Axis::of_key(protocol, key) else { continue };
+            grid.set(spec, values);
+            is_known = true;
+            // Both give a rate: the one that is given replaces the other.
+            let other = match spec.axis {
+                Axis::RatePerS => "load_percent",
+                Axis::LoadPercent => "rate_per_s",
+                _ => continue,
+            };
+            if let Some(other) = Axis::of_key(protocol, other) {
+                grid.set(other, &[0]);
+            }
+        }
+        if is_known {
+            return Ok(());
+        }
+        let mut known: Vec<&str> =
+            self.protocols().flat_map(axes_of).map(|spec| spec.key).collect();
+        known.sort_unstable();
+        known.dedup();
+        let found = format!("no cell of this experiment has an axis `{key}`");
+        Err(LabError::request(
+            "--set",
+            found,
+            format!("{}, which its cells have", known.join(", ")),
+        ))
+    }
+}
+
+/// A name that differs from another by as many letters is taken for a typing error.
+const EDITS_MAX: usize = 2;
+
+/// Names and texts of the experiments that come with the program.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("quick", include_str!("../../experiments/quick.toml")),
+    ("aa", include_str!("../../experiments/aa.toml")),
+    ("grid", include_str!("../../experiments/grid.toml")),
+    ("schedule", include_str!("../../experiments/schedule.toml")),
+    ("load-curve", include_str!("../../experiments/load-curve.toml")),
+    ("scaling", include_str!("../../experiments/scaling.toml")),
+    ("churn", include_str!("../../experiments/churn.toml")),
+    ("ablation", include_str!("../../experiments/ablation.toml")),
+    ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
+    ("http", include_str!("../../experiments/http.toml")),
+    ("peers", include_str!("../../experiments/peers.toml")),
+    ("published-frevib", include_str!("../../experiments/published-frevib.toml")),
+    ("published-joakimthun", include_str!("../../experiments/published-joakimthun.toml")),
+    ("published-go-uring", include_str!("../../experiments/published-go-uring.toml")),
+    ("published-nginx", include_str!("../../experiments/published-nginx.toml")),
+    ("published-asyncudp", include_str!("../../experiments/published-asyncudp.toml")),
+];
+
+/// The text of a built-in experiment.
+pub fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+fn unknown(name: &str) -> LabError {
+    let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
+    let like = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), *known)).min();
+    let like = like.filter(|(edits, _)| *edits <= EDITS_MAX);
+    let suggestion = like.map_or(String::new(), |(_, it)| format!(", did you mean `{it}`?"));
+    LabError::unknown(format!(
+        "no experiment `{name}`{suggestion}; built in are: {}; or give the path of a TOML file",
+        known.join(", ")
+    ))
 }
 
 #[cfg(test)]
