@@ -164,9 +164,9 @@ mod tests {
     use super::*;
     use crate::experiment::{NetKind, Protocol, Subject};
 
-    fn experiment(subjects: &[&str], pairs: usize, spare_pairs: usize) -> Experiment {
+    fn experiment(subjects: &[&str], pairs: usize) -> Experiment {
         let mut experiment = Experiment::find("quick").unwrap();
-        (experiment.pairs, experiment.spare_pairs) = (pairs, spare_pairs);
+        experiment.pairs = pairs;
         experiment.set_subjects(subjects.iter().map(|it| Subject::parse(it).unwrap()).collect());
         experiment.keep_protocols(|it| it == Protocol::Tcp);
         experiment.set_axis("load_percent", &[0]).unwrap();
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_group_gets_its_pairs_and_every_block_a_coin_of_its_own() {
-        let experiment = experiment(&["a=epoll", "b=io_uring"], 40, 0);
+        let experiment = experiment(&["a=epoll", "b=io_uring"], 40);
         let cells = experiment.cells(&[NetKind::Lo]);
         assert_eq!(cells.len(), 2);
         let blocks = all(&mut Plan::new(&experiment, cells.clone(), 7));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn who_fails_twice_is_not_run_again_nor_who_has_no_opponent_left() {
-        let experiment = experiment(&["a=epoll", "b=io_uring", "c=tokio"], 10, 0);
+        let experiment = experiment(&["a=epoll", "b=io_uring", "c=tokio"], 10);
         let cells = experiment.cells(&[NetKind::Lo])[..1].to_vec();
         let mut plan = Plan::new(&experiment, cells.clone(), 1);
         let mut runs = [0; 3];
