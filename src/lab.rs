@@ -228,14 +228,8 @@ fn measure(options: Run) -> Result<u8, LabError> {
         Some(bundle) => twinring_lab::recomputed(bundle)?.experiment,
         None => changed(options)?,
     };
-    let mut outcome = twinring_lab::run(
-        &RunOptions {
-            seed,
-            prices,
-            ..run.options(experiment)?
-        },
-        &stop,
-    )?;
+    let mut outcome =
+        twinring_lab::run(&RunOptions { seed, prices, ..run.options(experiment)? }, &stop)?;
     if let Some(directory) = add.filter(|_| outcome.exit_code() == 0) {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
         outcome.directory = directory;

@@ -48,8 +48,8 @@ pub use error::LabError;
 pub use estimate::how_long;
 pub use experiment::{
     Arrivals, Axis, BUILT_IN, Cell, EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, Grid,
-    NetChoice, NetKind, Point, Printed, Protocol, Published, PublishedAgainst,
-    PublishedDatagrams, Ready, Slo, Subject, UnderTest, Via, built_in,
+    NetChoice, NetKind, Point, Printed, Protocol, Published, PublishedAgainst, PublishedDatagrams,
+    Ready, Slo, Subject, UnderTest, Via, built_in,
 };
 pub use gate::{Gate, Gated, Verdict, gates_exit_code};
 pub use lab::{Outcome, RunOptions, json_line, run};

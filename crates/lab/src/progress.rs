@@ -2,8 +2,8 @@
 //!
 //! The bar is drawn between runs only. Nothing ticks while a window is open.
 
-use std::io::{IsTerminal, Write, stderr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write, stderr};
 
 use crate::estimate::{duration, how_long};
 use crate::experiment::{Cell, Experiment};

@@ -56,7 +56,9 @@ mod tests {
 
     fn session(mean: f64, scatter: f64, pairs: usize) -> Vec<Sample> {
         let sign = |at: usize| if at.is_multiple_of(2) { 1.0 } else { -1.0 };
-        (0..pairs).map(|at| Sample { value: (mean + sign(at) * scatter).exp(), stratum: 0 }).collect()
+        (0..pairs)
+            .map(|at| Sample { value: (mean + sign(at) * scatter).exp(), stratum: 0 })
+            .collect()
     }
 
     fn sessions(all: &[Vec<Sample>]) -> Vec<Session> {

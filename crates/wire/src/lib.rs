@@ -15,12 +15,12 @@ macro_rules! add_counts {
     };
 }
 
+#[cfg(test)]
+mod examples;
 pub mod histogram;
 pub mod http;
 pub mod load;
 pub mod requests;
-#[cfg(test)]
-mod examples;
 pub mod serve;
 pub mod tcp;
 pub mod udp;

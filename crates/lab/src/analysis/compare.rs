@@ -146,8 +146,7 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
     };
     let over = contest.over(&samples(&at_work, contest.primary), ratio_of);
     let over_all = contest.over(&samples(&blocks, contest.primary), ratio_of);
-    let void =
-        [contest.baseline, contest.subject].into_iter().find_map(|name| void(name, judged));
+    let void = [contest.baseline, contest.subject].into_iter().find_map(|name| void(name, judged));
     let (less, because) = match contest.decide(&over, void.as_deref(), alone) {
         Ok(less) => (Some(less), None),
         Err(because) => (None, Some(because)),

@@ -144,7 +144,8 @@ impl Experiment {
             "one of engine (with features and arguments), peer (with arguments) and command",
         )?;
         if let Some(peer) = peer {
-            let (found, known) = (format!("peer = \"{peer}\""), format!("one of {}", Peer::names()));
+            let (found, known) =
+                (format!("peer = \"{peer}\""), format!("one of {}", Peer::names()));
             source.unless(subject.known_peer().is_some(), &key("peer"), found, &known)?;
             let right = protocol.is_none() || *protocol == subject.own_protocol();
             let found = format!("peer `{peer}` does not speak it");

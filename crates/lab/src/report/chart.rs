@@ -63,7 +63,11 @@ pub(super) fn percent(ratio: f64) -> f64 {
 /// A change with its sign; one that rounds to 0 has none.
 pub(super) fn signed(change: f64, digits: usize) -> String {
     let text = format!("{change:+.digits$}");
-    if text.contains(|c: char| matches!(c, '1'..='9')) { text } else { text.replace(['+', '-'], "") }
+    if text.contains(|c: char| matches!(c, '1'..='9')) {
+        text
+    } else {
+        text.replace(['+', '-'], "")
+    }
 }
 
 /// The rows of each pair of subjects, part loads before saturated ones.

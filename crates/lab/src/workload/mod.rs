@@ -298,11 +298,7 @@ mod tests {
                 &[(streams, 4000), (rate, 50), (size, 172)][..],
                 "UDP 172 B x 4000 at 50/s",
             ),
-            (
-                Protocol::Udp,
-                &[(streams, 1), (rate, 2_500_000), (size, 1)],
-                "UDP 1 B x 1 at 2.5M/s",
-            ),
+            (Protocol::Udp, &[(streams, 1), (rate, 2_500_000), (size, 1)], "UDP 1 B x 1 at 2.5M/s"),
             (
                 Protocol::Tcp,
                 &[(Axis::Connections, 100), (size, 16 << 10), (Axis::LoadPercent, 25)],
@@ -338,5 +334,4 @@ mod tests {
             assert!(serde_json::from_str::<Cell>(wrong).is_err(), "{wrong}");
         }
     }
-
 }

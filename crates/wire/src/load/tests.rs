@@ -63,7 +63,10 @@ fn what_the_lab_reads_is_of_all_load_generators() {
             let all = sum.requests().unwrap();
             let it = &all.requests;
             assert_eq!((it.answered, it.due, it.per_second), (4, Some(4), 4.0));
-            assert_eq!((it.oldest_in_flight_us, all.schedule_lag_us.unwrap().p99), (Some(3.0), 3.0));
+            assert_eq!(
+                (it.oldest_in_flight_us, all.schedule_lag_us.unwrap().p99),
+                (Some(3.0), 3.0)
+            );
             assert_eq!((all.whole_run.sent, all.whole_run.abandoned), (4, 4));
             assert_eq!((all.connections.served, all.connections.min_answered), (4, 1));
             assert_eq!((all.cpu.busiest_thread_share, all.window.seconds), (3.0, 2.0));
@@ -80,7 +83,10 @@ fn what_the_lab_reads_is_of_all_load_generators() {
         assert_eq!((found.settings.connections, found.settings.verify_body), (4, None));
         assert_eq!((found.bytes.bodies, found.errors.hash), (4, 4));
         let LoadResult::Udp(found) = sum(udp) else { panic!() };
-        assert_eq!((found.settings.streams, found.streams.opened, found.window.seconds), (4, 4, 2.0));
+        assert_eq!(
+            (found.settings.streams, found.streams.opened, found.window.seconds),
+            (4, 4, 2.0)
+        );
         assert_eq!((found.packets.sent, found.packets.lost, found.loss_ratio), (8, 4, 0.5));
         assert_eq!((found.round_trip_us, found.send_lateness_us), (both, both));
         assert_eq!((found.kernel_drops, found.errors.receive), (Some(4), 4));
@@ -95,7 +101,10 @@ fn system_calls_are_added_by_name() {
         mean_us,
         ..Call::default()
     };
-    let found = add_calls(vec![call("recvmsg", 1, 4.0)], vec![call("sendmsg", 2, 5.0), call("recvmsg", 3, 8.0)]);
+    let found = add_calls(
+        vec![call("recvmsg", 1, 4.0)],
+        vec![call("sendmsg", 2, 5.0), call("recvmsg", 3, 8.0)],
+    );
     assert_eq!(found, [call("recvmsg", 4, 7.0), call("sendmsg", 2, 5.0)]);
 }
 
@@ -111,7 +120,8 @@ fn what_does_not_belong_together_is_refused() {
 #[test]
 fn errors_are_summed_up_to_the_largest_number() {
     let tcp = TcpErrors { reset: u64::MAX, timeout: 1, mismatch: 7, ..TcpErrors::default() };
-    let http = HttpErrors { tls: u64::MAX, goaway: 1, hash: u64::MAX, status: 1, ..HttpErrors::default() };
+    let http =
+        HttpErrors { tls: u64::MAX, goaway: 1, hash: u64::MAX, status: 1, ..HttpErrors::default() };
     assert_eq!([tcp.failures(), http.failures(), http.wrong()], [u64::MAX; 3]);
 }
 
