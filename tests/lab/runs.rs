@@ -126,7 +126,7 @@ fn a_pair_that_a_check_excludes_is_replaced_while_there_are_spare_ones() {
         .replace("[128]", "[128]\nrate_per_s = [100]");
     let said = String::from_utf8_lossy(&voids(&text).1.stdout).into_owned();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("3 of 3 pairs left out, 3 for late schedule (both sides)"), "{said}");
+    assert!(said.contains("3 of 3 pairs left out, 3 for late schedule (during a)"), "{said}");
 }
 
 /// `quick` at full load, which takes far longer than the test.

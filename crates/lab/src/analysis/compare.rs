@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Check, FIGURES, Figure, Figures, Finding, Judged, void};
+use super::{Check, FIGURES, Figure, Figures, Judged, void};
 use crate::noise::Noise;
 use crate::statistics::{
     CONFIDENCE, Estimate, MIN_SESSIONS, SESSION_PAIRS_MIN, Sample, Session, estimate, least_pairs,
@@ -203,10 +203,10 @@ fn split<'a, 'b>(blocks: &[Both<'a, 'b>]) -> (Vec<Both<'a, 'b>>, Vec<LeftOut>) {
 
 /// Why a pair does not count, and on which side that was seen.
 fn reason(both: &Both<'_, '_>) -> Option<(String, String)> {
-    let failed: Vec<&Finding> = both.iter().filter_map(|it| it.failed()).collect();
-    if let Some(first) = failed.iter().map(|finding| finding.check).min() {
-        let seen = failed.iter().filter(|it| it.check == first).map(|it| &*it.subject);
-        return Some((first.title().to_owned(), side_of(seen)?));
+    let failed = both.iter().filter_map(|it| it.failed());
+    // Of both sides the first: summaries that were published say so.
+    if let Some(finding) = failed.min_by_key(|finding| finding.check) {
+        return Some((finding.check.title().to_owned(), finding.subject.clone()));
     }
     // A block may have further subjects, whose disturbance is one of all.
     let noise = &both[0].noise_of_block;
