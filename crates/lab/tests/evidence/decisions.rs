@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, Comparison, Scope};
-use twinring_lab::{Gate, Gated, diff, first_page, rerender};
+use twinring_lab::{Gated, diff, first_page, rerender};
 
 use crate::records::{bundle, experiment, judge, judge_by, pairs};
 use testing::{Test, tests};
@@ -232,11 +232,11 @@ fn a_gate_on_a_void_subject_cannot_be_judged() {
         rerender(directory.path()).unwrap();
         directory
     };
-    let gate: Gate = "server_cpu > 50%".parse().unwrap();
+    let gates = ["server_cpu > 50%".parse().unwrap()];
     let (before, mut records) = (stored(&pairs(8, 1.25)), pairs(8, 1.25));
     for expected in [Some(Gated::Holds), None] {
         let after = stored(&records);
-        let found = diff(before.path(), after.path(), &[gate.clone()], true).unwrap();
+        let found = diff(before.path(), after.path(), &gates, true).unwrap();
         assert_eq!(found.gates[0].is, expected, "{found:?}");
         for record in records.iter_mut().filter(|it| it["subject"] == "io_uring") {
             record["loads"][0]["errors"]["mismatch"] = json!(1);
