@@ -186,9 +186,13 @@ fn the_published_tables_are_as_they_were_printed() {
         let figures = published.iter().map(|it| json!([it.program, it.measured, it.datagrams]));
         sha256(Value::from_iter(figures).to_string().as_bytes())
     };
-    for (name, expected) in
-        [("frevib", "b7c9d2f103fdd939"), ("joakimthun", "ac497c206edf2910"), ("go-uring", "717e15a5a18d97cb"), ("nginx", "01c62dc8d8ee1c2e"), ("asyncudp", "ec415c47dafd4a6f")]
-    {
+    for (name, expected) in [
+        ("frevib", "b7c9d2f103fdd939"),
+        ("joakimthun", "ac497c206edf2910"),
+        ("go-uring", "717e15a5a18d97cb"),
+        ("nginx", "01c62dc8d8ee1c2e"),
+        ("asyncudp", "ec415c47dafd4a6f"),
+    ] {
         assert_eq!(digest(name)[..16], *expected, "{name}");
     }
 }
