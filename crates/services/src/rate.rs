@@ -1,17 +1,13 @@
-//! Limits the datagrams, or the requests, per second of one source.
+//! Limits the datagrams, or the requests, per second of one source: an IPv4 address or an IPv6 network of 64 bits, since a
+//! client has all addresses and ports of its own.
 //!
 //! Not the crate governor: the memory of its keyed limiters has no bound, and it brings eight more crates.
 //!
-//! A source is an IPv4 address or an IPv6 network of 64 bits, since a client has all addresses and
-//! ports of its own. For each source there is one time: when its used allowance is whole again (the
-//! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A datagram advances
-//! it by one interval, and is refused if it is further ahead than a burst.
-//!
-//! Memory is bounded: [`SOURCES_MAX`] sources for each limit. They are kept in two generations.
-//! The older one is discarded when the younger one is full, or has been filled for longer than a
-//! burst lasts. A source that was idle for that long has its whole allowance again, so forgetting
-//! it changes nothing. Only an attacker that forges more than half of [`SOURCES_MAX`] sources
-//! within that time makes the limit forget others early, and these get one more burst.
+//! For each source there is one time: when its used allowance is whole again (the generic cell rate algorithm, ITU-T
+//! I.371). A datagram advances it by one interval, and is refused if it is further ahead than a burst. At most
+//! [`SOURCES_MAX`] sources are kept, in two generations; the older one is discarded when the younger one is full, or has
+//! been filled for longer than a burst lasts: a source that was idle for that long has its whole allowance again. Only an
+//! attacker that forges more than half of [`SOURCES_MAX`] sources within that time makes others get one more burst.
 
 use crate::server::network_of;
 use std::collections::HashMap;

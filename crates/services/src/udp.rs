@@ -1,13 +1,10 @@
 //! Reflector over UDP: every datagram goes back to its sender, from the address to which it was
 //! sent.
 //!
-//! Answers are byte for byte equal to the datagrams, in order for each source, also when the send
-//! buffer is full. (There is one exception on request: single-shot receives,
-//! [`UdpOptions::pending`], may complete in another order.) A datagram that cannot be sent back
-//! whole, or at all, is dropped and counted; see [`UdpCounters`]. The service answers to the
-//! address that a datagram claims as its source, if that is one host of its [`AllowList`], and with
-//! the same number of bytes: there is no amplification. But where
-//! sources can be forged, answers can reach third parties.
+//! Answers are byte for byte equal to the datagrams, in order for each source (but not with single-shot receives,
+//! [`UdpOptions::pending`]). A datagram that cannot be sent back whole, or at all, is dropped and counted. The service
+//! answers to the address that a datagram claims as its source, if that is one host of its [`AllowList`], with the same
+//! number of bytes: there is no amplification. But where sources can be forged, answers can reach third parties.
 //!
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
 //! control, and must not claim that it reacts to marks (RFC 3168).

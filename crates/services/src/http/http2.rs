@@ -1,18 +1,16 @@
 //! One connection that speaks HTTP/2 (RFC 9113), by the h2 crate.
 //!
-//! A request of HTTP/2 becomes the same [`Request`](super::request::Request) as one of HTTP/1.1, and is answered by
-//! the same code (`exchange`). `wire` is what the crate reads and writes, with the phases and the TLS of the connection.
+//! A request becomes the same [`Request`](super::request::Request) as one of HTTP/1.1, and is answered by the same code
+//! (`exchange`). `wire` is what the crate reads and writes, with the phases and the TLS of the connection.
 //!
-//! *Memory.* Each stream holds at most 48 KiB of its answer for a client that does not take it:
-//! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
-//! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
-//! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
-//! of its stream: 256 KiB, one write of 64 KiB, and 64 KiB of frames that are gathered.
+//! *Memory.* Each stream holds at most 48 KiB of its answer for a client that does not take it: `exchange::CHUNK_BYTES`
+//! in the h2 crate and as many that were read and do not fit there yet (answers from the cache are shared, ranges of
+//! them are copied). With that, a connection holds 64 KiB of received content, one incomplete frame, the fields of one
+//! request, the queue of its stream (256 KiB), one write of 64 KiB, and 64 KiB of frames that are gathered.
 //!
-//! *Floods.* The crate bounds concurrent and recently reset streams, the size and the frames of
-//! header fields, frames without content, and answers to PING and SETTINGS, which it does not
-//! collect. Requests that are reset before they are answered cost the client nothing: if they are
-//! the majority, the connection ends (CVE-2023-44487).
+//! *Floods.* The crate bounds concurrent and recently reset streams, the size and the frames of header fields, frames
+//! without content, and answers to PING and SETTINGS, which it does not collect. Requests that are reset before they are
+//! answered cost the client nothing: if they are the majority, the connection ends (CVE-2023-44487).
 
 mod exchange;
 mod wire;

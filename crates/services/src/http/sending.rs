@@ -1,32 +1,21 @@
 //! Sending answers that are not sent at once (`http1`): files, listings, and what had to wait.
 //!
-//! An answer in memory is one send, except for listings, which may be large: these are sent in
-//! parts, and a connection has one of them at a time. A file follows its head in segments, by the
-//! configured strategy; the head is sent with MSG_MORE so that both share their packets. The head
-//! is built after a check of the file, which requests that arrived together share. After each
-//! segment the file is checked again: if it was written to, the connection is reset instead of
-//! closed in order, because the peer's data may mix two versions. To ensure that a peer never has a
-//! complete mix, the last bytes of an answer of several segments are read first, and sent after the
-//! last check.
+//! An answer in memory is one send; a listing, which may be large, is sent in parts. A file follows its head in segments;
+//! the head is sent with MSG_MORE, so that both share their packets. The file is checked before its head is built, and
+//! after each segment: if it was written to, the connection is reset, because the peer's data may mix two versions. So
+//! that a peer never has a complete mix, the last bytes of several segments are read first, and sent after the last check.
 //!
-//! A file that grew is served up to the announced length, as logs require. It counts as grown if it
-//! is longer and its last KiB before that length is the same as when it was opened. A file that is
-//! rewritten in place, but longer, differs there. One case goes unnoticed: a program that changes
-//! bytes elsewhere in the file, and makes it longer before the next check.
+//! A file that grew is served up to the announced length, as logs require: it is longer, and the last KiB before that
+//! length is the same. One case goes unnoticed: a program that changes bytes before that KiB, and makes the file longer
+//! before the next check.
 //!
-//! sendfile(2) queues the file's own pages. A program that writes into a file in
-//! place, or truncates it anywhere but at its beginning (the kernel then zeroes the rest of the
-//! folio, which may have many pages), can therefore change bytes in transit, and no check of the
-//! file shows that. Files that are replaced by rename(2), deleted, or emptied and rewritten are
-//! safe.
+//! sendfile(2) queues the file's own pages. A program that writes into a file in place, or truncates it anywhere but at
+//! its beginning (the kernel then zeroes the rest of the folio), can therefore change bytes in transit, and no check
+//! shows that. Files that are replaced by rename(2), deleted, or emptied and rewritten are safe.
 //!
-//! A file that is read, by configuration or because the connection is encrypted, is read in parts,
-//! and checked between reading and sending each part. Its bytes in transit can therefore not
-//! change, and an answer that began before a write sends nothing of the written data. An answer
-//! that begins while a program writes in place has the content of that moment, as for every reader.
-//! This is as precise as the file system records writes: Linux distinguishes any two since 6.13
-//! (multigrain time stamps); before that, a write within a tick (1 to 10 ms) of the last check may
-//! go unnoticed.
+//! A file that is read, by configuration or because the connection is encrypted, is checked between reading and sending
+//! each part, so no byte that was written later is sent. This is as precise as the file system records writes: Linux
+//! distinguishes any two since 6.13 (multigrain time stamps), before that those in different ticks (1 to 10 ms).
 
 use super::connection::Connection;
 use super::exchange::Exchange;

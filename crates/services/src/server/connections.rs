@@ -1,14 +1,10 @@
 //! The open connections of a worker: how long each has been in its phase, and how it is ended.
 //!
-//! A message costs a connection no timer and no clock: progress increments a step counter. A sweep
-//! over all connections compares the counters with those of the previous sweep, and cancels
-//! connections that have stayed in one phase for longer than the service allows. The waiting
-//! operation then fails, the service returns the error, and the connection is closed as its
-//! [`Ending`] requires. A peer that takes its answer slowly can get more time: the kernel reports
-//! the acknowledged bytes.
-//!
-//! A sweep returns how many of the next ones can be skipped without activity, so a server with idle
-//! connections sleeps, too.
+//! A message costs a connection no timer and no clock: progress increments a step counter. A sweep over all connections
+//! compares the counters with those of the previous sweep, and cancels connections that have stayed in one phase for
+//! longer than the service allows. The waiting operation then fails, the service returns the error, and the connection is
+//! closed as its [`Ending`] requires. A peer that takes its answer slowly can get more time: the kernel reports the
+//! acknowledged bytes. Without activity most sweeps are skipped, so a server with idle connections sleeps.
 
 use super::admission::Permit;
 use slab::Slab;
