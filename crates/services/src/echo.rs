@@ -2,7 +2,7 @@
 
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, Count, DRAIN_SWEEP, Ending, Limit, Listener, Phase,
-    Refused, Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
+    Running, Server, Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use serde::Serialize;
 use std::io;
@@ -114,20 +114,19 @@ impl WorkerService for EchoWorker {
     }
 
     fn start(self: &Rc<Self>, stream: TcpStream, _: &()) {
-        let (counters, allow) = (&self.counters, &self.echo.limits.allow);
-        let is_foreign = |peer: SocketAddr| !allow.admits(peer.ip());
-        if allow.is_limited() && stream.peer_addr().is_ok_and(is_foreign) {
+        let (counters, Echo { limits, limiter, .. }) = (&self.counters, &self.echo);
+        let peer = || stream.peer_addr().ok().map(|peer| peer.ip());
+        if limits.allow.is_limited() && peer().is_some_and(|peer| !limits.allow.admits(peer)) {
             return counters.not_allowed.add(1);
         }
-        let permit = match self.echo.limiter.admit(&stream) {
-            Ok(permit) => permit,
-            Err(Refused::Full) => return counters.refused.add(1),
-            Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
+        let Some(place) = limiter.admit() else { return counters.refused.add(1) };
+        let Some(of_address) = limiter.count(peer) else {
+            return counters.refused_of_address.add(1);
         };
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, &self.connections.activity);
         let connection = EchoConnection { tracking, counters: Arc::clone(counters) };
-        let connection = self.connections.insert(connection, permit);
+        let connection = self.connections.insert(connection, (place, of_address));
         spawn(async move {
             let served = echo(&connection).await;
             // Boxed, because this future is larger than all others of the task, and the size of

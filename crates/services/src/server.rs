@@ -9,9 +9,7 @@ mod tasks;
 pub use admission::{AllowList, Network, Networks};
 pub use meters::ServiceCounters;
 
-pub(crate) use admission::{
-    AddressPermit, ConnectionLimiter, Permit, Refused, is_one_host, network_of,
-};
+pub(crate) use admission::{AddressPermit, ConnectionLimiter, Permit, is_one_host, network_of};
 use connections::SWEEPS_PER_LIMIT;
 pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracking};
 pub(crate) use meters::{Count, counted, difference, sum};

@@ -5,7 +5,7 @@
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
 //! keyed hash, so that later requests are answered at once.
 
-use crate::server::{AddressPermit, ConnectionLimiter, Permit};
+use crate::server::{ConnectionLimiter, Permit};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -212,10 +212,8 @@ impl Auth {
 }
 
 /// A place among the verifications that run or wait.
-fn place(client: Option<IpAddr>) -> Option<(Permit, Option<AddressPermit>)> {
-    let permit = WAITING.admit_any().ok()?;
-    let of_client = client.map(|client| WAITING.count(client)).transpose().ok()?;
-    Some((permit, of_client))
+fn place(client: Option<IpAddr>) -> Option<Permit> {
+    Some((WAITING.admit()?, WAITING.count(|| client)?))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::options::HttpSettings;
 use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
-    ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase, Refused, Running,
-    Server, Service, ServiceCounters, Tracking, WorkerService, counted,
+    ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase, Running, Server,
+    Service, ServiceCounters, Tracking, WorkerService, counted,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -130,17 +130,13 @@ impl WorkerService for Worker {
         let counters = &self.counters;
         let generation = self.generation();
         let proxies = &generation.settings.proxy_protocol_from;
-        let is_proxied =
-            !proxies.is_empty() && stream.peer_addr().is_ok_and(|peer| proxies.contains(peer.ip()));
+        let peer = || stream.peer_addr().ok().map(|peer| peer.ip());
+        let is_proxied = !proxies.is_empty() && peer().is_some_and(|peer| proxies.contains(peer));
+        let limiter = &self.http.limiter;
+        let Some(place) = limiter.admit() else { return counters.refused.add(1) };
         // The connections of a proxy are those of its clients.
-        let admitted = match is_proxied {
-            true => self.http.limiter.admit_any(),
-            false => self.http.limiter.admit(&stream),
-        };
-        let permit = match admitted {
-            Ok(permit) => permit,
-            Err(Refused::Full) => return counters.refused.add(1),
-            Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
+        let Some(of_address) = limiter.count(|| peer().filter(|_| !is_proxied)) else {
+            return counters.refused_of_address.add(1);
         };
         let tls = match tls.as_ref().map(|tls| tls.accept()).transpose() {
             Ok(tls) => tls.map(Box::new),
@@ -151,7 +147,7 @@ impl WorkerService for Worker {
         let tracking = Tracking::new(stream, &self.connections.activity);
         let mut connection = Connection::new(tracking, tls, self);
         connection.proxied = is_proxied.then(Box::default);
-        let connection = self.connections.insert(connection, permit);
+        let connection = self.connections.insert(connection, (place, of_address));
         let worker = Rc::clone(self);
         spawn(async move {
             if serve(&worker, &connection).await.is_err() {
@@ -207,7 +203,7 @@ impl WorkerService for Worker {
 
 async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
     if let Some(proxied) = &connection.proxied {
-        let count = |client: SocketAddr| worker.http.limiter.count(client.ip()).ok();
+        let count = |client: SocketAddr| worker.http.limiter.count(|| Some(client.ip()));
         Box::pin(connection.read_proxy_header(proxied, count)).await?;
     }
     if let Some(tls) = &connection.tls {

@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use twinring::TcpStream;
 
 /// A network, such as `192.0.2.0/24`, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +117,6 @@ pub(crate) struct ConnectionLimiter {
     of_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    Full,
-    FullForAddress,
-}
-
 impl ConnectionLimiter {
     /// At most `open_max` at once, and `of_address_max` per address; `usize::MAX` is unlimited.
     pub(crate) fn new(open_max: usize, of_address_max: usize) -> Arc<ConnectionLimiter> {
@@ -134,43 +127,27 @@ impl ConnectionLimiter {
         })
     }
 
-    pub(crate) fn admit(
-        self: &Arc<ConnectionLimiter>,
-        stream: &TcpStream,
-    ) -> Result<Permit, Refused> {
-        let mut permit = self.admit_any()?;
-        // A peer without an address has already left.
-        if self.of_address_max < usize::MAX
-            && let Ok(peer) = stream.peer_addr()
-        {
-            permit._of_address = Some(self.count(peer.ip())?);
-        }
-        Ok(permit)
+    /// Admits a connection from any address; none if all places are taken.
+    pub(crate) fn admit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_owned().ok()
     }
 
-    /// Admits a connection from any address, whose client is counted later, if at all.
-    pub(crate) fn admit_any(&self) -> Result<Permit, Refused> {
-        let place = Arc::clone(&self.free).try_acquire_owned().map_err(|_| Refused::Full)?;
-        Ok(Permit { _place: place, _of_address: None })
-    }
-
+    /// Counts a connection for its address, if that matters and is known; none if it has as many as it may.
     pub(crate) fn count(
         self: &Arc<ConnectionLimiter>,
-        address: IpAddr,
-    ) -> Result<AddressPermit, Refused> {
-        let limiter = Arc::clone(self);
-        if self.of_address_max == usize::MAX {
-            return Ok(AddressPermit { limiter, address: None });
+        address: impl FnOnce() -> Option<IpAddr>,
+    ) -> Option<AddressPermit> {
+        let is_limited = self.of_address_max < usize::MAX;
+        let address = is_limited.then(address).flatten().map(network_of);
+        if let Some(address) = address {
+            let mut of_address = self.of_address();
+            let count = of_address.entry(address).or_default();
+            if *count >= self.of_address_max {
+                return None;
+            }
+            *count += 1;
         }
-        let address = network_of(address);
-        let mut of_address = self.of_address();
-        let count = of_address.entry(address).or_default();
-        if *count >= self.of_address_max {
-            return Err(Refused::FullForAddress);
-        }
-        *count += 1;
-        drop(of_address);
-        Ok(AddressPermit { limiter, address: Some(address) })
+        Some(AddressPermit { limiter: Arc::clone(self), address })
     }
 
     fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -187,11 +164,7 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
 }
 
 /// An admitted connection; dropping it frees its place.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    _place: OwnedSemaphorePermit,
-    _of_address: Option<AddressPermit>,
-}
+pub(crate) type Permit = (OwnedSemaphorePermit, AddressPermit);
 
 /// A connection that is counted for an address; dropping it frees that place.
 #[derive(Debug)]
