@@ -93,7 +93,7 @@ impl Observer {
             (Method::Other, _) => Response::message(Status::METHOD_NOT_ALLOWED),
             (_, "/metrics") => text(Status::OK, metrics::CONTENT_TYPE, self.metrics()),
             (_, "/healthz") => plain(Status::OK, "ok\n"),
-            (_, "/readyz") => match self.stage() {
+            (_, "/readyz") => match self.stage.get() {
                 Stage::Ready => plain(Status::OK, "ready\n"),
                 Stage::Starting => unavailable("starting\n"),
                 Stage::Draining => unavailable("draining\n"),

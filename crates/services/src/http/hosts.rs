@@ -97,7 +97,7 @@ fn hsts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HeaderValue>, D::Er
 
 impl Site {
     pub(super) fn comes_before_files(&self) -> bool {
-        self.redirect_to_https.is_some() || self.rules.come_before_files()
+        self.redirect_to_https.is_some() || self.rules.come_before_files
     }
 
     /// Opens its root, reads the files that its rules name, and compiles the rules. Returns what is wrong, if it is about
@@ -226,7 +226,7 @@ impl Sites {
         let mut problems = site.prepare();
         let taken = self.by_host.add(&site.names, &self.all.len()).into_iter();
         problems.extend(taken.map(|taken| (None, format!("two sites have {taken}"))));
-        self.know_clients |= site.rules.come_before_files();
+        self.know_clients |= site.rules.come_before_files;
         // A site that is wrong serves nothing.
         self.all.push(if problems.is_empty() { site } else { Site::default() });
         if problems.is_empty() { Ok(()) } else { Err(problems) }

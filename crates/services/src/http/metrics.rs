@@ -49,7 +49,7 @@ pub struct Observer {
     name: &'static str,
     engine: String,
     handle: Handle,
-    stage: Arc<SharedStage>,
+    pub(super) stage: Arc<SharedStage>,
     started: SystemTime,
 }
 
@@ -69,17 +69,13 @@ impl<S: Service> Server<S> {
 }
 
 impl Observer {
-    pub(super) fn stage(&self) -> Stage {
-        self.stage.get()
-    }
-
     pub(super) fn metrics(&self) -> String {
         let mut text = Exposition::default();
         text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
         let engine = format!("engine=\"{}\"", self.engine);
         text.sample("twinring_build_info", &[&version, &engine], 1);
-        let ready = u8::from(self.stage() == Stage::Ready);
+        let ready = u8::from(self.stage.get() == Stage::Ready);
         let help = "1 while new connections are wanted.";
         text.single(&format!("twinring_{}_ready", self.name), help, "gauge", ready);
         (self.append)(&mut text);

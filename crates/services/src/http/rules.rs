@@ -233,7 +233,7 @@ pub struct Rules {
     pub all: Vec<Rule>,
     patterns: GlobSet,
     rule_of: Vec<usize>,
-    comes_before_files: bool,
+    pub(super) come_before_files: bool,
 }
 
 impl From<Vec<Rule>> for Rules {
@@ -258,12 +258,8 @@ impl Rules {
             }
         }
         self.patterns = patterns.build().map_err(|error| format!("too many rules: {error}"))?;
-        self.comes_before_files = self.all.iter().any(Rule::comes_before_files);
+        self.come_before_files = self.all.iter().any(Rule::comes_before_files);
         Ok(())
-    }
-
-    pub(super) fn come_before_files(&self) -> bool {
-        self.comes_before_files
     }
 
     /// The numbers of the rules for a clean path, as a client asked for it.
