@@ -22,7 +22,7 @@ use twinring_load::address::{Probe, reachable, resolve};
 use twinring_load::http::HttpSettings;
 use twinring_load::tcp::TcpSettings;
 use twinring_load::udp::UdpSettings;
-use twinring_load::{Generator, Observer, Phase, Progress, Stopper, gates, table};
+use twinring_load::{Environment, Generator, Observer, Phase, Progress, Stopper, gates, table};
 use twinring_wire::LoadResult;
 use twinring_wire::load::Mark;
 
@@ -131,7 +131,8 @@ fn drive<S: Generator + Args>(
     let stopper = Stopper::default();
     let signal = watch(&stopper)?;
     let mut observer = Live::new(expected, S::UNIT, &output);
-    let result = settings.run(runtime, &stopper, &mut observer);
+    let environment = Environment { runtime, stopper: &stopper, observer: &mut observer };
+    let result = settings.run(environment);
     observer.finish()?;
     let result = result?;
     let text = match output.json {

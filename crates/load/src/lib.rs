@@ -30,5 +30,5 @@ pub mod tcp;
 pub mod udp;
 
 pub use report::{table, write_hgrm};
-pub use run::{Generator, Observer, Phase, Progress, Stopper};
+pub use run::{Environment, Generator, Observer, Phase, Progress, Stopper};
 pub use settings::{Common, RequestSettings, Workers};

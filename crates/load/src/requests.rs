@@ -16,7 +16,7 @@ pub(crate) use self::pace::{LATE, OVERDUE, Unsent};
 
 use self::pace::{keep_pace, watch};
 use crate::recorder::{Recorder, Trouble};
-use crate::run::{Client, Control, Note, Observer, Ran, Stopper, run, unreachable, work};
+use crate::run::{Client, Control, Environment, Note, Ran, run, unreachable, work};
 use crate::schedule::Schedule;
 use crate::settings::RequestSettings;
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use twinring::{Runtime, measure::monotonic_ns, sleep, spawn};
+use twinring::{measure::monotonic_ns, sleep, spawn};
 use twinring_wire::load::Cpu;
 
 /// A virtual link that polls holds 256 packets (VETH_RING_SIZE in the kernel's drivers/net/veth.c): with more at once, SYNs
@@ -137,12 +137,10 @@ struct Requester<P: Protocol> {
 pub(crate) fn run_requests<P: Protocol>(
     plan: &Arc<Plan<P::Own>>,
     target: &str,
-    runtime: Runtime,
-    stopper: &Stopper,
-    observer: &mut dyn Observer,
+    environment: Environment<'_>,
 ) -> Result<(Recorder, Ran), String> {
     let limits = (&plan.requests.common, plan.requests.requests);
-    let (threads, ran) = run(runtime, stopper, limits, observer, |index, control| {
+    let (threads, ran) = run(environment, limits, |index, control| {
         let plan = Arc::clone(plan);
         async move {
             let requester = Requester::<P>::new(index, Arc::clone(&control), plan);

@@ -50,12 +50,17 @@ pub trait Generator: Sized {
     ///
     /// # Errors
     /// When the engine fails, TLS cannot be set up as configured, or nothing can be opened.
-    fn run(
-        self,
-        runtime: Runtime,
-        stopper: &Stopper,
-        observer: &mut dyn Observer,
-    ) -> Result<LoadResult, String>;
+    fn run(self, environment: Environment<'_>) -> Result<LoadResult, String>;
+}
+
+/// What a run needs besides its settings.
+pub struct Environment<'a> {
+    /// That of [`Generator::runtime`].
+    pub runtime: Runtime,
+    /// Ends the run early.
+    pub stopper: &'a Stopper,
+    /// Watches the run.
+    pub observer: &'a mut dyn Observer,
 }
 
 /// Watches a run.
@@ -180,10 +185,8 @@ pub struct Stopper(pub Arc<AtomicBool>);
 /// Runs `work` on each thread, with its index, and conducts: the window ends early with so many answered `requests`.
 /// Returns the threads' results when all have ended.
 pub(crate) fn run<T, F>(
-    runtime: Runtime,
-    stopper: &Stopper,
+    Environment { runtime, stopper, observer }: Environment<'_>,
     (common, requests): (&Common, Option<u64>),
-    observer: &mut dyn Observer,
     work: impl Fn(usize, Arc<Control>) -> F + Send + Sync,
 ) -> Result<(Vec<T>, Ran), String>
 where

@@ -13,14 +13,14 @@ use crate::pattern::Pattern;
 use crate::recorder::{Begun, Trouble};
 use crate::report::{head, of_requests};
 use crate::requests::{Choice, Ending, Lost, Plan, Protocol, Tally, Worker, run_requests};
-use crate::run::{Generator, Observer, Stopper};
+use crate::run::{Environment, Generator};
 use crate::settings::{CONNECTIONS_MAX, Common, RequestSettings, between};
 use clap::{ArgAction, Args};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use twinring::{Builder, Runtime, TcpStream, measure::monotonic_ns};
+use twinring::{Builder, TcpStream, measure::monotonic_ns};
 use twinring_input::quantity::{count, count_u32, size_u32};
 use twinring_wire::tcp::{self as wire, Bytes, SCHEMA, TcpErrors};
 use twinring_wire::{LoadResult, TcpResult};
@@ -114,12 +114,7 @@ impl Generator for TcpSettings {
         workers.builder(workers.uring_with_buffers(bytes, count))
     }
 
-    fn run(
-        self,
-        runtime: Runtime,
-        stopper: &Stopper,
-        observer: &mut dyn Observer,
-    ) -> Result<LoadResult, String> {
+    fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {
         let plan = Arc::new(Plan {
             requests: self.requests.clone(),
             idle: self.idle,
@@ -130,7 +125,7 @@ impl Generator for TcpSettings {
             own: self,
         });
         let (own, target) = (&plan.own, plan.requests.common.shown_addresses());
-        let (all, ran) = run_requests::<Tcp>(&plan, &target, runtime, stopper, observer)?;
+        let (all, ran) = run_requests::<Tcp>(&plan, &target, environment)?;
         let from = if plan.requests.is_open() { "intended" } else { "send" };
         let mut requests = of_requests(&all, &ran, from, &plan.requests);
         requests.connections.kept_open = None;
@@ -258,10 +253,6 @@ impl Protocol for Tcp {
         }
         self.hand_over(stream, cx)?;
         Ok(None)
-    }
-
-    async fn close(stream: TcpStream) {
-        drop(stream);
     }
 }
 

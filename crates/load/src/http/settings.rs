@@ -9,13 +9,13 @@ use super::tls::TlsSettings;
 use crate::recorder::Recorder;
 use crate::report::{head, of_requests};
 use crate::requests::run_requests;
-use crate::run::{Generator, Observer, Stopper};
+use crate::run::{Environment, Generator};
 use crate::settings::{Common, RequestSettings, between};
 use clap::{ArgAction, Args};
 use http::{HeaderName, HeaderValue, Method};
 use std::path::PathBuf;
 use std::sync::Arc;
-use twinring::{Builder, Runtime};
+use twinring::Builder;
 use twinring_input::quantity::{count, count_u32, size};
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::http::{self as wire, HttpBytes, HttpHistograms, Length, SCHEMA, Url};
@@ -251,19 +251,14 @@ impl Generator for HttpSettings {
         workers.builder(workers.uring_with_buffers(bytes, count))
     }
 
-    fn run(
-        self,
-        runtime: Runtime,
-        stopper: &Stopper,
-        observer: &mut dyn Observer,
-    ) -> Result<LoadResult, String> {
+    fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {
         let plan = Arc::new(HttpLoad::plan(self)?);
         let (asked, settings) = (&plan.requests, &plan.own.settings);
         let target = settings.targets.first().map_or_else(String::new, Target::origin);
         let shown = format!("{target} at {}", asked.common.shown_addresses());
         let (all, ran) = match settings.http2 {
-            true => run_requests::<Http2>(&plan, &shown, runtime, stopper, observer),
-            false => run_requests::<Http1>(&plan, &shown, runtime, stopper, observer),
+            true => run_requests::<Http2>(&plan, &shown, environment),
+            false => run_requests::<Http1>(&plan, &shown, environment),
         }?;
         let latency_from = match (asked.is_open(), settings.keepalive) {
             (true, _) => "intended",

@@ -87,7 +87,9 @@ pub(crate) trait Protocol: Sized + 'static {
     ) -> Result<Option<Ending>, Lost>;
 
     /// Closes the stream in order, without waiting for the server.
-    async fn close(link: Self::Link);
+    async fn close(link: Self::Link) {
+        drop(link);
+    }
 }
 
 /// What a connection has sent, and what became of it.

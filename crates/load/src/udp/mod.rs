@@ -26,17 +26,17 @@ mod traffic;
 pub(crate) use report::table;
 
 use self::packet::RTP_HEADER_BYTES;
-use crate::run::{Generator, Observer, Stopper, run, unreachable};
+use crate::run::{Environment, Generator, run, unreachable};
 use crate::schedule::{Arrivals, Schedule};
 use crate::settings::{Common, between};
 use clap::{ArgAction, Args};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use twinring::Builder;
 use twinring::config::{Features, UringOptions};
 use twinring::measure::monotonic_ns;
 use twinring::net::UdpOptions;
-use twinring::{Builder, Runtime};
 use twinring_input::quantity::{count, count_u32, duration, rate_millionths, size_u32};
 use twinring_wire::LoadResult;
 use twinring_wire::udp as wire;
@@ -220,19 +220,14 @@ impl Generator for UdpSettings {
         self.common.workers.builder(uring).call_times(self.calls)
     }
 
-    fn run(
-        self,
-        runtime: Runtime,
-        stopper: &Stopper,
-        observer: &mut dyn Observer,
-    ) -> Result<LoadResult, String> {
+    fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {
         // With a submission thread the kernel may take packets before the enter.
         let submits = matches!(
-            runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0
+            environment.runtime.features(), Features::IoUring(uring) if uring.sqpoll_idle_ms == 0
         );
         let settings = Arc::new(self);
         let limits = (&settings.common, None);
-        let (threads, ran) = run(runtime, stopper, limits, observer, |index, control| {
+        let (threads, ran) = run(environment, limits, |index, control| {
             client::run_thread(index, Arc::clone(&settings), control, submits)
         })?;
         let result = report::report(&settings, &ran, threads);
