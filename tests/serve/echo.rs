@@ -8,7 +8,6 @@ pub(crate) const TESTS: &[Test] = tests![
     idle_connections_are_closed_after_the_timeout_and_busy_ones_are_not;
     engines:
     every_byte_comes_back_in_order,
-    several_addresses_of_both_families_and_several_workers,
     a_drain_closes_idle_connections_and_stops_accepting,
     a_drain_delivers_received_data_to_a_slow_reader,
     a_busy_connection_continues_during_the_drain,
@@ -49,20 +48,6 @@ fn every_byte_comes_back_in_order(engine: &str) {
     let ended = server.end();
     let received = ended.count("received_bytes");
     ended.expect(0, &[("sent_bytes", received), ("accepted", 13), ("reset", 0)]);
-}
-
-fn several_addresses_of_both_families_and_several_workers(engine: &str) {
-    testing::needs_ipv6();
-    testing::needs_cpus(2);
-    let listen = ["--listen", "127.0.0.1:0", "--listen", "[::1]:0"];
-    let workers = ["--workers", "2", "--pin", "0-1"];
-    let server = Server::echo(engine, &[&listen[..], &workers].concat());
-    assert_eq!((server.addresses().len(), &server.ready["workers"]), (2, &2.into()));
-    for address in server.addresses() {
-        let streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
-        streams.iter().for_each(|stream| ping(stream, b"to whichever worker"));
-    }
-    server.end_with(&[("accepted", 40)]);
 }
 
 fn connections_are_limited_in_all_and_by_address() {

@@ -7,9 +7,7 @@ use std::collections::HashSet;
 pub(crate) const TESTS: &[Test] = tests![
     metrics_are_in_the_text_format_and_match_events,
     durations_are_counted_by_configured_host_and_class_also_across_a_reload,
-    dashboard_and_alerts_use_metrics_that_exist,
-    the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else,
-    slow_clients_block_neither_service
+    the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else
 ];
 
 /// A sample: its name with its labels, and its value.
@@ -63,8 +61,9 @@ fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
 }
 
 fn metrics_are_in_the_text_format_and_match_events() {
-    let (site, logs) = (Site::usual(), Site::new());
+    let (site, logs, identity) = (Site::usual(), Site::new(), tls::Identity::new());
     let arguments = ["--workers", "2", "--access-log", &logs.file("log")];
+    let arguments = [&identity.arguments()[..], &arguments].concat();
     let (server, admin) = with_admin(&site, &arguments);
     for target in ["/hello.txt", "/hello.txt", "/none", "/sub", "/large.bin"] {
         ask(&server, &get(target, ""));
@@ -99,6 +98,12 @@ fn metrics_are_in_the_text_format_and_match_events() {
         assert!(samples[name] > 0.0, "{name}");
     }
     assert!(samples["process_open_fds"] < samples["process_max_fds"]);
+    // Dashboard and alerts use metrics that exist.
+    let exist: HashSet<_> = samples.keys().flat_map(|series| series.split('{').next()).collect();
+    let mut used = names_in(include_str!("../../deploy/grafana/twinring-http.json"));
+    used.extend(names_in(include_str!("../../deploy/prometheus/twinring.rules.yml")));
+    let missing: Vec<_> = used.difference(&exist).collect();
+    assert!(used.len() > 15 && missing.is_empty(), "no such metric: {missing:?}");
     drop(stream);
     server.end();
 }
@@ -158,26 +163,6 @@ fn names_in(text: &str) -> HashSet<&str> {
     words.filter(|word| word.starts_with("twinring_") || word.starts_with("process_")).collect()
 }
 
-fn dashboard_and_alerts_use_metrics_that_exist() {
-    let (site, logs, identity) = (Site::usual(), Site::new(), tls::Identity::new());
-    let log = ["--access-log", &logs.file("log")];
-    let (server, admin) = with_admin(&site, &[&identity.arguments()[..], &log].concat());
-    ask(&server, &get("/hello.txt", ""));
-    let mut text = String::new();
-    wait_until("the request is counted", || {
-        text = ask_last(admin, &get("/metrics", "")).text();
-        text.contains(&format!("{DURATION}_count"))
-    });
-    let samples = parse(&text);
-    let exist: HashSet<_> = samples.keys().flat_map(|series| series.split('{').next()).collect();
-    let mut used = names_in(include_str!("../../deploy/grafana/twinring-http.json"));
-    used.extend(names_in(include_str!("../../deploy/prometheus/twinring.rules.yml")));
-    assert!(used.len() > 15, "{used:?}");
-    let missing: Vec<_> = used.difference(&exist).collect();
-    assert!(missing.is_empty(), "no such metric: {missing:?}");
-    server.end();
-}
-
 fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     let site = Site::usual();
     let (server, admin) = with_admin(&site, &[]);
@@ -196,12 +181,7 @@ fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
     let head = String::from_utf8(head).expect("text");
     assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     assert_eq!(ask(&server, &get("/metrics", "")).status, 404, "the service does not tell");
-    server.end_with(&[("requests", 1)]);
-}
-
-fn slow_clients_block_neither_service() {
-    let site = Site::usual();
-    let (server, admin) = with_admin(&site, &[]);
+    // Slow clients block neither service.
     let slow: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = connect(admin);
@@ -217,5 +197,5 @@ fn slow_clients_block_neither_service() {
         read_to_end(&stream).is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200"))
     });
     drop(slow);
-    server.end();
+    server.end_with(&[("requests", 2)]);
 }

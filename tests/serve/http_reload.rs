@@ -11,7 +11,6 @@ pub(crate) const TESTS: &[Test] = tests![
     a_root_that_the_sandbox_hides_is_refused,
     a_link_to_the_present_release_can_be_switched,
     the_service_manager_and_the_metrics_know_how_a_reload_ended,
-    a_certificate_that_has_expired_is_found,
     hosts_have_certificates_of_their_own_which_a_reload_replaces
 ];
 
@@ -151,21 +150,6 @@ fn the_service_manager_and_the_metrics_know_how_a_reload_ended() {
     }
     server.end();
     assert_eq!(next(), "STOPPING=1");
-}
-
-/// `--check` passed it. (It is of the year 2000.)
-fn a_certificate_that_has_expired_is_found() {
-    let identity = Identity::new();
-    let check = || {
-        let text = site("listen-tls = \"127.0.0.1:0\"\n", "old", &text_of(&identity));
-        roots(&text).check(&[])
-    };
-    assert_eq!(check().0, Some(0));
-    for file in [identity.certificate(), identity.key()] {
-        fs::write(file, include_str!("expired.pem")).expect("a file");
-    }
-    let (code, _, told) = check();
-    assert!(code == Some(1) && told.contains("has expired"), "{told}");
 }
 
 /// A host with a certificate.

@@ -121,6 +121,11 @@ fn certificates_that_cannot_be_used_are_named() {
     }
     let files = format!("--tls-cert {certificate} --tls-key {key}");
     assert_ends(&format!("serve http --root {root} {files}"), 2, &["--listen-tls"]);
+    // `--check` passed it. (It is of the year 2000.)
+    site.write("expired.pem", include_bytes!("expired.pem"));
+    let files = site.file("expired.pem");
+    let files = format!("--listen-tls 127.0.0.1:0 --tls-cert {files} --tls-key {files}");
+    assert_ends(&format!("serve http --check --root {root} {files}"), 1, &["has expired"]);
 }
 
 fn ready_statistics_and_final_lines_keep_the_contract(engine: &str) {
