@@ -112,7 +112,7 @@ fn rendered(block: &Element) -> Markup {
                     @for (number, row) in rows.iter().enumerate() {
                         tr {
                             @for cell in row {
-                                @if number == 0 { th { (cell) } } @else { td { (cell) } }
+                                @if number == 0 { th { (cell) } } @else { td { (cell.replace(" %", "\u{a0}%")) } }
                             }
                         }
                     }
