@@ -1,7 +1,8 @@
 //! Buffers: received data is in buffers of a pool, sends take ownership of theirs.
 //!
 //! Both engines receive into the pool of their worker and return [`RecvBuf`]s, which release their
-//! memory when dropped. Data that must stay (because a peer does not read, or a task holds many buffers)
+//! memory when dropped. The kernel fills a buffer with one piece; system calls of epoll fill one with several
+//! ([`SharedBuf`]). Data that must stay (because a peer does not read, or a task holds many buffers)
 //! is copied to the heap, so it can never starve other sockets of buffers. Sending takes ownership
 //! ([`SendBuf`]): the kernel may read the memory until the engine knows that it is done, even if the
 //! future is dropped.
@@ -9,8 +10,10 @@
 mod pool;
 #[cfg(debug_assertions)]
 pub(crate) mod quarantine;
+mod shared;
 
 pub(crate) use pool::BufPool;
+pub(crate) use shared::SharedBuf;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -32,14 +35,16 @@ struct Lease {
 const KIND_BITS: u32 = 3;
 /// A counted reference to a [`BufPool`]; the number is that of the buffer, of which this is the reader.
 const POOL: usize = 0;
+/// A counted reference to such a reader, of whose bytes this has a part.
+const PART: usize = 1;
 /// There is none: the bytes are static, or there are none.
-const NOBODY: usize = 1;
+const NOBODY: usize = 2;
 /// The memory of a `Vec<u8>`; the number is its capacity.
-const VEC: usize = 2;
+const VEC: usize = 3;
 /// That of an `Rc<[u8]>`; the number is its length.
-const RC: usize = 3;
+const RC: usize = 4;
 /// That of an `Arc<[u8]>`, likewise.
-const ARC: usize = 4;
+const ARC: usize = 5;
 
 impl Lease {
     /// All bytes of an owner's memory, whose counted reference or whose memory the lease releases from now on.
@@ -50,8 +55,8 @@ impl Lease {
     }
 
     #[inline]
-    fn is_pooled(&self) -> bool {
-        self.tag & ((1 << KIND_BITS) - 1) == POOL
+    fn kind(&self) -> usize {
+        self.tag & ((1 << KIND_BITS) - 1)
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -62,17 +67,20 @@ impl Lease {
     }
 
     fn detach(self) -> Lease {
-        if self.is_pooled() { SendBuf::from(self.to_vec()).0 } else { self }
+        if self.kind() <= PART { SendBuf::from(self.to_vec()).0 } else { self }
     }
 
     #[inline(always)]
     fn give_back(&mut self) {
-        if self.is_pooled() {
-            // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
-            let pool = unsafe { Rc::from_raw(self.owner.as_ptr().cast::<BufPool>()) };
-            pool.release((self.tag >> KIND_BITS) as u16);
-        } else {
-            self.free_memory();
+        match self.kind() {
+            POOL => {
+                // SAFETY: `from_pool` made the pointer of a reference that nobody else gives back.
+                let pool = unsafe { Rc::from_raw(self.owner.as_ptr().cast::<BufPool>()) };
+                pool.release((self.tag >> KIND_BITS) as u16);
+            }
+            // SAFETY: the same of `part_of`.
+            PART => drop(unsafe { Rc::from_raw(self.owner.as_ptr().cast::<RecvBuf>()) }),
+            _ => self.free_memory(),
         }
     }
 
@@ -83,7 +91,7 @@ impl Lease {
         // SAFETY: they are the parts of what the `From` of `SendBuf` for each kind has taken apart, and nobody
         // else frees it. Bytes need no drop, so that the length of a vector does not matter.
         unsafe {
-            match self.tag & ((1 << KIND_BITS) - 1) {
+            match self.kind() {
                 VEC => drop(Vec::from_raw_parts(memory, 0, number)),
                 RC => drop(Rc::from_raw(bytes)),
                 ARC => drop(Arc::from_raw(bytes)),
@@ -132,9 +140,19 @@ impl RecvBuf {
         RecvBuf(Lease { start, len: bytes, owner, tag: POOL | usize::from(id) << KIND_BITS })
     }
 
+    /// So many bytes of a buffer, which stays in use as long as one of its parts.
+    #[inline]
+    fn part_of(whole: &Rc<RecvBuf>, at: usize, bytes: usize) -> RecvBuf {
+        assert!(at <= whole.len() && bytes <= whole.len() - at, "more than the buffer has");
+        let owner = Rc::into_raw(Rc::clone(whole)).cast_mut().cast();
+        // SAFETY: a reference is not null, and the part begins inside the buffer or at its end.
+        let (start, owner) = unsafe { (whole.0.start.add(at), NonNull::new_unchecked(owner)) };
+        RecvBuf(Lease { start, len: bytes, owner, tag: PART })
+    }
+
     /// No bytes: the end of a stream, or an empty datagram.
     pub(crate) fn empty() -> RecvBuf {
-        RecvBuf(SendBuf::from([].as_slice()).0)
+        RecvBuf(SendBuf::from(b"").0)
     }
 
     /// Number of bytes.
@@ -242,12 +260,6 @@ impl SendBuf {
         self.0.len == 0
     }
 
-    /// True for received bytes in a buffer of the pool.
-    #[inline]
-    pub(crate) fn is_pooled(&self) -> bool {
-        self.0.is_pooled()
-    }
-
     /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.0.advance(bytes);
@@ -301,21 +313,9 @@ impl From<Arc<[u8]>> for SendBuf {
     }
 }
 
-impl From<&'static [u8]> for SendBuf {
-    fn from(bytes: &'static [u8]) -> SendBuf {
-        SendBuf(Lease::of(bytes, NOBODY, 0))
-    }
-}
-
-impl<const N: usize> From<&'static [u8; N]> for SendBuf {
-    fn from(bytes: &'static [u8; N]) -> SendBuf {
-        SendBuf::from(bytes.as_slice())
-    }
-}
-
-impl From<&'static str> for SendBuf {
-    fn from(text: &'static str) -> SendBuf {
-        SendBuf::from(text.as_bytes())
+impl<T: AsRef<[u8]> + ?Sized> From<&'static T> for SendBuf {
+    fn from(bytes: &'static T) -> SendBuf {
+        SendBuf(Lease::of(bytes.as_ref(), NOBODY, 0))
     }
 }
 

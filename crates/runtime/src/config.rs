@@ -72,9 +72,8 @@ const SQ_ENTRIES: u32 = 512;
 /// completions wait in the kernel.
 const CQ_ENTRIES: u32 = 8192;
 
-/// The maximum number of sends that wait on epoll. On io_uring this value means no bound but the
-/// queue.
-pub(crate) const GATHER_MAX: u32 = 512;
+/// The maximum number of sends that wait on epoll.
+const GATHER_MAX: u32 = 512;
 
 /// The values of an option.
 enum Values {
@@ -141,10 +140,6 @@ pub struct UringOptions {
     /// A kernel thread submits and spins this long (milliseconds) before it sleeps; 0 is off, the
     /// default.
     pub sqpoll_idle_ms: u32,
-    /// How many sends wait for the next enter; 0 submits each at once. Unless it is 0, a wait that
-    /// returns as many completions as the kernel runs at a time is followed by an enter that takes
-    /// more, so that the answers leave in one burst.
-    pub gather: u32,
     /// Entries of the submission queue, a power of two from 8 to 32768.
     pub sq_entries: u32,
     /// Entries of the completion queue, a power of two from 16 to 65536; not fewer than
@@ -162,7 +157,6 @@ impl Default for UringOptions {
             buffer_bytes: RECV_BUFFER_BYTES,
             buffer_count: URING_BUFFERS,
             sqpoll_idle_ms: 0,
-            gather: GATHER_MAX,
             sq_entries: SQ_ENTRIES,
             cq_entries: CQ_ENTRIES,
             no_iowait: true,
@@ -180,7 +174,6 @@ impl FromStr for UringOptions {
             ("buffer_bytes", BUFFER_BYTES, &mut options.buffer_bytes),
             ("buffer_count", Values::PowerOfTwo(4, 1 << 15), &mut options.buffer_count),
             ("sqpoll_idle_ms", Values::Range(0, 10_000), &mut options.sqpoll_idle_ms),
-            ("gather", Values::Switch(GATHER_MAX), &mut options.gather),
             ("sq_entries", Values::PowerOfTwo(8, 1 << 15), &mut options.sq_entries),
             ("cq_entries", Values::PowerOfTwo(16, 1 << 16), &mut options.cq_entries),
         ];
@@ -249,9 +242,10 @@ mod tests {
     #[test]
     fn options_parse_and_name_what_is_wrong() {
         let options: UringOptions =
-            "multishot=off, gather=7,sqpoll_idle_ms=50,cq_entries=128".parse().unwrap();
+            "multishot=off, sqpoll_idle_ms=50,cq_entries=128".parse().unwrap();
         assert!(!options.multishot);
-        assert_eq!((options.gather, options.sqpoll_idle_ms, options.cq_entries), (7, 50, 128));
+        assert_eq!((options.sqpoll_idle_ms, options.cq_entries), (50, 128));
+        assert_eq!("gather=7".parse::<EpollOptions>().unwrap().gather, 7);
         let error = "buffer_count=100".parse::<UringOptions>().unwrap_err();
         assert_eq!(error.to_string(), "buffer_count=100: expected a power of two from 4 to 32768");
         let error = "buffers=legacy".parse::<UringOptions>().unwrap_err().to_string();

@@ -44,6 +44,8 @@ macro_rules! counters {
             pub(crate) fn snapshot(&self) -> CounterSnapshot {
                 let mut snapshot = CounterSnapshot::default();
                 $(snapshot.$name = self.$name.get();)*
+                // Each enter, and each wait of epoll, is one more.
+                snapshot.syscalls += snapshot.enters.max(snapshot.waits);
                 snapshot.derive();
                 snapshot
             }

@@ -22,6 +22,7 @@
 
 use crate::runtime::{Worker, current};
 use crate::sys::file as sys;
+use crate::task::wake_all;
 use rustix::fs::{OFlags, ResolveFlags};
 use std::cell::Cell;
 use std::collections::BinaryHeap;
@@ -495,6 +496,6 @@ impl Drop for File {
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
             self.worker.shared.blocking.drop_there(Arc::clone(&self.handle));
         }
-        self.worker.wake_descriptor_waiters();
+        wake_all(&self.worker.descriptor_waiters);
     }
 }

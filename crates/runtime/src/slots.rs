@@ -60,7 +60,6 @@ struct Slot<T> {
 pub(crate) struct Slots<T> {
     entries: Vec<Slot<T>>,
     free: Vec<u32>,
-    live: usize,
     mark: u16,
     /// Has the gauge of the live entries of all tables with it.
     counters: Option<Arc<Counters>>,
@@ -75,7 +74,7 @@ impl<T> Default for Slots<T> {
 impl<T> Slots<T> {
     /// A table whose keys no other table has, if its mark is its own.
     pub(crate) fn with_mark(mark: u16) -> Slots<T> {
-        Slots { entries: Vec::new(), free: Vec::new(), live: 0, mark, counters: None }
+        Slots { entries: Vec::new(), free: Vec::new(), mark, counters: None }
     }
 
     /// A table whose entries `slots_in_use` counts.
@@ -85,13 +84,12 @@ impl<T> Slots<T> {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.live == 0
+        self.entries.len() == self.free.len()
     }
 
     /// Stores `value` and names it. Panics with 2^28 live entries, which no limit of descriptors or
     /// memory allows.
     pub(crate) fn insert(&mut self, value: T) -> Key {
-        self.live += 1;
         self.counters.iter().for_each(|counters| counters.slots_in_use.add(1));
         if let Some(index) = self.free.pop() {
             let entry = &mut self.entries[index as usize];
@@ -129,7 +127,6 @@ impl<T> Slots<T> {
         let generations = (1 << Key::GENERATION_BITS) - 1;
         entry.tag = entry.tag & !generations | (entry.tag + 1) & generations;
         self.free.push(key.index() as u32);
-        self.live -= 1;
         self.counters.iter().for_each(|counters| counters.slots_in_use.subtract(1));
         Some(value)
     }

@@ -5,7 +5,7 @@ use super::quarantine::{self, Quarantined};
 use crate::sys::Mapping;
 use std::cell::Cell;
 use std::io;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 #[cfg(debug_assertions)]
 use std::ops::Range;
 use std::rc::Rc;
@@ -26,15 +26,12 @@ pub(crate) struct BufPool {
     written: Box<[Written]>,
 }
 
-/// Whether a buffer has a reader, and how much of it, from its start, readers ever had. Only that is filled with poison: to fill all of a pool takes
-/// longer than most tests.
+/// Whether a buffer has a reader, and how much of it, from its start, readers ever had. Only that is poison while the
+/// buffer is released: to fill all of a pool takes longer than most tests.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Written {
     in_use: Cell<bool>,
-    /// So much is poison while the buffer is released.
-    poisoned: Cell<usize>,
-    /// So much has been filled since it was taken.
     filled: Cell<usize>,
 }
 
@@ -117,13 +114,12 @@ impl BufPool {
         self.low() + 1
     }
 
-    /// Takes a buffer for the kernel, unless only `reserve` are left: the one that was released
-    /// last, which is still in the cache. Debug builds take the one that was released first, and
-    /// keep a sixteenth of the pool back, so that a buffer is in quarantine for a while even when
-    /// buffers are short. That must be less than [`low`](BufPool::low) keeps in circulation.
-    pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
+    /// How many buffers the kernel may be given, so that `reserve` are left. Debug builds keep a sixteenth of the
+    /// pool back, so that a buffer is in quarantine for a while even when buffers are short. That must be less than
+    /// [`low`](BufPool::low) keeps in circulation.
+    pub(crate) fn spare(&self, reserve: usize) -> usize {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
-        if self.released() <= kept_back.max(reserve) { None } else { self.take() }
+        self.released().saturating_sub(kept_back.max(reserve))
     }
 
     #[inline]
@@ -134,75 +130,39 @@ impl BufPool {
     /// A buffer that was filled up to `end` gets a reader.
     #[cfg(debug_assertions)]
     pub(super) fn retain(&self, id: u16, end: usize) {
-        self.note_filled(id, end);
-        assert!(!self.written[usize::from(id)].in_use.replace(true), "a buffer has one reader");
+        let Written { in_use, filled } = &self.written[usize::from(id)];
+        filled.set(filled.get().max(end));
+        assert!(!in_use.replace(true), "a buffer has one reader");
     }
 
     /// Its reader has gone.
     #[inline]
     pub(super) fn release(&self, id: u16) {
         #[cfg(debug_assertions)]
-        assert!(self.written[usize::from(id)].in_use.replace(false), "a buffer is released twice");
-        self.put_back(id);
-    }
-
-    /// Returns a buffer that was taken and never referenced.
-    pub(crate) fn give_back(&self, id: u16) {
-        // How much of it the kernel has written to is not known.
-        #[cfg(debug_assertions)]
-        self.note_filled(id, self.buffer_bytes);
-        self.put_back(id);
-    }
-
-    #[inline]
-    fn put_back(&self, id: u16) {
-        #[cfg(debug_assertions)]
-        self.poison(id);
+        {
+            let was_in_use = self.written[usize::from(id)].in_use.replace(false);
+            assert!(was_in_use, "a buffer is released twice");
+            self.poison(id);
+        }
         let count = self.released();
         self.released[count].set(id);
         self.released_count.set(count + 1);
     }
 
-    /// The whole buffer, writable, for a receive by system call.
-    ///
-    /// The closure gets exclusive memory: `id` was taken and has no reference.
-    pub(crate) fn with_writable<R>(
-        &self,
-        id: u16,
-        write: impl FnOnce(&mut [MaybeUninit<u8>]) -> R,
-    ) -> R {
-        #[cfg(debug_assertions)]
-        assert!(
-            !self.written[usize::from(id)].in_use.get(),
-            "a buffer with a reader is not writable"
-        );
-        // SAFETY: inside the mapping (`address` checks), and taken by the caller, so neither a reader nor
-        // another writer exists for the time of the call.
-        write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })
-    }
-
-    /// The buffer is filled up to `end`.
-    #[cfg(debug_assertions)]
-    fn note_filled(&self, id: u16, end: usize) {
-        let filled = &self.written[usize::from(id)].filled;
-        filled.set(filled.get().max(end));
-    }
-
     #[cfg(debug_assertions)]
     fn poison(&self, id: u16) {
-        let Written { poisoned, filled, .. } = &self.written[usize::from(id)];
-        poisoned.set(poisoned.get().max(filled.take()));
+        let filled = self.written[usize::from(id)].filled.get();
         // SAFETY: a part of the buffer, inside the mapping. Without references, and not owned by the
         // engine, it has no other user.
-        let used = unsafe { std::slice::from_raw_parts_mut(self.address(id), poisoned.get()) };
-        quarantine::poison(used);
+        unsafe { std::slice::from_raw_parts_mut(self.address(id), filled) }
+            .fill(quarantine::POISON);
     }
 
     #[cfg(debug_assertions)]
     fn check_poison(&self, id: u16) {
-        let poisoned = self.written[usize::from(id)].poisoned.get();
+        let filled = self.written[usize::from(id)].filled.get();
         // SAFETY: as in `poison`; only read.
-        let used = unsafe { std::slice::from_raw_parts(self.address(id), poisoned) };
+        let used = unsafe { std::slice::from_raw_parts(self.address(id), filled) };
         quarantine::check(used, || format!("buffer {id} of {}", self.count()));
     }
 
@@ -215,10 +175,11 @@ impl BufPool {
             released.iter().for_each(|id| self.check_poison(id.get()));
         }
         let poison = |id: usize| {
-            self.note_filled(id as u16, self.buffer_bytes.min(quarantine::START_BYTES));
+            let filled = &self.written[id].filled;
+            filled.set(filled.get().max(self.buffer_bytes.min(quarantine::START_BYTES)));
             self.poison(id as u16);
             let start = id * self.buffer_bytes;
-            start..start + self.written[id].poisoned.get()
+            start..start + filled.get()
         };
         (0..self.count()).map(poison).collect()
     }

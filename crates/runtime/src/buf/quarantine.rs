@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// A byte that neither text nor the patterns of tests consist of.
-const POISON: u8 = 0xDB;
+pub(super) const POISON: u8 = 0xDB;
 
 /// Compared as a whole, because a loop over bytes is slow in the builds that this is for.
 const POISONED: [u8; 4096] = [POISON; 4096];
@@ -25,11 +25,6 @@ pub(super) const START_BYTES: usize = 64;
 /// fits.
 const BLOCKS_MAX: usize = 8;
 const BYTES_MAX: usize = 32 << 20;
-
-/// Fills memory that was released.
-pub(super) fn poison(memory: &mut [u8]) {
-    memory.fill(POISON);
-}
 
 /// Verifies memory that leaves the quarantine. `what` names it. Panics if it was written to.
 pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
@@ -142,7 +137,7 @@ mod tests {
                 Some(BufPool::take),
                 "buffer 0 of 1 was written to after its release: bytes 5000",
             ),
-            (true, 0, Some(|pool| pool.take_for_kernel(0)), "release: bytes 0 to 0 of 8192"),
+            (true, 0, Some(BufPool::take), "release: bytes 0 to 0 of 8192"),
             (true, 13, None, "freed memory was written to after its release: bytes 13 to 13"),
             (false, 0, None, "freed memory was written to after its release: bytes 0 to 0"),
         ];

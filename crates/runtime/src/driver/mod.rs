@@ -145,9 +145,9 @@ impl Driver {
 
     /// Bytes that are still with the kernel, and that a system call gets.
     #[inline]
-    pub(crate) fn receive(&self, stream: &mut Stream) -> Option<RecvBuf> {
-        match &self.engine {
-            Backend::Epoll(epoll) if stream.is_readable() => stream.receive(&epoll.shared),
+    pub(crate) fn receive(&mut self, stream: &mut Stream) -> Option<RecvBuf> {
+        match &mut self.engine {
+            Backend::Epoll(epoll) if stream.is_readable() => stream.receive(&mut epoll.shared),
             _ => None,
         }
     }

@@ -107,26 +107,19 @@ impl Stream {
         self.sending.fail(libc::EBADF, &mut Vec::new());
     }
 
-    /// Sends as much of a piece of a file as the socket accepts now; EAGAIN if it accepts nothing. This
+    /// Makes a system call that sends a piece of a file: as much as the socket accepts now, or EAGAIN. This
     /// bypasses the queue.
     pub(crate) fn send_piece(
-        &mut self,
-        piece: Piece<'_>,
+        &self,
         counters: &Counters,
+        send: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let Some(socket) = &self.socket else { return Err(closed()) };
         if let Some(error) = self.sending.error() {
             return Err(error);
         }
         counters.syscalls.add(1);
-        let sent = match piece {
-            Piece::File { file, offset, len } => {
-                let sent = sys::file::send_file(socket.as_fd(), file, offset, len);
-                counters.sendfiles.add(u64::from(sent.is_ok()));
-                sent
-            }
-            Piece::Bytes { bytes, more } => sys::send(socket.as_fd(), bytes, more),
-        };
+        let sent = send(socket.as_fd());
         match &sent {
             Ok(_) => counters.sent.add(1),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => counters.eagain.add(1),
@@ -134,13 +127,6 @@ impl Stream {
         }
         sent
     }
-}
-
-pub(crate) enum Piece<'a> {
-    /// `len` bytes from `offset`, which are in the page cache.
-    File { file: BorrowedFd<'a>, offset: u64, len: usize },
-    /// Bytes, with `more` to follow.
-    Bytes { bytes: &'a [u8], more: bool },
 }
 
 /// How the receiving half ended.
@@ -255,6 +241,8 @@ pub(crate) struct Sending {
     /// Bytes that were accepted and are not known to be with the kernel: those queued, and those of
     /// the engine's current send. Ignored once the half has failed.
     pub(crate) unsent: usize,
+    /// io_uring: those of a send beside them that succeeds silently, and may be over.
+    pub(crate) silent: usize,
     error: Option<i32>,
     fin: Fin,
     /// A file has the half to itself: it bypasses the queue, and all other sends wait.
@@ -359,7 +347,7 @@ impl Sending {
 
     #[inline]
     fn has_room(&self) -> bool {
-        !self.file && self.unsent < QUEUED_BYTES_MAX
+        !self.file && self.unsent + self.silent < QUEUED_BYTES_MAX
     }
 
     /// True if anything waits for the end of the engine's current send.
@@ -378,7 +366,7 @@ impl Sending {
 
     /// True, once, when FIN is due.
     pub(crate) fn take_fin(&mut self) -> bool {
-        let idle = !self.file && self.unsent == 0 && !self.failed();
+        let idle = !self.file && !self.must_linger() && !self.failed();
         let due = idle && self.fin == Fin::Queued;
         if due {
             self.fin = Fin::Sent;
@@ -390,14 +378,14 @@ impl Sending {
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
         match self.error() {
             Some(error) => Err(error),
-            None => Ok(self.unsent == 0 && !self.file && self.fin != Fin::Queued),
+            None => Ok(!self.must_linger() && !self.file && self.fin != Fin::Queued),
         }
     }
 
     /// Reserves the half for a file, once the kernel has all earlier data.
     pub(crate) fn begin_file(&mut self) -> io::Result<bool> {
         self.check()?;
-        let free = self.unsent == 0 && !self.file;
+        let free = !self.must_linger() && !self.file;
         self.file |= free;
         Ok(free)
     }
@@ -459,7 +447,7 @@ impl Sending {
 
     /// True while a close has to wait for unsent data.
     pub(crate) fn must_linger(&self) -> bool {
-        self.unsent > 0 && !self.failed()
+        self.unsent + self.silent > 0 && !self.failed()
     }
 
     /// True when a closed socket has no unsent data.

@@ -267,7 +267,7 @@ impl Acceptor {
             _ => &self.told_of_descriptors,
         };
         if !told.replace(true) {
-            self.worker.notice(event);
+            (self.worker.on_event)(event);
         }
         self.worker.counters.accept_stalls.add(1);
         let _either = race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await;

@@ -20,7 +20,7 @@ use crate::runtime::{Worker, is_serving};
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{Domain, SockAddr, SockRef, Socket, Type};
-use crate::task::{WaitToken, Waiter};
+use crate::task::{WaitToken, Waiter, wake_all};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -140,7 +140,7 @@ fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
 /// The program closes a socket; `discards`: without sending what is queued.
 fn close(worker: &Worker, key: Key, discards: bool) {
     worker.driver.borrow_mut().close(key, discards);
-    worker.wake_descriptor_waiters();
+    wake_all(&worker.descriptor_waiters);
 }
 
 /// Calls `f` with the descriptor of a socket, which stays the engine's.

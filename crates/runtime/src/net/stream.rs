@@ -236,13 +236,11 @@ impl TcpStream {
                 executor.charge(chunk.len());
                 Poll::Ready(Ok(chunk))
             };
-            if !stream.receiving.unread.is_empty()
-                && let Some(chunk) = stream.receiving.unread.pop()
-            {
+            if let Some(chunk) = stream.receiving.unread.pop() {
                 return ready(chunk, stream, token);
             }
             if stream.is_readable()
-                && let Some(chunk) = self.worker.driver.borrow().receive(stream)
+                && let Some(chunk) = self.worker.driver.borrow_mut().receive(stream)
             {
                 return ready(chunk, stream, token);
             }

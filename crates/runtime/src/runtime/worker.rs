@@ -5,11 +5,10 @@ use super::{DRAINING, Runtime, STOPPING, Shared, failed};
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::driver::{Driver, DriverSetup};
-use crate::event::Event;
 use crate::probe;
 use crate::sys;
 use crate::sys::lend::{Lent, lend};
-use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, wait};
+use crate::task::{Executor, JoinHandle, OUTSIDE, Registration, WaitQueue, wait, wake_all};
 use crate::time::{Timers, sleep_until};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -55,7 +54,7 @@ pub(crate) struct Worker {
     /// The main future has ended, or the runtime was stopped.
     over: Cell<bool>,
     pub(crate) shared: Arc<Shared>,
-    pub(super) on_event: EventHandler,
+    pub(crate) on_event: EventHandler,
 }
 
 impl fmt::Debug for Worker {
@@ -108,28 +107,9 @@ impl Worker {
         }))
     }
 
-    pub(crate) fn notice(&self, notice: Event) {
-        (self.on_event)(notice);
-    }
-
-    /// A socket was closed: tasks that wait for a descriptor may try again.
-    pub(crate) fn wake_descriptor_waiters(&self) {
-        let mut waiters = self.descriptor_waiters.borrow_mut();
-        if !waiters.is_empty() {
-            let mut wakes = Vec::new();
-            waiters.wake(&mut wakes);
-            drop(waiters);
-            wakes.into_iter().for_each(Waker::wake);
-        }
-    }
-
     /// The number of the round: data that tasks handle in a round had arrived when it began.
     pub(crate) fn round(&self) -> u64 {
         self.driver.borrow().round()
-    }
-
-    pub(super) fn stage(&self) -> u8 {
-        self.shared.stage()
     }
 
     /// Runs `main` to its end, then shuts down. With `patience`, a peer that takes no queued data for
@@ -159,7 +139,7 @@ impl Worker {
         let mut wakes = Vec::new();
         let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
         let mut acked = self.driver.borrow().acked_by_lingering();
-        while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
+        while self.driver.borrow_mut().is_lingering() && self.shared.stage() != STOPPING {
             if sent != self.counters.sent.get() {
                 (sent, since) = (self.counters.sent.get(), sys::now());
             }
@@ -230,13 +210,11 @@ impl Worker {
     #[cold]
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(&self.registration.inbox));
-        if self.stage() == STOPPING {
+        if self.shared.stage() == STOPPING {
             self.over.set(true);
         }
-        if self.stage() >= DRAINING {
-            let mut wakes = Vec::new();
-            self.shutdown_waiters.borrow_mut().wake(&mut wakes);
-            wakes.into_iter().for_each(Waker::wake);
+        if self.shared.stage() >= DRAINING {
+            wake_all(&self.shutdown_waiters);
         }
     }
 }
@@ -309,7 +287,7 @@ pub fn submit() -> io::Result<()> {
 /// before.
 pub async fn shutdown_requested() {
     let worker = current();
-    while worker.stage() < DRAINING {
+    while worker.shared.stage() < DRAINING {
         wait(&worker.shutdown_waiters).await;
     }
 }

@@ -6,7 +6,7 @@
 //! the faults, not the timing.
 
 use super::now;
-use super::poll::EpollEvent;
+use super::poll::{EpollEvent, event};
 use super::ring::Wait;
 use io_uring::cqueue::{self, Entry as Completion};
 use io_uring::opcode::{
@@ -224,7 +224,7 @@ pub(super) fn report(events: &mut Vec<EpollEvent>) {
             // Events that are not watched now are reported by the kernel when they are.
             let bits = owed & interest;
             if bits != 0 {
-                events.push(EpollEvent { events: bits as u32, u64: *data });
+                events.push(event(bits, *data));
             }
         }
     });

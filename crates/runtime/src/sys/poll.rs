@@ -1,19 +1,25 @@
 //! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
 
-use super::retry_eintr;
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-pub(crate) type EpollEvent = libc::epoll_event;
+pub(crate) type EpollEvent = epoll::Event;
 
 pub(crate) struct EpollSet {
     fd: OwnedFd,
     /// epoll_pwait2(2) was refused: older kernels lack it, and so do older seccomp profiles.
     in_milliseconds: Cell<bool>,
+}
+
+/// An event with these bits, of what was added with this number.
+pub(crate) fn event(bits: i32, data: u64) -> EpollEvent {
+    EpollEvent { flags: EventFlags::from_bits_retain(bits as u32), data: EventData::new_u64(data) }
 }
 
 impl EpollSet {
@@ -25,29 +31,23 @@ impl EpollSet {
     }
 
     pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, target, interest, data)
+        #[cfg(feature = "faults")]
+        super::faults::watch(target, interest, data);
+        let EpollEvent { flags, data } = event(interest, data);
+        // SAFETY: the caller has the descriptor open.
+        Ok(epoll::add(&self.fd, unsafe { BorrowedFd::borrow_raw(target) }, data, flags)?)
     }
 
     pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, target, interest, data)
-    }
-
-    fn control(&self, op: i32, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         #[cfg(feature = "faults")]
         super::faults::watch(target, interest, data);
-        let mut event = libc::epoll_event { events: interest as u32, u64: data };
-        retry_eintr(|| {
-            // SAFETY: `event` is live for the call; the kernel copies it.
-            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, target, &mut event) as isize }
-        })
-        .map(drop)
+        let EpollEvent { flags, data } = event(interest, data);
+        // SAFETY: the caller has the descriptor open.
+        Ok(epoll::modify(&self.fd, unsafe { BorrowedFd::borrow_raw(target) }, data, flags)?)
     }
 
     /// Waits for events, at most `timeout` (`None` waits for ever), and appends them to the empty
     /// `events` up to its capacity. An interrupted wait reports no events.
-    ///
-    /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; on older kernels the timeout is rounded up
-    /// to a millisecond, so that a timer never fires early.
     #[inline(always)]
     pub(crate) fn wait(
         &self,
@@ -57,53 +57,54 @@ impl EpollSet {
         #[cfg(feature = "faults")]
         let timeout = super::faults::timeout(timeout);
         events.clear();
-        let room = events.capacity() as i32;
-        let events_at = events.as_mut_ptr();
-        let mut count = self.wait_once(events_at, room, timeout);
-        if !self.in_milliseconds.get()
-            && let Err(error) = &count
-            && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
-        {
-            self.in_milliseconds.set(true);
-            count = self.wait_once(events_at, room, timeout);
-        }
-        match count {
-            // SAFETY: the kernel initialised `count` events, and `count <= room <= capacity`.
-            Ok(count) => unsafe { events.set_len(count) },
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) => return Err(error),
-        }
+        let waited = match timeout {
+            None => epoll::wait(&self.fd, spare_capacity(events), None),
+            Some(timeout) => self.wait_at_most(events, timeout),
+        };
         #[cfg(feature = "faults")]
         super::faults::report(events);
-        Ok(())
+        match waited {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
-    fn wait_once(
+    /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; without it the timeout is rounded up to a
+    /// millisecond, so that a timer never fires early.
+    #[inline(never)]
+    fn wait_at_most(
         &self,
-        events: *mut EpollEvent,
-        room: i32,
-        timeout: Option<Duration>,
-    ) -> io::Result<usize> {
-        let fd = self.fd.as_raw_fd();
-        let count = if self.in_milliseconds.get() {
-            let up = |t: Duration| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
-            // SAFETY: `events` has space for `room` entries.
-            unsafe { libc::epoll_wait(fd, events, room, timeout.map_or(-1, up)) }.into()
-        } else {
-            let timespec = timeout.map(|t| libc::timespec {
-                tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-                tv_nsec: i64::from(t.subsec_nanos()),
-            });
-            let timespec = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let no_mask = std::ptr::null::<libc::sigset_t>();
-            // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
-            // SAFETY: `events` has space for `room` entries, `timespec` is null or live, and a null
-            // signal mask leaves the mask unchanged.
-            unsafe {
-                libc::syscall(libc::SYS_epoll_pwait2, fd, events, room, timespec, no_mask, 8usize)
-            }
+        events: &mut Vec<EpollEvent>,
+        timeout: Duration,
+    ) -> Result<usize, Errno> {
+        let timeout = timeout.min(Duration::from_secs(1_000_000));
+        let (tv_sec, tv_nsec) = (timeout.as_secs() as i64, i64::from(timeout.subsec_nanos()));
+        let timespec = Timespec { tv_sec, tv_nsec };
+        if self.in_milliseconds.get() {
+            return epoll::wait(&self.fd, spare_capacity(events), Some(&timespec));
+        }
+        let (fd, room) = (self.fd.as_raw_fd(), events.capacity() as i32);
+        let no_mask = std::ptr::null::<libc::sigset_t>();
+        // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
+        // SAFETY: `events` has space for `room` entries, `timespec` is live, and a null signal mask leaves the
+        // mask unchanged.
+        let count = unsafe {
+            let events = events.as_mut_ptr();
+            libc::syscall(libc::SYS_epoll_pwait2, fd, events, room, &timespec, no_mask, 8usize)
         };
-        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+        if let Ok(count) = usize::try_from(count) {
+            // SAFETY: the kernel has initialised so many.
+            unsafe { events.set_len(count) };
+            return Ok(count);
+        }
+        let refused = std::io::Error::last_os_error();
+        match Errno::from_io_error(&refused) {
+            Some(Errno::NOSYS | Errno::PERM) => {
+                self.in_milliseconds.set(true);
+                self.wait_at_most(events, timeout)
+            }
+            other => Err(other.unwrap_or(Errno::IO)),
+        }
     }
 }
 

@@ -194,17 +194,19 @@ impl KernelRing {
         self.completion.len()
     }
 
-    /// Takes the completions that [`arrived`](KernelRing::arrived) has counted. Their places are given back by the next
-    /// enter.
+    /// Appends the completions that [`arrived`](KernelRing::arrived) has counted. Their places are given back by the
+    /// next enter.
     #[inline]
-    pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
+    pub(crate) fn take_completions(&mut self, into: &mut Vec<cqueue::Entry>) {
+        into.reserve(self.completion.len());
+        let taken = self.completion.fill(into.spare_capacity_mut()).len();
+        // SAFETY: so many have just been written behind the last one.
+        unsafe { into.set_len(into.len() + taken) };
         #[cfg(feature = "faults")]
         {
-            let fresh = self.completion.by_ref().collect();
-            super::faults::delivered(&mut self.faults, fresh).into_iter()
+            let fresh = into.split_off(into.len() - taken);
+            into.extend(super::faults::delivered(&mut self.faults, fresh));
         }
-        #[cfg(not(feature = "faults"))]
-        &mut self.completion
     }
 
     /// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 
 /// Wakes that an inbox stores individually; beyond that it wakes every task of the worker once,
 /// which is always correct because a task tolerates unnecessary polls. Models reach it quickly.
-const WAKES_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
+pub(super) const WAKES_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// Concurrent workers in one process: the number must fit into a task's name beside its key.
 const WORKERS_MAX: usize = 1 << (64 - Key::BITS);
@@ -26,16 +26,10 @@ loom::lazy_static! {
     static ref INBOXES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
 }
 
-#[derive(Default)]
-pub(super) struct Requests {
-    /// Tasks to wake; all of them if it overflowed.
-    pub(super) tasks: Vec<Key>,
-    pub(super) overflowed: bool,
-}
-
 /// Requests of other threads to this worker.
 pub(crate) struct Inbox {
-    requests: Mutex<Requests>,
+    /// Tasks to wake: all of them if there are more than [`WAKES_MAX`].
+    requests: Mutex<Vec<Key>>,
     signalled: AtomicBool,
     /// A worker takes the requests.
     running: AtomicBool,
@@ -44,7 +38,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Requests> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Key>> {
         // The critical sections below cannot leave the list inconsistent, so a panic elsewhere does
         // not make it unusable.
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,10 +54,8 @@ impl Inbox {
     fn push(&self, task: Key) {
         {
             let mut requests = self.lock();
-            if requests.tasks.len() < WAKES_MAX {
-                requests.tasks.push(task);
-            } else {
-                requests.overflowed = true;
+            if requests.len() <= WAKES_MAX {
+                requests.push(task);
             }
         }
         self.signal();
@@ -84,7 +76,7 @@ impl Inbox {
     }
 
     /// Takes what is pending.
-    pub(super) fn drain(&self) -> Requests {
+    pub(super) fn drain(&self) -> Vec<Key> {
         self.eventfd.clear();
         // A swap and not a store: it also acquires what a signaller did before, which may be
         // something other than a push (the stage of the runtime), and is not ordered by a lock.
@@ -104,7 +96,7 @@ impl Registration {
     /// already alive.
     pub(crate) fn new() -> io::Result<Registration> {
         let inbox = Arc::new(Inbox {
-            requests: Mutex::new(Requests::default()),
+            requests: Mutex::new(Vec::new()),
             signalled: AtomicBool::new(false),
             running: AtomicBool::new(false),
             eventfd: EventFd::new()?,

@@ -1,11 +1,10 @@
 //! Tasks that are awaited together.
 
-use super::{JoinError, JoinHandle, WaitQueue, spawn, wait};
+use super::{JoinError, JoinHandle, WaitQueue, spawn, wait, wake_all};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::rc::Rc;
-use std::task::Waker;
 
 /// Tasks of this worker, whose results come in the order in which they end. Dropping it aborts those
 /// that run.
@@ -46,9 +45,7 @@ struct Report {
 impl Drop for Report {
     fn drop(&mut self) {
         self.ended.numbers.borrow_mut().push_back(self.number);
-        let mut wakes = Vec::new();
-        self.ended.waiters.borrow_mut().wake(&mut wakes);
-        wakes.into_iter().for_each(Waker::wake);
+        wake_all(&self.ended.waiters);
     }
 }
 

@@ -10,9 +10,9 @@ pub(crate) use inbox::{Inbox, Registration, wake};
 pub use join::{JoinError, JoinHandle, spawn};
 pub(crate) use join::{OUTSIDE, Outcome, Panic, Promise};
 pub use join_set::JoinSet;
-pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait};
+pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter, wait, wake_all};
 
-use self::inbox::Requests;
+use self::inbox::WAKES_MAX;
 use crate::counters::Counters;
 use crate::slots::{Key, Slots};
 use crate::sys::lend::InPlace;
@@ -117,15 +117,14 @@ impl Executor {
 
     /// Takes the wakes of other threads; returns how many there were.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
-        let Requests { tasks, overflowed } = inbox.drain();
-        if overflowed {
+        let mut tasks = inbox.drain();
+        let count = tasks.len();
+        if count > WAKES_MAX {
             // It has lost count.
-            let all = self.tasks.borrow().slots.keys();
-            all.into_iter().for_each(|task| self.wake(task));
+            tasks = self.tasks.borrow().slots.keys();
         }
-        let count = tasks.len() as u64;
         tasks.into_iter().for_each(|task| self.wake(task));
-        count
+        count as u64
     }
 
     /// Polls the tasks that the driver has woken, then those that tasks and other threads have woken by then,

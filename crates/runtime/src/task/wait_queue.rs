@@ -169,6 +169,13 @@ impl WaitQueue {
     }
 }
 
+/// Wakes all who wait in a queue that belongs to no socket.
+pub(crate) fn wake_all(queue: &RefCell<WaitQueue>) {
+    let mut wakes = Vec::new();
+    queue.borrow_mut().wake(&mut wakes);
+    wakes.into_iter().for_each(Waker::wake);
+}
+
 /// Waits until a queue that belongs to no socket is woken, or a little less long.
 pub(crate) async fn wait(queue: &RefCell<WaitQueue>) {
     struct QueuePlace<'a>(&'a RefCell<WaitQueue>, WaitToken);

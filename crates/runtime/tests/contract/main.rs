@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     ];
     let mut cases = support::cases(
         &["epoll", "io_uring", "single_shot", "tiny_pool"],
-        &["epoll_ungathered", "epoll_tiny_pool", "ungathered", "sqpoll", "tiny_rings"],
+        &["epoll_ungathered", "epoll_tiny_pool", "sqpoll", "tiny_rings"],
         &rules,
     );
     let long = ["sqpoll", "tiny_pool", "tiny_rings"];

@@ -78,13 +78,12 @@ pub(crate) fn cases(always: &[&str], long: &[&str], modules: &[&'static [Rule]])
 }
 
 /// The names of configurations with their options.
-const CONFIGURATIONS: [(&str, &str); 9] = [
+const CONFIGURATIONS: [(&str, &str); 8] = [
     ("epoll", ""),
     ("epoll_ungathered", "gather=off"),
     ("epoll_tiny_pool", "buffer_count=4,buffer_bytes=64,gather=2"),
     ("io_uring", ""),
     ("single_shot", "multishot=off"),
-    ("ungathered", "gather=off"),
     ("sqpoll", "sqpoll_idle_ms=50"),
     ("tiny_pool", "buffer_count=4,buffer_bytes=64"),
     ("tiny_rings", "sq_entries=8,cq_entries=16"),

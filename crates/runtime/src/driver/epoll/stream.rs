@@ -25,30 +25,24 @@ impl Stream {
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
     #[unsafe(link_section = ".text.hot")]
     #[inline(never)]
-    pub(in crate::driver) fn receive(&mut self, shared: &EpollShared) -> Option<RecvBuf> {
-        let (Some(socket), Some(id)) = (&self.socket, shared.pool.take()) else {
-            // Below, pieces are copied out before the pool is empty, and the descriptor is open as long as
-            // the entry exists, so this cannot happen.
-            debug_assert!(false, "the pool ran dry");
-            self.receiving.end = Some(End::Error(libc::ENOBUFS));
-            return None;
-        };
+    pub(in crate::driver) fn receive(&mut self, shared: &mut EpollShared) -> Option<RecvBuf> {
+        let socket = self.socket.as_ref()?;
         shared.counters.syscalls.add(1);
-        let receive = |memory: &mut _| sys::recv(socket.as_fd(), memory);
-        let bytes = match shared.pool.with_writable(id, receive) {
+        let place = shared.buffer.place();
+        let room = place.len();
+        let bytes = match sys::recv(socket.as_fd(), place) {
             Ok(bytes) if bytes > 0 => bytes,
             nothing => {
-                shared.pool.give_back(id);
                 self.on_nothing_received(nothing, shared);
                 return None;
             }
         };
-        if bytes < shared.pool.buffer_bytes() && !self.receiving.read_on {
+        if bytes < room && !self.receiving.read_on {
             self.receiving.state = Receive::Armed;
         }
         shared.counters.received.add(1);
-        let piece = RecvBuf::from_pool(&shared.pool, id, bytes);
-        if shared.pool.in_use() * 4 > shared.pool.count() * 3 {
+        let (piece, low) = shared.buffer.piece(bytes);
+        if low {
             shared.counters.copied_out.add(1);
             return Some(piece.detach());
         }
@@ -71,24 +65,19 @@ impl Stream {
         }
     }
 
-    /// Takes a buffer and sends or queues it; nothing of this stream is gathered. An error is that which has ended
-    /// the half.
+    /// Sends or queues a buffer; nothing of this stream is gathered. An error is that which has ended the half.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
-        buf: &mut Option<SendBuf>,
+        buf: SendBuf,
         more: bool,
         shared: &EpollShared,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        let Some(bytes) = buf.as_ref().map(SendBuf::as_slice) else { return Ok(()) };
-        let len = bytes.len();
         let queued = self.sending.is_queued();
-        let sent = if queued { 0 } else { self.send_now(bytes, more, shared, wakes) };
-        let Some(mut buf) = buf.take() else { return Ok(()) };
-        if sent < len {
-            buf.advance(sent);
-            return self.queue_rest(buf);
+        let sent = if queued { 0 } else { self.send_now(buf.as_slice(), more, shared, wakes) };
+        if sent < buf.len() {
+            return self.queue_rest(buf, sent);
         }
         buf.free();
         Ok(())
@@ -96,10 +85,11 @@ impl Stream {
 
     /// What the kernel has not accepted.
     #[cold]
-    pub(super) fn queue_rest(&mut self, buf: SendBuf) -> io::Result<()> {
+    fn queue_rest(&mut self, mut buf: SendBuf, sent: usize) -> io::Result<()> {
         if let Some(error) = self.sending.error() {
             return Err(error);
         }
+        buf.advance(sent);
         self.sending.unsent += buf.len();
         // It will wait for the peer: keep it out of the pool meanwhile.
         self.sending.queue(buf.detach());
@@ -108,7 +98,7 @@ impl Stream {
 
     /// Sends as much as the kernel accepts, and returns how much that is. A failure is kept in the state.
     #[inline(always)]
-    pub(super) fn send_now(
+    fn send_now(
         &mut self,
         bytes: &[u8],
         more: bool,

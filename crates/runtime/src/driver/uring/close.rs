@@ -1,7 +1,6 @@
 //! Closing and cancelling, for every kind of slot.
 
 use super::ring::Enter;
-use super::stream::InFlight;
 use super::{Op, UringEngine};
 use crate::driver::sockets::{Sockets, Source};
 use crate::slots::Key;
@@ -64,10 +63,7 @@ impl UringEngine {
                 let connecting = stream.uring.connecting.is_some().then_some(Op::CONNECT);
                 let cancels = [
                     stream.receiving.state.is_armed().then_some(Op::RECEIVE),
-                    match stream.uring.in_flight {
-                        InFlight::Waiting(_) => Some(Op::SEND),
-                        _ => connecting,
-                    },
+                    stream.uring.reporting.is_some().then_some(Op::SEND).or(connecting),
                     stream.sending.awaits_room.then_some(Op::WRITABLE),
                 ];
                 for op in cancels.into_iter().flatten() {

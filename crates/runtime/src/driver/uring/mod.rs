@@ -75,9 +75,8 @@ pub(crate) struct UringEngine {
     /// Reads of files that are with the kernel, and how many.
     reads: Slots<PendingRead>,
     reads_in_flight: usize,
-    /// Empty between turns, kept for its allocation.
-    completions: Vec<Completion>,
-    /// Arrivals of the last enters; those before `next_arrival` were handled.
+    /// Completions of the last enters. Of those from `next_arrival` on, the arrivals are to be handled; the others
+    /// were. A turn does not wait while there are any: behind it the worker checks its inbox, which may have woken it.
     arrived: Vec<Completion>,
     next_arrival: usize,
     /// The buffers of silent quick sends, to be freed after the enter that takes them.
@@ -91,19 +90,12 @@ pub(crate) struct UringEngine {
     /// The same as `quick` for datagrams: the socket, and which of its sends.
     quick_datagrams: Vec<(Key, u32)>,
     quick_bytes: usize,
-    /// Quick sends since the last enter, for `UringOptions::gather`.
-    ungathered: u32,
     turn: u32,
     /// Something waits for a quick send: the next enter must not wait.
     pub(super) held_up: bool,
     /// Becomes readable when another thread signals the worker; a poll on it is with the kernel.
     wake_fd: RawFd,
     watches_wakes: bool,
-    /// Another thread has signalled, and the worker has not checked its inbox since: it does that behind a turn,
-    /// which must not wait then.
-    signalled: bool,
-    /// Sockets that may receive again; empty between turns, kept for its allocation.
-    fed: Vec<Key>,
     lost_events: LostEvents,
     features: UringOptions,
     pub(super) counters: Arc<Counters>,
@@ -124,7 +116,6 @@ impl UringEngine {
             bursts: SendBatch::new(),
             reads: Slots::counted(&setup.counters),
             reads_in_flight: 0,
-            completions: Vec::new(),
             arrived: Vec::new(),
             next_arrival: 0,
             quick: Vec::new(),
@@ -133,13 +124,10 @@ impl UringEngine {
             awaited: Vec::new(),
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
-            ungathered: 0,
             turn: 0,
             held_up: false,
             wake_fd: setup.wake_fd,
             watches_wakes: false,
-            signalled: false,
-            fed: Vec::new(),
             lost_events: LostEvents::default(),
             features,
             counters: Arc::clone(&setup.counters),
@@ -165,8 +153,7 @@ impl UringEngine {
             // Nearly always true: then nothing has to be done before the enter that waits.
             let calm = self.groups.is_calm()
                 && self.quick_bytes < SPLIT_BYTES_MIN
-                && self.lost_events.due == 0
-                && !self.signalled;
+                && self.lost_events.due == 0;
             let prepared = if calm { false } else { self.prepare_enter(sockets)? };
             let hurry = prepared
                 || self.held_up
@@ -177,7 +164,6 @@ impl UringEngine {
             self.enter_and_settle(sockets, how, timeout)?;
         }
         self.handle_arrivals(sockets, PORTION);
-        self.signalled = false;
         Ok(())
     }
 
@@ -198,7 +184,7 @@ impl UringEngine {
         // Sends that were queued meanwhile end silently, and sockets may wait for what they hold.
         let holds_up = !self.quick.is_empty() && self.groups.any_starved();
         let has_work = !self.arrived.is_empty() || self.lost_events.due > 0 || holds_up;
-        Ok(has_work || self.signalled || self.groups.can_feed())
+        Ok(has_work || self.groups.can_feed())
     }
 
     #[inline(always)]
@@ -211,7 +197,7 @@ impl UringEngine {
             // Apart from the others because it is on the path of each byte.
             if Op::of(user_data) == Op::RECEIVE {
                 self.complete_receive(sockets, Key::from_bits(user_data), result, flags);
-            } else {
+            } else if Op::is_arrival(user_data) {
                 self.complete(sockets, user_data, result, flags);
             }
         }
@@ -253,7 +239,6 @@ impl UringEngine {
         self.ring.enter(how, timeout)?;
         let all_submitted = self.ring.all_submitted();
         self.quick_bytes = 0;
-        self.ungathered = 0;
         // Completions may queue further sends; those belong to the next enter.
         self.reap(sockets)?;
         if !all_submitted {
@@ -271,24 +256,18 @@ impl UringEngine {
         Ok(())
     }
 
-    /// Takes completions until none is left in the ring or behind it. Arrivals are kept for
+    /// Takes completions until none is left in the ring or behind it. Arrivals are left to
     /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
     /// over before its connection's next request is.
     #[inline(always)]
     fn reap(&mut self, sockets: &mut Sockets) -> io::Result<()> {
         loop {
-            let mut taken = 0;
-            for completion in self.ring.uring.completions() {
-                taken += 1;
-                if Op::is_arrival(completion.user_data()) {
-                    self.arrived.push(completion);
-                } else {
-                    self.completions.push(completion);
-                }
-            }
-            self.counters.completions.add(taken);
-            if !self.completions.is_empty() {
-                self.complete_others(sockets);
+            let before = self.arrived.len();
+            self.ring.uring.take_completions(&mut self.arrived);
+            let taken = &self.arrived[before..];
+            self.counters.completions.add(taken.len() as u64);
+            if !taken.iter().all(|taken| Op::is_arrival(taken.user_data())) {
+                self.complete_others(sockets, before);
             }
             if !self.ring.uring.overflowed() {
                 return Ok(());
@@ -301,40 +280,35 @@ impl UringEngine {
     }
 
     #[cold]
-    fn complete_others(&mut self, sockets: &mut Sockets) {
-        for at in 0..self.completions.len() {
-            let other = &self.completions[at];
-            let (user_data, result, flags) = (other.user_data(), other.result(), other.flags());
-            self.complete(sockets, user_data, result, flags);
+    fn complete_others(&mut self, sockets: &mut Sockets, from: usize) {
+        for at in from..self.arrived.len() {
+            let taken = &self.arrived[at];
+            let (user_data, result, flags) = (taken.user_data(), taken.result(), taken.flags());
+            if !Op::is_arrival(user_data) {
+                self.complete(sockets, user_data, result, flags);
+            }
         }
-        self.completions.clear();
     }
 
     /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
     fn return_buffers(&mut self, sockets: &mut Sockets) {
-        if self.ring.all_submitted() {
-            self.groups.all_submitted();
-        }
         let in_transit = self.quick.len();
         if !self.groups.need_buffers(in_transit) {
             return;
         }
         self.groups.publish(in_transit);
-        // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
-        // waits another round behind all others.
-        if !self.arrived.is_empty() || !self.groups.can_feed() {
+        // What arrived and was not handled, or was fed before and not submitted, may take the buffers: who is fed
+        // then finds none, and waits another round behind all others.
+        if !self.arrived.is_empty() || !self.ring.all_submitted() {
             return;
         }
-        let mut fed = std::mem::take(&mut self.fed);
-        self.groups.take_fed(&mut fed);
-        for key in fed.drain(..) {
+        for key in self.groups.take_fed() {
             match sockets.sources.get_mut(key) {
                 Some(Source::Stream(stream)) => self.start_fed_receive(&mut stream.borrow_mut()),
                 Some(Source::Udp(udp)) => self.start_fed_datagrams(key, udp),
                 _ => {}
             }
         }
-        self.fed = fed;
     }
 
     #[inline(never)]
@@ -382,7 +356,6 @@ impl UringEngine {
     }
 
     fn on_wake(&mut self, flags: u32) {
-        self.signalled = true;
         if cqueue::more(flags) {
             return;
         }

@@ -117,19 +117,13 @@ impl Groups {
     /// Moves out sockets that wait for a buffer, in their order ([`Starved`]) and no more than there
     /// are buffers: the receives of the others would only end for want of one again, and
     /// with thousands of sockets that costs more than the data.
-    pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
+    pub(super) fn take_fed(&mut self) -> Vec<Key> {
+        let mut fed = Vec::new();
         for group in self.all_mut() {
-            let unclaimed = group.with_kernel.saturating_sub(group.fed);
-            let before = into.len();
-            into.extend(std::iter::from_fn(|| group.starved.pop()).take(unclaimed));
-            group.fed += into.len() - before;
+            let buffers = group.with_kernel;
+            fed.extend(std::iter::from_fn(|| group.starved.pop()).take(buffers));
         }
-    }
-
-    /// The kernel has taken all submissions: each socket that was tried again has a buffer, or had
-    /// nothing to receive.
-    pub(super) fn all_submitted(&mut self) {
-        self.all_mut().for_each(|group| group.fed = 0);
+        fed
     }
 
     /// True if sockets wait although there are buffers, because others were served first.
@@ -148,7 +142,8 @@ impl Groups {
 
     #[inline]
     pub(super) fn buffers_in_use(&self) -> usize {
-        self.all().map(|group| group.pool.in_use()).sum()
+        let others = self.others.iter().map(|group| group.pool.in_use());
+        self.streams.pool.in_use() + others.sum::<usize>()
     }
 
     /// Keeps the memory mapped for ever: for a kernel that may still write into it.
@@ -175,8 +170,6 @@ pub(super) struct Provided {
     most_datagrams: usize,
     /// With so many readers, data that arrives is copied out of the pool.
     copied_from: usize,
-    /// Sockets that were given another try, and that a submission thread may not have got to yet.
-    fed: usize,
     /// Running mean of the bytes of a piece, without those of the buffers that were filled since it was
     /// computed: how many the kernel had then, and the bytes of those that it has not any more.
     piece_bytes: usize,
@@ -212,7 +205,6 @@ impl Provided {
             low_mark: 1,
             most_datagrams: 0,
             copied_from,
-            fed: 0,
             piece_bytes: FIRST_PIECE_BYTES,
             had: 0,
             bytes_filled: 0,
@@ -268,30 +260,30 @@ impl Provided {
 
     /// Gives released buffers to the kernel, but for `reserve`, until it has `most`.
     fn publish(&mut self, reserve: usize, most: usize) {
-        let wanted = most.saturating_sub(self.with_kernel);
-        if wanted == 0 || self.pool.released() <= reserve {
+        let wanted = most.saturating_sub(self.with_kernel).min(self.pool.spare(reserve));
+        if wanted == 0 {
             return;
         }
         let entries = self.entries.start().cast::<BufRingEntry>().as_ptr();
-        for _ in 0..wanted {
-            let Some(id) = self.pool.take_for_kernel(reserve) else { break };
+        let (pool, mut tail) = (&*self.pool, self.tail);
+        for id in (0..wanted).map_while(|_| pool.take()) {
             // A power of two.
-            let at = usize::from(self.tail) & (self.pool.count() - 1);
+            let at = usize::from(tail) & (pool.count() - 1);
             // SAFETY: `at` is masked to the number of entries, so the pointer is inside the mapping;
             // the kernel reads an entry only between head and tail, and this one is outside, because
             // at most as many buffers exist as the ring has entries.
             let entry = unsafe { &mut *entries.add(at) };
-            entry.set_addr(self.pool.address(id) as u64);
+            entry.set_addr(pool.address(id) as u64);
             entry.set_len(self.bytes as u32);
             entry.set_bid(id);
-            self.tail = self.tail.wrapping_add(1);
-            self.with_kernel += 1;
+            tail = tail.wrapping_add(1);
         }
-        self.had = self.with_kernel;
+        self.with_kernel += usize::from(tail.wrapping_sub(self.tail));
+        (self.tail, self.had) = (tail, self.with_kernel);
         // SAFETY: the mapping holds at least one entry, and the tail lies in its reserved field
         // (io_uring_register_buf_ring(3)); it is aligned for u16 and lives as long as `self`.
-        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries).cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
+        let shared = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries).cast_mut()) };
+        shared.store(tail, Ordering::Release);
     }
 
     /// The buffer that a completion with these flags and so many bytes names, if it names one.

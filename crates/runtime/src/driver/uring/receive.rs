@@ -101,15 +101,15 @@ impl UringEngine {
     ) {
         self.counters.received.add(1);
         stream.uring.left_more = cqueue::sock_nonempty(flags);
-        let mut piece = self.groups.streams.reader(buffer, bytes);
         if stream.sending.closing {
-            return;
+            return drop(self.groups.streams.reader(buffer, bytes));
         }
+        stream.receiving.waiters.wake(wakes);
+        let mut piece = self.groups.streams.reader(buffer, bytes);
         if self.groups.streams.is_low() {
             self.counters.copied_out.add(1);
             piece = piece.detach();
         }
-        stream.receiving.waiters.wake(wakes);
         if stream.receiving.unread.push(piece, self.turn) {
             self.pause_full(stream);
         }
@@ -151,7 +151,7 @@ impl UringEngine {
         match result {
             0 => {
                 stream.settle(self.first_quick);
-                let sending = !stream.uring.in_flight.is_none();
+                let sending = stream.is_sending();
                 let is_closed = || stream.fd().is_some_and(sys::tcp_is_closed);
                 let end = stream.sending.end_of_stream(sending, is_closed);
                 stream.receiving.finish(end, wakes);

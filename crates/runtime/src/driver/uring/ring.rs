@@ -35,10 +35,6 @@ pub(super) struct Ring {
     left: u32,
     /// Flags of every wait beside its own: [`ring::ENTER_NO_IOWAIT`] or none.
     wait_flags: u32,
-    /// Completions that a wait leaves in the kernel are taken before tasks run: [`BURST_MIN`].
-    takes_bursts: bool,
-    /// The durations of enters are recorded.
-    timed: bool,
     counters: Arc<Counters>,
 }
 
@@ -56,8 +52,6 @@ impl Ring {
             left: 0,
             sqpoll: features.sqpoll_idle_ms > 0,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
-            takes_bursts: features.sqpoll_idle_ms == 0 && features.gather > 0,
-            timed: setup.counters.call_times,
             counters: Arc::clone(&setup.counters),
         })
     }
@@ -75,17 +69,17 @@ impl Ring {
     /// that long.
     #[inline(never)]
     pub(super) unsafe fn push(&mut self, entry: Entry) {
+        self.counters.submissions.add(1);
         // SAFETY: the obligation is the caller's.
-        unsafe { self.push_inlined(entry) };
+        unsafe { self.push_quick(entry) };
     }
 
-    /// As [`push`](Ring::push), where each message passes.
+    /// As [`push`](Ring::push), where each message passes; whoever settles it counts it.
     ///
     /// # Safety
     /// As for [`push`](Ring::push).
     #[inline(always)]
-    pub(super) unsafe fn push_inlined(&mut self, entry: Entry) {
-        self.counters.submissions.add(1);
+    pub(super) unsafe fn push_quick(&mut self, entry: Entry) {
         // SAFETY: the obligation is the caller's.
         if !self.backlog.is_empty() || !unsafe { self.uring.push(&entry) } {
             self.keep(entry);
@@ -124,30 +118,13 @@ impl Ring {
         self.backlog.is_empty() && left == 0
     }
 
-    /// Submits everything that is queued, without waiting and without running the kernel's deferred
-    /// work: completions of receives stay there. Calls the kernel only if something is queued.
-    #[inline(never)]
-    fn submit(&mut self) -> io::Result<()> {
-        loop {
-            self.refill();
-            let queued = self.uring.queued();
-            if queued == 0 {
-                return Ok(());
-            }
-            self.enter_again(0, 0)?;
-            if self.uring.queued() == queued {
-                // Refused for now, or left to the submission thread.
-                return Ok(());
-            }
-        }
-    }
-
     /// Submits everything that is queued and, if requested, waits for a completion at most
-    /// `timeout` (`None`: for ever), which is not zero.
+    /// `timeout` (`None`: for ever), which is not zero. Submitting alone calls the kernel only if something is
+    /// queued, and does not run its deferred work: completions of receives stay there.
     #[inline(always)]
     pub(super) fn enter(&mut self, how: Enter, timeout: Option<Duration>) -> io::Result<()> {
         if how != Enter::Wait || !self.backlog.is_empty() {
-            return if how == Enter::Submit { self.submit() } else { self.collect() };
+            return self.enter_all(if how == Enter::Submit { 0 } else { ring::ENTER_GETEVENTS });
         }
         self.counters.waits.add(1);
         let flags = ring::ENTER_GETEVENTS | self.wait_flags;
@@ -155,7 +132,7 @@ impl Ring {
         // More completions if the wait returned as many as the kernel runs at a time. The answers then leave in
         // one burst, for which the CPU of the peer is interrupted less often: over a veth pair with receive
         // steering 0.5 times instead of 0.87 for each of 100 x 1024 bytes.
-        if arrived >= BURST_MIN && self.takes_bursts {
+        if arrived >= BURST_MIN && !self.sqpoll {
             return self.enter_again(ring::ENTER_GETEVENTS, BURST_MAX);
         }
         Ok(())
@@ -163,14 +140,17 @@ impl Ring {
 
     /// Enters until all has been submitted, also if the queue was full, without waiting.
     #[cold]
-    fn collect(&mut self) -> io::Result<()> {
+    fn enter_all(&mut self, flags: u32) -> io::Result<()> {
         loop {
             self.refill();
-            self.enter_again(ring::ENTER_GETEVENTS, 0)?;
-            let before = self.backlog.len();
-            self.refill();
-            // There is room now unless the kernel waits for us to take completions first.
-            if before == 0 || self.backlog.len() == before {
+            let queued = self.uring.queued();
+            if queued == 0 && flags == 0 {
+                return Ok(());
+            }
+            self.enter_again(flags, 0)?;
+            // There is room now unless the kernel waits for us to take completions first, or leaves the rest to
+            // the submission thread.
+            if self.backlog.is_empty() || self.uring.queued() == queued {
                 return Ok(());
             }
         }
@@ -199,8 +179,7 @@ impl Ring {
             }
         }
         self.counters.enters.add(1);
-        self.counters.syscalls.add(1);
-        if wait.timeout.is_some() || self.timed {
+        if wait.timeout.is_some() || self.counters.call_times {
             self.enter_for_a_time(to_submit, flags, wait)?;
         } else {
             // Apart, because then the compiler keeps what the kernel returns in a register.
@@ -219,7 +198,7 @@ impl Ring {
         let waits = wait.completions > 0 && wait.timeout != Some(Duration::ZERO);
         let call = name_of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
         let uring = &mut self.uring;
-        match timed(self.timed, call, || uring.enter(to_submit, flags, wait)) {
+        match timed(self.counters.call_times, call, || uring.enter(to_submit, flags, wait)) {
             Ok(taken) => self.left = to_submit - taken,
             Err(error) => self.refused(to_submit, error)?,
         }

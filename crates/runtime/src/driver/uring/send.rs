@@ -1,11 +1,8 @@
 //! Sending on streams: a quick send that ends with its enter, and one for the rest, which waits for
 //! the peer.
 
-use super::ring::Enter;
-use super::stream::InFlight;
 use super::{Op, UringEngine};
 use crate::buf::SendBuf;
-use crate::config::GATHER_MAX;
 use crate::driver::common::{closed, errno};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::{Next, Stream};
@@ -41,9 +38,8 @@ impl UringEngine {
             *buf = None;
             return Poll::Ready(Ok(()));
         }
-        stream.sending.unsent += bytes;
-        if more || !stream.uring.in_flight.is_none() {
-            return Poll::Ready(self.send_later(stream, buf, more, wakes));
+        if more || stream.is_sending() {
+            return Poll::Ready(self.send_later(stream, buf, wakes));
         }
         self.send_quick(stream, buf);
         // Nothing is queued, and neither FIN nor the close, or it would not have been accepted.
@@ -59,19 +55,16 @@ impl UringEngine {
         &mut self,
         stream: &mut Stream,
         buf: &mut Option<SendBuf>,
-        more: bool,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         let Some(buf) = buf.take() else { return Ok(()) };
-        match stream.uring.in_flight {
-            InFlight::None if more => return self.send_ahead(stream, buf, wakes),
-            // It will wait for the peer: keep it out of the pool meanwhile.
-            InFlight::Waiting(_) => stream.sending.queue(buf.detach()),
-            _ => {
-                stream.sending.queue(buf);
-                self.await_sent(stream);
-            }
+        stream.sending.unsent += buf.len();
+        if !stream.is_sending() {
+            return self.send_ahead(stream, buf, wakes);
         }
+        // Behind one that waits for the peer it waits as well: keep it out of the pool meanwhile.
+        stream.sending.queue(if stream.uring.reporting.is_some() { buf.detach() } else { buf });
+        self.await_sent(stream);
         Ok(())
     }
 
@@ -86,8 +79,7 @@ impl UringEngine {
 
     #[cold]
     fn note_awaited(&mut self, stream: &mut Stream) {
-        if stream.uring.in_flight.is_silent() && !std::mem::replace(&mut stream.uring.awaited, true)
-        {
+        if stream.sending.silent > 0 && !std::mem::replace(&mut stream.uring.awaited, true) {
             self.awaited.push(stream.key);
             self.held_up = true;
         }
@@ -99,6 +91,7 @@ impl UringEngine {
     #[inline(always)]
     pub(super) fn settle(&mut self, sockets: &mut Sockets, taken: usize) {
         self.first_quick += taken as u64;
+        self.counters.submissions.add(taken as u64);
         // A further enter, after an overflow, may have run sends behind them.
         let refused = self.refused.min(taken as u64);
         self.refused -= refused;
@@ -124,7 +117,7 @@ impl UringEngine {
                 stream.uring.awaited = false;
                 // One whose send has failed may have made another.
                 self.await_sent(stream);
-                stream.uring.in_flight.is_none() && self.advance(stream, wakes)
+                !stream.is_sending() && self.advance(stream, wakes)
             };
             if closes {
                 self.abandon(sockets, key);
@@ -140,6 +133,7 @@ impl UringEngine {
             stream.sending.wake_if_room(wakes);
             match stream.sending.next() {
                 Next::Send(buf) => {
+                    stream.sending.sent(buf.len());
                     self.send_quick(stream, &mut Some(buf));
                     self.await_sent(stream);
                     return false;
@@ -152,55 +146,41 @@ impl UringEngine {
     }
 
     /// Submits a send that ends immediately, whether it was sent whole or not; takes the buffer, which is
-    /// there.
+    /// there and not counted as unsent.
     #[inline(always)]
     fn send_quick(&mut self, stream: &mut Stream, buf: &mut Option<SendBuf>) {
         let (Some(fd), Some(sent)) = (stream.fd(), buf.as_ref()) else { return };
         let bytes = sent.len();
-        debug_assert!(stream.uring.in_flight.is_none(), "one send at a time");
+        debug_assert!(!stream.is_sending(), "one send at a time");
+        // A submission thread runs the send at an unknown time, so there every send has to complete.
+        if self.ring.sqpoll || bytes > SEND_BYTES_MAX {
+            stream.sending.unsent += bytes;
+            let flags = libc::MSG_DONTWAIT;
+            return buf.take().into_iter().for_each(|buf| self.send_reporting(stream, buf, flags));
+        }
         self.quick_bytes += bytes;
-        // A submission thread runs the send at an unknown time, so there every send has to
-        // complete.
-        let completes = self.ring.sqpoll || bytes > SEND_BYTES_MAX;
-        let flags = if completes { Flags::empty() } else { Flags::SKIP_SUCCESS };
-        let entry = entry_for(fd, sent, libc::MSG_DONTWAIT, flags);
-        // SAFETY: the buffer is in `quick` until the enter that takes the send has returned, or in the slot
-        // as `in_flight` until the send is over.
-        unsafe { self.ring.push_inlined(entry.user_data(Op::SEND.tag(stream.key))) };
-        if completes {
-            stream.uring.expected += 1;
-            stream.uring.in_flight = buf.take().map_or(InFlight::None, InFlight::Completing);
-        } else {
-            let number = self.first_quick + self.quick.len() as u64;
-            stream.uring.in_flight = InFlight::Quick { number, bytes };
-            buf.take().into_iter().for_each(|buf| push(&mut self.quick, buf));
-        }
-        if self.features.gather < GATHER_MAX {
-            self.submit_gathered();
-        }
+        let entry = entry_for(fd, sent, libc::MSG_DONTWAIT, Flags::SKIP_SUCCESS);
+        // SAFETY: the buffer is in `quick` until the enter that takes the send has returned.
+        unsafe { self.ring.push_quick(entry.user_data(Op::SEND.tag(stream.key))) };
+        stream.uring.quick = self.first_quick + self.quick.len() as u64;
+        stream.sending.silent = bytes;
+        buf.take().into_iter().for_each(|buf| push(&mut self.quick, buf));
     }
 
-    /// Submits the sends since the last enter if there are as many as may be gathered.
-    #[cold]
-    fn submit_gathered(&mut self) {
-        self.ungathered += 1;
-        if self.ungathered >= self.features.gather {
-            self.ungathered = 0;
-            // Its completions are taken and its sends settled after the next enter, which also
-            // reports the error of a broken ring.
-            let _reported_then = self.ring.enter(Enter::Submit, None);
-        }
+    /// Sends what the kernel has not accepted, out of the pool because it waits for the peer.
+    fn send_rest(&mut self, stream: &mut Stream, buf: SendBuf) {
+        self.counters.short_sends.add(1);
+        self.send_reporting(stream, buf.detach(), 0);
     }
 
     #[inline(never)]
-    fn send_waiting(&mut self, stream: &mut Stream, buf: SendBuf) {
-        self.counters.short_sends.add(1);
+    fn send_reporting(&mut self, stream: &mut Stream, buf: SendBuf, wait_flag: i32) {
         let Some(fd) = stream.fd() else { return };
-        let buf = buf.detach();
-        let entry = entry_for(fd, &buf, 0, Flags::empty());
-        stream.uring.in_flight = InFlight::Waiting(buf);
+        debug_assert!(!stream.is_sending(), "one send at a time");
+        let entry = entry_for(fd, &buf, wait_flag, Flags::empty());
+        stream.uring.reporting = Some(buf);
         stream.uring.expected += 1;
-        // SAFETY: as for a quick send.
+        // SAFETY: the buffer is in the slot as `reporting` until the send is over.
         unsafe { self.ring.push(entry.user_data(Op::SEND.tag(stream.key))) };
     }
 
@@ -228,7 +208,7 @@ impl UringEngine {
             }
         }
         if !buf.is_empty() {
-            self.send_waiting(stream, buf);
+            self.send_rest(stream, buf);
         }
         Ok(())
     }
@@ -241,19 +221,17 @@ impl UringEngine {
         wakes: &mut Vec<Waker>,
     ) -> bool {
         stream.settle(self.first_quick);
-        let mut buf = match std::mem::take(&mut stream.uring.in_flight) {
-            InFlight::Quick { number, .. } => {
-                let kept = self.quick.get_mut((number - self.first_quick) as usize);
-                let Some(kept) = kept else { return false };
-                self.refused += u64::from(result < 0);
-                std::mem::replace(kept, SendBuf::from(""))
-            }
-            InFlight::Completing(buf) | InFlight::Waiting(buf) => {
-                stream.uring.expected -= 1;
-                self.counters.sent.add(u64::from(result >= 0));
-                buf
-            }
-            InFlight::None => return false,
+        let mut buf = if let Some(buf) = stream.uring.reporting.take() {
+            stream.uring.expected -= 1;
+            self.counters.sent.add(u64::from(result >= 0));
+            buf
+        } else {
+            let bytes = std::mem::take(&mut stream.sending.silent);
+            let at = stream.uring.quick.wrapping_sub(self.first_quick) as usize;
+            let Some(kept) = self.quick.get_mut(at).filter(|_| bytes > 0) else { return false };
+            self.refused += u64::from(result < 0);
+            stream.sending.unsent += bytes;
+            std::mem::replace(kept, SendBuf::from(""))
         };
         match result {
             bytes if bytes >= 0 => {
@@ -272,7 +250,7 @@ impl UringEngine {
         }
         if !buf.is_empty() && !stream.sending.failed() && stream.socket.is_some() {
             stream.sending.detach();
-            self.send_waiting(stream, buf);
+            self.send_rest(stream, buf);
             return false;
         }
         self.advance(stream, wakes)

@@ -7,33 +7,6 @@ use crate::sys::socket::SockAddr;
 use io_uring::opcode;
 use io_uring::types::Fd;
 
-/// The send that is with the kernel.
-#[derive(Debug, Default)]
-pub(super) enum InFlight {
-    #[default]
-    None,
-    /// Submitted with MSG_DONTWAIT: it is over when the enter that submits it has returned, and posts a
-    /// completion only if it was short or failed. The driver has its buffer, by this number.
-    Quick { number: u64, bytes: usize },
-    /// The same, with a completion in any case.
-    Completing(SendBuf),
-    /// The kernel waits for the peer to make room; always posts a completion.
-    Waiting(SendBuf),
-}
-
-impl InFlight {
-    /// True for a send that succeeds silently.
-    #[inline]
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, InFlight::Quick { .. })
-    }
-
-    #[inline]
-    pub(super) fn is_none(&self) -> bool {
-        matches!(self, InFlight::None)
-    }
-}
-
 /// What io_uring has to remember of a stream.
 #[derive(Default)]
 pub(crate) struct UringStream {
@@ -46,7 +19,12 @@ pub(crate) struct UringStream {
     pub(super) watched: bool,
     /// Got data since the last check there.
     pub(super) heard: bool,
-    pub(super) in_flight: InFlight,
+    /// The number of the last quick send, by which the driver has its buffer. It was submitted with MSG_DONTWAIT, is
+    /// over when the enter that submits it has returned, and posts a completion only if it was short or failed.
+    pub(super) quick: u64,
+    /// A send that posts a completion in any case: the kernel waits until the peer has made room, or a submission
+    /// thread sends.
+    pub(super) reporting: Option<SendBuf>,
     /// The driver continues with this stream when the send in flight is over.
     pub(super) awaited: bool,
     /// The address a pending connect reads from.
@@ -63,12 +41,15 @@ impl Stream {
     /// Notes that all quick sends before this number are over.
     #[inline]
     pub(super) fn settle(&mut self, first_quick: u64) {
-        if let InFlight::Quick { number, bytes } = self.uring.in_flight
-            && number < first_quick
-        {
-            self.uring.in_flight = InFlight::None;
-            self.sending.sent(bytes);
+        if self.uring.quick < first_quick {
+            self.sending.silent = 0;
         }
+    }
+
+    /// True if a send is with the kernel, as far as is settled.
+    #[inline]
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending.silent > 0 || self.uring.reporting.is_some()
     }
 
     /// True when the kernel has nothing of a closed stream any more; in a teardown none is closed.
@@ -76,7 +57,7 @@ impl Stream {
         self.settle(uring.first_quick);
         let closed = self.socket.is_none() || uring.torn_down;
         // A silent quick send is over only when it was settled.
-        let idle = self.uring.expected == 0 && !self.uring.in_flight.is_silent();
+        let idle = self.uring.expected == 0 && self.sending.silent == 0;
         self.sending.closing && closed && idle
     }
 }

@@ -1,7 +1,7 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::stream::{Piece, Sending};
+use crate::driver::stream::Sending;
 use crate::driver::{Side, errno};
 use crate::fs::File;
 use crate::net::{Operation, with_socket};
@@ -9,7 +9,7 @@ use crate::sys;
 use crate::task::yield_now;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::pin;
 
 /// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
@@ -123,9 +123,12 @@ impl<'a> Turn<'a> {
                 // pages were evicted again.
                 file.warm(at, most).await?;
             }
-            match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
+            match self.send(|socket| sys::file::send_file(socket, file.fd(), at, most)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
-                sent => return sent,
+                sent => {
+                    self.stream.worker.counters.sendfiles.add(u64::from(sent.is_ok()));
+                    return sent;
+                }
             }
         }
     }
@@ -135,7 +138,7 @@ impl<'a> Turn<'a> {
         let more = self.sent + (bytes.len() as u64) < self.len;
         let mut left = &bytes[..];
         while !left.is_empty() {
-            match self.send(Piece::Bytes { bytes: left, more }) {
+            match self.send(|socket| sys::send(socket, left, more)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => left = &left[sent?..],
             }
@@ -143,9 +146,12 @@ impl<'a> Turn<'a> {
         Ok(bytes.len())
     }
 
-    fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
+    fn send(
+        &mut self,
+        call: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let TcpStream { worker, stream, .. } = self.stream;
-        let sent = stream.borrow_mut().send_piece(piece, &worker.counters);
+        let sent = stream.borrow().send_piece(&worker.counters, call);
         if let Ok(bytes) = sent {
             self.sent += bytes as u64;
             self.breaks = (0 < self.sent && self.sent < self.len).then_some(libc::ECANCELED);
