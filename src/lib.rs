@@ -1,9 +1,9 @@
 //! The `twinring` command: arguments in, library calls out. It is a library only so that `fuzz/` can
 //! call its parsers.
 //!
-//! [`Command`] lists the subcommands, each with a module of its name. `serve` runs twinring-services, with
-//! signals, reload, sandbox and reports around it; `load` runs twinring-load; `lab`, `compare` and `advise` run
-//! twinring-lab, which starts this binary again for servers and load generators; `probe` prints `twinring::probe`.
+//! `Command` lists the subcommands. `serve` runs twinring-services, with signals, reload, sandbox and reports around
+//! it; `load` runs twinring-load; `lab` and `compare`, with `advise`, run twinring-lab, which starts this binary again
+//! for servers and load generators; `probe` prints `twinring::probe`.
 
 mod compare;
 mod inherit;

@@ -2,7 +2,7 @@
 //!
 //! Everything works on the logarithms of the per-pair ratios, so that "twice" and "half" are equally far from
 //! "equal"; the estimate is their geometric mean. [`estimate`] is of the pairs of one session, [`over_sessions`] of several
-//! sessions, [`difference`] of runs that are not paired. `docs/statistics.md` has the sources; `simulations.rs` makes its tables.
+//! sessions, [`difference()`] of runs that are not paired. `docs/statistics.md` has the sources; `simulations.rs` makes its tables.
 
 mod difference;
 mod sessions;
