@@ -20,12 +20,13 @@ pub(crate) use socket2 as socket;
 
 use rustix::event::EventfdFlags;
 use rustix::io::retry_on_intr;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::time::Instant;
 
 /// Turns the C convention (-1 and errno) into a `Result`, retrying while the call was interrupted.
@@ -208,21 +209,10 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Maps `bytes` (more than zero) of private memory.
     pub(crate) fn new(bytes: usize) -> io::Result<Mapping> {
+        let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches no memory
         // that the program already uses.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { mmap_anonymous(null_mut(), bytes, access, kind) }?;
         let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Mapping { start, bytes })
     }
@@ -254,7 +244,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly the region mapped in `new`; the owner of a `Mapping` guarantees that no
         // pointer into it is used after it is dropped.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        let _it_is_mapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct UringEngine {
     ring: Ring,
     groups: Groups,
     bursts: SendBatch,
-    /// Single-shot receives of datagrams that are with the kernel.
+    /// Receives of datagrams that are with the kernel.
     receives: Slots<Box<RecvOp>>,
     /// Reads of files that are with the kernel, and how many.
     reads: Slots<PendingRead>,
@@ -331,12 +331,7 @@ impl UringEngine {
                 stream.sending.writable(wakes);
                 false
             }),
-            Op::RECEIVE_DATAGRAMS => self.on_datagram(sockets, key, None, (result, flags)),
-            Op::RECEIVE_DATAGRAM => {
-                if let Some(single) = self.receives.remove(key) {
-                    self.on_datagram(sockets, single.socket, Some(&*single), (result, flags));
-                }
-            }
+            Op::RECEIVE_DATAGRAM => self.on_datagram(sockets, key, (result, flags)),
             Op::SEND_DATAGRAM => self.on_datagram_sent(sockets, key, result),
             Op::FILE => self.on_file(key, result, &mut sockets.wakes),
             Op::LOST_EVENTS => self.on_lost_event_timer(),

@@ -9,23 +9,21 @@ pub(super) struct Op(pub(super) u64);
 impl Op {
     pub(super) const RECEIVE: Op = Op(1);
     pub(super) const ACCEPT: Op = Op(2);
-    /// A multishot receive of datagrams.
-    pub(super) const RECEIVE_DATAGRAMS: Op = Op(3);
-    /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
-    pub(super) const RECEIVE_DATAGRAM: Op = Op(4);
+    /// Its key names a [`super::RecvOp`].
+    pub(super) const RECEIVE_DATAGRAM: Op = Op(3);
     // Those before this are arrivals.
-    pub(super) const WAKE: Op = Op(5);
-    pub(super) const SEND: Op = Op(6);
-    pub(super) const CONNECT: Op = Op(7);
-    pub(super) const CANCEL: Op = Op(8);
-    pub(super) const CLOSE: Op = Op(9);
-    pub(super) const SEND_DATAGRAM: Op = Op(10);
+    pub(super) const WAKE: Op = Op(4);
+    pub(super) const SEND: Op = Op(5);
+    pub(super) const CONNECT: Op = Op(6);
+    pub(super) const CANCEL: Op = Op(7);
+    pub(super) const CLOSE: Op = Op(8);
+    pub(super) const SEND_DATAGRAM: Op = Op(9);
     /// An operation on a file; its key names a [`super::PendingRead`].
-    pub(super) const FILE: Op = Op(11);
+    pub(super) const FILE: Op = Op(10);
     /// A poll that ends when a stream accepts more.
-    pub(super) const WRITABLE: Op = Op(12);
+    pub(super) const WRITABLE: Op = Op(11);
     /// The timer of [`super::LostEvents`].
-    pub(super) const LOST_EVENTS: Op = Op(13);
+    pub(super) const LOST_EVENTS: Op = Op(12);
 
     /// True for the user data of events that peers cause, and not the program.
     #[inline]

@@ -18,7 +18,7 @@
 //!
 //! The memory of an operation must stay in place and unchanged while the kernel has the operation, so
 //! it is in boxes: that of the send is the socket's, which stays until its last completion, that of
-//! single-shot receives is in a table.
+//! receives is in a table.
 
 use super::{Op, UringEngine};
 use crate::buf::RecvBuf;
@@ -69,8 +69,6 @@ pub(crate) struct UringUdp {
     armed: u32,
     /// Cancels of which a completion is still to come.
     pub(super) cancels: u32,
-    /// The lengths that a multishot recvmsg reserves.
-    template: Box<libc::msghdr>,
     unread: VecDeque<Received>,
     unread_max: usize,
     /// The driver's turn in which the oldest of them arrived.
@@ -78,9 +76,9 @@ pub(crate) struct UringUdp {
     send: Box<SendOp>,
 }
 
-/// One single-shot receive of a datagram.
+/// A receive that is with the kernel.
 pub(super) struct RecvOp {
-    pub(super) socket: Key,
+    socket: Key,
     memory: RecvMemory,
     header: libc::msghdr,
 }
@@ -118,16 +116,11 @@ impl SendOp {
 
 impl UringUdp {
     pub(in crate::driver) fn new(setup: &UdpSetup) -> UringUdp {
-        let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-        let mut template = Box::new(empty_header());
-        template.msg_namelen = name_bytes as libc::socklen_t;
-        template.msg_controllen = control_bytes as _;
         let (memory, header) = (SendMemory::new(), empty_header());
         UringUdp {
             receive: Receive::Open,
             armed: 0,
             cancels: 0,
-            template,
             unread: VecDeque::new(),
             unread_max: (setup.options.buffer_count as usize / 2)
                 .min(UNREAD_MAX)
@@ -162,18 +155,18 @@ impl Udp {
         self.uring.receive == Receive::Open && !self.outbox.closing
     }
 
-    /// The datagram of `bytes` bytes that a receive has put into a buffer, a single-shot one or the multishot
-    /// one. `None` if its sender cannot be read.
-    fn read(&self, single: Option<&RecvOp>, bytes: usize, mut data: RecvBuf) -> Option<Received> {
-        let setup = &self.setup;
+    /// The datagram of `bytes` bytes that a receive has put into a buffer. `None` if its sender cannot be
+    /// read.
+    fn read(&self, receive: &RecvOp, bytes: usize, mut data: RecvBuf) -> Option<Received> {
+        let (setup, RecvOp { memory, header, .. }) = (&self.setup, receive);
         let truncated = bytes > setup.buffer_bytes();
-        if let Some(RecvOp { memory, header, .. }) = single {
+        if setup.options.pending > 0 {
             return memory.received(header, data, truncated, setup);
         }
         if setup.is_plain() {
             return setup.received(data, &[], &[], truncated);
         }
-        let message = RecvMsgOut::parse(&data, &self.uring.template).ok()?;
+        let message = RecvMsgOut::parse(&data, header).ok()?;
         let (name, control) = (message.name_data(), message.control_data());
         let truncated = message.is_payload_truncated();
         let received = setup.received(RecvBuf::empty(), name, control, truncated)?;
@@ -220,10 +213,14 @@ impl UringEngine {
             udp.uring.cancels += 1;
             self.push_cancel(key, Op::SEND_DATAGRAM);
         }
+        self.cancel_datagrams(key, udp);
+    }
+
+    /// Cancels all receives at once. The kernel goes through all that the ring has for that.
+    fn cancel_datagrams(&mut self, key: Key, udp: &mut Udp) {
         if let Some(fd) = udp.fd()
             && udp.uring.armed > 0
         {
-            // All at once. The kernel goes through all that the ring has for that.
             udp.uring.cancels += 1;
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build();
             // SAFETY: a cancel names no memory.
@@ -284,38 +281,39 @@ impl UringEngine {
         let (setup, group) = (&udp.setup, self.groups.get(udp.group).number);
         let pending = setup.options.pending;
         while udp.uring.armed < pending.max(1) {
+            let (memory, header) = (RecvMemory::new(), empty_header());
+            let mut receive = Box::new(RecvOp { socket: key, memory, header });
+            let RecvOp { memory, header, .. } = &mut *receive;
+            memory.describe(header, null_mut(), setup);
+            if pending == 0 {
+                // As much as the buffer has.
+                header.msg_iovlen = 0;
+            }
             // MSG_TRUNC makes the kernel report the whole length of a datagram that it cuts.
             let entry = if pending > 0 {
-                let (memory, header) = (RecvMemory::new(), empty_header());
-                let mut receive = Box::new(RecvOp { socket: key, memory, header });
-                let RecvOp { memory, header, .. } = &mut *receive;
-                memory.describe(header, null_mut(), setup);
                 let entry = opcode::RecvMsg::new(fd, header).flags(libc::MSG_TRUNC as u32);
-                let entry = entry.buf_group(group).build().flags(Flags::BUFFER_SELECT);
-                entry.user_data(Op::RECEIVE_DATAGRAM.tag(self.receives.insert(receive)))
+                entry.buf_group(group).build().flags(Flags::BUFFER_SELECT)
+            } else if setup.is_plain() {
+                opcode::RecvMulti::new(fd, group).flags(libc::MSG_TRUNC).build()
             } else {
-                let entry = match setup.is_plain() {
-                    true => opcode::RecvMulti::new(fd, group).flags(libc::MSG_TRUNC).build(),
-                    false => opcode::RecvMsgMulti::new(fd, &*udp.uring.template, group).build(),
-                };
-                entry.user_data(Op::RECEIVE_DATAGRAMS.tag(key))
+                opcode::RecvMsgMulti::new(fd, header, group).build()
             };
             udp.uring.armed += 1;
-            // SAFETY: the kernel takes buffers from the group, which outlives the ring. The template is boxed
-            // in the slot until the last completion, and the memory of a single receive in `receives` until
-            // its completion.
+            let entry = entry.user_data(Op::RECEIVE_DATAGRAM.tag(self.receives.insert(receive)));
+            // SAFETY: the kernel takes buffers from the group, which outlives the ring; the other memory is
+            // boxed in `receives` until the last completion.
             unsafe { self.ring.push(entry) };
         }
     }
 
-    /// A completion of a single-shot receive, or of the multishot one.
     pub(super) fn on_datagram(
         &mut self,
         sockets: &mut Sockets,
-        key: Key,
-        single: Option<&RecvOp>,
+        receive: Key,
         (result, flags): (i32, u32),
     ) {
+        let Some(op) = self.receives.get(receive) else { return };
+        let key = op.socket;
         let Some((udp, wakes)) = sockets.udp(key) else { return };
         let ended = !cqueue::more(flags);
         udp.uring.armed -= u32::from(ended);
@@ -324,9 +322,12 @@ impl UringEngine {
         // datagram may take none.
         let data = group.take(flags, bytes.min(group.bytes)).unwrap_or_else(RecvBuf::empty);
         let received = match result {
-            0.. => udp.read(single, bytes, data).ok_or(libc::EBADMSG),
+            0.. => udp.read(op, bytes, data).ok_or(libc::EBADMSG),
             error => Err(-error),
         };
+        if ended {
+            self.receives.remove(receive);
+        }
         match received {
             _ if udp.outbox.closing => {}
             Ok(received) => self.deliver_datagram(key, udp, received, wakes),
@@ -378,9 +379,8 @@ impl UringEngine {
         if is_full && uring.receive == Receive::Open {
             uring.receive = Receive::Paused;
             self.counters.pauses.add(1);
-            if udp.setup.options.pending == 0 && uring.armed > 0 {
-                uring.cancels += 1;
-                self.push_cancel(key, Op::RECEIVE_DATAGRAMS);
+            if udp.setup.options.pending == 0 {
+                self.cancel_datagrams(key, udp);
             }
         }
     }
