@@ -4,12 +4,6 @@ use super::retry_eintr;
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Enters the kernel and returns. Not getpid(3): a C library may cache the result.
-pub(crate) fn do_nothing() {
-    // SAFETY: no memory is passed, and the call cannot fail.
-    unsafe { libc::syscall(libc::SYS_getpid) };
-}
-
 /// Makes the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
 /// that its waker continues until it sleeps itself.
 pub(crate) fn preempt_nobody() -> io::Result<()> {
