@@ -115,13 +115,9 @@ pub(super) fn trouble<P: Protocol<Own = HttpLoad>>(
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
 /// The requests of HTTP/1.1 of a thread: one for each URL, built once.
-pub(super) struct Outbox(Vec<Rc<[u8]>>);
+pub(super) struct Outbox(pub(super) Vec<Rc<[u8]>>);
 
 impl Outbox {
-    pub(super) fn new(settings: &HttpSettings) -> Outbox {
-        Outbox(settings.targets.iter().map(|it| it.bytes(settings.keepalive).into()).collect())
-    }
-
     /// The bytes of the first of these requests, and their number: at least one, if there is one.
     pub(super) fn batch(&self, targets: impl Iterator<Item = u32>) -> (SendBuf, usize) {
         let mut requests = targets.filter_map(|target| self.0.get(target as usize)).peekable();

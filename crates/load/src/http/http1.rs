@@ -20,6 +20,7 @@ use twinring::{TcpStream, measure::monotonic_ns, sleep, time::Sleep};
 /// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
+#[derive(Default)]
 pub(super) struct Http1 {
     parser: AnswerParser,
     crc: crc32fast::Hasher,
@@ -40,7 +41,8 @@ impl Protocol for Http1 {
     const REPLACES_LOST: bool = true;
 
     fn local(own: &HttpLoad) -> Outbox {
-        Outbox::new(&own.settings)
+        let requests = own.settings.targets.iter().map(|it| it.bytes(own.settings.keepalive));
+        Outbox(requests.map(Into::into).collect())
     }
 
     fn prepare(own: &HttpLoad) -> Result<(), Lost> {
@@ -48,14 +50,7 @@ impl Protocol for Http1 {
     }
 
     fn new(_: &HttpLoad, _: u64) -> Http1 {
-        Http1 {
-            parser: AnswerParser::default(),
-            crc: crc32fast::Hasher::new(),
-            unanswered: VecDeque::new(),
-            handed: 0,
-            closing: false,
-            patience: None,
-        }
+        Http1::default()
     }
 
     async fn agree(worker: &Rc<Worker<Http1>>, stream: TcpStream) -> Result<Link, Lost> {

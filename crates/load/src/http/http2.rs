@@ -24,6 +24,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, client};
 use slab::Slab;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -48,6 +49,7 @@ pub(super) struct Http2Link {
     wire: Rc<Wire>,
 }
 
+#[derive(Default)]
 pub(super) struct Http2 {
     /// Begun, and not yet streams.
     begun: VecDeque<Begun>,
@@ -88,13 +90,7 @@ impl Protocol for Http2 {
     }
 
     fn new(_: &HttpLoad, _: u64) -> Http2 {
-        Http2 {
-            begun: VecDeque::new(),
-            streams: Slab::new(),
-            wakes: Wakes::new(),
-            closing: false,
-            refused_by: None,
-        }
+        Http2::default()
     }
 
     async fn agree(worker: &Rc<Worker<Http2>>, stream: TcpStream) -> Result<Http2Link, Lost> {
@@ -115,7 +111,7 @@ impl Protocol for Http2 {
             };
             Lost(|it| &mut it.connect, format!("HTTP/2: {why}{advice}"))
         };
-        let wire = Rc::new(Wire::new(worker, link));
+        let wire = Rc::new(Wire { link: RefCell::new(link), worker: Rc::clone(worker) });
         let begun = builder().handshake(Compat::new(Rc::clone(&wire))).await;
         let (send, mut h2) = begun.map_err(|error| failed(&error))?;
         poll_fn(|cx| match Pin::new(&mut h2).poll(cx) {
@@ -292,7 +288,7 @@ impl Http2 {
                     return Err(Lost(|it| &mut it.other, format!("HTTP/2: {error}")));
                 }
             };
-            let upload = (!body.is_empty()).then(|| Upload::new(send, body));
+            let upload = (!body.is_empty()).then_some(Upload { send, body });
             let number = self.streams.insert(Exchange::new(request, response, upload));
             self.wakes.woken().push(number);
         }

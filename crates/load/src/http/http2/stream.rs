@@ -74,15 +74,11 @@ impl Exchange {
 }
 
 pub(super) struct Upload {
-    send: SendStream<Bytes>,
-    body: Bytes,
+    pub(super) send: SendStream<Bytes>,
+    pub(super) body: Bytes,
 }
 
 impl Upload {
-    pub(super) fn new(send: SendStream<Bytes>, body: Bytes) -> Upload {
-        Upload { send, body }
-    }
-
     /// Ready when all of it was passed on, or the server takes no more; the answer tells why.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.body.is_empty() {
@@ -112,6 +108,7 @@ type Woken = Mutex<Vec<usize>>;
 ///
 /// All of that happens while the connection's task polls h2 or drops streams of it, so the task itself
 /// needs no waking: it looks here before it waits.
+#[derive(Default)]
 pub(super) struct Wakes {
     woken: Arc<Woken>,
     /// By number of the stream, made when first needed.
@@ -134,10 +131,6 @@ impl Wake for StreamWaker {
 }
 
 impl Wakes {
-    pub(super) fn new() -> Wakes {
-        Wakes { woken: Arc::default(), wakers: Vec::new() }
-    }
-
     /// The waker of a stream. Numbers are given out from 0 without gaps.
     pub(super) fn waker(&mut self, number: usize) -> &Waker {
         while self.wakers.len() <= number {

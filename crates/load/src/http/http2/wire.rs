@@ -13,14 +13,10 @@ use twinring_compat::Socket;
 /// See the module. Counts the bytes of all frames.
 pub(super) struct Wire {
     pub(super) link: RefCell<Link>,
-    worker: Rc<Worker<Http2>>,
+    pub(super) worker: Rc<Worker<Http2>>,
 }
 
 impl Wire {
-    pub(super) fn new(worker: &Rc<Worker<Http2>>, link: Link) -> Wire {
-        Wire { link: RefCell::new(link), worker: Rc::clone(worker) }
-    }
-
     /// Continues to send the output of TLS that the stream has not taken. h2 does not: for it, what was
     /// written is sent.
     pub(super) fn poll_encrypted(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
