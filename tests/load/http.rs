@@ -115,32 +115,16 @@ fn urls_come_from_a_file_too() {
 
 /// Answers with the request line and some fields as content, so that a wrong request has another length.
 fn telling() -> SocketAddr {
-    serve(|_, stream| {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let mut writer = stream;
-        loop {
-            let (mut head, mut length) = (String::new(), 0);
-            while !head.ends_with("\r\n\r\n") {
-                let from = head.len();
-                if !matches!(reader.read_line(&mut head), Ok(1..)) {
-                    return;
-                }
-                length = head[from..]
-                    .strip_prefix("Content-Length: ")
-                    .map_or(length, |it| it.trim().parse().unwrap());
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
+    serve(|_, mut stream| {
+        let _ended = answer_each(&mut stream, |_, head, stream| {
+            let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+            let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+            stream.read_exact(&mut body).unwrap();
             let told = format!("{head}{}", String::from_utf8(body).unwrap());
-            let answer = if head.starts_with("HEAD") {
-                "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n".to_owned()
-            } else {
-                ok(&told)
-            };
-            if writer.write_all(answer.as_bytes()).is_err() {
-                return;
-            }
-        }
+            let to_head = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n".to_owned();
+            let answer = if head.starts_with("HEAD") { to_head } else { ok(&told) };
+            stream.get_mut().write_all(answer.as_bytes()).is_ok()
+        });
     })
 }
 
@@ -199,7 +183,7 @@ fn without_keepalive_each_request_has_a_connection(engine: &str) {
         counted.fetch_add(1, Ordering::Relaxed);
         let _ended = answer_each(&mut stream, |number, head, stream| {
             assert!(head.contains("\r\nConnection: close\r\n") && number == 0, "{head}");
-            let _ = stream.write_all(ok("hello").as_bytes());
+            let _ = stream.get_mut().write_all(ok("hello").as_bytes());
             false
         });
     });
@@ -242,7 +226,7 @@ fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency()
                 stalled = true;
                 thread::sleep(Duration::from_millis(400));
             }
-            stream.write_all(ok("hello").as_bytes()).is_ok()
+            stream.get_mut().write_all(ok("hello").as_bytes()).is_ok()
         });
     });
     // Long enough for the stall to end inside the window even with another stall of a second.

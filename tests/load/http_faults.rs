@@ -230,7 +230,7 @@ fn a_closed_port_loses_the_connections() {
         for mut stream in streams {
             thread::spawn(move || {
                 let _ended = answer_each(&mut stream, |number, _, stream| {
-                    number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
+                    number < 3 && stream.get_mut().write_all(ok("hello").as_bytes()).is_ok()
                 });
             });
         }

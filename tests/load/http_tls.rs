@@ -55,7 +55,8 @@ impl Secure {
         serve(move |_, stream| {
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = StreamOwned::new(connection, stream);
-            let ended = answer_each(&mut stream, |_, head, stream| {
+            let ended = answer_each(&mut stream, |_, head, reader| {
+                let stream = reader.get_mut();
                 let sent = stream.write_all(answer.as_bytes()).and_then(|()| stream.flush());
                 let last = head.contains("Connection: close") || !answer.contains("Content-Length");
                 sent.is_ok() && !last

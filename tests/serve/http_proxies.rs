@@ -20,30 +20,6 @@ fn v2() -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x28".as_slice(), &addresses, &[4, 0, 1, 0]].concat()
 }
 
-/// A server that logs, with these arguments.
-fn logging(arguments: &[&str]) -> (Site, Server) {
-    let logs = Site::new();
-    let log = ["--access-log", &logs.file("log"), "server.access-log-format = 'json'"];
-    logs.write("hello.txt", b"hello");
-    let server = Server::http(ENGINE, logs.path(), &[&log, arguments].concat());
-    (logs, server)
-}
-
-/// Ends the server; returns the client of each line with its port if that is not of this machine, and a counter.
-fn end(logs: &Site, server: Server, counter: &str) -> (Vec<String>, u64) {
-    let ended = server.end();
-    let text = fs::read_to_string(logs.file("log")).expect("a log");
-    let clients = text.lines().map(|line| {
-        let line: Value = serde_json::from_str(line).expect("JSON");
-        let address = line["remote_address"].as_str().expect("an address");
-        match line["remote_port"].as_u64() {
-            Some(4711) => format!("{address} 4711"),
-            _ => address.to_owned(),
-        }
-    });
-    (clients.collect(), ended.count(counter))
-}
-
 fn ended_without_an_answer(mut stream: TcpStream) {
     let mut rest = Vec::new();
     // A reset is an end, too.
@@ -52,9 +28,11 @@ fn ended_without_an_answer(mut stream: TcpStream) {
 }
 
 fn proxies_name_their_clients_however_the_header_arrives() {
-    let identity = Identity::new();
-    let from = ["server.proxy-protocol-from = '127.0.0.0/8'"];
-    let (logs, server) = logging(&[&identity.arguments()[..], &from].concat());
+    let logs = Site::new();
+    let from = "server.proxy-protocol-from = '127.0.0.0/8'";
+    let format = "server.access-log-format = 'json'";
+    let options = ["--access-log", &logs.file("log"), format, from];
+    let (_site, identity, server) = usual(ENGINE, &options);
     let (address, config) = (server.address(), Arc::new(identity.trust(&VERSIONS)));
     let request = get("/hello.txt", "");
     for header in [V1, &v2()] {
@@ -69,7 +47,7 @@ fn proxies_name_their_clients_however_the_header_arrives() {
         // The header comes before TLS.
         let stream = begin(encrypted(&server), header);
         let mut client = secure_for("localhost", stream, &config).expect("a handshake");
-        assert_eq!(ask_on(&mut client, &request).body.len(), 5);
+        assert_eq!(ask_on(&mut client, &request).body.len(), 36);
     }
     secure(encrypted(&server), &config).expect_err("no header");
     // A health check of the proxy.
@@ -84,15 +62,21 @@ fn proxies_name_their_clients_however_the_header_arrives() {
     assert_eq!(responses(&talk(address, &twice))[0].status, 400);
     // A check of the port is no failure.
     drop(connect(address));
-    let (mut clients, failures) = end(&logs, server, "proxy_failures");
-    clients.sort_unstable();
-    let expected = [vec!["127.0.0.1"], vec!["192.0.2.7 4711"; 5], vec!["2001:db8::7 4711"; 4]];
-    assert_eq!((clients.join(", "), failures), (expected.concat().join(", "), 4));
+    server.end_with(&[("proxy_failures", 4)]);
+    let text = fs::read_to_string(logs.file("log")).expect("a log");
+    for (client, requests) in [
+        (r#""remote_address":"127.0.0.1","#, 1),
+        (r#""remote_address":"192.0.2.7","remote_port":4711,"#, 5),
+        (r#""remote_address":"2001:db8::7","remote_port":4711,"#, 4),
+    ] {
+        assert_eq!(text.matches(client).count(), requests, "{client}: {text}");
+    }
+    assert_eq!(text.lines().count(), 10);
 }
 
 fn limits_per_address_count_the_clients_of_a_proxy() {
     let from = "server.proxy-protocol-from = '127.0.0.1'";
-    let (logs, server) = logging(&[from, "server.max-connections-per-address = '1'"]);
+    let (_site, server) = served(&[from, "server.max-connections-per-address = '1'"]);
     let open = |header: &[u8]| {
         let bytes = [header, get("/hello.txt", "").as_bytes()].concat();
         begin(server.address(), bytes)
@@ -105,7 +89,7 @@ fn limits_per_address_count_the_clients_of_a_proxy() {
     drop(one);
     wait_until("the place is free again", || matches!(open(V1).read(&mut [0]), Ok(1)));
     drop(other);
-    assert!(end(&logs, server, "refused_of_address").1 >= 1);
+    assert!(server.end().count("refused_of_address") >= 1);
 }
 
 /// Behind a proxy that ends TLS, all requests were redirected to https, for ever.

@@ -243,16 +243,11 @@ fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
     });
 }
 
-/// A server with this socket as the first passed descriptor. No other process of the tests gets it:
-/// it is standard input until the server starts.
-fn serve_on(socket: &TcpListener, name: &str, root: &Path, arguments: &[&str]) -> Server {
-    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
+/// `serve http` under this script of a shell, which passes sockets on.
+fn passing(script: &str) -> Command {
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash", TWINRING, "serve", "http", "--json"]);
-    command.arg("--root").arg(root).args(arguments).env("LISTEN_FDNAMES", name);
-    let socket = socket.try_clone().expect("a descriptor");
-    command.stdin(Stdio::from(OwnedFd::from(socket)));
-    Server::spawn(command)
+    command
 }
 
 fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server(engine: &str) {
@@ -264,8 +259,12 @@ fn a_passed_socket_is_served_by_all_workers_and_outlives_the_server(engine: &str
     {
         // Nothing is refused before the start, nor between two servers.
         let mut early = begin(address, get("/hello.txt", ""));
-        let arguments = [&["--engine", engine, "--workers", "2"], listen].concat();
-        let server = serve_on(&socket, "http", site.path(), &arguments);
+        // No other process of the tests gets it: it is standard input until the server starts.
+        let mut serve = passing("exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"");
+        serve.args(["--engine", engine, "--workers", "2", "--root", &site.file(".")]).args(listen);
+        let descriptor = OwnedFd::from(socket.try_clone().expect("a descriptor"));
+        serve.env("LISTEN_FDNAMES", "http").stdin(descriptor);
+        let server = Server::spawn(serve);
         assert!(server.addresses().contains(&address), "{engine}: {}", server.ready);
         assert_eq!(read_response(&mut early, false).status, 200, "{engine}");
         drop(early);
@@ -284,9 +283,7 @@ fn sockets_that_are_not_passed_or_do_not_listen_are_an_error() {
         ("LISTEN_PID=1 LISTEN_FDS=1 exec \"$@\"", "no sockets were passed"),
         ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "passed socket 0 (`"),
     ] {
-        let mut command = Command::new("bash");
-        command.args(["-c", script, "bash", TWINRING, "serve", "http"]);
-        command.args(["--listen", "systemd", "--root"]).arg(site.path());
-        assert_ended(&mut command, 1, &[words]);
+        let serve = ["--listen", "systemd", "--root", &site.file(".")];
+        assert_ended(passing(script).args(serve), 1, &[words]);
     }
 }

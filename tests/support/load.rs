@@ -159,11 +159,11 @@ pub(crate) fn answered(target: SocketAddr, arguments: &str, count: u64) -> Outco
     outcome
 }
 
-/// Serves a connection to its end: `answer` gets the number of each request, from 0, its head, and the stream, and
-/// returns whether to continue.
+/// Serves a connection to its end: `answer` gets the number of each request, from 0, its head, and the stream behind
+/// that, and returns whether to continue.
 pub(crate) fn answer_each<S: Read + Write>(
     stream: &mut S,
-    mut answer: impl FnMut(usize, &str, &mut S) -> bool,
+    mut answer: impl FnMut(usize, &str, &mut BufReader<&mut S>) -> bool,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     for number in 0.. {
@@ -173,7 +173,7 @@ pub(crate) fn answer_each<S: Read + Write>(
                 return Ok(());
             }
         }
-        if !answer(number, &head, stream.get_mut()) {
+        if !answer(number, &head, &mut stream) {
             break;
         }
     }
@@ -185,7 +185,7 @@ pub(crate) fn serving_each(
     answer: impl Fn(usize, &mut TcpStream) -> bool + Send + Sync + 'static,
 ) -> SocketAddr {
     serve(move |_, mut stream| {
-        let _ended = answer_each(&mut stream, |number, _, stream| answer(number, stream));
+        let _ended = answer_each(&mut stream, |number, _, it| answer(number, it.get_mut()));
     })
 }
 
