@@ -73,10 +73,6 @@ impl CpuList {
         self.0.iter().try_for_each(|cpu| set.set(*cpu))?;
         sched_setaffinity(Pid::from_raw(thread), &set)
     }
-
-    fn shares_with(&self, other: &CpuList) -> bool {
-        self.0.iter().any(|cpu| other.0.contains(cpu))
-    }
 }
 
 impl TryFrom<OneOrMany> for CpuList {
@@ -191,7 +187,7 @@ fn choose(
     }
     let none = || LabError::machine("it has no CPU");
     // As many for the load generator, which has to keep the server busy.
-    let count = workers.min(count_cores(cores) / 2).max(1);
+    let count = workers.min(cores.values().collect::<BTreeSet<_>>().len() / 2).max(1);
     let on_cores_of = |cpus: &[usize]| -> Vec<usize> {
         cpus.iter().flat_map(|cpu| cores[cpu].iter().copied()).collect()
     };
@@ -204,18 +200,14 @@ fn choose(
     let client = client_cpu.clone().or_else(of_rest).unwrap_or_else(|| server.clone());
     let is_free = |cpu: &usize| !server.0.contains(cpu) && !client.0.contains(cpu);
     let others = cores.keys().copied().filter(is_free).collect();
-    let shared = server.shares_with(&client);
+    let shared = server.0.iter().any(|cpu| client.0.contains(cpu));
     let siblings = !shared && client.0.iter().any(|cpu| beside.contains(cpu));
     Ok(Cpus { server, client, shared, siblings, others })
 }
 
-pub(crate) fn count_cores(cores: &BTreeMap<usize, Vec<usize>>) -> usize {
-    cores.values().collect::<BTreeSet<_>>().len()
-}
-
 /// Up to `count` CPUs, each of a core of its own as long as there are: never those of `taken`, and those
 /// of `last` only if there are no others.
-pub(crate) fn pick(
+fn pick(
     cores: &BTreeMap<usize, Vec<usize>>,
     count: usize,
     taken: &[usize],

@@ -110,13 +110,7 @@ impl Fingerprint {
             memory_kib: procfs::status_number(&meminfo, "MemTotal").unwrap_or(0),
             load_average: text("/proc/loadavg"),
             mitigations: files_in("/sys/devices/system/cpu/vulnerabilities"),
-            sysctls: SYSCTLS
-                .iter()
-                .filter_map(|name| {
-                    let path = format!("/proc/sys/{}", name.replace('.', "/"));
-                    Some(((*name).to_owned(), procfs::text(&path)?))
-                })
-                .collect(),
+            sysctls: procfs::settings(SYSCTLS).collect(),
             limits: limits(&text("/proc/self/limits")),
             cpu_quota: CpuQuota::read().cpus,
         }

@@ -146,7 +146,7 @@ pub(crate) fn kernel_threads(name: &str) -> Vec<i32> {
         process_stat(&text)
             .is_some_and(|stat| stat.parent == KERNEL_THREADS && stat.name.starts_with(name))
     };
-    pids().into_iter().flatten().filter(is_it).collect()
+    numeric_entries("/proc").into_iter().flatten().filter(is_it).collect()
 }
 
 pub(crate) fn run_ns_of(thread: i32) -> Option<u64> {
@@ -204,8 +204,13 @@ pub(crate) fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }
 
-pub(crate) fn pids() -> io::Result<Vec<i32>> {
-    Ok(numeric_entries("/proc")?.collect())
+/// These settings of the kernel, as they are in the namespace of the calling thread.
+pub(crate) fn settings(names: &[&str]) -> impl Iterator<Item = (String, String)> {
+    names.iter().filter_map(|name| Some(((*name).to_owned(), text(&setting_path(name))?)))
+}
+
+pub(crate) fn setting_path(name: &str) -> String {
+    format!("/proc/sys/{}", name.replace('.', "/"))
 }
 
 pub(crate) fn numeric_entries(path: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {

@@ -4,12 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::Summary;
-use crate::cpus::{CpuList, Cpus};
+use crate::cpus::Cpus;
 use crate::experiment::Experiment;
 use crate::machine::{Fingerprint, Program};
 use crate::net::NetRecord;
 use crate::prices::PriceRecord;
-use crate::record::RunRecord;
 
 /// The schema of `bundle.json`.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/6";
@@ -111,12 +110,6 @@ impl Bundle {
             ("the experiment", self.experiment != other.experiment),
         ];
         found.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what).collect()
-    }
-
-    /// The CPUs that a run was on: those of the server, and of the load generator.
-    pub(crate) fn cpus_of(&self, run: &RunRecord) -> [CpuList; 2] {
-        let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
-        [cpus.server.first_of(run.cell.point.workers()), cpus.client.clone()]
     }
 }
 

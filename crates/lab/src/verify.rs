@@ -10,7 +10,6 @@ use crate::analysis::summarise;
 use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
-use crate::cpus::CpuList;
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::{Cell, NetKind};
 use crate::record::{RUN_SCHEMA, RunRecord};
@@ -135,7 +134,7 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
         } else if run.occasion >= occasions {
             format!("the bundle has no occasion {}", run.occasion)
-        } else if cpus.is_some_and(|cpu| !is_on(cpu, bundle.cpus_of(run))) {
+        } else if cpus.is_some_and(|cpu| !is_on(cpu, bundle, run)) {
             "it was measured on other CPUs".to_owned()
         } else {
             of_block.push(run);
@@ -145,8 +144,10 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     }
 }
 
-fn is_on(cpu: &CpuUse, [server, client]: [CpuList; 2]) -> bool {
-    cpu.server_cpu.cpus == server && cpu.client_cpu.as_ref().is_none_or(|it| it.cpus == client)
+fn is_on(cpu: &CpuUse, bundle: &Bundle, run: &RunRecord) -> bool {
+    let cpus = bundle.occasions.get(run.occasion).map_or(&bundle.cpus, |it| &it.cpus);
+    cpu.server_cpu.cpus == cpus.server.first_of(run.cell.point.workers())
+        && cpu.client_cpu.as_ref().is_none_or(|it| it.cpus == cpus.client)
 }
 
 /// A lab that runs has written neither summary nor reports yet, one that failed may have had no room.

@@ -38,7 +38,8 @@ impl BackgroundLoad {
     pub(crate) fn take() -> Result<BackgroundLoad, LabError> {
         let own = std::process::id() as i32;
         let at_ns = procfs::now_ns()?;
-        let pids = procfs::pids().map_err(|error| LabError::machine(format!("/proc: {error}")))?;
+        let pids = procfs::numeric_entries("/proc")
+            .map_err(|error| LabError::machine(format!("/proc: {error}")))?;
         let mut parents = BTreeMap::new();
         let mut processes = BTreeMap::new();
         for pid in pids {

@@ -121,17 +121,6 @@ fn machines(address: IpAddr, cpus: &Cpus) -> Result<Network, String> {
     Ok(Network::here(NetKind::Hosts, address, cpus))
 }
 
-/// The recorded settings as they are in the namespace of the calling thread.
-fn settings() -> Vec<(String, String)> {
-    let value = |name: &str| procfs::text(&setting_path(name));
-    let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
-    known.collect()
-}
-
-fn setting_path(name: &str) -> String {
-    format!("/proc/sys/{}", name.replace('.', "/"))
-}
-
 impl Network {
     fn new(record: NetRecord, server: End, client: End) -> Network {
         // Two labs at once on one loopback should not start at the same port, in one process or two.
@@ -152,7 +141,7 @@ impl Network {
             client_rps: String::new(),
             napi_cpus: Vec::new(),
             mtu_bytes: of_lo("mtu").and_then(|mtu| mtu.parse().ok()),
-            settings: settings(),
+            settings: procfs::settings(SETTINGS).collect(),
         };
         let end = |cpus: &CpuList| {
             let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use super::{End, NetRecord, Network, netlink, setting_path, settings};
+use super::{End, NetRecord, Network, SETTINGS, netlink};
 use crate::accounting::Device;
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::NetKind;
 use crate::namespace::{Namespace, Place, handle, sys};
-use crate::procfs;
+use crate::procfs::{self, setting_path};
 
 // The addresses exist inside the two namespaces only, so they cannot meet a real network.
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 231, 77, 1);
@@ -45,8 +45,9 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let (client, client_rps) = end(client, &client_device, CLIENT_IP, &cpus.client)?;
     let (server, server_rps) = end(server, &server_device, SERVER_IP, &cpus.server)?;
     let mtu = format!("class/net/{server_device}/mtu");
-    let (mtu, settings) =
-        server.place.run(move || (procfs::text(&format!("{}/{mtu}", sys())), settings()));
+    let (mtu, settings) = server.place.run(move || {
+        (procfs::text(&format!("{}/{mtu}", sys())), procfs::settings(SETTINGS).collect())
+    });
     let polling = [cpus.server.first(), cpus.client.first()];
     let record = NetRecord {
         kind,
