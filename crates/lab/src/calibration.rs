@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment};
+use crate::experiment::{Axis, Cell, Experiment};
 use crate::progress::Progress;
 use crate::record::RunRecord;
 use crate::runner::Slot;
@@ -31,7 +31,7 @@ pub(crate) fn calibrate(
     let mut rates = Rates::new();
     let mut known: HashMap<Cell, Option<f64>> = HashMap::new();
     for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
-        let saturated = Cell { point: cell.point.saturated(), ..*cell };
+        let saturated = Cell { point: cell.point.with(Axis::LoadPercent, 0), ..*cell };
         let slowest = match known.get(&saturated) {
             Some(slowest) => *slowest,
             None => slowest(experiment, saturated, progress, run)?,

@@ -193,7 +193,7 @@ impl Bench<'_> {
     /// The engine of the load generator: the same for every subject, unless it is under test as well.
     fn load_engine<'a>(&'a self, slot: &Slot<'a>) -> &'a str {
         match self.experiment.under_test(slot.cell.protocol()) {
-            UnderTest::Both => slot.subject.load_engine(),
+            UnderTest::Both => slot.subject.engine.as_deref().unwrap_or("auto"),
             UnderTest::Server => self.load_engine,
         }
     }

@@ -144,11 +144,6 @@ impl ProcessUse {
     pub(crate) fn switches(&self) -> u64 {
         self.voluntary_switches + self.involuntary_switches
     }
-
-    pub(crate) fn user_share(&self) -> f64 {
-        let sampled_s = self.user_s + self.system_s;
-        if sampled_s > 0.0 { self.user_s / sampled_s } else { 0.0 }
-    }
 }
 
 /// What a CPU quota did to the processes of a run.

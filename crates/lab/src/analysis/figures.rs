@@ -212,7 +212,9 @@ impl Parts {
         let threads_s =
             (of_ring.fold(0.0, |sum, thread| sum + thread.cpu_s) * scale).min(process_s);
         let own_s = process_s - threads_s;
-        let user_s = (process_s * process.user_share()).min(own_s);
+        let sampled_s = process.user_s + process.system_s;
+        let user_share = if sampled_s > 0.0 { process.user_s / sampled_s } else { 0.0 };
+        let user_s = (process_s * user_share).min(own_s);
         Parts { user_s, kernel_s: own_s - user_s, threads_s, outside_s: busy_s - process_s }
     }
 }

@@ -146,11 +146,6 @@ impl Subject {
         command.extend(self.arguments.iter().cloned());
         command
     }
-
-    /// The value of `{engine}`: where it has none of its own, the load generator chooses.
-    pub fn load_engine(&self) -> &str {
-        self.engine.as_deref().unwrap_or("auto")
-    }
 }
 
 fn plain(options: &str) -> String {

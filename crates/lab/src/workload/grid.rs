@@ -128,11 +128,6 @@ impl Grid {
         all.iter().filter_map(|values| Point::new(protocol, values).ok()).collect()
     }
 
-    /// Whether the load generator runs on the subject's engine.
-    pub(crate) fn follows_subject(&self) -> bool {
-        self.load.iter().any(|word| word.contains("{engine}"))
-    }
-
     pub(crate) fn check(&self, protocol: Protocol, source: &Source<'_>) -> Result<(), LabError> {
         let at = |key: &str| format!("{protocol}.{key}");
         let known: Vec<&str> = axes_of(protocol).map(|spec| spec.key).collect();
@@ -178,7 +173,8 @@ impl Grid {
             &format!("a program and arguments, with {target} where the server's address goes"),
         )?;
         source.unless(
-            self.under_test == UnderTest::Both || !self.follows_subject(),
+            self.under_test == UnderTest::Both
+                || !self.load.iter().any(|word| word.contains("{engine}")),
             &at("load"),
             format!("the load of [{protocol}] depends on the subject"),
             "under_test = \"both\", or no {engine}",

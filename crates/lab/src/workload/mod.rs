@@ -163,11 +163,6 @@ impl Point {
         self.get(Axis::LoadPercent)
     }
 
-    /// The same load in a closed loop, in which each answer brings the next request.
-    pub(crate) fn saturated(self) -> Point {
-        self.with(Axis::LoadPercent, 0)
-    }
-
     /// Requests per second on a schedule that the experiment gives; 0 where there is none.
     pub(crate) fn rate_per_s(&self) -> u32 {
         self.get(Axis::RatePerS)
