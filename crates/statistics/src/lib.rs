@@ -138,13 +138,6 @@ fn student_quantile(freedom: f64, share: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(share))
 }
 
-fn deviation(values: &[f64]) -> f64 {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (count - 1.0)).sqrt()
-}
-
 /// The geometric mean of positive values; of values with one that is not, the arithmetic mean; nothing of none.
 pub fn mean(values: &[f64]) -> Option<f64> {
     let count = values.len() as f64;

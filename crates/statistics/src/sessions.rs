@@ -4,7 +4,7 @@
 //! the mean of the sessions' means on the log scale, and its interval is Student's for these means. Sessions weigh the
 //! same, however many pairs they have.
 
-use super::{Ends, Estimate, Sample, aligned, deviation, student_quantile};
+use super::{Ends, Estimate, Sample, aligned, student_quantile};
 
 /// The fewest sessions of a machine, and machines of a field, whose spread says anything.
 pub const MIN_SESSIONS: usize = 3;
@@ -39,14 +39,14 @@ impl Session {
 /// [`MIN_SESSIONS`] have no interval.
 pub fn over_sessions(sessions: &[Session], level: f64) -> Option<Estimate> {
     let all = Session::of_machine(sessions)?;
-    let means: Vec<f64> = sessions.iter().map(|it| it.mean).collect();
     let ends = || {
-        let count = means.len() as f64;
-        let standard_error = deviation(&means) / count.sqrt();
+        let count = sessions.len() as f64;
+        let squares: f64 = sessions.iter().map(|it| (it.mean - all.mean).powi(2)).sum();
+        let standard_error = (squares / (count - 1.0) / count).sqrt();
         let reach = student_quantile(count - 1.0, 1.0 - level / 2.0) * standard_error;
         Ends::of_logs([all.mean - reach, all.mean + reach])
     };
-    let ends = (means.len() >= MIN_SESSIONS).then(ends);
+    let ends = (sessions.len() >= MIN_SESSIONS).then(ends);
     Some(Estimate { ratio: all.mean.exp(), ends, pairs: all.pairs })
 }
 

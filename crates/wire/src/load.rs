@@ -128,11 +128,6 @@ pub(crate) fn throttled(cpu: &Cpu) -> Option<String> {
     })
 }
 
-/// Whether a run has the gate that says how many requests may fail.
-pub(crate) fn bounds_errors(gates: &[Gate]) -> bool {
-    gates.iter().any(|gate| gate.gate == "max_error_rate")
-}
-
 /// The sum of two rates or limits that may not have been set.
 pub(crate) fn add_some(sum: &mut Option<u64>, other: Option<u64>) {
     *sum = sum.zip(other).map(|(mine, theirs)| mine.saturating_add(theirs));
