@@ -270,27 +270,31 @@ impl<N: Fn(&str)> Writer<N> {
     }
 
     fn write_lines(&mut self, bytes: &[u8]) {
-        let count = |bytes| memchr_iter(b'\n', bytes).count() as u64;
-        let lines = count(bytes);
-        if self.torn
-            && let (_, Err(error)) = self.write(b"\n")
-        {
-            return self.fail(&error, lines);
+        let (mut length, mut outcome) = (0, Ok(()));
+        if self.torn {
+            outcome = self.write(b"\n").1;
         }
-        self.torn = false;
-        let (length, outcome) = self.write(bytes);
+        if outcome.is_ok() {
+            (length, outcome) = self.write(bytes);
+            self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
+        }
+        let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
+        self.log.written.add(whole);
         match outcome {
             Ok(()) => {
-                self.log.written.add(lines);
                 if let Some(lost) = self.failing.take() {
                     self.tell(&format!("written again; {lost} lines were lost"));
                 }
             }
             Err(error) => {
-                let whole = count(&bytes[..length]);
-                self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
-                self.log.written.add(whole);
-                self.fail(&error, lines - whole);
+                let lost = memchr_iter(b'\n', bytes).count() as u64 - whole;
+                self.log.failed.add(lost);
+                *self.failing.get_or_insert(0) += lost;
+                if self.may_complain() {
+                    self.tell(&format!(
+                        "{error}; lines are dropped, and counted, until it can be written again"
+                    ));
+                }
             }
         }
     }
@@ -318,16 +322,6 @@ impl<N: Fn(&str)> Writer<N> {
             }
         }
         (written, Ok(()))
-    }
-
-    fn fail(&mut self, error: &io::Error, lost: u64) {
-        self.log.failed.add(lost);
-        *self.failing.get_or_insert(0) += lost;
-        if self.may_complain() {
-            self.tell(&format!(
-                "{error}; lines are dropped, and counted, until it can be written again"
-            ));
-        }
     }
 
     fn may_complain(&mut self) -> bool {

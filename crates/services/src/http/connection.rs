@@ -321,10 +321,14 @@ impl Connection {
             }
             Some(Ending::TimedOut(Phase::Idle) | Ending::Drain) => Ok(()),
             Some(Ending::Failed) if !self.incomplete.get() => Ok(()),
-            _ => return self.reset_if_unsent().await,
+            _ => Err(io::ErrorKind::Other.into()),
         };
         if said.is_err() || self.shutdown().await.is_err() {
-            self.reset_if_unsent().await;
+            // If data is unsent, or still to be produced.
+            match self.incomplete.get() {
+                true => self.tracking.reset_on_close(),
+                false => self.tracking.reset_if_unsent().await,
+            }
         }
     }
 
@@ -345,14 +349,6 @@ impl Connection {
             Some(Ending::Drain | Ending::Failed) => return,
         };
         count.add(1);
-    }
-
-    /// Makes the close a reset if data is unsent or still to be produced.
-    async fn reset_if_unsent(&self) {
-        match self.incomplete.get() {
-            true => self.tracking.reset_on_close(),
-            false => self.tracking.reset_if_unsent().await,
-        }
     }
 }
 
@@ -436,21 +432,13 @@ impl Connection {
     }
 
     async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
-        self.tracking.enter(Phase::Sending);
-        let mut left = bytes.as_slice();
-        loop {
-            let (chunk, rest) = left.split_at(left.len().min(CHUNK_BYTES));
+        for chunk in bytes.as_slice().chunks(CHUNK_BYTES) {
+            self.tracking.enter(Phase::Sending);
             tls.put(chunk)?;
             self.tracking.stream.send(tls.take()?).await?;
             self.count_sent(chunk.len() as u64);
-            left = rest;
-            if left.is_empty() {
-                break;
-            }
             self.tracking.enter(Phase::Working);
-            self.tracking.enter(Phase::Sending);
         }
-        self.tracking.enter(Phase::Working);
         Ok(())
     }
 
