@@ -69,11 +69,6 @@ impl RateLimit {
         self.young.insert(source, if admitted { next } else { whole_at });
         admitted
     }
-
-    #[cfg(test)]
-    fn sources(&self) -> usize {
-        self.young.len() + self.old.len()
-    }
 }
 
 #[cfg(test)]
@@ -81,10 +76,6 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
     use std::time::Duration;
-
-    fn burst_of(per_second: u32) -> Duration {
-        Duration::from_nanos(RateLimit::new(per_second, Instant::now()).burst_ns)
-    }
 
     fn source(number: u32) -> IpAddr {
         IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number))
@@ -113,13 +104,15 @@ mod tests {
     fn remembered_sources_are_bounded_and_expire() {
         let start = Instant::now();
         let mut limit = RateLimit::new(10, start);
+        let burst = Duration::from_nanos(limit.burst_ns);
+        let sources = |limit: &RateLimit| limit.young.len() + limit.old.len();
         for number in 0..3 * SOURCES_MAX as u32 {
             limit.admits(source(number), 1, start);
-            assert!(limit.sources() <= SOURCES_MAX);
+            assert!(sources(&limit) <= SOURCES_MAX);
         }
-        let later = start + 2 * burst_of(10);
+        let later = start + 2 * burst;
         limit.admits(source(1), 1, later);
-        limit.admits(source(1), 1, later + 2 * burst_of(10));
-        assert!(limit.sources() <= 2, "{}", limit.sources());
+        limit.admits(source(1), 1, later + 2 * burst);
+        assert!(sources(&limit) <= 2, "{}", sources(&limit));
     }
 }
