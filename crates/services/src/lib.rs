@@ -12,7 +12,7 @@ mod rate;
 mod server;
 pub mod udp;
 
-pub use server::{AllowList, Network, Networks, Running, Server, Service, ServiceCounters};
+pub use server::{AllowList, Network, Running, Server, Service, ServiceCounters};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};

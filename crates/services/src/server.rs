@@ -6,10 +6,12 @@ mod connections;
 mod meters;
 mod tasks;
 
-pub use admission::{AllowList, Network, Networks};
+pub use admission::{AllowList, Network};
 pub use meters::ServiceCounters;
 
-pub(crate) use admission::{AddressPermit, ConnectionLimiter, Permit, is_one_host, network_of};
+pub(crate) use admission::{
+    AddressPermit, ConnectionLimiter, Permit, contain, is_one_host, network_of,
+};
 use connections::SWEEPS_PER_LIMIT;
 pub(crate) use connections::{Activity, Connections, Ending, Limit, Phase, Tracking};
 pub(crate) use meters::{Count, counted, difference, sum};

@@ -6,6 +6,7 @@
 
 use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
+use super::hosts::Site;
 use super::mime::is_compressible;
 use super::request::Request;
 use super::resource::Resource;
@@ -45,7 +46,7 @@ pub(super) enum Progress {
 }
 
 impl Form {
-    fn new(coding: Coding, progress: Progress) -> Form {
+    pub(super) fn new(coding: Coding, progress: Progress) -> Form {
         Form { coding, progress: Cell::new(progress), variant: OnceCell::new() }
     }
 
@@ -55,23 +56,10 @@ impl Form {
     }
 }
 
-/// The forms that can be compressed of a file, in the order of preference, besides the precompressed ones.
-pub(super) fn compressible(
-    codings: &[Coding],
-    file: &Metadata,
-    content_type: &str,
-    is_there: impl Fn(Coding) -> bool,
-) -> Vec<Form> {
-    let mut all: Vec<Form> = Vec::new();
-    if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
-        return all;
-    }
-    for coding in codings.iter().copied() {
-        if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
-            all.push(Form::new(coding, Progress::Untried));
-        }
-    }
-    all
+/// Codings in which a file of this type can be compressed on the fly, in the order of preference.
+pub(super) fn codings_for<'s>(site: &'s Site, file: &Metadata, content_type: &str) -> &'s [Coding] {
+    let is_worth_it = COMPRESSED_BYTES.contains(&file.len) && is_compressible(content_type);
+    if is_worth_it { &site.compress } else { &[] }
 }
 
 /// Compressions at a time, of the whole process: the workers need the CPUs. There is no queue: a

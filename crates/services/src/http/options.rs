@@ -3,7 +3,7 @@
 use super::hosts::Sites;
 use super::request::HeadLimits;
 use super::text::{count, several, size, timeout, wait};
-use crate::Networks;
+use crate::Network;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -93,10 +93,10 @@ pub struct HttpSettings {
     pub http2_streams: u32,
     /// Connections from here must begin with a header of the PROXY protocol.
     #[serde(deserialize_with = "several")]
-    pub proxy_protocol_from: Networks,
+    pub proxy_protocol_from: Vec<Network>,
     /// `X-Forwarded-For` and `X-Forwarded-Proto` of these are believed.
     #[serde(deserialize_with = "several")]
-    pub forwarded_from: Networks,
+    pub forwarded_from: Vec<Network>,
 }
 
 impl Default for HttpSettings {
@@ -122,8 +122,8 @@ impl Default for HttpSettings {
             drain_timeout: Duration::from_secs(10),
             http2: true,
             http2_streams: 100,
-            proxy_protocol_from: Networks::default(),
-            forwarded_from: Networks::default(),
+            proxy_protocol_from: Vec::new(),
+            forwarded_from: Vec::new(),
         }
     }
 }

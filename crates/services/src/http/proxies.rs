@@ -4,14 +4,15 @@
 //! The header is required from certain proxies and from no one else, so it never has to be guessed.
 
 use super::request::Request;
-use crate::Networks;
+use crate::Network;
+use crate::server::contain;
 use std::net::{IpAddr, SocketAddr};
 
 /// The client of a request from `peer`, if a trusted proxy names it. Each proxy appends the address that it got the
 /// request from, so the list is read from its end, up to the first address that is no trusted proxy: what is before it
 /// comes from there, and may be invented.
-pub(super) fn client(trusted: &Networks, peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
-    if !trusted.contains(peer) {
+pub(super) fn client(trusted: &[Network], peer: IpAddr, request: &Request<'_>) -> Option<IpAddr> {
+    if !contain(trusted, peer) {
         return None;
     }
     let mut client = None;
@@ -20,7 +21,7 @@ pub(super) fn client(trusted: &Networks, peer: IpAddr, request: &Request<'_>) ->
         // A wrong element ends what can be believed.
         let Some(found) = address_in(element) else { break };
         client = Some(found);
-        if !trusted.contains(found) {
+        if !contain(trusted, found) {
             break;
         }
     }
@@ -44,11 +45,11 @@ pub(super) struct Transport {
 impl Transport {
     /// It came over TLS, or a trusted proxy says so of its client. The first value counts, which is about the client. A
     /// client that invents it only keeps itself from being redirected to https.
-    pub(super) fn is_secure(self, trusted: &Networks, request: &Request<'_>) -> bool {
+    pub(super) fn is_secure(self, trusted: &[Network], request: &Request<'_>) -> bool {
         let mut lines = request.lines("x-forwarded-proto");
         let protocol = lines.next().and_then(|line| line.split(|byte| *byte == b',').next());
         self.has_tls
-            || self.peer.is_some_and(|peer| trusted.contains(peer.ip()))
+            || self.peer.is_some_and(|peer| contain(trusted, peer.ip()))
                 && protocol.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"))
     }
 }
@@ -157,13 +158,11 @@ where
 mod tests {
     use super::super::request::tests::with_head;
     use super::*;
-    use crate::server::Network;
 
     #[test]
     fn the_client_is_the_last_address_that_is_no_trusted_proxy() {
         let trusted =
             ["10.0.0.0/8", "2001:db8:1::/48"].map(|text| text.parse::<Network>().unwrap());
-        let trusted = trusted.into_iter().collect();
         for (lines, expected) in [
             (&["192.0.2.7"][..], Some("192.0.2.7")),
             (&["192.0.2.7, 10.1.1.1"], Some("192.0.2.7")),

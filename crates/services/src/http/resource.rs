@@ -2,7 +2,7 @@
 //! open, whose content is sent while other programs may write to it.
 
 use super::Status;
-use super::compression::{Form, Progress, compressible};
+use super::compression::{Form, Progress, codings_for};
 use super::date::Clock;
 use super::encoding::Coding;
 use super::hosts::Site;
@@ -156,17 +156,16 @@ impl Resource {
         clock: &Clock,
     ) -> Result<Resource, Missing> {
         let asked = PathBuf::from(OsStr::from_bytes(path));
-        let mut compressed = Vec::new();
-        let mut varies = found.files.len() > 1;
-        if let Some(((_, _, file), precompressed)) = found.files.split_last() {
-            let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
-            let content_type = media_type(site, &found.path);
-            compressed = compressible(&site.compress, file, &content_type, is_there);
-            varies |= !compressed.is_empty();
-            // A file that may be modified again is about to be compressed again.
-            if is_recent(file, clock) {
-                compressed.clear();
-            }
+        let Some(((_, _, file), precompressed)) = found.files.split_last() else {
+            return Err(Missing::Nothing);
+        };
+        let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
+        let compressed = codings_for(site, file, &media_type(site, &found.path)).iter().copied();
+        let mut compressed: Vec<_> = compressed.filter(|coding| !is_there(*coding)).collect();
+        let varies = !precompressed.is_empty() || !compressed.is_empty();
+        // A file that may be modified again is about to be compressed again.
+        if is_recent(file, clock) {
+            compressed.clear();
         }
         let mut forms = Vec::with_capacity(found.files.len() + compressed.len());
         for (coding, file, metadata) in found.files {
@@ -180,7 +179,7 @@ impl Resource {
             let (path, asked) = (&*found.path, &*asked);
             let inputs = Inputs { site, path, asked, coding, varies, clock, of: None };
             if coding == Coding::Identity {
-                forms.append(&mut compressed);
+                forms.extend(compressed.iter().map(|it| Form::new(*it, Progress::Untried)));
             }
             forms.push(Form::stored(Variant::new(&inputs, &bytes, file, metadata)));
         }

@@ -10,8 +10,9 @@ use super::pattern::PathGlob;
 use super::redirect::Redirect;
 use super::response::Field;
 use super::text::{cache_control, header_fields, optional, read, several};
-use crate::Networks;
+use crate::Network;
 use crate::rate::RateLimit;
+use crate::server::contain;
 use globset::{GlobSet, GlobSetBuilder};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -101,10 +102,10 @@ pub struct Rule {
     pub realm: Option<String>,
     /// Only these clients are served, unless it is empty; others get 403.
     #[serde(deserialize_with = "several")]
-    pub allow: Networks,
+    pub allow: Vec<Network>,
     /// These clients are not served.
     #[serde(deserialize_with = "several")]
-    pub deny: Networks,
+    pub deny: Vec<Network>,
     /// How many requests of a client are answered each second, over all workers; others get 429.
     #[serde(deserialize_with = "optional")]
     pub rate: Option<PerSecond<1_000_000>>,
@@ -190,8 +191,8 @@ impl Rule {
     fn admits(&self, client: Option<IpAddr>) -> bool {
         !self.limits_addresses()
             || client.is_some_and(|client| {
-                (self.allow.is_empty() || self.allow.contains(client))
-                    && !self.deny.contains(client)
+                (self.allow.is_empty() || contain(&self.allow, client))
+                    && !contain(&self.deny, client)
             })
     }
 

@@ -12,7 +12,7 @@ use super::tls::Tls;
 use super::worker::{Http, LiveSettings, Worker};
 use crate::server::{
     ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Phase, Running, Server,
-    Service, ServiceCounters, Tracking, WorkerService, counted,
+    Service, ServiceCounters, Tracking, WorkerService, contain, counted,
 };
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -131,7 +131,7 @@ impl WorkerService for Worker {
         let generation = self.generation();
         let proxies = &generation.settings.proxy_protocol_from;
         let peer = || stream.peer_addr().ok().map(|peer| peer.ip());
-        let is_proxied = !proxies.is_empty() && peer().is_some_and(|peer| proxies.contains(peer));
+        let is_proxied = !proxies.is_empty() && peer().is_some_and(|peer| contain(proxies, peer));
         let limiter = &self.http.limiter;
         let Some(place) = limiter.admit() else { return counters.refused.add(1) };
         // The connections of a proxy are those of its clients.

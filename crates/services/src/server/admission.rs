@@ -46,33 +46,16 @@ impl fmt::Display for Network {
     }
 }
 
-/// Networks. IPv4 addresses mapped to IPv6 count as IPv4.
-#[derive(Clone, Debug, Default)]
-pub struct Networks(Box<[Network]>);
-
-impl Networks {
-    /// True if the address is in one of them.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.0.contains(&address))
-    }
-
-    /// True without any.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl FromIterator<Network> for Networks {
-    fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Networks {
-        Networks(networks.into_iter().collect())
-    }
+/// True if an address is in one of these networks. IPv4 addresses mapped to IPv6 count as IPv4.
+pub(crate) fn contain(networks: &[Network], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    networks.iter().any(|network| network.0.contains(&address))
 }
 
 /// The clients of a service that sends back what it receives: all, or certain networks. This
 /// machine is always allowed, by its loopback addresses, which cannot be used from elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct AllowList(Option<Networks>);
+pub struct AllowList(Option<Arc<[Network]>>);
 
 impl AllowList {
     /// Allows every client that can reach the service.
@@ -92,7 +75,7 @@ impl AllowList {
 
     /// True if this address may use the service.
     pub fn admits(&self, address: IpAddr) -> bool {
-        let admits = |networks: &Networks| networks.contains(address);
+        let admits = |networks: &Arc<[Network]>| contain(networks, address);
         self.0.as_ref().is_none_or(admits) || address.to_canonical().is_loopback()
     }
 }
