@@ -100,10 +100,10 @@ pub(crate) fn sent_bytes<S: Subject>(subject: &S) -> (bool, String) {
         loop {
             let number = u8::try_from(whole + 1).expect("less than 255 MiB fit into buffers");
             let message = vec![number; MESSAGE_BYTES];
-            let mut send = pin!(subject.send(&mut stream, message));
+            let send = subject.send(&mut stream, message);
             // Loopback takes a megabyte in far less; a message that was slow is dropped all the
             // same, with the same rule.
-            match poll_for(subject, send.as_mut(), Duration::from_millis(100)).await {
+            match poll_for(subject, send, Duration::from_millis(100)).await {
                 Some(sent) => sent.expect("no error"),
                 None => break,
             }
@@ -144,20 +144,20 @@ pub(crate) fn descriptors<S: Subject>(subject: &S) -> (bool, String) {
         subject.sleep(Duration::from_millis(5)).await;
         let before = open_descriptors();
         for _ in 0..EACH {
-            let mut connect = pin!(subject.connect(busy));
-            let connected = poll_for(subject, connect.as_mut(), Duration::from_millis(1)).await;
+            let connect = subject.connect(busy);
+            let connected = poll_for(subject, connect, Duration::from_millis(1)).await;
             assert!(connected.is_none_or(|connected| connected.is_err()), "the backlog is full");
         }
         for _ in 0..EACH {
             let (ours, _peer) = pair();
             let mut stream = subject.stream(ours).expect("a socket");
-            let mut receive = pin!(subject.recv(&mut stream));
-            let _waits = poll_for(subject, receive.as_mut(), Duration::from_millis(1)).await;
+            let receive = subject.recv(&mut stream);
+            let _waits = poll_for(subject, receive, Duration::from_millis(1)).await;
         }
         for _ in 0..EACH {
             let listener = subject.listener(listen()).expect("a socket");
-            let mut accept = pin!(subject.accept(&listener));
-            let _waits = poll_for(subject, accept.as_mut(), Duration::from_millis(1)).await;
+            let accept = subject.accept(&listener);
+            let _waits = poll_for(subject, accept, Duration::from_millis(1)).await;
         }
         let _all_closed = wait_until(subject, || open_descriptors() <= before).await;
         open_descriptors().saturating_sub(before)
@@ -174,11 +174,9 @@ pub(crate) fn descriptors<S: Subject>(subject: &S) -> (bool, String) {
 pub(crate) fn close<S: Subject>(subject: &S) -> (bool, String) {
     let ended = subject.run(async {
         let (ours, mut peer) = pair();
-        {
-            let mut stream = subject.stream(ours).expect("a socket");
-            let mut receive = pin!(subject.recv(&mut stream));
-            let _waits = poll_for(subject, receive.as_mut(), Duration::from_millis(2)).await;
-        }
+        let mut stream = subject.stream(ours).expect("a socket");
+        let _waits = poll_for(subject, subject.recv(&mut stream), Duration::from_millis(2)).await;
+        drop(stream);
         peer.set_nonblocking(true).expect("a socket");
         let blocks = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
         wait_until(subject, || !peer.read(&mut [0]).is_err_and(blocks)).await
@@ -201,10 +199,8 @@ pub(crate) fn buffers<S: Subject>(subject: &S) -> (bool, String) {
         for _ in 0..ROUNDS {
             let (ours, peer) = pair();
             let mut stream = subject.stream(ours).expect("a socket");
-            {
-                let mut receive = pin!(subject.recv(&mut stream));
-                let _waits = poll_for(subject, receive.as_mut(), Duration::from_millis(1)).await;
-            }
+            let receive = subject.recv(&mut stream);
+            let _waits = poll_for(subject, receive, Duration::from_millis(1)).await;
             let mut sender = peer.try_clone().expect("a descriptor");
             sender.write_all(&[1; 1000]).expect("room");
             peers.push(peer);
@@ -213,8 +209,8 @@ pub(crate) fn buffers<S: Subject>(subject: &S) -> (bool, String) {
         subject.sleep(Duration::from_millis(5)).await;
         // The runtime ends right behind these.
         for stream in &mut streams {
-            let mut receive = pin!(subject.recv(stream));
-            let _maybe = poll_for(subject, receive.as_mut(), Duration::from_millis(1)).await;
+            let receive = subject.recv(stream);
+            let _maybe = poll_for(subject, receive, Duration::from_millis(1)).await;
         }
         peers
     });

@@ -3,7 +3,7 @@
 use crate::Subject;
 use std::future::{Future, poll_fn};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ pub(crate) fn pair() -> (TcpStream, TcpStream) {
 /// Polls `future` while `duration` lasts. The runtime has its turns meanwhile.
 pub(crate) async fn poll_for<S: Subject, F: Future>(
     subject: &S,
-    mut future: Pin<&mut F>,
+    future: F,
     duration: Duration,
 ) -> Option<F::Output> {
-    let mut sleep = pin!(subject.sleep(duration));
+    let (mut future, mut sleep) = (pin!(future), pin!(subject.sleep(duration)));
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
