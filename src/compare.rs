@@ -127,8 +127,6 @@ impl FromStr for Load {
     }
 }
 
-const PAIRS_MIN: usize = 8;
-
 /// Packets per second of one stream of UDP; 50 is a telephone call.
 const PACKETS_PER_S: u32 = 50;
 
@@ -149,7 +147,7 @@ impl Workload {
         };
         let loads = if loads.is_empty() { &usual[..] } else { loads };
         let comparisons = subjects.len().saturating_sub(1) * loads.len();
-        let enough = (least_pairs(family_level(comparisons)) + 2).max(PAIRS_MIN);
+        let enough = (least_pairs(family_level(comparisons)) + 2).max(8);
         let pairs = pairs.unwrap_or(enough);
         let subjects = subjects.iter().map(|it| Subject::parse(it)).collect::<Result<_, _>>()?;
         let mut experiment = Experiment::find("quick")?;

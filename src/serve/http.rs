@@ -13,6 +13,7 @@ use super::listen::{self, ListenOn, with_remedy};
 use super::notices;
 use super::operate::Prepared;
 use super::report::Reporter;
+use super::sandbox::{CAPABILITIES, LANDLOCK};
 use super::signals::Received;
 use super::user::{self, Identity, may_replace};
 use crate::output::{complain, or_usage, print_line, raise_descriptor_limit};
@@ -106,10 +107,10 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
     };
     if !args.check {
         prepared.signals = Some(signals);
-        return run(args, configuration, prepared, settings, tls);
+        return run(configuration, prepared, settings, tls);
     }
     // This process ends here, so it may switch to the user of the server.
-    configuration.change_rights(&args, &mut prepared, tls.as_deref(), || Ok(()))?;
+    configuration.change_rights(&mut prepared, tls.as_deref(), || Ok(()))?;
     let lines = configuration.sites.iter().flat_map(SiteConfig::effective);
     lines.for_each(|line| print_line(&line));
     print_line("OK");
@@ -117,7 +118,6 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
 }
 
 fn run(
-    args: HttpArgs,
     started: Configuration,
     mut prepared: Prepared,
     settings: HttpSettings,
@@ -133,7 +133,7 @@ fn run(
     }
     let owner = prepared.identity.clone();
     let open = || open_log(&started.log, workers, owner.as_ref());
-    prepared.log = started.change_rights(&args, &mut prepared, tls.as_deref(), open)?;
+    prepared.log = started.change_rights(&mut prepared, tls.as_deref(), open)?;
     let tell = |line| notices::tell(format!("twinring: {line}"));
     let service = service.observed(prepared.log.clone(), prepared.admin.is_some(), tell);
     let mut reporter = Reporter::new("http", &prepared, &service, service.counters());
@@ -146,8 +146,8 @@ fn run(
         let reopen = move || log.iter().for_each(|log| log.reopen());
         prepared.actions.push((signal, Box::new(reopen)));
     }
-    let (is_confined, settings) = (prepared.sandbox.limits_files(), service.settings());
-    let running = Running { args, started, settings, tls, is_confined };
+    let (is_confined, settings) = (prepared.sandbox.has(LANDLOCK), service.settings());
+    let running = Running { started, settings, tls, is_confined };
     prepared.actions.push((SIGHUP, Box::new(running.reloader()?)));
     prepared.run(service, reporter)
 }
@@ -183,21 +183,20 @@ impl Configuration {
     /// warns about actions that are no longer possible.
     fn change_rights<L>(
         &self,
-        args: &HttpArgs,
         prepared: &mut Prepared,
         tls: Option<&Tls>,
         open_log: impl FnOnce() -> Result<L, String>,
     ) -> Result<L, String> {
         let roots: Vec<Option<File>> = self.sites.iter().map(SiteConfig::open_root).collect();
         let Prepared { runtime, identity, sandbox, .. } = prepared;
-        sandbox.enter(runtime, &self.paths(args.config.as_ref()), identity.as_ref())?;
+        sandbox.enter(runtime, &self.paths(), identity.as_ref())?;
         let log = open_log()?;
         let changed = match identity {
             Some(identity) => {
                 identity.assume()?;
                 Some(identity.name.as_str())
             }
-            None if user::is_root() && sandbox.gave_up_capabilities() => {
+            None if user::is_root() && sandbox.has(CAPABILITIES) => {
                 Some("root without capabilities (--user NAME is better)")
             }
             None => None,
@@ -209,7 +208,7 @@ impl Configuration {
         // With the same rights as before, it has been opened already.
         let Some(who) = changed else { return Ok(log) };
         let certificates = tls.and_then(|tls| tls.load(&self.tls_settings()).err());
-        let config = args.config.as_ref().and_then(|path| File::open(path).err());
+        let config = self.given.config.as_ref().and_then(|path| File::open(path).err());
         for problem in [
             check_log(&self.log, true),
             certificates.map(|error| format!("{error}; SIGHUP will reload nothing")),

@@ -31,14 +31,16 @@ enum Message {
 }
 
 /// A stream. Its thread is started by the first line.
-struct Printer {
+pub(super) struct Printer {
     thread: &'static str,
     print: fn(&str),
     sender: OnceLock<Option<SyncSender<Message>>>,
 }
 
 static NOTICES: Printer = Printer { thread: "notices", print: complain, sender: OnceLock::new() };
-static REPORTS: Printer = Printer { thread: "reports", print: print_line, sender: OnceLock::new() };
+/// Standard output.
+pub(super) static REPORTS: Printer =
+    Printer { thread: "reports", print: print_line, sender: OnceLock::new() };
 
 impl Printer {
     fn start(&self) -> Option<SyncSender<Message>> {
@@ -54,7 +56,7 @@ impl Printer {
         Some(sender)
     }
 
-    fn print(&self, text: String) {
+    pub(super) fn print(&self, text: String) {
         match self.sender.get_or_init(|| self.start()) {
             Some(sender) => drop(sender.try_send(Message::Text(text))),
             None => (self.print)(&text),
@@ -73,11 +75,6 @@ impl Printer {
 /// Prints a notice to standard error.
 pub(super) fn tell(text: String) {
     NOTICES.print(text);
-}
-
-/// Prints a line of the report to standard output.
-pub(super) fn report(line: String) {
-    REPORTS.print(line);
 }
 
 /// Waits until all is printed, for a bounded time.

@@ -140,12 +140,6 @@ pub(super) fn serve_echo(args: &EchoArgs) -> Ended {
     args.common.run(prepared, service, reporter)
 }
 
-/// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.
-const COALESCED_BUFFERS: u32 = 64;
-const BUFFERS: u32 = 1024;
-/// `--max-datagram` with UDP_GRO.
-const COALESCED_BYTES: u32 = 65_535;
-
 #[derive(Debug, Args)]
 pub(crate) struct UdpArgs {
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:9000`).
@@ -187,7 +181,8 @@ pub(crate) struct UdpArgs {
 
 impl UdpArgs {
     fn options(&self) -> UdpOptions {
-        let buffers = if self.gro { COALESCED_BUFFERS } else { BUFFERS };
+        // Each may hold 64 KiB of coalesced datagrams.
+        let buffers = if self.gro { 64 } else { 1024 };
         UdpOptions {
             recv_buffer_bytes: Some(self.rcvbuf.get() as u32),
             send_buffer_bytes: Some(self.sndbuf.get() as u32),
@@ -247,7 +242,7 @@ pub(super) fn serve_udp(args: &UdpArgs) -> Ended {
     let granted = service.granted();
     args.compare(granted);
     let (bytes, gro) = match granted.gro {
-        true => (COALESCED_BYTES, ", coalescing"),
+        true => (65_535, ", coalescing"),
         false => (args.max_datagram.get() as u32, ""),
     };
     let mut reporter = Reporter::new("udp", &prepared, &service, service.counters());

@@ -1,6 +1,6 @@
 //! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
-use super::notices::{report, tell};
+use super::notices::{REPORTS, tell};
 use super::operate::Prepared;
 use super::sandbox::Report;
 use serde::Serialize;
@@ -80,14 +80,14 @@ impl Reporter {
         *runs = true;
         let ready = Ready { sandbox: Fields::of(sandbox), ..self.ready.clone() };
         if self.json {
-            return report(json_line(&ready));
+            return REPORTS.print(json_line(&ready));
         }
         let addresses: Vec<String> = ready.listen.iter().map(SocketAddr::to_string).collect();
         let plural = if ready.workers == 1 { "" } else { "s" };
         let mut details = self.details.clone();
         details.push(sandbox.to_string());
         details.extend(ready.fallback_reason.map(|why| format!("io_uring not used: {why}")));
-        report(format!(
+        REPORTS.print(format!(
             "ready: {} on {}, {}, {} worker{plural}; {}",
             ready.service,
             addresses.join(", "),
@@ -128,7 +128,7 @@ impl Reporter {
             runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {
-            return report(json_line(&statistics));
+            return REPORTS.print(json_line(&statistics));
         }
         for (engine, counters) in &statistics.engines {
             tell(format!("{engine}: {}", as_text(&Fields::of(counters))));
@@ -171,21 +171,18 @@ pub(super) fn runs_both(runtime: &Runtime) -> bool {
 /// The counters that are not zero, by their names; those of an inner object after its name. All counters are in
 /// `--json` and in the metrics of `--admin`.
 fn as_text(fields: &Fields) -> String {
-    let mut pairs = Vec::new();
-    let mut add = |name: String, value: &Value| {
-        if value.as_f64().is_some_and(|number| number != 0.0) {
-            let (name, unit) = name.strip_suffix("_s").map_or((&*name, ""), |name| (name, " s"));
-            pairs.push(format!("{} {value}{unit}", name.replace('_', " ")));
+    let all = fields.0.iter().flat_map(|(key, value)| match value {
+        Value::Object(inner) => {
+            inner.iter().map(|(name, it)| (format!("{key} {name}"), it)).collect()
         }
-    };
-    for (key, value) in &fields.0 {
-        match value {
-            Value::Object(inner) => {
-                inner.iter().for_each(|(name, value)| add(format!("{key} {name}"), value));
-            }
-            value => add(key.clone(), value),
-        }
-    }
+        value => vec![(key.clone(), value)],
+    });
+    let all = all.filter(|(_, value)| value.as_f64().is_some_and(|number| number != 0.0));
+    let pairs = all.map(|(name, value)| {
+        let (name, unit) = name.strip_suffix("_s").map_or((&*name, ""), |name| (name, " s"));
+        format!("{} {value}{unit}", name.replace('_', " "))
+    });
+    let pairs: Vec<String> = pairs.collect();
     if pairs.is_empty() { "no traffic".to_owned() } else { pairs.join(", ") }
 }
 

@@ -29,13 +29,13 @@ use twinring::probe::Environment;
 use twinring::{Builder, Engine, Runtime};
 
 /// A part of the sandbox, by its name.
-type Part = &'static str;
+pub(super) type Part = &'static str;
 
 const RING: Part = "ring";
 const SECCOMP: Part = "seccomp";
-const LANDLOCK: Part = "landlock";
+pub(super) const LANDLOCK: Part = "landlock";
 const NO_NEW_PRIVS: Part = "no_new_privs";
-const CAPABILITIES: Part = "capabilities";
+pub(super) const CAPABILITIES: Part = "capabilities";
 const PARTS: [Part; 5] = [RING, SECCOMP, LANDLOCK, NO_NEW_PRIVS, CAPABILITIES];
 
 /// The named parts; an empty list is `off`.
@@ -199,13 +199,9 @@ impl Sandbox {
         Ok(())
     }
 
-    pub(super) fn limits_files(&self) -> bool {
-        self.restricted.is_some()
-    }
-
-    /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.
-    pub(super) fn gave_up_capabilities(&self) -> bool {
-        self.report.has(CAPABILITIES)
+    /// True if this part is on.
+    pub(super) fn has(&self, part: &str) -> bool {
+        self.report.has(part)
     }
 
     /// Filters the system calls of all threads. Call it on a worker when everything has started. Then

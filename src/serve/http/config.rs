@@ -23,6 +23,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Command line and file together.
 #[derive(Debug)]
 pub(super) struct Configuration {
+    /// As they were given.
+    pub(super) given: HttpArgs,
     pub(super) listening: Listening,
     pub(super) args: ServerArgs,
     pub(super) log: LogSettings,
@@ -173,6 +175,7 @@ fn merge(path: &Path, text: &str, args: &HttpArgs) -> Result<Configuration, Stri
         return Err(format!("{}{name}: this belongs in a [[site]]", default.place));
     }
     let mut configuration = Configuration {
+        given: args.clone(),
         fixed: file.read(of_server.clone())?,
         listening: file.take(&mut of_server)?,
         args: args.server.clone().or(file.take(&mut of_server)?),

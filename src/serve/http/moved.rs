@@ -4,9 +4,6 @@ use super::config::server_keys;
 use serde::de::DeserializeOwned;
 use twinring_services::http::{Rule, Site};
 
-/// How alike two names are that may be meant for each other.
-const ALIKE: f64 = 0.8;
-
 /// What does the same here: keys of 0.2, names of nginx and of others.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("add_header", "headers = { NAME = \"VALUE\" } in [[site.rule]]"),
@@ -76,7 +73,7 @@ pub(super) fn unknown(key: &str, known: &[String]) -> String {
     }
     let likeness = |name: &&String| (strsim::jaro_winkler(key, name) * 1e6) as u64;
     match known.iter().max_by_key(likeness) {
-        Some(name) if strsim::jaro_winkler(key, name) > ALIKE => {
+        Some(name) if strsim::jaro_winkler(key, name) > 0.8 => {
             format!("{key}: unknown key; did you mean `{name}`?")
         }
         _ => format!("{key}: unknown key"),

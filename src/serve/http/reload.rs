@@ -1,6 +1,5 @@
 //! The reload on SIGHUP: all sites with their rules, files of users and certificates, or nothing.
 
-use super::HttpArgs;
 use super::config::{self, Configuration, SiteConfig};
 use crate::serve::notices;
 use std::fs::File;
@@ -15,7 +14,6 @@ const PROBLEMS_TOLD_MAX: usize = 10;
 
 /// What a reload replaces, and what it is compared with.
 pub(super) struct Running {
-    pub(super) args: HttpArgs,
     pub(super) started: Configuration,
     pub(super) settings: Arc<LiveSettings>,
     pub(super) tls: Option<Arc<Tls>>,
@@ -67,7 +65,7 @@ impl Running {
 
     /// Reads and checks everything, without a change.
     fn load(&self) -> Result<(HttpSettings, Option<TlsUpdate>), Vec<String>> {
-        let configuration = config::read(&self.args).map_err(|problem| vec![problem])?;
+        let configuration = config::read(&self.started.given).map_err(|problem| vec![problem])?;
         let mut problems = configuration.usage();
         let fixed = self.started.differences(&configuration);
         if !fixed.is_empty() {

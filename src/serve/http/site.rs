@@ -8,7 +8,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use std::fs::{File, metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::{CertificateFiles, HttpSettings, Sites, Tls, TlsSettings, expired};
@@ -31,10 +31,7 @@ impl Configuration {
 
     pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
         let settings = self.tls_settings();
-        match settings.certificates.is_empty() {
-            true => Ok(None),
-            false => Tls::new(&settings).map(Some),
-        }
+        (!settings.certificates.is_empty()).then(|| Tls::new(&settings)).transpose()
     }
 
     pub(super) fn tls_settings(&self) -> TlsSettings {
@@ -53,8 +50,8 @@ impl Configuration {
         files.filter_map(|files| expired(&files.certificate))
     }
 
-    /// The files that the server reads and writes. On SIGHUP it reads `config` again.
-    pub(super) fn paths(&self, config: Option<&PathBuf>) -> Paths {
+    /// The files that the server reads and writes, at a reload once more.
+    pub(super) fn paths(&self) -> Paths {
         let roots = self.sites.iter().filter_map(|config| config.site.root.clone());
         // A link to the present release will lead to one beside it.
         let releases = roots.clone().filter(|root| root.is_symlink()).filter_map(|root| {
@@ -68,7 +65,7 @@ impl Configuration {
         let more = self.listening.sandbox_read.iter().cloned();
         Paths {
             read: roots.chain(releases).chain(more).collect(),
-            read_files: certificates.chain(config.cloned()).chain(users).collect(),
+            read_files: certificates.chain(self.given.config.clone()).chain(users).collect(),
             written: log_file(&self.log).into_iter().cloned().collect(),
             own_process: self.args.admin.is_some(),
         }

@@ -2,7 +2,7 @@
 
 use super::filter::Needs;
 use super::{CAPABILITIES, LANDLOCK, NO_NEW_PRIVS, Part, Report, SECCOMP};
-use crate::serve::notices;
+use crate::serve::notices::REPORTS;
 use caps::CapSet;
 use landlock::ABI;
 use nix::errno::Errno;
@@ -31,7 +31,7 @@ pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, j
                 "error": error,
                 "refused_by": refused_by,
             });
-            notices::report(line.to_string());
+            REPORTS.print(line.to_string());
             continue;
         }
         let verdict = match (error, refused_by.is_empty()) {
@@ -39,7 +39,7 @@ pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, j
             (None, true) => "possible: no active part covers it".to_owned(),
             (None, false) => format!("POSSIBLE, in spite of {}", refused_by.join(", ")),
         };
-        notices::report(format!("sandbox check: {attempt}: {verdict}"));
+        REPORTS.print(format!("sandbox check: {attempt}: {verdict}"));
     }
     leaky
 }
