@@ -127,9 +127,6 @@ impl FromStr for Load {
     }
 }
 
-/// Packets per second of one stream of UDP; 50 is a telephone call.
-const PACKETS_PER_S: u32 = 50;
-
 impl Workload {
     /// The experiment: that of `quick` for this protocol, with what is asked for. UDP always has a schedule. By default
     /// there are as many pairs as show a difference, and two to spare.
@@ -142,7 +139,8 @@ impl Workload {
         pairs: Option<usize>,
     ) -> Result<Experiment, LabError> {
         let usual = match protocol {
-            Protocol::Udp => vec![Load::Rate(self.connections.saturating_mul(PACKETS_PER_S))],
+            // A telephone call is 50 packets per second.
+            Protocol::Udp => vec![Load::Rate(self.connections.saturating_mul(50))],
             _ => vec![Load::Percent(25), Load::Max],
         };
         let loads = if loads.is_empty() { &usual[..] } else { loads };

@@ -77,24 +77,18 @@ enum Command {
     },
 }
 
-impl Command {
-    /// True if it ends on SIGTERM in its own way.
-    fn handles_term(&self) -> bool {
-        match self {
-            Command::Serve(_) | Command::Load(_) | Command::Advise(_) | Command::Compare(_) => true,
-            Command::Lab(lab) => matches!(lab, lab::Lab::Run(_)),
-            _ => false,
-        }
-    }
-}
-
 /// Runs the command of the process's arguments, and returns its exit code.
 pub fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => return ExitCode::from(output::usage(&error)),
     };
-    inherit::undo(command.handles_term());
+    use Command::{Advise, Compare, Load, Serve};
+    // These end on SIGTERM in their own way.
+    inherit::undo(matches!(
+        command,
+        Serve(_) | Load(_) | Advise(_) | Compare(_) | Command::Lab(lab::Lab::Run(_))
+    ));
     match command {
         Command::Serve(service) => serve::run(service),
         Command::Load(load) => load::run(load),
@@ -105,16 +99,14 @@ pub fn main() -> ExitCode {
         Command::Advise(options) => lab::finish("advise", compare::advise(&options)),
         Command::Compare(options) => lab::finish("compare", compare::compare(&options)),
         Command::Lab(lab) => lab::run(lab),
-        Command::Completions { shell } => ExitCode::from(completions(shell)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
+            ExitCode::from(output::show(&String::from_utf8_lossy(&script), 0))
+        }
         Command::Man { directory } => exit_code(manual(&directory)),
         Command::LabHelper { arguments } => twinring_lab::helper(&arguments),
     }
-}
-
-fn completions(shell: Shell) -> u8 {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
-    output::show(&String::from_utf8_lossy(&script), 0)
 }
 
 /// The exit code, after a complaint if something could not be done.

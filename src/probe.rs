@@ -11,9 +11,6 @@ use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit};
 use twinring_input::cgroup::CpuQuota;
 use twinring_lab::CpuList;
 
-/// Columns before the text of a row.
-const LABEL_COLUMNS: usize = 24;
-
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
     /// Print one JSON line instead of the table.
@@ -131,7 +128,7 @@ impl Page {
     }
 
     fn row(&mut self, label: &str, text: &str) {
-        self.lines(&format!("  {label:LABEL_COLUMNS$} "), text);
+        self.lines(&format!("  {label:24} "), text);
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct ServerArgs {
     /// engine beside each other, and the final report has the counters of each. [default: auto]
     #[arg(long, value_name = "auto|io_uring|epoll|both", help_heading = "Engine")]
     #[serde(deserialize_with = "optional")]
-    engine: Option<Mode>,
+    pub(super) engine: Option<Mode>,
     /// Worker threads, each with its own ring or epoll set. With `--engine both` their engines alternate.
     /// [default: 1; 2 with --engine both]
     #[arg(long, value_name = "N", help_heading = "Engine")]
@@ -75,7 +75,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     /// One engine for all workers.
     One(EngineChoice),
     /// Both, beside each other.
@@ -115,10 +115,6 @@ impl ServerArgs {
         }
     }
 
-    pub(super) fn is_both(&self) -> bool {
-        self.engine == Some(Mode::Both)
-    }
-
     /// False if the engine is certainly epoll.
     pub(super) fn may_use_rings(&self) -> bool {
         self.engine != Some(Mode::One(EngineChoice::Epoll))
@@ -133,7 +129,7 @@ impl ServerArgs {
         let workers = self.workers.map_or(workers, |count| count.get() as usize);
         Runtime::builder()
             .engine(engine)
-            .side_by_side(self.is_both())
+            .side_by_side(self.engine == Some(Mode::Both))
             .workers(workers)
             .pin(self.pin.iter().flat_map(|list| list.0.all().iter().copied()).collect())
             .uring(self.uring.clone().unwrap_or_default())

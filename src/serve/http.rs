@@ -35,7 +35,7 @@ use twinring::confine::Uses;
 use twinring::net::ListenOptions;
 use twinring_input::quantity::Count;
 use twinring_services::http::{
-    AccessLog, HttpService, HttpSettings, LogSettings, LogTarget, Tls, listing,
+    AccessLog, HttpService, HttpSettings, LogSettings, LogTarget, Tls, expired, listing,
 };
 
 /// What people type. Everything else is a key of the configuration file.
@@ -99,7 +99,9 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
     let prepared = prepared.map_err(|them| problems.extend(them)).ok();
     if args.check {
         problems.extend(check_log(&configuration.log, false));
-        problems.extend(configuration.expired());
+        // Clients refuse certificates because of their dates.
+        let certificates = configuration.sites.iter().filter_map(SiteConfig::certificate);
+        problems.extend(certificates.filter_map(|files| expired(&files.certificate)));
     }
     let (Some(mut prepared), Some(tls), []) = (prepared, tls, &problems[..]) else {
         problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
@@ -146,7 +148,7 @@ fn run(
         let reopen = move || log.iter().for_each(|log| log.reopen());
         prepared.actions.push((signal, Box::new(reopen)));
     }
-    let (is_confined, settings) = (prepared.sandbox.has(LANDLOCK), service.settings());
+    let (is_confined, settings) = (prepared.sandbox.report.has(LANDLOCK), service.settings());
     let running = Running { started, settings, tls, is_confined };
     prepared.actions.push((SIGHUP, Box::new(running.reloader()?)));
     prepared.run(service, reporter)
@@ -196,7 +198,7 @@ impl Configuration {
                 identity.assume()?;
                 Some(identity.name.as_str())
             }
-            None if user::is_root() && sandbox.has(CAPABILITIES) => {
+            None if user::is_root() && sandbox.report.has(CAPABILITIES) => {
                 Some("root without capabilities (--user NAME is better)")
             }
             None => None,
@@ -222,9 +224,6 @@ impl Configuration {
 
 /// How long the end of the command waits for the access log to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often it checks meanwhile for a second signal.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 /// The file of a log, if it goes to one.
 fn log_file(settings: &LogSettings) -> Option<&PathBuf> {
@@ -274,7 +273,7 @@ fn check_log(settings: &LogSettings, is_open: bool) -> Option<String> {
 /// Waits until all lines are written, for a bounded time, and not after a second signal.
 pub(super) fn finish_log(log: &AccessLog, signals: &Received) {
     let started = Instant::now();
-    while !log.finish(LOOK_PERIOD) && !signals.stops_at_once() {
+    while !log.finish(Duration::from_millis(20)) && !signals.stops_at_once() {
         if started.elapsed() > PATIENCE {
             return notices::tell(format!(
                 "twinring: access log {}: not all lines could be written within {PATIENCE:?}",

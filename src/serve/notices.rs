@@ -124,8 +124,7 @@ pub(super) fn tell_manager(state: &str) {
 }
 
 pub(super) fn reloading() {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let us = now.map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000);
+    let us = twinring::measure::monotonic_ns() / 1000;
     tell_manager(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
 }
 

@@ -2,7 +2,7 @@
 //! ends it, and reports on the way.
 
 use super::Ended;
-use super::arguments::ServerArgs;
+use super::arguments::{Mode, ServerArgs};
 use super::http::finish_log;
 use super::listen::with_remedy;
 use super::notices::{self, print_once};
@@ -62,7 +62,7 @@ impl ServerArgs {
     /// If io_uring cannot be used for `--engine both`, this prints why, and the service runs on epoll.
     fn build(&self, builder: Builder) -> Result<Runtime, String> {
         let runtime = builder.build().map_err(|error| error.to_string())?;
-        if !self.is_both() {
+        if self.engine != Some(Mode::Both) {
             return Ok(runtime);
         }
         if runtime.workers() < 2 {

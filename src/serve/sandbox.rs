@@ -71,7 +71,7 @@ struct Outcome {
 pub(super) struct Report(BTreeMap<Part, Outcome>);
 
 impl Report {
-    fn has(&self, part: &str) -> bool {
+    pub(super) fn has(&self, part: &str) -> bool {
         self.0.get(part).is_some_and(|outcome| outcome.on)
     }
 }
@@ -100,7 +100,7 @@ pub(super) struct Sandbox {
     selection: Option<Selection>,
     pub(super) only_checks: bool,
     json: bool,
-    report: Report,
+    pub(super) report: Report,
     /// Why capabilities are kept for rings, which workers create later. Determined once, before any
     /// right is dropped: behind Landlock the setting is no longer readable.
     rings_need_capabilities: Option<&'static str>,
@@ -197,11 +197,6 @@ impl Sandbox {
             self.settle(CAPABILITIES, dropped)?;
         }
         Ok(())
-    }
-
-    /// True if this part is on.
-    pub(super) fn has(&self, part: &str) -> bool {
-        self.report.has(part)
     }
 
     /// Filters the system calls of all threads. Call it on a worker when everything has started. Then

@@ -3,7 +3,7 @@
 use super::config::{self, Configuration, SiteConfig};
 use crate::serve::notices;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind::PermissionDenied};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
@@ -74,7 +74,7 @@ impl Running {
                 .push(format!("[server] {fixed}: cannot change while the server runs; restart it"));
         }
         let settings = configuration.settings(&mut problems);
-        problems.extend(unreadable(&configuration.sites, self.is_confined));
+        problems.extend(configuration.sites.iter().filter_map(|site| self.unreadable(site)));
         let certificates = match &self.tls {
             Some(tls) => tls.load(&configuration.tls_settings()).map(Some),
             None => Ok(None),
@@ -87,16 +87,14 @@ impl Running {
             _ => Err(problems),
         }
     }
-}
 
-/// The roots that the server may not read with the rights that it has kept.
-fn unreadable(sites: &[SiteConfig], is_confined: bool) -> impl Iterator<Item = String> {
-    sites.iter().filter_map(move |site| {
+    /// Why the server may not read a root with the rights that it has kept.
+    fn unreadable(&self, site: &SiteConfig) -> Option<String> {
         // A root that does not exist is an error of the settings already.
         let root = site.site.root.as_ref().filter(|root| root.exists())?;
+        let refused = File::open(root).is_err_and(|error| error.kind() == PermissionDenied);
         // Landlock refuses to open the directories that it hides.
-        let opened = File::open(root);
-        if is_confined && opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        if self.is_confined && refused {
             return Some(format!(
                 "the sandbox keeps the server from reading root {}: restart it, or list the \
                  directory in sandbox-read",
@@ -105,5 +103,5 @@ fn unreadable(sites: &[SiteConfig], is_confined: bool) -> impl Iterator<Item = S
         }
         let why = site.unreadable(&site.open_root()?)?;
         Some(format!("this user {why}"))
-    })
+    }
 }

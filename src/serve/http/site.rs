@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{CertificateFiles, HttpSettings, Sites, Tls, TlsSettings, expired};
+use twinring_services::http::{CertificateFiles, HttpSettings, Sites, Tls, TlsSettings};
 
 impl Configuration {
     /// The settings with the sites; what is wrong with them is added to `problems`.
@@ -42,12 +42,6 @@ impl Configuration {
             min_version: self.listening.tls_min_version,
             http2: self.http.http2,
         }
-    }
-
-    /// Certificates that clients refuse because of their dates.
-    pub(super) fn expired(&self) -> impl Iterator<Item = String> {
-        let files = self.sites.iter().filter_map(SiteConfig::certificate);
-        files.filter_map(|files| expired(&files.certificate))
     }
 
     /// The files that the server reads and writes, at a reload once more.
@@ -92,7 +86,7 @@ impl SiteConfig {
         lines
     }
 
-    fn certificate(&self) -> Option<CertificateFiles> {
+    pub(super) fn certificate(&self) -> Option<CertificateFiles> {
         let (certificate, key) = (self.site.tls_cert.clone()?, self.site.tls_key.clone()?);
         Some(CertificateFiles { certificate, key })
     }

@@ -28,9 +28,6 @@ const CONTAINER_RUNTIME: &str = "chdir getppid pselect6 setgid";
 /// The families of a server's sockets.
 const FAMILIES: [libc::c_int; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
 
-/// Calls with conditions of their own in [`oci`].
-const CONDITIONAL: [&str; 3] = ["clone", "clone3", "socket"];
-
 /// Who applies the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -73,7 +70,8 @@ fn oci() -> Result<Value, String> {
     };
     let mut names = server();
     names.extend(CONTAINER_RUNTIME.split_whitespace().filter(|name| number_of(name).is_some()));
-    names.retain(|name| !CONDITIONAL.contains(name));
+    // These have conditions below.
+    names.retain(|name| !["clone", "clone3", "socket"].contains(name));
     let thread = libc::CLONE_THREAD;
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
