@@ -222,19 +222,18 @@ fn changed(options: Run) -> Result<Experiment, LabError> {
 
 fn measure(options: Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
-    let (add, run) = (options.add.clone(), options.run.clone());
-    let (seed, prices) = (options.seed, !options.no_prices);
-    let experiment = match &add {
+    let experiment = match &options.add {
         Some(bundle) => twinring_lab::recomputed(bundle)?.experiment,
-        None => changed(options)?,
+        None => changed(options.clone())?,
     };
-    let mut outcome =
-        twinring_lab::run(&RunOptions { seed, prices, ..run.options(experiment)? }, &stop)?;
-    if let Some(directory) = add.filter(|_| outcome.exit_code() == 0) {
+    let (seed, prices) = (options.seed, !options.no_prices);
+    let run = RunOptions { seed, prices, ..options.run.options(experiment)? };
+    let mut outcome = twinring_lab::run(&run, &stop)?;
+    if let Some(directory) = options.add.filter(|_| outcome.exit_code() == 0) {
         outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
         outcome.directory = directory;
     }
-    let page = if run.json { json_line(&outcome) } else { outcome.page() };
+    let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
     Ok(tell(&page, outcome.exit_code()))
 }
 

@@ -113,8 +113,7 @@ pub(super) fn serve(args: HttpArgs) -> Ended {
     }
     // This process ends here, so it may switch to the user of the server.
     configuration.change_rights(&mut prepared, tls.as_deref(), || Ok(()))?;
-    let lines = configuration.sites.iter().flat_map(SiteConfig::effective);
-    lines.for_each(|line| print_line(&line));
+    configuration.sites.iter().flat_map(SiteConfig::effective).for_each(|line| print_line(&line));
     print_line("OK");
     Ok(ExitCode::SUCCESS)
 }

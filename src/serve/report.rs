@@ -133,8 +133,7 @@ impl Reporter {
         for (engine, counters) in &statistics.engines {
             tell(format!("{engine}: {}", as_text(&Fields::of(counters))));
         }
-        let happened = as_text(&statistics.service_counters);
-        let uptime_s = statistics.uptime_s;
+        let (uptime_s, happened) = (statistics.uptime_s, as_text(&statistics.service_counters));
         tell(match reason {
             Some(reason) => format!("ended after {uptime_s:.1} s ({reason}): {happened}"),
             None => format!("{uptime_s:.1} s: {happened}"),

@@ -153,8 +153,7 @@ pub fn configuration(name: &str, text: &str) -> Result<String, String> {
 /// Adds the keys of a file to the arguments of the command.
 fn merge(path: &Path, text: &str, args: &HttpArgs) -> Result<Configuration, String> {
     let file = File { path, text };
-    let parsed = DeTable::parse(text).map_err(|error| file.explain(&error))?;
-    let mut all = parsed.into_inner();
+    let mut all = DeTable::parse(text).map_err(|error| file.explain(&error))?.into_inner();
     let mut of_server = file.table("server", all.remove("server"))?;
     let of_default = file.table("default", all.remove("default"))?;
     let of_sites = match all.remove("site").map(|list| (list.span(), list.into_inner())) {

@@ -101,7 +101,6 @@ impl Running {
                 root.display()
             ));
         }
-        let why = site.unreadable(&site.open_root()?)?;
-        Some(format!("this user {why}"))
+        site.unreadable(&site.open_root()?).map(|why| format!("this user {why}"))
     }
 }
