@@ -65,8 +65,9 @@ enum Receive {
 
 pub(crate) struct UringUdp {
     receive: Receive,
-    /// Receives with the kernel.
+    /// Receives with the kernel, and the operation of the last one.
     armed: u32,
+    last: Key,
     /// Cancels of which a completion is still to come.
     pub(super) cancels: u32,
     unread: VecDeque<Received>,
@@ -120,6 +121,7 @@ impl UringUdp {
         UringUdp {
             receive: Receive::Open,
             armed: 0,
+            last: Key::from_bits(0),
             cancels: 0,
             unread: VecDeque::new(),
             unread_max: (setup.options.buffer_count as usize / 2)
@@ -213,14 +215,10 @@ impl UringEngine {
             udp.uring.cancels += 1;
             self.push_cancel(key, Op::SEND_DATAGRAM);
         }
-        self.cancel_datagrams(key, udp);
-    }
-
-    /// Cancels all receives at once. The kernel goes through all that the ring has for that.
-    fn cancel_datagrams(&mut self, key: Key, udp: &mut Udp) {
         if let Some(fd) = udp.fd()
             && udp.uring.armed > 0
         {
+            // All at once. The kernel goes through all that the ring has for that.
             udp.uring.cancels += 1;
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build();
             // SAFETY: a cancel names no memory.
@@ -299,7 +297,8 @@ impl UringEngine {
                 opcode::RecvMsgMulti::new(fd, header, group).build()
             };
             udp.uring.armed += 1;
-            let entry = entry.user_data(Op::RECEIVE_DATAGRAM.tag(self.receives.insert(receive)));
+            udp.uring.last = self.receives.insert(receive);
+            let entry = entry.user_data(Op::RECEIVE_DATAGRAM.tag(udp.uring.last));
             // SAFETY: the kernel takes buffers from the group, which outlives the ring; the other memory is
             // boxed in `receives` until the last completion.
             unsafe { self.ring.push(entry) };
@@ -379,8 +378,13 @@ impl UringEngine {
         if is_full && uring.receive == Receive::Open {
             uring.receive = Receive::Paused;
             self.counters.pauses.add(1);
-            if udp.setup.options.pending == 0 {
-                self.cancel_datagrams(key, udp);
+            if udp.setup.options.pending == 0 && uring.armed > 0 {
+                // Not by the descriptor, which a send that waits has too.
+                uring.cancels += 1;
+                let receive = Op::RECEIVE_DATAGRAM.tag(uring.last);
+                let cancel = opcode::AsyncCancel::new(receive).build();
+                // SAFETY: a cancel names no memory.
+                unsafe { self.ring.push(cancel.user_data(Op::CANCEL.tag(key))) };
             }
         }
     }
