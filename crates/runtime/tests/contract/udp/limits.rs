@@ -220,8 +220,19 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
     on_a_slow_path(|| {
         in_all_ways(configuration, async move |options, _| {
             let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..options.clone() });
-            let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..options.clone() };
+            let (send_buffer_bytes, buffer_count) = (Some(8192), 4);
+            let narrow = UdpOptions { send_buffer_bytes, buffer_count, ..options.clone() };
             let from = Rc::new(connect(&narrow, to.local_addr()));
+            // What is not read pauses the receive, and nothing else.
+            assert!(poll_once(from.recv_from()).await.is_none());
+            let (to, target) = (Rc::new(to), from.local_addr());
+            let talker = Rc::clone(&to);
+            let talking = spawn(async move {
+                for _ in 0..20 {
+                    talker.send_to("unread", target).await.expect("room");
+                    sleep(MS).await;
+                }
+            });
             let sender = Rc::clone(&from);
             let sending = spawn(async move {
                 sender.send_batch(&mut sequence(18, SENT, 1000)).await.expect("room");
@@ -229,6 +240,7 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
             });
             let received = receive(&to, SENT).await;
             sending.await.expect("not aborted");
+            talking.await.expect("not aborted");
             assert_all(18, &received, SENT, &options);
             let stats = from.stats().expect("SO_MEMINFO");
             assert_eq!((stats.sent, stats.send_errors.total()), (SENT as u64, 0), "{stats:?}");
