@@ -270,7 +270,7 @@ pub(crate) struct Advise {
 pub(crate) fn advise(options: &Advise) -> Result<u8, LabError> {
     let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
     // Most programs use epoll without gathering their sends. Datagrams are never gathered.
-    let subjects = ["io_uring", "epoll", "at-once=epoll:gather=off"].map(str::to_owned);
+    let subjects = ["io_uring", "epoll", "epoll-at-once=epoll:gather=off"].map(str::to_owned);
     let subjects = &subjects[..if protocol == Protocol::Udp { 2 } else { 3 }];
     let rate = options.rate.map(Load::Rate);
     // Wrong words are refused first, wherever this runs.
@@ -309,6 +309,10 @@ fn page(outcome: &Outcome, protocol: Protocol, found: &Capabilities) -> String {
         Protocol::Http => "http --root DIR",
     };
     let mut facts = prices(outcome);
+    if protocol != Protocol::Udp {
+        let note = "NOTE   epoll gathers its sends; epoll-at-once sends each at once, as most do\n";
+        facts.push(note.to_owned());
+    }
     // In the words of `twinring probe`, by which it can be checked.
     if found.environment.container.is_none() {
         let forbidden = "BEFORE Docker forbids io_uring by default: twinring seccomp oci\n";
