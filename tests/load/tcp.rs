@@ -241,4 +241,7 @@ fn a_closed_port_names_the_address_and_a_fix() {
     let target = socket.local_addr().unwrap().as_socket().unwrap();
     let words = [&target.to_string(), "Connection refused", "check that the server is running"];
     assert_ended(&mut command("auto", target, "-c 3"), 1, &words);
+    // The size of its buffers overflowed.
+    let longest = format!("-c 1 --expect-length {}", u64::MAX);
+    assert_ended(&mut http("auto", target, &longest), 1, &words[..2]);
 }

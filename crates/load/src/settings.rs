@@ -52,19 +52,6 @@ impl Workers {
             .linger(LINGER)
             .stop_on_panic(true)
     }
-
-    /// The features of io_uring with receive buffers of this size and number, unless others than the
-    /// default were configured. Buffers of another size have a suitable number by default.
-    pub(crate) fn uring_with_buffers(&self, bytes: u32, count: u32) -> UringOptions {
-        let (mut options, default) = (self.uring.clone(), UringOptions::default());
-        if options.buffer_bytes == default.buffer_bytes {
-            options.buffer_bytes = bytes;
-            if options.buffer_count == default.buffer_count {
-                options.buffer_count = count;
-            }
-        }
-        options
-    }
 }
 
 /// Settings of every load. All numbers are totals over all threads.
@@ -180,10 +167,19 @@ impl RequestSettings {
         if self.is_open() { "open" } else { "closed" }.to_owned()
     }
 
-    /// Receive buffers for the connections of a thread.
-    pub(crate) fn buffers(&self, most: u64) -> u32 {
-        let share = self.connections.div_ceil(self.common.workers.threads.into());
-        (2 * share).clamp(64, most).next_power_of_two() as u32
+    /// A runtime with receive buffers of this size, at most so many for each thread, unless others than the default
+    /// were configured. Buffers of another size have a suitable number by default.
+    pub(crate) fn builder(&self, bytes: u32, most: u64) -> Builder {
+        let (workers, default) = (&self.common.workers, UringOptions::default());
+        let mut uring = workers.uring.clone();
+        if uring.buffer_bytes == default.buffer_bytes {
+            uring.buffer_bytes = bytes;
+            if uring.buffer_count == default.buffer_count {
+                let share = self.connections.div_ceil(workers.threads.into());
+                uring.buffer_count = (2 * share).clamp(64, most).next_power_of_two() as u32;
+            }
+        }
+        workers.builder(uring)
     }
 }
 

@@ -106,12 +106,8 @@ impl Generator for TcpSettings {
     /// that the pool stays inside the cache.
     fn runtime(&self) -> Builder {
         let at_once = u64::from(self.size) * u64::from(self.depth.unwrap_or(1));
-        let (bytes, count) = match at_once {
-            ..=2048 => (2048, self.requests.buffers(1024)),
-            _ => (16 * 1024, 64),
-        };
-        let workers = &self.requests.common.workers;
-        workers.builder(workers.uring_with_buffers(bytes, count))
+        let (bytes, most) = if at_once <= 2048 { (2048, 1024) } else { (16 * 1024, 64) };
+        self.requests.builder(bytes, most)
     }
 
     fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {

@@ -241,14 +241,14 @@ impl Generator for HttpSettings {
     /// Receive buffers that suit the bytes that a connection receives at once. The length of answers is known only if it is configured; 4 KiB is a compromise.
     fn runtime(&self) -> Builder {
         const HEAD_BYTES: u64 = 512;
-        let at_once = self.known_length().map(|it| (it + HEAD_BYTES) * u64::from(self.pipeline));
+        let of_all = |it: u64| it.saturating_add(HEAD_BYTES).saturating_mul(self.pipeline.into());
+        let at_once = self.known_length().map(of_all);
         let (bytes, most) = match at_once {
             Some(..=2048) => (2048, 1024),
             Some(8192..) => (16 * 1024, 64),
             _ => (4096, 512),
         };
-        let (count, workers) = (self.requests.buffers(most), &self.requests.common.workers);
-        workers.builder(workers.uring_with_buffers(bytes, count))
+        self.requests.builder(bytes, most)
     }
 
     fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {
