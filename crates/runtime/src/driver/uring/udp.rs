@@ -215,15 +215,19 @@ impl UringEngine {
             udp.uring.cancels += 1;
             self.push_cancel(key, Op::SEND_DATAGRAM);
         }
-        if let Some(fd) = udp.fd()
-            && udp.uring.armed > 0
-        {
+        self.cancel_receives(key, udp);
+    }
+
+    fn cancel_receives(&mut self, key: Key, udp: &mut Udp) {
+        let Some(fd) = udp.fd().filter(|_| udp.uring.armed > 0) else { return };
+        let cancel = match udp.setup.options.pending {
+            0 => opcode::AsyncCancel::new(Op::RECEIVE_DATAGRAM.tag(udp.uring.last)).build(),
             // All at once. The kernel goes through all that the ring has for that.
-            udp.uring.cancels += 1;
-            let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build();
-            // SAFETY: a cancel names no memory.
-            unsafe { self.ring.push(cancel.user_data(Op::CANCEL.tag(key))) };
-        }
+            _ => opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build(),
+        };
+        udp.uring.cancels += 1;
+        // SAFETY: a cancel names no memory.
+        unsafe { self.ring.push(cancel.user_data(Op::CANCEL.tag(key))) };
     }
 
     pub(in crate::driver) fn take_datagrams(
@@ -378,13 +382,9 @@ impl UringEngine {
         if is_full && uring.receive == Receive::Open {
             uring.receive = Receive::Paused;
             self.counters.pauses.add(1);
-            if udp.setup.options.pending == 0 && uring.armed > 0 {
-                // Not by the descriptor, which a send that waits has too.
-                uring.cancels += 1;
-                let receive = Op::RECEIVE_DATAGRAM.tag(uring.last);
-                let cancel = opcode::AsyncCancel::new(receive).build();
-                // SAFETY: a cancel names no memory.
-                unsafe { self.ring.push(cancel.user_data(Op::CANCEL.tag(key))) };
+            // Single-shot ones end by themselves; to cancel them all would also cancel a send that waits.
+            if udp.setup.options.pending == 0 {
+                self.cancel_receives(key, udp);
             }
         }
     }
