@@ -68,7 +68,7 @@ impl SharedStage {
 /// A service, bound and ready to run on the workers of a runtime.
 pub struct Server<S: Service> {
     pub(crate) service: S,
-    handle: Handle,
+    pub(crate) handle: Handle,
     addresses: Vec<SocketAddr>,
     sockets: Mutex<Vec<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
@@ -160,10 +160,6 @@ impl<S: Service> Server<S> {
     /// The addresses it listens on, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
-    }
-
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
     }
 
     pub(crate) fn worker_is_ready(&self) {

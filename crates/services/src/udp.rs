@@ -153,7 +153,7 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
         Ok(())
     });
     server.worker_is_ready();
-    let outcome = join_vital(tasks, 1, server.handle()).await;
+    let outcome = join_vital(tasks, 1, &server.handle).await;
     publish(&ports, &published);
     outcome
 }

@@ -138,7 +138,7 @@ impl Connection {
     }
 
     fn fail(&self, kind: io::ErrorKind) -> io::Error {
-        self.tracking.fail();
+        self.tracking.ending.set(Some(Ending::Failed));
         kind.into()
     }
 

@@ -61,7 +61,7 @@ impl<S: Service> Server<S> {
             append: Arc::new(move |text: &mut Exposition| service.append_metrics(text)),
             name: S::NAME,
             engine: engine.to_string(),
-            handle: self.handle().clone(),
+            handle: self.handle.clone(),
             stage: Arc::clone(&self.stage),
             started: SystemTime::now(),
         }

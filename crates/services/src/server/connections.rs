@@ -82,7 +82,7 @@ pub(crate) struct Tracking {
     pub(crate) sent_bytes: Cell<u64>,
     /// The same when its phase was first seen.
     owed_bytes: Cell<u64>,
-    /// Why it is being ended; it continues if that is taken.
+    /// Why it is being ended; it continues if that is taken. The service may fail it, and must return an error next.
     pub(crate) ending: Cell<Option<Ending>>,
 }
 
@@ -120,11 +120,6 @@ impl Tracking {
     /// Enters a phase whose time began with the previous phase.
     pub(crate) fn continue_in(&self, phase: Phase) {
         self.phase.set(phase);
-    }
-
-    /// Records that the service cannot continue; the service must return an error next.
-    pub(crate) fn fail(&self) {
-        self.ending.set(Some(Ending::Failed));
     }
 
     /// Polls a receive of this stream. Data that arrived at the moment at which a drain ended the
