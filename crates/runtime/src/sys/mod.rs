@@ -56,7 +56,7 @@ pub(crate) fn recv(socket: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::
 
 /// Sends as much as fits into the socket buffer, without blocking and without raising SIGPIPE. With
 /// `more`, the kernel keeps back a last segment that is not full, for at most 200 ms.
-#[inline]
+#[inline(always)]
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usize> {
     #[cfg(feature = "faults")]
     let bytes = &bytes[..faults::allowed(socket.as_raw_fd(), libc::EPOLLOUT, bytes.len())?];

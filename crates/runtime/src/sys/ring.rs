@@ -198,15 +198,15 @@ impl KernelRing {
     /// next enter.
     #[inline]
     pub(crate) fn take_completions(&mut self, into: &mut Vec<cqueue::Entry>) {
-        into.reserve(self.completion.len());
-        let taken = self.completion.fill(into.spare_capacity_mut()).len();
-        // SAFETY: so many have just been written behind the last one.
-        unsafe { into.set_len(into.len() + taken) };
-        #[cfg(feature = "faults")]
-        {
-            let fresh = into.split_off(into.len() - taken);
-            into.extend(super::faults::delivered(&mut self.faults, fresh));
+        #[cfg(not(feature = "faults"))]
+        for completion in &mut self.completion {
+            into.push(completion);
         }
+        #[cfg(feature = "faults")]
+        into.extend({
+            let fresh = self.completion.by_ref().collect();
+            super::faults::delivered(&mut self.faults, fresh)
+        });
     }
 
     /// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many

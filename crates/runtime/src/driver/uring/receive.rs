@@ -101,15 +101,15 @@ impl UringEngine {
     ) {
         self.counters.received.add(1);
         stream.uring.left_more = cqueue::sock_nonempty(flags);
-        if stream.sending.closing {
-            return drop(self.groups.streams.reader(buffer, bytes));
-        }
-        stream.receiving.waiters.wake(wakes);
         let mut piece = self.groups.streams.reader(buffer, bytes);
+        if stream.sending.closing {
+            return;
+        }
         if self.groups.streams.is_low() {
             self.counters.copied_out.add(1);
             piece = piece.detach();
         }
+        stream.receiving.waiters.wake(wakes);
         if stream.receiving.unread.push(piece, self.turn) {
             self.pause_full(stream);
         }
