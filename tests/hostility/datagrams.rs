@@ -15,7 +15,7 @@ const MAX_DATAGRAM: usize = 1500;
 /// of RTP would be, whole packets, one byte too many, and the longest that UDP carries.
 const LENGTHS: [usize; 10] = [0, 3, 12, 13, 172, 500, 1499, 1500, 1501, 65_507];
 
-/// Buffers of the server are there from the begin; a flood adds what a drain of the socket holds.
+/// Buffers of the server are there from the start; a flood adds what a drain of the socket holds.
 const GROWTH_BYTES_MAX: u64 = 48 << 20;
 
 /// One source of a flood.

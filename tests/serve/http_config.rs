@@ -16,12 +16,9 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
 
-fn configured(text: &str) -> Configured {
-    Configured::new(Site::usual(), text)
-}
-
 fn the_command_line_overrides_the_file() {
-    let configured = configured(
+    let configured = Configured::new(
+        Site::usual(),
         r#"
         [server]
         listen = "127.0.0.1:0"
@@ -73,7 +70,7 @@ fn errors_of_one_kind_each_are_reported() {
         (&rule("{ auth = 'ETC/none' }"), ":3: cannot read the users of auth, "),
         (&rule("{ realm = 'a' }"), "realm needs auth in the same rule"),
     ] {
-        let (code, _, told) = configured(text).check(&[]);
+        let (code, _, told) = Configured::new(Site::usual(), text).check(&[]);
         assert!(code != Some(0) && told.contains(words), "{text}: {code:?} {told}");
     }
     // The second was read until memory ended.
@@ -83,7 +80,7 @@ fn errors_of_one_kind_each_are_reported() {
     ] {
         assert_ends(&format!("serve http --check --config {file}"), 2, &[words]);
     }
-    let binary = configured("");
+    let binary = Configured::new(Site::usual(), "");
     fs::write(binary.path(), b"\xff\xfe").expect("a file");
     let (code, _, told) = binary.check(&[]);
     assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
@@ -93,10 +90,10 @@ fn check_finds_the_errors_of_a_start_or_prints_what_holds() {
     let text = "[default]\nclean-urls = true\n[[default.rule]]\nheaders.X-All = \"1\"\n\
                 [[site]]\nroot = \"ROOT\"\n[[site]]\nnames = [\"a.org\", \"*.b.org\"]\nroot = \"ROOT\"\n\
                 clean-urls = false\n[[site.rule]]\nmatch = \"/p/**\"\nallow = \"::1\"\n";
-    let configured = configured(text);
+    let configured = Configured::new(Site::usual(), text);
     let (site, etc) = (&configured.site, &configured.etc);
     // As it is shipped, with only a directory that exists.
-    let example = self::configured(EXAMPLE).check(&["--root", &site.file(".")]);
+    let example = Configured::new(Site::usual(), EXAMPLE).check(&["--root", &site.file(".")]);
     assert_eq!((example.0, &*example.2), (Some(0), ""));
     let (code, stdout, stderr) = configured.check(&["--listing", "html"]);
     assert!(code == Some(0) && stderr.is_empty(), "{stdout}{stderr}");

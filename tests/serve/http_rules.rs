@@ -16,8 +16,6 @@ pub(crate) const TESTS: &[Test] = tests![
     a_reload_replaces_users_and_forgets_the_verified,
 ];
 
-const RELOADED: &str = "were reloaded";
-
 /// Three sites: for `a.example.org`, for other hosts under `.example.org`, and what `default` says.
 fn hosts(default: &str) -> Configured {
     let site = Site::new();
@@ -287,6 +285,6 @@ fn a_reload_replaces_users_and_forgets_the_verified() {
     reload(&server, "line 1: its hash is not bcrypt");
     server.check_both(&[(get("/private/", ANN), 200, &[])]);
     configured.etc.write("users", of_bob().as_bytes());
-    reload(&server, RELOADED);
+    reload(&server, "were reloaded");
     server.check_both(&[(get("/private/", ANN), 401, &[]), (get("/private/", BOB), 200, &[])]);
 }

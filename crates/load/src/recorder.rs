@@ -174,9 +174,7 @@ impl Recorder {
 
     pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
         *kind(&mut self.errors) += 1;
-        if self.first_error.is_none() {
-            self.first_error = Some((now_ns, what()));
-        }
+        self.first_error.get_or_insert_with(|| (now_ns, what()));
     }
 
     fn note(&mut self, now_ns: u64, add: impl Fn(&mut Counts)) {

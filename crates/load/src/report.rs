@@ -17,6 +17,10 @@ use twinring_wire::histogram::{EncodedHistogram, Lag, Latency, micros};
 use twinring_wire::load::{Head, RATE_TOLERANCE};
 use twinring_wire::requests::{Connections, RequestResult, Requests, WholeRun};
 
+pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
 /// How a result of this schema begins.
 pub(crate) fn head(schema: &str, target: String, ran: &Ran) -> Head {
     Head {
@@ -60,10 +64,7 @@ pub(crate) fn of_requests(
             unsent: all.unsent.count,
             overdue,
             oldest_in_flight_us: Some(micros(all.oldest_ns)),
-            per_second: match window.seconds > 0.0 {
-                true => counted.answered as f64 / window.seconds,
-                false => 0.0,
-            },
+            per_second: ratio(counted.answered as f64, window.seconds),
             rate_reached,
         },
         whole_run: WholeRun {

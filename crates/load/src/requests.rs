@@ -33,9 +33,6 @@ use twinring_wire::load::Cpu;
 /// were lost and sent again after 1, 2 and 4 s.
 const CONNECTS_AT_ONCE: usize = 128;
 
-/// How long outstanding answers are waited for after the window.
-const DRAIN_MAX: Duration = OVERDUE;
-
 /// How often outstanding answers are checked at the end.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
@@ -233,7 +230,7 @@ impl<P: Protocol> Client for Requester<P> {
 
     /// Waits for outstanding answers; then gives connections a moment to close in order.
     async fn drain(&mut self) {
-        let (until, worker) = (Instant::now() + DRAIN_MAX, &self.worker);
+        let (until, worker) = (Instant::now() + OVERDUE, &self.worker);
         while worker.recorder.borrow().whole.in_flight() > 0 && Instant::now() < until {
             sleep(DRAIN_LOOK).await;
         }

@@ -1,5 +1,6 @@
 //! The result of a run as a table for people: at most 80 columns, the answer last.
 
+use super::ratio;
 use crate::gates;
 use textwrap::{Options, WordSplitter, wrap};
 use twinring_wire::histogram::{Lag, Latency};
@@ -273,8 +274,7 @@ impl Lines {
             ])
         );
         self.row("requests", &text);
-        let seconds = all.window.seconds;
-        let megabytes = if seconds > 0.0 { received as f64 / 1e6 / seconds } else { 0.0 };
+        let megabytes = ratio(received as f64 / 1e6, all.window.seconds);
         let latency = summary("latency", &all.latency_us, requests.answered);
         let per_s = grouped(requests.per_second.round() as u64);
         let mut text = format!("{per_s} requests/s, {megabytes:.1} MB/s; {latency}");

@@ -1,10 +1,8 @@
 //! The state that the threads of a run share: the ends of the window, and notes to the conductor.
 
 use std::ops::Range;
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use twinring::sleep;

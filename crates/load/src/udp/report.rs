@@ -2,7 +2,7 @@
 
 use super::UdpSettings;
 use super::traffic::ThreadCounts;
-use crate::report::{Lines, count, grouped, head, summary, time};
+use crate::report::{Lines, count, grouped, head, ratio, summary, time};
 use crate::run::Ran;
 use std::cmp::Reverse;
 use twinring::measure::CallTime;
@@ -131,10 +131,6 @@ fn calls(all: &[CallTime], run_s: f64) -> Vec<Call> {
     let mut rows = add_calls(Vec::new(), each.collect());
     rows.sort_by(|a, b| b.time_s.total_cmp(&a.time_s));
     rows
-}
-
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 pub(crate) fn table(lines: &mut Lines, result: &UdpResult, shortfall: &[String]) {

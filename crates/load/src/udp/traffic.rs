@@ -66,9 +66,7 @@ pub(super) struct ThreadCounts {
 
 impl ThreadCounts {
     pub(super) fn failed(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
-        if self.first_error.is_none() {
-            self.first_error = Some((now_ns, what()));
-        }
+        self.first_error.get_or_insert_with(|| (now_ns, what()));
     }
 
     fn note_granted(&mut self, other: Granted) {
