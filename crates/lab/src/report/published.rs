@@ -13,13 +13,25 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Element> {
     let Some(summary) = bundle.summary.as_ref().filter(|_| !all.is_empty()) else {
         return Vec::new();
     };
-    let mut table = head(["source", "work", "published", "here", "measured here", "remark"]);
-    table.extend(all.iter().flat_map(|it| throughputs(it, all, &summary.cells)));
+    let mut tables: Vec<(String, Vec<Vec<String>>)> = Vec::new();
+    for (programs, row) in all.iter().flat_map(|it| throughputs(it, all, &summary.cells)) {
+        match tables.iter_mut().find(|(title, _)| *title == programs) {
+            Some((_, table)) => table.push(row),
+            None => {
+                let mut table = head(["work", "published", "measured here", "remark"]);
+                table.push(row);
+                tables.push((programs, table));
+            }
+        }
+    }
     let mut blocks = Vec::new();
-    if table.len() > 1 {
+    if !tables.is_empty() {
         let about = "Requests per second of one program against another, in percent: more is positive, ours with its \
                      interval.";
-        blocks = vec![Element::Text(about.to_owned()), Element::Table(table)];
+        blocks.push(Element::Text(about.to_owned()));
+    }
+    for (programs, table) in tables {
+        blocks.extend([Element::Text(programs), Element::Table(table)]);
     }
     blocks.extend(all.iter().filter_map(|it| datagrams(it, &summary.cells)));
     let sources = all
@@ -29,11 +41,12 @@ pub(super) fn published(bundle: &Bundle) -> Vec<Element> {
     vec![Element::Folded("Published figures".to_owned(), blocks)]
 }
 
+/// Which programs are compared, there and here, and the row of one work.
 fn throughputs(
     published: &Published,
     all: &[Published],
     cells: &[CellSummary],
-) -> Vec<Vec<String>> {
+) -> Vec<(String, Vec<String>)> {
     let Some(against) = &published.against else { return Vec::new() };
     let other =
         all.iter().find(|it| it.source == published.source && it.program == against.program);
@@ -53,17 +66,20 @@ fn throughputs(
                 });
             for (cell, comparison) in found {
                 let ours = comparison.figures.get("throughput_per_s");
-                rows.push(vec![
-                    published.source.clone(),
+                let (source, program, other) =
+                    (&published.source, &published.program, &against.program);
+                let programs = format!(
+                    "{source}: {program} against {other}; here {subject} against {baseline}"
+                );
+                let row = vec![
                     cell.cell.to_string(),
                     ratio.map_or("no number".to_owned(), |it| {
-                        let (program, other) = (&published.program, &against.program);
-                        format!("{program} against {other} {} %", signed(percent(it), 1))
+                        format!("{} %", signed(percent(it), 1))
                     }),
-                    format!("{subject} against {baseline}"),
                     change_of(ours),
                     [&*printed.note, comparison.void.as_deref().map_or("", |_| "void")].concat(),
-                ]);
+                ];
+                rows.push((programs, row));
             }
         }
     }
