@@ -24,7 +24,7 @@ pub(crate) fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
 /// `twinring load KIND TARGET --json` with these arguments; a run that hangs is ended after a minute.
 pub(crate) fn command(engine: &str, kind: &str, target: &str, arguments: &str) -> Command {
     let mut bounded = Command::new("timeout");
-    bounded.args(["60", TWINRING]);
+    bounded.args(["-s", "KILL", "60", TWINRING]);
     command_by(bounded, engine, kind, target, arguments)
 }
 
