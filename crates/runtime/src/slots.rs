@@ -141,6 +141,8 @@ impl<T> Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
 
     #[test]
     fn a_key_is_used_up_after_its_generations_and_keeps_its_mark() {
@@ -153,5 +155,32 @@ mod tests {
         assert_eq!((last.mark(), slots.remove(last), slots.insert(3)), (0xfff, Some(2), first));
         let plain = Slots::default().insert(4);
         assert_eq!(Key::from_bits(plain.to_bits() | 0xff << Key::BITS), plain);
+    }
+
+    proptest! {
+        /// Against a model: live keys find their value, dead keys find nothing, ever.
+        #[test]
+        fn behaves_like_a_map_whose_keys_are_never_reused(
+            steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..400)
+        ) {
+            let mut slots = Slots::default();
+            let mut live: HashMap<Key, usize> = HashMap::new();
+            let mut dead: Vec<Key> = Vec::new();
+            for (number, (insert, pick)) in steps.into_iter().enumerate() {
+                if insert || live.is_empty() {
+                    let key = slots.insert(number);
+                    prop_assert!(!dead.contains(&key));
+                    prop_assert_eq!(live.insert(key, number), None);
+                } else {
+                    let key = slots.keys()[pick.index(live.len())];
+                    prop_assert_eq!(slots.remove(key), live.remove(&key));
+                    dead.push(key);
+                }
+                prop_assert_eq!(slots.keys().len(), live.len());
+                prop_assert!(live.iter().all(|(key, value)| slots.get(*key) == Some(value)));
+                let mut is_found = |key: &Key| slots.get(*key).is_some() || slots.get_mut(*key).is_some();
+                prop_assert!(!dead.iter().any(&mut is_found));
+            }
+        }
     }
 }
