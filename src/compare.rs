@@ -270,12 +270,15 @@ pub(crate) struct Advise {
 pub(crate) fn advise(options: &Advise) -> Result<u8, LabError> {
     let protocol = service(&options.service).unwrap_or(Protocol::Tcp);
     // Most programs use epoll without gathering their sends. Datagrams are never gathered.
-    let subjects = ["io_uring", "epoll", "epoll-at-once=epoll:gather=off"].map(str::to_owned);
-    let subjects = &subjects[..if protocol == Protocol::Udp { 2 } else { 3 }];
+    let subjects = ["epoll-at-once=epoll:gather=off", "epoll", "io_uring"].map(str::to_owned);
+    let subjects = &subjects[usize::from(protocol == Protocol::Udp)..];
     let rate = options.rate.map(Load::Rate);
     // Wrong words are refused first, wherever this runs.
-    let experiment =
+    let mut experiment =
         options.workload.experiment("advise", protocol, subjects, rate.as_slice(), None)?;
+    if let [_, _, io_uring] = &mut experiment.subjects[..] {
+        io_uring.against = vec!["epoll".to_owned()];
+    }
     let found = Capabilities::detect();
     if let Some(refusal) = &found.refusal {
         let page = match options.workload.run.json {

@@ -7,7 +7,7 @@ use crate::experiment::NetKind;
 use crate::result::{Bundle, State};
 use std::collections::BTreeMap;
 
-const SENTENCES_MAX: usize = 5;
+const SENTENCES_MAX: usize = 6;
 
 /// One sentence for each pair of subjects and class of load.
 pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
