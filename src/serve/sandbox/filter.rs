@@ -214,5 +214,8 @@ mod tests {
         let all = Needs::ALL.calls();
         assert!(never.split_whitespace().all(|call| !all.contains(&call)), "{all:?}");
         assert!(!DESCRIPTOR_COMMANDS.contains(&libc::F_SETOWN));
+        let least = Needs::default().calls();
+        let not_needed = ["open", "openat2", "statx", "sendfile", "io_uring_enter"];
+        assert!(not_needed.iter().all(|call| !least.contains(call)), "{least:?}");
     }
 }

@@ -222,7 +222,10 @@ impl Connection {
     pub(super) fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
         let sent_bytes = &self.tracking.sent_bytes;
-        sent_bytes.set(sent_bytes.get() + bytes);
+        // The peer acknowledges what the network carries.
+        let before_encryption = || sent_bytes.get() + bytes;
+        sent_bytes
+            .set(self.tls.as_ref().map_or_else(before_encryption, |tls| tls.taken_bytes.get()));
     }
 
     /// Records that the current answer cannot be completed, because its file was changed.

@@ -217,6 +217,8 @@ pub(super) struct Encryption {
     connection: RefCell<ServerConnection>,
     pub(super) opened: RefCell<Vec<u8>>,
     pub(super) ended: Cell<bool>,
+    /// What was taken for the network: encrypted, with handshake and tickets.
+    pub(super) taken_bytes: Cell<u64>,
     /// The peer did not send TLS, and gets an alert.
     pub(super) failed: Cell<bool>,
 }
@@ -230,6 +232,7 @@ impl Encryption {
             connection: RefCell::new(connection),
             opened: RefCell::default(),
             ended: Cell::new(false),
+            taken_bytes: Cell::new(0),
             failed: Cell::new(false),
         })
     }
@@ -284,6 +287,7 @@ impl Encryption {
         while connection.wants_write() {
             connection.write_tls(&mut bytes)?;
         }
+        self.taken_bytes.set(self.taken_bytes.get() + bytes.len() as u64);
         Ok(bytes)
     }
 }
