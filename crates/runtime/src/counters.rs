@@ -76,7 +76,7 @@ counters! {
     submissions,
     /// System calls of the runtime, enters included.
     syscalls,
-    /// Calls that could wait: enters with a wait, or `epoll_pwait2`.
+    /// Calls that could wait: enters with a wait, `epoll_pwait`, or with a deadline `epoll_pwait2`.
     waits,
     /// Completions taken from the ring.
     completions,

@@ -197,7 +197,7 @@ mod tests {
     /// for every request: SIOCOUTQ had one, and was called before each send of several datagrams.
     #[test]
     fn calls_of_the_hot_paths_have_no_conditions() {
-        let hot = "epoll_pwait2 epoll_ctl io_uring_enter read ppoll futex recvfrom sendto sendmsg accept4 close \
+        let hot = "epoll_pwait epoll_pwait2 epoll_ctl io_uring_enter read ppoll futex recvfrom sendto sendmsg accept4 close \
                    getpeername setsockopt openat2 statx pread64 preadv2 sendfile recvmmsg sendmmsg recvmsg getsockopt";
         let free = Needs::ALL.calls();
         let conditional = Needs::ALL.conditional();

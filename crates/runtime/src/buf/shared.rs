@@ -34,7 +34,7 @@ impl SharedBuf {
         if Rc::strong_count(&self.whole) == 1 {
             self.filled = 0;
         } else if self.filled > self.whole.len() / 4 {
-            // The rest of the pool is not in use: otherwise the last piece was copied.
+            // A quarter of the pool is free: otherwise the last piece was copied.
             self.whole = take_whole(&self.pool).expect("readers leave a quarter of the pool");
             self.filled = 0;
         }
