@@ -70,8 +70,10 @@ impl Dice {
     /// the name of its thread, and so has each test, whose thread the harness names after it
     /// (`crates/testing`).
     fn asked_for() -> Option<Dice> {
-        let asked = std::env::var("TWINRING_FAULTS").ok()?;
+        let asked = std::env::var("TWINRING_FAULTS").ok().filter(|asked| !asked.is_empty())?;
         let (seed, kind) = asked.split_once(':').unwrap_or((&asked, ""));
+        let known = kind.is_empty() || KINDS.iter().any(|(it, _)| format!("{it:?}") == kind);
+        assert!(known, "TWINRING_FAULTS={asked}: the kinds are {KINDS:?}");
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
         let number = ENGINES.replace(ENGINES.get() + 1);

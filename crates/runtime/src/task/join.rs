@@ -147,7 +147,6 @@ impl<T> Promise<T> {
         waker
     }
 
-    #[cfg(debug_assertions)]
     pub(crate) fn is_awaited(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }

@@ -23,12 +23,19 @@ type Ended = (FileRead, io::Result<()>);
 pub(super) struct PendingRead {
     read: FileRead,
     promise: Promise<Ended>,
+    cancelled: bool,
 }
 
 impl UringEngine {
     /// Gives a read to the kernel; returns it if the ring has ended, or has enough of them.
     pub(crate) fn start_read(&mut self, mut read: FileRead) -> Result<Outcome<Ended>, FileRead> {
-        if self.torn_down || self.reads_in_flight >= READS_MAX {
+        if self.torn_down {
+            return Err(read);
+        }
+        if self.reads_in_flight >= READS_MAX {
+            // Those that nobody waits for any more make room: else the clients that have left a filesystem that
+            // does not answer keep all others from theirs.
+            self.cancel_reads(|pending| !pending.promise.is_awaited());
             return Err(read);
         }
         read.bytes.reserve(read.most);
@@ -41,7 +48,7 @@ impl UringEngine {
             entry = entry.flags(Flags::ASYNC);
         }
         let (outcome, promise) = Outcome::new();
-        let key = self.reads.insert(PendingRead { read, promise });
+        let key = self.reads.insert(PendingRead { read, promise, cancelled: false });
         self.reads_in_flight += 1;
         self.counters.file_operations.add(1);
         // SAFETY: the slot owns the memory that the entry names until the completion.
@@ -49,9 +56,15 @@ impl UringEngine {
         Ok(outcome)
     }
 
-    /// Asks the kernel to end all reads; their completions still come.
-    pub(super) fn cancel_reads(&mut self) {
+    /// Asks the kernel, once, to end reads; their completions still come.
+    pub(super) fn cancel_reads(&mut self, which: impl Fn(&PendingRead) -> bool) {
         for key in self.reads.keys() {
+            let Some(pending) = self.reads.get_mut(key).filter(|pending| which(pending)) else {
+                continue;
+            };
+            if std::mem::replace(&mut pending.cancelled, true) {
+                continue;
+            }
             let cancel = opcode::AsyncCancel::new(Op::FILE.tag(key)).build();
             // SAFETY: a cancel names no memory.
             unsafe { self.ring.push_uncounted(cancel) };
@@ -59,7 +72,7 @@ impl UringEngine {
     }
 
     pub(super) fn on_file(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {
-        let Some(PendingRead { mut read, promise }) = self.reads.remove(key) else { return };
+        let Some(PendingRead { mut read, promise, .. }) = self.reads.remove(key) else { return };
         self.reads_in_flight -= 1;
         let ended = match usize::try_from(result) {
             Err(_) => Err(io::Error::from_raw_os_error(-result)),

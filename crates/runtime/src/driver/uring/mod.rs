@@ -399,7 +399,7 @@ impl UringEngine {
             }
             self.cancel_all(sockets, key);
         }
-        self.cancel_reads();
+        self.cancel_reads(|_| true);
         if self.watches_wakes {
             let cancel = opcode::AsyncCancel::new(Op::WAKE.alone()).build();
             // SAFETY: a cancel names no memory.
