@@ -123,9 +123,11 @@ fn machines(address: IpAddr, cpus: &Cpus) -> Result<Network, String> {
 
 impl Network {
     fn new(record: NetRecord, server: End, client: End) -> Network {
-        // Two labs at once on one loopback should not start at the same port, in one process or two.
+        // Two labs at once on one loopback should not start at the same port, in one process or in two, whose numbers
+        // often follow one another.
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let spread = std::process::id() % 100 * 100 + made % 10 * 10;
         let next_port = PORTS.start + spread as u16;
         Network { record, server, client, next_port, steered_to: None }
     }
