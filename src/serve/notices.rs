@@ -21,8 +21,9 @@ use std::time::Duration;
 /// on a request of the operator.
 const WAITING_MAX: usize = 64;
 
-/// How long the end of the process waits for each of the streams.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for each of the two streams. With a drain of 10 s it ends well before the 15 s
+/// after which the units in deploy/ have it killed.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 
 enum Message {
     Text(String),
