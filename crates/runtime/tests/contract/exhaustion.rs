@@ -4,12 +4,15 @@
 
 use crate::files::tree::{Ground, Tree};
 use crate::support::*;
+use std::future::poll_fn;
+use std::pin::Pin;
 use twinring::Event;
 
 pub(crate) const RULES: &[Rule] = rules![
     tasks_that_keep_every_buffer_starve_no_other_and_use_no_cpu,
     sockets_are_fed_with_buffers_that_are_there,
     an_empty_pool_is_shared_fairly,
+    sockets_that_get_nothing_hold_up_no_other,
     accepting_pauses_without_descriptors_and_continues,
     busy_tasks_do_not_starve_others,
     woken_tasks_go_before_yielding_ones,
@@ -136,6 +139,35 @@ fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
             yield_now().await;
         }
         assert!(chunks.iter().all(|own| own.get() > 0), "not shared");
+    });
+}
+
+/// Sockets without bytes have their turns at the buffers, and leave them: it must take no event to go on behind those.
+fn sockets_that_get_nothing_hold_up_no_other(configuration: Configuration) {
+    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=64"), async |_| {
+        let (mut idle, mut busy) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            idle.push(pair().await);
+        }
+        for _ in 0..12 {
+            let (stream, mut peer) = pair().await;
+            peer.write_all(&[5; 64]).expect("room");
+            busy.push((stream, peer));
+        }
+        settle().await;
+        let (first, last) = (busy.remove(0), busy.remove(0));
+        for (stream, peer) in busy {
+            spawn(async move { stream.recv().await.map(|_bytes| peer) });
+        }
+        first.0.recv().await.expect("bytes");
+        // Some of the others have found no buffer: now these wait behind them.
+        let mut idle: Vec<_> = idle.iter().map(|(stream, _)| stream.recv()).collect();
+        let mut last = last.0.recv();
+        let queued = poll_fn(|cx| {
+            assert!(idle.iter_mut().all(|recv| Pin::new(recv).poll(cx).is_pending()));
+            Pin::new(&mut last).poll(cx)
+        });
+        queued.await.expect("bytes");
     });
 }
 
