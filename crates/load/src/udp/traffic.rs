@@ -383,3 +383,23 @@ impl Memory {
         free.unwrap_or_else(|| Rc::from(vec![0; bytes]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    #[test]
+    fn replies_to_forgotten_packets_are_counted_as_late() {
+        let words = UdpSettings::augment_args(Command::new("load")).get_matches_from(["load", ""]);
+        let settings = UdpSettings::from_arg_matches(&words).expect("settings");
+        let mut traffic = Traffic::new(Arc::new(settings), false);
+        let mut packet = vec![0; traffic.format.bytes];
+        traffic.format.write(0, 0, &mut packet);
+        let mut stream = StreamState::new(0, 0, 64);
+        (0..65).for_each(|_| stream.sent(1, 0, true));
+        traffic.counts.streams.push(stream);
+        traffic.take(0, &packet, 2);
+        assert_eq!(traffic.counts.packets, Packets { late: 1, ..Packets::default() });
+    }
+}
