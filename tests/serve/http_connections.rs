@@ -2,6 +2,7 @@
 //! shutdown.
 
 use crate::support::http::*;
+use crate::support::http2::{self, Frame};
 use crate::support::namespace::in_a_namespace;
 use crate::support::tls::{Identity, encrypted, serve};
 use crate::support::*;
@@ -76,29 +77,39 @@ fn connections_end_behind_their_last_request_or_idle_without_a_word() {
     server.end_with(&[("idle_closed", 2)]);
 }
 
-/// It gets everything as long as it reads. (One that read less than 256 KiB in the time-out was treated as stalled.)
+/// It gets everything as long as it reads. (One that read less than 256 KiB in the time-out was treated as stalled, and
+/// over HTTP/2 one whose kernel had no room for so long.)
 fn a_slow_reader_is_served_until_it_stalls(engine: &str) {
     // Longer than the reader may be kept from the CPU.
     let (site, server) = served_on(engine, &["server.send-timeout = '2s'"]);
     let content = pattern(3, 40_000_000);
     site.write("huge.bin", &content);
-    let mut stream = connect_narrow(server.address());
-    say(&mut stream, get("/huge.bin", ""));
+    let of_http2 = [http2::unlimited(), Frame::get(1, "/huge.bin").bytes()].concat();
+    let requests = [get("/huge.bin", "").into_bytes(), of_http2];
+    let mut readers = requests.map(|request| {
+        let mut stream = connect_narrow(server.address());
+        say(&mut stream, request);
+        (stream, Vec::new())
+    });
     let started = Instant::now();
-    let mut read = Vec::new();
     let mut chunk = vec![0; 8192];
     while started.elapsed() < Duration::from_secs(4) {
-        let length = stream.read(&mut chunk).expect("an answer that goes on");
-        read.extend_from_slice(&chunk[..length]);
+        for (stream, read) in &mut readers {
+            let length = stream.read(&mut chunk).expect("an answer that goes on");
+            read.extend_from_slice(&chunk[..length]);
+        }
         thread::sleep(Duration::from_millis(100));
     }
-    let head = memmem::find(&read, b"\r\n\r\n").expect("a head") + 4;
+    let [(_, read), _] = &readers;
+    let head = memmem::find(read, b"\r\n\r\n").expect("a head") + 4;
     assert_same(&read[head..], &content[..read.len() - head]);
     assert!(read.len() < 1 << 20, "{engine}: too fast for this test: {} bytes", read.len());
     // Now nothing is read any more.
     server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
-    assert!(read_to_end(&stream).is_err(), "{engine}: a cut answer ended cleanly");
-    server.end_with(&[("send_timeouts", 1)]);
+    for (stream, _) in &readers {
+        assert!(read_to_end(stream).is_err(), "{engine}: a cut answer ended cleanly");
+    }
+    server.end_with(&[("send_timeouts", 2)]);
 }
 
 fn a_shutdown_finishes_started_requests(engine: &str) {

@@ -170,6 +170,14 @@ pub(crate) fn fields(path: &str) -> Vec<u8> {
     [&[0x82, 0x86][..], &path, &[0x01, 4], b"test"].concat()
 }
 
+/// The beginning of a connection whose windows limit nothing.
+pub(crate) fn unlimited() -> Vec<u8> {
+    const WINDOW: [u8; 4] = (1_u32 << 30).to_be_bytes();
+    let initial_window = [&[0, 4][..], &WINDOW].concat();
+    let settings = Frame::new(SETTINGS, 0, 0, &initial_window).bytes();
+    [PREFACE, &settings, &Frame::new(WINDOW_UPDATE, 0, 0, &WINDOW).bytes()].concat()
+}
+
 /// A connection that has sent preface and settings.
 pub(crate) fn raw(address: SocketAddr) -> TcpStream {
     begin(address, [PREFACE, &Frame::new(SETTINGS, 0, 0, b"").bytes()].concat())

@@ -155,6 +155,7 @@ impl Serving<'_> {
         if let Poll::Ready(Err(error)) = self.wire.poll_send_gathered(cx) {
             return Poll::Ready(Err(error));
         }
+        self.shared.blocked.set(self.wire.is_blocked());
         self.connection.tracking.enter(match self.leaves {
             GoAway::Now => Phase::Closing,
             // Even if it reads slowly: only answers that it takes give it more time, not those to its PINGs. The h2
@@ -165,7 +166,7 @@ impl Serving<'_> {
                 }
                 Phase::Idle
             }
-            _ if self.wire.is_blocked() || self.shared.sending.get() > 0 => Phase::Sending,
+            _ if self.shared.blocked.get() || self.shared.sending.get() > 0 => Phase::Sending,
             // Streams have time limits of their own.
             _ if self.shared.open.get() > 0 => Phase::Working,
             // Frames that are no request get no more time, however they are cut.

@@ -40,6 +40,8 @@ pub(super) struct Streams {
     pub(super) open: Cell<usize>,
     /// Those whose client could take more.
     pub(super) sending: Cell<usize>,
+    /// The network takes nothing at present.
+    pub(super) blocked: Cell<bool>,
     /// A part of an answer went to the network, or was dropped, since this was asked last.
     pub(super) written: Cell<bool>,
     answered: Cell<u64>,
@@ -54,6 +56,7 @@ impl Streams {
             worker: Rc::clone(worker),
             open: Cell::default(),
             sending: Cell::default(),
+            blocked: Cell::default(),
             written: Cell::default(),
             answered: Cell::default(),
             resets: Cell::default(),
@@ -287,6 +290,8 @@ impl ContentSender<'_> {
             match timeout_at(deadline, more).await {
                 Ok(Some(Ok(_))) => {}
                 Ok(None | Some(Err(_))) => return Err(Broken),
+                // The time limit of the connection decides whether its client reads.
+                Err(_elapsed) if self.shared.blocked.get() => self.deadline = None,
                 Err(_elapsed) => {
                     self.shared.worker.counters.send_timeouts.add(1);
                     self.send.send_reset(Reason::CANCEL);

@@ -47,7 +47,7 @@ impl<'c> Wire<'c> {
 
     /// A turn of the connection begins; streams are open or not.
     pub(super) fn begin_turn(&self, is_busy: bool) {
-        let quiet = match !is_busy && self.has_ended.get() {
+        let quiet = match !is_busy && !self.is_blocked() && self.has_ended.get() {
             true => self.quiet_turns.get().unwrap_or(0) + 1,
             false => 0,
         };
@@ -57,14 +57,15 @@ impl<'c> Wire<'c> {
 
     /// The end of the stream, which the h2 crate takes for the end of all requests: a client that has said
     /// all it has to say still gets its answers. So the crate hears of it only behind a whole turn without open
-    /// streams, in which it has written what was left. In the handshake there are no turns yet.
-    fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<RecvBuf>> {
+    /// streams, in which the network has taken what was left. In the handshake there are no turns yet.
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         self.has_ended.set(true);
         match self.quiet_turns.get() {
             None | Some(2..) => Poll::Ready(Ok(RecvBuf::from(Vec::new()))),
             Some(_) => {
                 // The end of a stream wakes as well.
                 if !self.is_busy.get() {
+                    ready!(self.poll_send_ready(cx))?;
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending
