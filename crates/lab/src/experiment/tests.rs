@@ -68,6 +68,9 @@ fn what_makes_no_sense_is_named_with_its_line_and_what_is_expected() {
         ("window_s = 0.5", "window_s = -1.0", "0.05 to 300 seconds"),
         ("message_bytes = [128, 16384]", "message_bytes = [0]", "numbers from 1 to"),
         ("message_bytes = [128, 16384]", "message_bytes = []", "numbers from 1 to"),
+        ("message_bytes = [128, 16384]", "message_bytes = [-1]", "a whole number"),
+        // Either cell had the runs of the other, and the bundle failed verification.
+        ("connections = [100]", "connections = [100, 100]", "64 different numbers"),
         ("connections = [100]", "conections = [100]", "connections"),
         ("load_percent = [25, 0]", "load_percent = [25]\nrate_per_s = [9000]", "one of them"),
         ("load_percent = [25, 0]", "load_percent = [101]", "numbers from 0 to 100"),
@@ -105,6 +108,14 @@ fn options_that_make_no_sense_are_refused_with_exit_code_2() {
     for error in [
         changed(|it| it.set_pace(None, Some(f64::NAN))).unwrap_err(),
         changed(|it| it.set_axis("connections", &[]).unwrap()).unwrap_err(),
+        // A file of 1 KB took all memory.
+        changed(|it| {
+            let values: Vec<u32> = (1..=64).collect();
+            ["connections", "bytes", "depth", "rate_per_s", "churn"]
+                .into_iter()
+                .for_each(|axis| it.set_axis(axis, &values).unwrap());
+        })
+        .unwrap_err(),
         quick().set_axis("topics", &[1]).unwrap_err(),
         changed(|it| {
             it.set_subjects(subjects(&["a=cat {addr}"]));

@@ -51,7 +51,7 @@ pub(crate) struct AxisSpec {
 /// The value of an axis in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "neither a whole number from 0 nor true or false")]
 pub(super) enum Level {
     Flag(bool),
     Number(u32),

@@ -1,6 +1,6 @@
 //! The grid of a protocol in an experiment: every combination of its axes is a cell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,9 @@ use crate::error::LabError;
 use crate::experiment::Source;
 
 const POINTS_MAX: usize = 64;
+
+/// The most cells of a protocol on a network.
+const CELLS_MAX: usize = 4096;
 
 /// The largest set of files of one size, in bytes.
 const SET_BYTES_MAX: u64 = 4 << 30;
@@ -139,12 +142,17 @@ impl Grid {
             let (values, [least, most]) = (self.values(spec), spec.bounds);
             source.unless(
                 (1..=POINTS_MAX).contains(&values.len())
-                    && values.iter().all(|value| (least..=most).contains(value)),
+                    && values.iter().all(|value| (least..=most).contains(value))
+                    && values.iter().collect::<BTreeSet<_>>().len() == values.len(),
                 &at(spec.key),
                 format!("{} = {values:?}", spec.key),
-                &format!("1 to {POINTS_MAX} numbers from {least} to {most}"),
+                &format!("1 to {POINTS_MAX} different numbers from {least} to {most}"),
             )?;
         }
+        let counts = axes_of(protocol).map(|spec| self.values(spec).len());
+        let cells = counts.fold(1, usize::saturating_mul);
+        let found = format!("{cells} combinations of the axes of [{protocol}]");
+        source.unless(cells <= CELLS_MAX, &protocol.to_string(), found, "at most 4096")?;
         for point in self.points(protocol) {
             let both = point.rate_per_s() > 0 && point.load_percent() > 0;
             let found = "both rate_per_s and load_percent";
