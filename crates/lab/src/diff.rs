@@ -83,6 +83,18 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     let level = family_level(common.len());
     let change = |key: &&(Cell, String)| change(key, &before[*key], &after[*key], level);
     let changes: Vec<Change> = common.iter().map(change).collect();
+    let mut conditions = a.bundle.differences(&b.bundle);
+    let rates = |runs: &[Measured<'_>]| -> BTreeSet<u32> {
+        runs.iter().map(|it| it.0.rate_per_s()).collect()
+    };
+    // A share of the load is one of what the slowest could serve in its own session.
+    let has_other_rate = |key: &&(Cell, String)| {
+        let [a, b] = [&before, &after].map(|it| rates(&it[*key]));
+        !a.is_empty() && !b.is_empty() && a != b
+    };
+    if common.iter().any(has_other_rate) {
+        conditions.push("the rates that are a share of the load");
+    }
     let judge = |gate: &Gate| {
         let place = |it: &Change| format!("{}, {}", it.subject, it.cell);
         gate.over(changes.iter().map(|it| (it.figures.get(&gate.figure), place(it))))
@@ -92,7 +104,7 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
         schema: "twinring.lab.diff/2",
         family: common.len(),
         gates: gates.iter().map(judge).collect(),
-        conditions: a.bundle.differences(&b.bundle),
+        conditions,
         changes,
     })
 }

@@ -322,15 +322,12 @@ impl Contest<'_> {
         }
     }
 
-    /// That only one of the two meets the SLO, of so many pairs in which either met it and in which both did.
+    /// That one of the two meets the SLO more often, of so many pairs in which either met it and in which both did.
     fn alone(&self, [baseline, subject]: [usize; 2], both: usize) -> Option<String> {
         let p = sign_test((baseline - both) as u64, (subject - both) as u64);
-        let (who, met, other) = match subject > baseline {
-            true => (self.subject, subject, baseline),
-            false => (self.baseline, baseline, subject),
-        };
+        let [one, other] = [self.baseline, self.subject];
         (p <= 1.0 - CONFIDENCE)
-            .then(|| format!("only {who} meets the SLO, in {met} pairs against {other}"))
+            .then(|| format!("{one} meets the SLO in {baseline} pairs, {other} in {subject}"))
     }
 
     /// Which of the two needs less CPU, or why that is not shown.
@@ -358,7 +355,7 @@ impl Contest<'_> {
             (Some(false), _) => Ok(self.baseline.to_owned()),
             (None, Some(_)) => Err("no difference found".to_owned()),
             (None, None) if over.sessions.is_empty() => Err(too_few(found.pairs, needed)),
-            (None, None) => Err("sessions differ; three are needed".to_owned()),
+            (None, None) => Err("not shown in every session".to_owned()),
         }
     }
 }

@@ -131,7 +131,7 @@ impl CellSummary {
         self.subjects.iter().find(|subject| subject.name == name)
     }
 
-    /// Whether the load waits for answers, so that a CPU is always busy.
+    /// Whether the load waits for answers: a closed loop.
     pub fn is_saturated(&self) -> bool {
         match self.load_mode.as_deref() {
             Some(mode) => mode == "closed",
@@ -275,7 +275,7 @@ pub(crate) fn sound_runs<'a>(
 }
 
 /// The number of the machine of each session.
-fn machines(bundle: &Bundle) -> Vec<usize> {
+pub(crate) fn machines(bundle: &Bundle) -> Vec<usize> {
     let sessions = bundle.all_occasions();
     let first_like = |session: &crate::result::Occasion| {
         sessions

@@ -3,11 +3,18 @@
 use super::chart::{Row, percent, sections};
 use crate::accounting::IdleClock;
 use crate::analysis::Bottleneck;
+use crate::error::shortened;
 use crate::experiment::NetKind;
 use crate::result::{Bundle, State};
 use std::collections::BTreeMap;
 
 const SENTENCES_MAX: usize = 6;
+
+/// Sessions that begin within so many minutes share what disturbs them.
+const APART_LEAST: i64 = 30;
+
+/// Of an error there is as much on the page; all of it is in the bundle.
+const ERROR_CHARS_MAX: usize = 100;
 
 /// One sentence for each pair of subjects and class of load.
 pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
@@ -21,7 +28,7 @@ pub(super) fn answer(bundle: &Bundle) -> Vec<String> {
             if of_class.is_empty() {
                 continue;
             }
-            let class = if is_saturated { "Saturated" } else { "At part load" };
+            let class = if is_saturated { "At full load" } else { "At part load" };
             let who = if several { format!(", {subject} and {baseline}") } else { String::new() };
             sentences.push(format!("{class}{who}: {}.", found(&of_class, several)));
         }
@@ -48,7 +55,8 @@ fn found(rows: &[&Row<'_>], brief: bool) -> String {
                 (1, format!("perhaps {less}, but not over all runs"))
             }
             Some(less) => (0, less.clone()),
-            None if brief => (2, "not decided".to_owned()),
+            None if brief && row.comparison.void.is_none() => (2, "not decided".to_owned()),
+            None if brief => (2, "void".to_owned()),
             None => (2, reason(row)),
         };
         groups.entry(group).or_default().push(row);
@@ -108,26 +116,30 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     match &bundle.state {
         State::Complete => {}
         State::Interrupted { signal } => limits.push(format!("interrupted by signal {signal}")),
-        State::Failed { error } => limits.push(format!("it ended early: {error}")),
+        State::Failed { error } => {
+            limits.push(format!("it ended early: {}", shortened(error, ERROR_CHARS_MAX)));
+        }
         State::Running => limits.push("unfinished: its lab still runs, or was killed".to_owned()),
     }
     let Some(summary) = &bundle.summary else { return limits };
     let comparisons: Vec<_> = summary.cells.iter().flat_map(|cell| &cell.comparisons).collect();
     let falsely = comparisons.iter().filter(|it| it.aa && it.less.is_some()).count();
     if falsely > 0 {
-        limits.push(format!("{falsely} A/A comparisons show a difference: false positives"));
+        limits.push(format!("A/A comparisons with a difference, a false positive: {falsely}"));
     }
-    if bundle.machine.virtualisation.is_some() {
+    if bundle.all_occasions().iter().any(|it| it.machine.virtualisation.is_some()) {
         limits.push("virtual machine".to_owned());
     }
     let mut scopes: Vec<String> = comparisons.iter().map(|it| it.scope.words()).collect();
     scopes.sort_unstable();
     scopes.dedup();
     match scopes.as_slice() {
+        [] => {}
         [scope] if scope == "in this session" => limits.push("one session".to_owned()),
-        [scope] => limits.push(scope.clone()),
-        _ => {}
+        scopes => limits.push(scopes.join(" or ")),
     }
+    let apart = minutes_apart(bundle).filter(|minutes| *minutes < APART_LEAST);
+    limits.extend(apart.map(|minutes| format!("sessions only {minutes} min apart")));
     limits.extend(left_out(bundle));
     if summary.idle_clock == IdleClock::ProcStat {
         limits.push("CPU time in ticks of 10 ms".to_owned());
@@ -151,6 +163,18 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
         limits.push("on lo the sender's CPU does the receive work".to_owned());
     }
     limits
+}
+
+/// How many minutes lie between the starts of two sessions of one machine at least, if it has several.
+fn minutes_apart(bundle: &Bundle) -> Option<i64> {
+    let all = bundle.all_occasions();
+    let pairs = all.iter().enumerate().flat_map(|(n, it)| all[..n].iter().map(move |a| (a, it)));
+    let of_machine = pairs.filter(|(a, b)| a.machine.is_same_machine(&b.machine));
+    let minutes = of_machine.filter_map(|(a, b)| {
+        let [a, b] = [a, b].map(|it| it.started.parse::<jiff::Timestamp>());
+        Some((a.ok()?.as_second() - b.ok()?.as_second()).abs() / 60)
+    });
+    minutes.min()
 }
 
 /// How many pairs were left out, why most of them, and on which side.

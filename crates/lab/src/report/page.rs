@@ -2,10 +2,12 @@
 
 use super::answer::{answer, limits};
 use super::chart::{Row, interval, scale, sections, signed};
-use super::text::wrapped;
+use super::text::{printable, wrapped};
+use crate::analysis::machines;
 use crate::experiment::{NetKind, UnderTest};
 use crate::result::Bundle;
 use crate::statistics::MIN_SESSIONS;
+use std::collections::BTreeSet;
 use std::iter;
 
 pub(crate) const WIDTH: usize = 80;
@@ -17,6 +19,9 @@ const ROWS_MAX: usize = 14;
 
 /// The first page: at most 30 lines of 80 columns, the answer last. `directory` is where the bundle is.
 pub fn first_page(bundle: &Bundle, directory: &str) -> String {
+    // They are to be copied, whatever is in the path.
+    let quoted = shlex::try_quote(directory);
+    let directory = quoted.as_deref().unwrap_or(directory);
     let mut lines = wrapped(&title(bundle), "", "  ");
     lines.truncate(2);
     lines.extend(charts(bundle));
@@ -24,11 +29,10 @@ pub fn first_page(bundle: &Bundle, directory: &str) -> String {
     if !limits.is_empty() {
         lines.push(String::new());
         let mut limits = wrapped(&limits.join("; "), "LIMITS ", "       ");
-        limits.truncate(3);
+        limits.truncate(5);
         lines.extend(limits);
     }
     let sessions = bundle.all_occasions().len();
-    // They are to be copied, however long the path is.
     if sessions < MIN_SESSIONS && directory != "." {
         lines.push(format!("NEXT   In an hour: twinring lab run --add {directory}"));
     }
@@ -49,7 +53,7 @@ pub fn first_page(bundle: &Bundle, directory: &str) -> String {
         first = "       ";
     }
     lines.extend(sentences);
-    lines.join("\n") + "\n"
+    printable(&lines.join("\n")) + "\n"
 }
 
 fn title(bundle: &Bundle) -> String {
@@ -66,6 +70,10 @@ fn title(bundle: &Bundle) -> String {
     nets.dedup();
     if !nets.is_empty() {
         on.push(format!("network {}", nets.join(", ")));
+    }
+    let machines = BTreeSet::from_iter(machines(bundle)).len();
+    if machines > 1 {
+        on.insert(0, format!("the first of {machines} machines"));
     }
     format!("{}: {}", bundle.experiment.name, on.join(", "))
 }
@@ -109,15 +117,11 @@ fn charts(bundle: &Bundle) -> Vec<String> {
     if dropped > 0 {
         lines.push(format!("and {dropped} more rows: --full"));
     }
-    let is_saturated = |row: &Row<'_>| row.cell.is_saturated();
-    let closed = match (rows().any(is_saturated), rows().all(is_saturated)) {
-        (false, _) => None,
-        (true, true) => Some("A closed loop: CPU per request is the inverse of throughput."),
-        (true, false) => {
-            Some("Full: a closed loop, where CPU per request is the inverse of throughput.")
-        }
-    };
-    lines.extend(closed.map(str::to_owned));
+    // One connection leaves a CPU idle while the other one works.
+    if rows().any(|row| row.cell.is_saturated()) {
+        let closed = "Full: a closed loop; at 100 % busy, CPU per request is inverse throughput.";
+        lines.push(closed.to_owned());
+    }
     lines
 }
 

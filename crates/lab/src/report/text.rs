@@ -60,20 +60,25 @@ fn folded(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
+/// Without control characters, which a bundle from elsewhere may have anywhere.
+pub(super) fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
 /// Blocks for the terminal.
 pub(crate) fn plain(blocks: &[Element]) -> String {
     let lines =
         |lines: Vec<String>| -> String { lines.into_iter().map(|line| line + "\n").collect() };
     let of_block = |block: &Element| -> String {
         match block {
-            Element::Heading(text) => format!("\n{text}\n"),
+            Element::Heading(text) => format!("\n{}", lines(wrapped(text, "", ""))),
             Element::Text(text) => lines(wrapped(text, "", "")),
             Element::Item(text) => lines(wrapped(text, "- ", "  ")),
             Element::Table(rows) => lines(folded(rows)),
             Element::Folded(title, blocks) => format!("\n{title}\n{}", plain(blocks)),
         }
     };
-    blocks.iter().map(of_block).collect()
+    printable(&blocks.iter().map(of_block).collect::<String>())
 }
 
 /// Text that means nothing in Markdown.

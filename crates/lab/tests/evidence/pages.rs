@@ -56,9 +56,13 @@ fn the_first_page_of_every_committed_bundle_fits() {
 
 fn the_page_says_who_needs_less_and_how_sure_that_is() {
     let page = assert_fits(&bundle(experiment(), pairs(8, 1.25)));
-    for part in
-        ["-20%", "io_uring", "ANSWER Saturated: io_uring, 20 % less CPU", "one session", "inverse"]
-    {
+    for part in [
+        "-20%",
+        "io_uring",
+        "ANSWER At full load: io_uring, 20 % less CPU",
+        "one session",
+        "inverse",
+    ] {
         assert!(page.contains(part), "`{part}`:\n{page}");
     }
     let page = assert_fits(&bundle(experiment(), pairs(5, 1.25)));
@@ -70,7 +74,7 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
     let mut failed = pairs(6, 1.0);
     failed.iter_mut().for_each(|record| record["loads"] = json!([]));
     let page = assert_fits(&bundle(experiment(), failed));
-    assert!(page.contains("ANSWER Saturated: too few: 0 pairs"), "{page}");
+    assert!(page.contains("ANSWER At full load: too few: 0 pairs"), "{page}");
 }
 
 /// Beside a baseline whose CPU was 97 % busy stood `neither CPU`, which was said of the other subject.
@@ -96,7 +100,8 @@ fn what_a_bundle_says_is_text_in_every_rendering() {
     let mut stored: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     stored["state"] = json!({"is": "interrupted", "signal": 2});
-    stored["experiment"]["about"] = json!("io_uring & epoll: <b>small</b> messages, a|b`c");
+    stored["experiment"]["about"] =
+        json!("io_uring & epoll: <b>small</b> messages, a|b`c\u{1b}[2J");
     stored["machine"]["cpu_model"] = json!("<script>alert('cpu')</script>");
     stored["command"] = json!(["twinring", "</pre><script>alert('words')</script>"]);
     stored["network_fallback"] = json!("no <script>namespaces</script> here: EPERM");
@@ -104,6 +109,9 @@ fn what_a_bundle_says_is_text_in_every_rendering() {
     std::fs::write(&path, stored.to_string()).unwrap();
     let found = rerender(directory.path()).unwrap();
     assert!(assert_fits(&found).contains("interrupted by signal 2"));
+    // It cleared the terminal.
+    assert!(!full(&found, "b").contains('\u{1b}'));
+    assert!(first_page(&found, "my bundles/b").contains("--full 'my bundles/b'"));
     let markdown = markdown(&found);
     let outside: String = markdown.split("```").step_by(2).collect();
     assert!(!outside.contains("<script>") && outside.contains("a\\|b"), "{outside}");
