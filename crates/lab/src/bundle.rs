@@ -18,7 +18,7 @@ use crate::error::{LabError, from_value};
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle};
+use crate::result::{BUNDLE_SCHEMA, Bundle, OCCASIONS_MAX};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -109,11 +109,11 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
-/// Replaces the raw data of a bundle, or writes those of a new one.
-pub(crate) fn write_runs<'a>(
+/// What the raw data of a bundle are about to become.
+pub(crate) fn draft_of_runs<'a>(
     directory: &Path,
     runs: impl Iterator<Item = &'a RunRecord>,
-) -> Result<(), LabError> {
+) -> Result<Draft, LabError> {
     let path = directory.join(RUNS_FILE);
     let mut content = Vec::new();
     for run in runs {
@@ -124,15 +124,17 @@ pub(crate) fn write_runs<'a>(
             return Err(LabError::write(&path, too_large()));
         }
     }
-    Draft::write(directory, RUNS_FILE, &content)?.put()
+    Draft::write(directory, RUNS_FILE, &content)
 }
 
-/// Writes everything but the raw data: `bundle.json` with its summary, the reports, the manifest.
+/// Writes everything but the raw data, which may be a draft: `bundle.json` with its summary, the reports, the manifest.
 /// All files are replaced, or none.
-pub(crate) fn finish(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
-    let path = directory.join(RUNS_FILE);
-    let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
-    let mut drafts = Vec::new();
+pub(crate) fn finish(
+    directory: &Path,
+    bundle: &Bundle,
+    runs: Option<Draft>,
+) -> Result<(), LabError> {
+    let mut drafts = Vec::from_iter(runs);
     for (name, content) in [
         (BUNDLE_FILE, as_json(directory, bundle)?),
         (MARKDOWN_FILE, report::markdown(bundle).into_bytes()),
@@ -142,8 +144,11 @@ pub(crate) fn finish(directory: &Path, bundle: &Bundle) -> Result<(), LabError> 
     }
     let mut manifest = String::new();
     for name in COVERED {
-        let draft = drafts.iter().find(|draft| draft.path.ends_with(name));
-        let hash = draft.map_or(&of_runs, |draft| &draft.sha256);
+        let hash = match drafts.iter().find(|draft| draft.path.ends_with(name)) {
+            Some(draft) => draft.sha256.clone(),
+            None => hash_of(directory, name)
+                .map_err(|error| LabError::read(directory.join(name), error))?,
+        };
         manifest.push_str(&format!("{hash}  {name}\n"));
     }
     drafts.push(Draft::write(directory, MANIFEST_FILE, manifest.as_bytes())?);
@@ -158,7 +163,7 @@ fn as_json(directory: &Path, bundle: &Bundle) -> Result<Vec<u8>, LabError> {
 }
 
 /// What a file is about to become: at every moment there is the old one or the new one.
-struct Draft {
+pub(crate) struct Draft {
     path: PathBuf,
     draft: PathBuf,
     sha256: String,
@@ -231,6 +236,9 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let unreadable = |why: String| LabError::not_a_bundle(&path, &why);
     let bundle: Bundle = from_value(&value).map_err(unreadable)?;
     bundle.experiment.check_stored().map_err(unreadable)?;
+    if bundle.occasions.len() > OCCASIONS_MAX {
+        return Err(unreadable(format!("it has more than {OCCASIONS_MAX} sessions")));
+    }
     let (all, cut_off) = read_runs(directory)?;
     let (calibrations, runs) = all.into_iter().partition(|run: &RunRecord| run.calibration);
     Ok(Stored { bundle, summary, runs, calibrations, cut_off })

@@ -66,14 +66,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// The exit code of the command: 128 + the signal for an interrupted experiment; 1 when every
-    /// comparison is void, so that nothing could be measured; else 0, for any decision.
+    /// comparison is void or no cell was measured; else 0, for any decision.
     pub fn exit_code(&self) -> u8 {
         if let State::Interrupted { signal } = self.bundle.state {
             return (128 + signal) as u8;
         }
-        let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
-        let mut comparisons = cells.flat_map(|cell| &cell.comparisons).peekable();
-        let any = comparisons.peek().is_some();
+        let cells = || self.bundle.summary.iter().flat_map(|summary| &summary.cells);
+        let mut comparisons = cells().flat_map(|cell| &cell.comparisons).peekable();
+        let any = comparisons.peek().is_some() || cells().next().is_none();
         u8::from(any && comparisons.all(|it| it.void.is_some()))
     }
 
@@ -177,7 +177,10 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         (Ok(()), None) => State::Complete,
     };
     bundle.summary = Some(summarise(&bundle, &runs));
-    let finished = bundle::finish(&directory, &bundle);
+    let finished = bundle::finish(&directory, &bundle, None);
+    if measured.is_err() && !runs.is_empty() {
+        say(&format!("what was measured is in {}", directory.display()));
+    }
     // The first error is the cause, a second one most often its consequence.
     measured?;
     finished?;
@@ -274,12 +277,17 @@ impl Lab<'_> {
             progress.next(&cell, &subject.name);
             let rate_per_s = rates.get(&cell).copied();
             let run = self.run(&Slot { cell, block: Some(block.number), subject, rate_per_s })?;
+            let found = check(&run);
+            let has = |effect| found.iter().any(|it| it.effect == effect);
             if let Some(failure) = run.failures.first() {
                 progress.say(&format!("{cell}, {}: {failure}", subject.name));
-                plan.failed(block, position);
+                // A foreign server that only ended badly has served well.
+                if has(Effect::Void) {
+                    plan.failed(block, position);
+                }
             }
             noise.extend(noise::noise(&self.runs[first], &run));
-            is_invalid |= check(&run).iter().any(|it| it.effect == Effect::Excluded);
+            is_invalid |= has(Effect::Excluded);
         }
         Ok((noise, is_invalid))
     }

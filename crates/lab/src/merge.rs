@@ -14,10 +14,7 @@ use crate::experiment::Cell;
 use crate::prices::PriceRecord;
 use crate::progress::say;
 use crate::record::RunRecord;
-use crate::result::{Bundle, State};
-
-/// The most sessions of one bundle.
-const MERGED_OCCASIONS_MAX: usize = 64;
+use crate::result::{Bundle, OCCASIONS_MAX, Occasion, State};
 
 /// Joins bundles of the same experiment into a new one.
 ///
@@ -38,7 +35,10 @@ pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabErro
     }
     let joined = joined.ok_or_else(|| cannot(out, "there are no bundles to join"))?;
     fs::create_dir_all(out).map_err(|error| LabError::write(out, error))?;
-    write(out, joined)
+    write(out, joined).inspect_err(|_| {
+        // Nothing was written.
+        let _ = fs::remove_dir(out);
+    })
 }
 
 /// Adds the runs of `other`, made on the same machine, to the bundle in `directory` as a further
@@ -72,8 +72,8 @@ fn cannot(path: &Path, why: &str) -> LabError {
 fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, calibrations, .. } = joined;
     bundle.summary = Some(summarise(&bundle, &runs));
-    bundle::write_runs(directory, calibrations.iter().chain(&runs))?;
-    bundle::finish(directory, &bundle)?;
+    let runs = bundle::draft_of_runs(directory, calibrations.iter().chain(&runs))?;
+    bundle::finish(directory, &bundle, Some(runs))?;
     Ok(bundle)
 }
 
@@ -81,14 +81,17 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     let (mut bundle, mut runs) = (first.bundle, first.runs);
     let next = second.bundle;
     let kinds = |it: &Bundle| it.networks.iter().map(|network| network.kind).collect::<Vec<_>>();
-    let occasions = [bundle.all_occasions(), next.all_occasions()].concat();
+    let [known, new] = [bundle.all_occasions(), next.all_occasions()];
+    let is_known = |it: &Occasion| {
+        known.iter().any(|other| (it.seed, &it.started) == (other.seed, &other.started))
+    };
+    let is_new = !new.iter().any(is_known);
+    let occasions = [&known[..], &new].concat();
     for (is_right, why) in [
         (bundle.experiment == next.experiment, "it is of another experiment"),
         (kinds(&bundle) == kinds(&next), "it was measured on other networks"),
-        (
-            occasions.len() <= MERGED_OCCASIONS_MAX,
-            "there would be more sessions than one bundle may have",
-        ),
+        (is_new, "a session of it is there already, and would count twice"),
+        (occasions.len() <= OCCASIONS_MAX, "there would be more sessions than one bundle may have"),
         (
             !first.cut_off && !second.cut_off,
             "its last run was cut off; `twinring lab report` first",
@@ -105,7 +108,7 @@ fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> 
     if bundle.state == State::Complete {
         bundle.state = next.state.clone();
     }
-    let before = bundle.all_occasions().len();
+    let before = known.len();
     let mut calibrations = first.calibrations;
     append(&mut runs, second.runs, before);
     append(&mut calibrations, second.calibrations, before);

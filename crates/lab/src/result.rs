@@ -13,6 +13,9 @@ use crate::prices::PriceRecord;
 /// The schema of `bundle.json`.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/6";
 
+/// The most sessions of one bundle.
+pub(crate) const OCCASIONS_MAX: usize = 64;
+
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -133,7 +133,7 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
         } else if of_block.iter().any(|other| other.subject == run.subject) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
         } else if run.occasion >= occasions {
-            format!("the bundle has no occasion {}", run.occasion)
+            format!("the bundle has no session {}", run.occasion)
         } else if cpus.is_some_and(|cpu| !is_on(cpu, bundle, run)) {
             "it was measured on other CPUs".to_owned()
         } else {
@@ -224,6 +224,6 @@ pub fn is_bundle(directory: &Path) -> bool {
 /// whose lab was killed.
 pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     let bundle = recomputed(directory)?;
-    bundle::finish(directory, &bundle)?;
+    bundle::finish(directory, &bundle, None)?;
     Ok(bundle)
 }

@@ -7,13 +7,14 @@ use std::process::Command;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use testing::{Test, tests};
-use twinring_lab::{rerender, verify};
+use twinring_lab::{add, first_page, merge, rerender, verify};
 
 pub(crate) const TESTS: &[Test] = tests![
     edited_raw_data_are_found_by_what_follows_from_them,
     runs_left_out_doubled_swapped_or_renamed_are_found,
     bundles_that_pass_for_others_are_found,
     an_unfinished_bundle_without_reports_holds,
+    a_session_is_added_once_and_as_a_whole,
     any_edited_figure_is_found
 ];
 
@@ -258,4 +259,32 @@ fn an_unfinished_bundle_without_reports_holds() {
     }
     let found = verify(directory.path()).unwrap();
     assert!(found.holds(), "{found}");
+}
+
+/// One session that was merged with itself counted three times, and was told as the machine's.
+fn a_session_is_added_once_and_as_a_whole() {
+    let (first, second, out) = (copy(), copy(), tempfile::tempdir().unwrap());
+    let (first, second) = (first.path(), second.path());
+    let error = merge(&out.path().join("twice"), &[first, second]).unwrap_err();
+    assert!(error.to_string().contains("would count twice"), "{error}");
+    let path = second.join("bundle.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("T06:30:", "T06:35:", 1)).unwrap();
+    let merged = merge(&out.path().join("merged"), &[first, second]).unwrap();
+    assert!(verify(&out.path().join("merged")).unwrap().holds());
+    assert!(first_page(&merged, "b").contains("sessions only 5 min apart"));
+    // The page of two machines named one of them.
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"cpus_online\": ", "\"cpus_online\": 9", 1)).unwrap();
+    let of_two = merge(&out.path().join("of two"), &[first, second]).unwrap();
+    assert!(first_page(&of_two, "b").contains("the first of 2 machines"));
+    fs::write(&path, text).unwrap();
+    // Of a bundle that was added to on a full disk only the raw data were replaced.
+    let before = fs::read(first.join("runs.jsonl")).unwrap();
+    fs::create_dir(first.join("report.html.draft")).unwrap();
+    add(first, second).unwrap_err();
+    assert!(fs::read(first.join("runs.jsonl")).unwrap() == before && second.exists());
+    fs::remove_dir(first.join("report.html.draft")).unwrap();
+    assert_eq!(add(first, second).unwrap().occasions.len(), 2);
+    assert!(verify(first).unwrap().holds() && !second.exists());
 }
