@@ -12,6 +12,8 @@ use twinring_lab::{NetKind, recomputed, rerender, verify};
 pub(crate) const TESTS: &[Test] = tests![
     each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone,
     each_fault_of_a_load_generator_is_named,
+    a_foreign_server_that_ends_badly_has_all_its_pairs,
+    what_cannot_be_calibrated_is_a_failure_with_its_reason,
     a_pair_that_a_check_excludes_is_replaced_while_there_are_spare_ones,
     an_interrupted_lab_leaves_a_valid_partial_bundle_and_no_process,
     a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read,
@@ -113,6 +115,30 @@ fn each_fault_of_a_load_generator_is_named() {
         }
         assert_eq!(output.status.code(), Some(1), "nothing could be measured: {output:?}");
     }
+}
+
+/// One that exits with 143 after SIGTERM, as a JVM does, was run twice and then no more.
+fn a_foreign_server_that_ends_badly_has_all_its_pairs() {
+    let script = format!("trap 'kill $!; exit 143' TERM; {SERVE} >&2 & wait");
+    let text = experiment(&[("a", &script), ("b", &script)], None)
+        .replace("\"json\"", "\"tcp\"")
+        .replace("pairs = 1", "pairs = 3")
+        .replace("window_s = 2.0", "window_s = 0.3");
+    let said = String::from_utf8_lossy(&voids(&text).1.stdout).into_owned();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("3 pairs, 6 needed") || said.contains("of 3 pairs left out"), "{said}");
+}
+
+/// The exit code was 0, and nothing said why.
+fn what_cannot_be_calibrated_is_a_failure_with_its_reason() {
+    let text = experiment(&[("a", "echo cheese >&2; exit 3")], None)
+        .replace("[128]", "[128]\nload_percent = [25]");
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("faults.toml");
+    fs::write(&file, text).unwrap();
+    let output = lab(&file, &out.path().join("bundles"), &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("it said: cheese"), "{output:?}");
 }
 
 /// It was not replaced, and rows stayed unclear.

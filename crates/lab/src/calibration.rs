@@ -38,9 +38,11 @@ pub(crate) fn calibrate(
         };
         known.insert(saturated, slowest);
         let share = f64::from(cell.point.load_percent()) / 100.0;
-        match slowest.map_or(0, |served| rounded(served * share)) {
-            0 => progress.say(&format!("{cell} is left out: no subject answered in a closed loop")),
-            rate_per_s => {
+        let left_out = |why: &str| progress.say(&format!("{cell} is left out: {why}"));
+        match slowest.map(|served| rounded(served * share)) {
+            None => left_out("no subject answered in a closed loop"),
+            Some(0) => left_out("that share is less than one request per second"),
+            Some(rate_per_s) => {
                 progress.say(&format!("{cell}: {rate_per_s} requests/s"));
                 rates.insert(*cell, rate_per_s);
             }
@@ -63,6 +65,9 @@ fn slowest(
             let subject = &experiment.subjects[*subject];
             progress.look(&cell, &subject.name);
             let record = run(&Slot { cell, block: None, subject, rate_per_s: None })?;
+            if let Some(failure) = record.failures.first() {
+                progress.say(&format!("{cell}, {}: {failure}", subject.name));
+            }
             if let Some(Ok(load)) = record.load_result() {
                 served[position].push(load.done() as f64 / load.window().seconds.max(1e-9));
             }

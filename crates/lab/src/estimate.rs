@@ -42,10 +42,7 @@ pub(crate) fn too_few_pairs(experiment: &Experiment) -> Option<String> {
     let needed = least_pairs(family_level(comparisons));
     let pairs = experiment.pairs;
     (comparisons > 0 && pairs < needed).then(|| {
-        format!(
-            "{pairs} pairs can give no decision: a lone difference among {comparisons} comparisons takes \
-             {needed} (--pairs {needed})"
-        )
+        format!("too few pairs for a decision: {pairs}, where it takes {needed} (--pairs {needed})")
     })
 }
 
@@ -77,7 +74,7 @@ mod tests {
         experiment.pairs = 4;
         let said = too_few_pairs(&experiment).unwrap();
         assert!(
-            said.starts_with("4 pairs can give no decision") && said.contains("--pairs 8"),
+            said.starts_with("too few pairs for a decision: 4") && said.contains("--pairs 8"),
             "{said}"
         );
     }

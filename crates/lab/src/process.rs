@@ -82,7 +82,11 @@ impl std::fmt::Display for Exit {
             },
             _ => write!(f, "unknown end")?,
         }
-        f.write_str(if self.killed { " after it ignored SIGTERM" } else { "" })
+        f.write_str(match (self.killed, self.unasked) {
+            (true, false) => " after it ignored SIGTERM",
+            (true, true) => " because it did not end",
+            (false, _) => "",
+        })
     }
 }
 

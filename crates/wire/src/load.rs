@@ -168,7 +168,10 @@ impl LoadResult {
             Some(tcp::SCHEMA) => TcpResult::deserialize(line).map(Box::new).map(LoadResult::Tcp),
             Some(udp::SCHEMA) => UdpResult::deserialize(line).map(Box::new).map(LoadResult::Udp),
             Some(http::SCHEMA) => HttpResult::deserialize(line).map(Box::new).map(LoadResult::Http),
-            other => return Err(format!("its schema is {other:?}, which this lab cannot read")),
+            other => {
+                let schema = other.unwrap_or("missing");
+                return Err(format!("its schema is {schema}, which this lab cannot read"));
+            }
         };
         result.map_err(|error| error.to_string())
     }

@@ -119,6 +119,14 @@ fn datagrams_and_files_are_checked_as_well() {
     };
     let kernel_drops = "/server_final/service_counters/kernel_drops".to_owned();
     let refused = json!([{"what": "client_failed", "why": "no packet came back"}]);
+    let without_marks = vec![(
+        "/failures".to_owned(),
+        json!([{"what": "bad_line", "why": "0 marks instead of window_start and window_end"}]),
+    )];
+    let failed_with = |code: i32| {
+        let failures = ("/failures".to_owned(), refused.clone());
+        vec![failures, ("/client_exit/code".to_owned(), json!(code))]
+    };
     for (number, of, expected, changes) in [
         (UDP, Bytes, Some(Void), load("packets/mismatched", json!(1))),
         (UDP, Errors, Some(Void), load("errors/receive", json!(1))),
@@ -150,12 +158,18 @@ fn datagrams_and_files_are_checked_as_well() {
         (UDP, Verified, Some(Note), load("settings/verify", json!(false))),
         // The worst of losses was taken for a broken measurement, and the cell was void.
         (UDP, Answers, Some(Note), unanswered()),
-        (UDP, LoadRuns, None, [unanswered(), vec![("/failures".to_owned(), refused)]].concat()),
+        (UDP, LoadRuns, None, [unanswered(), failed_with(1)].concat()),
         (HTTP, Bytes, Some(Void), load("errors/status", json!(4))),
         (HTTP, Bytes, Some(Void), load("errors/length", json!(4))),
         (HTTP, Bytes, Some(Void), load("errors/hash", json!(4))),
         (HTTP, Bytes, Some(Void), load("errors/malformed", json!(4))),
         (HTTP, Bytes, Some(Void), load("bytes/bodies", json!(1_489_535))),
+        // Of a server that sent wrong bytes was said that the load generator failed, which ends with 1 then.
+        (HTTP, LoadRuns, None, [load("errors/hash", json!(4)), failed_with(1)].concat()),
+        (HTTP, LoadRuns, Some(Void), [load("errors/hash", json!(4)), failed_with(101)].concat()),
+        (HTTP, Result, None, [load("errors/hash", json!(4)), without_marks.clone()].concat()),
+        (HTTP, Result, Some(Void), without_marks),
+        (HTTP, LoadRuns, Some(Void), failed_with(1)),
         (HTTP, Errors, Some(Void), load("errors/closed_early", json!(1))),
         (HTTP, Load, Some(Void), load("settings/keepalive", json!(false))),
         (HTTP, Load, Some(Void), load("settings/pipeline", json!(2))),

@@ -17,7 +17,7 @@ const DUE_DEVIATIONS: f64 = 5.0;
 
 pub(super) fn result(seen: &Seen<'_>) -> Found {
     if let Some(failure) = seen.failed(&[Failed::BadLine]) {
-        return void(failure.to_string());
+        return if seen.is_of_server() { None } else { void(failure.to_string()) };
     }
     let load = match seen.run.load_result()? {
         Ok(load) => load,

@@ -110,6 +110,14 @@ impl Seen<'_> {
         self.run.failures.iter().find(|failure| kinds.contains(&failure.what))
     }
 
+    /// Whether the load generator ended, perhaps before its window, because of what its result says of the server: ours
+    /// ends with 1 if answers were wrong, broken off or missing.
+    fn is_of_server(&self) -> bool {
+        let of_server = [load::bytes, load::errors, load::admission, load::answers];
+        self.run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)))
+            && of_server.into_iter().any(|check| check(self).is_some())
+    }
+
     fn window_s(&self) -> f64 {
         self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.window_s)
     }
@@ -197,11 +205,8 @@ fn server_runs(seen: &Seen<'_>) -> Found {
 
 fn load_runs(seen: &Seen<'_>) -> Found {
     use Failed::{ClientFailed, ClientTimeout, NoAccounting};
-    // Without any answer the load generator says that it failed; see `Check::Answers`.
-    let failure = match is_unanswered(seen.run) {
-        true => seen.failed(&[ClientTimeout, NoAccounting])?,
-        false => seen.failed(&[ClientFailed, ClientTimeout, NoAccounting])?,
-    };
+    let own = seen.failed(&[ClientFailed]).filter(|_| !seen.is_of_server());
+    let failure = own.or_else(|| seen.failed(&[ClientTimeout, NoAccounting]))?;
     // The windows of several load generators were apart.
     let is_apart = failure.what == NoAccounting;
     Some((if is_apart { Effect::Excluded } else { Effect::Void }, failure.to_string()))
