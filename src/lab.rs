@@ -62,8 +62,20 @@ pub(crate) enum Lab {
 }
 
 /// What changes an experiment: one that is run once more stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 10] =
-    ["name", "pairs", "spares", "window", "warmup", "protocol", "set", "net", "subject", "Via"];
+const EXPERIMENT_OPTIONS: [&str; 12] = [
+    "name",
+    "pairs",
+    "spares",
+    "window",
+    "warmup",
+    "protocol",
+    "set",
+    "net",
+    "subject",
+    "server_cpu",
+    "client_cpu",
+    "Via",
+];
 
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
@@ -229,9 +241,16 @@ fn measure(options: Run) -> Result<u8, LabError> {
     let (seed, prices) = (options.seed, !options.no_prices);
     let run = RunOptions { seed, prices, ..options.run.options(experiment)? };
     let mut outcome = twinring_lab::run(&run, &stop)?;
-    if let Some(directory) = options.add.filter(|_| outcome.exit_code() == 0) {
-        outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
-        outcome.directory = directory;
+    match options.add {
+        Some(directory) if outcome.exit_code() == 0 => {
+            outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
+            outcome.directory = directory;
+        }
+        Some(directory) => {
+            let what = "this session was interrupted, or measured nothing";
+            complain(&format!("not added to {}: {what}", directory.display()));
+        }
+        None => {}
     }
     let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
     Ok(tell(&page, outcome.exit_code()))

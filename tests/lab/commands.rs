@@ -23,6 +23,9 @@ fn wrong_words_are_bad_arguments_before_anything_runs() {
         (&["advise", "echo", "--rate", "12KB"], "12KB"),
         (&["compare", "echo", "nobody", "epoll"], "nobody"),
         (&["compare", "echo", "mine=./a"], "{addr}"),
+        // The message was about an option that nobody had given.
+        (&["compare", "echo", "nginx"], "not all of them speak tcp"),
+        (&["lab", "run", "--add", "b", "--server-cpu", "0"], "cannot be used with"),
         (&["compare", "--load", "120%"], "25%"),
         (&["compare", "--fail-if", "speed > 3%"], "server_cpu_ns"),
     ] {
