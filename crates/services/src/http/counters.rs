@@ -138,8 +138,8 @@ const DEFAULT_HOST: &str = "*";
 /// The label of requests for which there is no site, and of invalid ones.
 const NO_HOST: &str = "";
 
-/// Requests by their duration, from the end of the head to when the answer was handed over for sending: in each bucket
-/// without those of the buckets before it; and the sum of the durations, in microseconds.
+/// Requests by their duration, from the first byte (HTTP/2: the last of the head) to when the answer was handed over:
+/// in each bucket without those of the buckets before it; and the sum of the durations, in microseconds.
 pub(super) type Durations<T> = [T; BOUNDS_US.len() + 2];
 
 const SUM: usize = BOUNDS_US.len() + 1;

@@ -123,7 +123,7 @@ fn append_counters(text: &mut Exposition, workers: Vec<ServiceCounters>) {
 
 fn append_durations(text: &mut Exposition, workers: &[Arc<WorkerDurations>]) {
     const NAME: &str = "twinring_http_request_duration_seconds";
-    let help = "From a request's first byte to when its answer was handed over for sending.";
+    let help = "From a request's first byte (HTTP/2: last of its head) to when its answer was handed over.";
     text.family(NAME, help, "histogram");
     for ((host, class), [buckets @ .., sum_us]) in WorkerDurations::sum(workers) {
         let (host, class) = (format!("host=\"{host}\""), format!("class=\"{class}\""));
