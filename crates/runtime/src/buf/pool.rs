@@ -114,12 +114,15 @@ impl BufPool {
         self.low() + 1
     }
 
-    /// How many buffers the kernel may be given, so that `reserve` are left. Debug builds keep a sixteenth of the
-    /// pool back, so that a buffer is in quarantine for a while even when buffers are short. That must be less than
-    /// [`low`](BufPool::low) keeps in circulation.
+    /// Debug builds keep a sixteenth of the pool back, so that a buffer is in quarantine for a while even when
+    /// buffers are short. That must be less than [`low`](BufPool::low) keeps in circulation.
+    pub(crate) fn kept_back(&self) -> usize {
+        if cfg!(debug_assertions) { self.count() / 16 } else { 0 }
+    }
+
+    /// How many buffers the kernel may be given, so that `reserve` are left.
     pub(crate) fn spare(&self, reserve: usize) -> usize {
-        let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
-        self.released().saturating_sub(kept_back.max(reserve))
+        self.released().saturating_sub(self.kept_back().max(reserve))
     }
 
     #[inline]

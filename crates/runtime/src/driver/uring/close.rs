@@ -97,8 +97,9 @@ impl UringEngine {
             Some(Source::Udp(udp)) => udp.is_done(),
             None => false,
         };
-        if done {
-            sockets.remove(key);
+        let removed = if done { sockets.remove(key) } else { None };
+        if let Some(Source::Udp(udp)) = removed {
+            self.groups.get(udp.group).pending -= udp.setup.options.pending as usize;
         }
     }
 

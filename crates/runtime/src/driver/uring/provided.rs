@@ -36,6 +36,9 @@ const WARM_BYTES: usize = 384 * 1024;
 /// buffers would soon be in memory. The pool is last in, first out, and needs no more than are in use.
 const DATAGRAMS_BYTES: usize = 2 << 20;
 
+/// So many sockets with pending receives share a group, and more if there is room.
+const SHARERS: usize = 16;
+
 /// The mean size of a piece, as assumed until some have arrived. With 0, peers that send much would fill
 /// all buffers in the first turn.
 const FIRST_PIECE_BYTES: usize = 4096;
@@ -54,8 +57,8 @@ impl Groups {
         Ok(Groups { streams, others: Vec::new() })
     }
 
-    /// The index of a group with `count` buffers beside those that `pending` receives of a socket may hold
-    /// in worker threads.
+    /// The index of a group with `count` buffers beside those that the `pending` receives of each of its sockets
+    /// may hold in worker threads.
     pub(super) fn for_datagrams(
         &mut self,
         ring: &Ring,
@@ -63,19 +66,26 @@ impl Groups {
         bytes: usize,
         pending: u32,
     ) -> io::Result<usize> {
-        let count = (count + pending).next_power_of_two().min(1 << 15) as usize;
-        let most = (DATAGRAMS_BYTES / bytes).max(4) + pending as usize;
+        let (count, pending) = (count as usize, pending as usize);
+        let copied_from = count - count / 8;
         let fits = |group: &Provided| {
-            group.bytes == bytes && group.pool.count() == count && group.most_datagrams == most
+            let room = group.pool.count() - group.pool.kept_back();
+            let has_room = group.pending + pending <= room.saturating_sub(count);
+            group.bytes == bytes && group.copied_from == copied_from && has_room
         };
-        if let Some(group) = self.others.iter().position(fits) {
-            return Ok(group);
-        }
-        check_geometries(self.others.len())?;
-        let number = self.others.len() as u16 + 1;
-        let group = Provided::new(ring, number, count as u16, bytes)?;
-        self.others.push(Provided { most_datagrams: most, ..group });
-        Ok(self.others.len() - 1)
+        let group = match self.others.iter().position(fits) {
+            Some(group) => group,
+            None => {
+                check_geometries(self.others.len())?;
+                let number = self.others.len() as u16 + 1;
+                let buffers = (count + SHARERS * pending).next_power_of_two().min(1 << 15);
+                let group = Provided::new(ring, number, buffers as u16, bytes)?;
+                self.others.push(Provided { copied_from, ..group });
+                self.others.len() - 1
+            }
+        };
+        self.others[group].pending += pending;
+        Ok(group)
     }
 
     pub(super) fn get(&mut self, group: usize) -> &mut Provided {
@@ -109,7 +119,7 @@ impl Groups {
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
     pub(super) fn publish(&mut self, in_transit: usize) {
         for group in &mut self.others {
-            group.publish(0, group.most_datagrams);
+            group.publish(0, (DATAGRAMS_BYTES / group.bytes).max(4) + group.pending);
         }
         self.streams.publish_with_reserve(in_transit);
     }
@@ -166,8 +176,8 @@ pub(super) struct Provided {
     with_kernel: usize,
     /// With fewer, they are given further ones.
     low_mark: usize,
-    /// Buffers that the kernel has for datagrams at a time.
-    most_datagrams: usize,
+    /// Buffers that the kernel may hold for receives of datagrams.
+    pub(super) pending: usize,
     /// With so many readers, data that arrives is copied out of the pool.
     copied_from: usize,
     /// Running mean of the bytes of a piece, without those of the buffers that were filled since it was
@@ -203,7 +213,7 @@ impl Provided {
             tail: 0,
             with_kernel: 0,
             low_mark: 1,
-            most_datagrams: 0,
+            pending: 0,
             copied_from,
             piece_bytes: FIRST_PIECE_BYTES,
             had: 0,
