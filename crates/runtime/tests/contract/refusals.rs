@@ -131,6 +131,15 @@ fn refused_calls_are_reported_or_wait(configuration: Configuration) {
             assert_calm(&handle, "sendmmsg").await;
         });
     }
+    // The peer read a clean end behind the part that had been sent.
+    served(configuration, async move |_| {
+        let (stream, mut peer) = pair().await;
+        refuse(libc::SYS_epoll_ctl, libc::ENOSPC);
+        stream.send(vec![1; 16 << 20]).await.expect("taken");
+        drop(stream);
+        let end = on_thread(move || read_to_end(&mut peer)).await;
+        assert_eq!(errno(&end), libc::ECONNRESET);
+    });
     // epoll_pwait2 was tried again in every wait.
     for refused in [libc::ENOSYS, libc::EPERM] {
         served(configuration, async move |_| {

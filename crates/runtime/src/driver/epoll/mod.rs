@@ -151,6 +151,7 @@ impl EpollEngine {
                 let stream = &mut *stream.borrow_mut();
                 let registered = stream.register(&self.epoll);
                 registered.is_err_and(|error| {
+                    stream.cut_off();
                     stream.receiving.finish(End::Error(errno(&error)), wakes);
                     stream.sending.fail(errno(&error), wakes);
                     stream.sending.closing
