@@ -17,6 +17,7 @@ pub(crate) const RULES: &[Rule] = rules![
     busy_tasks_do_not_starve_others,
     woken_tasks_go_before_yielding_ones,
     a_task_moves_a_bounded_number_of_bytes_per_poll,
+    a_task_sends_a_bounded_number_of_files_per_poll,
 ];
 
 /// The whole pool is used up in one turn, by messages or by streams that wait for more.
@@ -294,4 +295,25 @@ async fn a_task_moves_a_bounded_number_of_bytes_per_poll() {
     }
     receiving.abort();
     pouring.await;
+}
+
+/// Small ones: a socket that is full would give the others their turns.
+async fn a_task_sends_a_bounded_number_of_files_per_poll() {
+    let file = Tree::new(Ground::Memory).file(1, 10).await;
+    let (stream, _peer) = pair().await;
+    let sent = Tally::default();
+    let counted = sent.clone();
+    let sending = spawn(async move {
+        while counted.get() < 200 {
+            stream.send_file(&file, 0, 10).await.expect("an open stream");
+            counted.add(1);
+        }
+    });
+    let mut before = 0;
+    while !sending.is_finished() {
+        yield_now().await;
+        let now = sent.get();
+        assert!(now - before < 40, "{} files in one poll", now - before);
+        before = now;
+    }
 }

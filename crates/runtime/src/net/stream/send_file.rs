@@ -6,13 +6,12 @@ use crate::driver::{Side, errno};
 use crate::fs::File;
 use crate::net::{Operation, with_socket};
 use crate::sys;
-use crate::task::yield_now;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::pin;
 
-/// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
+/// Bytes of one sendfile(2); behind two of them other tasks have their turn. If the network is faster
 /// than the disk, a large one would run for seconds without ever finding the socket full.
 const CHUNK_BYTES: usize = 128 * 1024;
 /// Bytes that are read and sent at once if sendfile(2) cannot be used.
@@ -75,7 +74,6 @@ impl TcpStream {
                     turn.breaks = None;
                     break;
                 }
-                Ok(_) if turn.sent < len => yield_now().await,
                 Ok(_) => {}
                 Err(error) if file.may_sendfile() && is_refusal(&error) => {
                     file.refuses_sendfile.set(true);
