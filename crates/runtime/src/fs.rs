@@ -499,3 +499,35 @@ impl Drop for File {
         wake_all(&self.worker.descriptor_waiters);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    /// On io_uring, clients that had left kept others from their files.
+    #[test]
+    fn reads_that_nobody_waits_for_make_room() {
+        let runtime = crate::Runtime::builder().build().unwrap();
+        let handle = runtime.handle();
+        let reads = async {
+            // Reading from it never ends.
+            let (pipe, _writer) = io::pipe().unwrap();
+            let pipe = std::fs::File::from(OwnedFd::from(pipe));
+            let mut file = Dir::open(Path::new("/proc")).unwrap().file(current(), pipe).unwrap();
+            Arc::get_mut(&mut file.handle).unwrap().kind = Kind::File;
+            // One more than the ring takes.
+            for _ in 0..257 {
+                let read = pin!(file.read_at(0, 1));
+                assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            while handle.counters().slots_in_use > 0 {
+                crate::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let ended = crate::timeout(Duration::from_secs(60), reads);
+        runtime.block_on(ended).unwrap().expect("they are cancelled");
+    }
+}
