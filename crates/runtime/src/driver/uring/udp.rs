@@ -325,7 +325,7 @@ impl UringEngine {
         // datagram may take none.
         let data = group.take(flags, bytes.min(group.bytes)).unwrap_or_else(RecvBuf::empty);
         let received = match result {
-            0.. => udp.read(op, bytes, data).ok_or(libc::EBADMSG),
+            0.. => Ok(udp.read(op, bytes, data)),
             error => Err(-error),
         };
         if ended {
@@ -333,7 +333,8 @@ impl UringEngine {
         }
         match received {
             _ if udp.outbox.closing => {}
-            Ok(received) => self.deliver_datagram(key, udp, received, wakes),
+            Ok(Some(received)) => self.deliver_datagram(key, udp, received, wakes),
+            Ok(None) => udp.stats.receive_errors += 1,
             Err(libc::ENOBUFS) => {
                 self.counters.enobufs.add(1);
                 // Otherwise the next datagram starts it again: before, it would find no buffer either.
