@@ -378,7 +378,7 @@ impl TcpStream {
     /// the socket and writes to it: do neither through the descriptor.
     ///
     /// # Panics
-    /// After the end of the runtime.
+    /// After the end of the runtime, and if `f` uses a socket of it or drops one.
     pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
         with_fd(&self.worker, self.key, f)
     }
