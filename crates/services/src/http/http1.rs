@@ -199,7 +199,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     let begun = (request.framing == Framing::Empty).then(|| call.begin());
     let next = match begun {
         // A file goes behind the collected answers.
-        Some(Ok(response)) if !matches!(response.body, Body::File(_)) => {
+        Some(Ok(response)) if !matches!(response.body, Body::File(..)) => {
             let (message, head_bytes) = render(&response, &worker.clock, persistence);
             exchange.answered(worker, &response, head_bytes, persistence.stays());
             Next::Ready(message, exchange, persistence)

@@ -40,15 +40,9 @@ pub(super) enum Body {
     Bytes(SendBuf),
     /// That of the stored variant, which is in memory.
     Stored,
-    File(Box<FileParts>),
+    /// So much of a file.
+    File(Rc<OpenFile>, Range<u64>),
     Listing(Listing),
-}
-
-#[derive(Debug)]
-pub(super) struct FileParts {
-    pub(super) file: Rc<OpenFile>,
-    pub(super) parts: Vec<(Vec<u8>, Range<u64>)>,
-    pub(super) end: Vec<u8>,
 }
 
 #[derive(Debug, Default)]

@@ -21,7 +21,8 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::index::Listing;
 use super::options::SendStrategy;
-use super::response::{Body, FileParts, Persistence, Response, render};
+use super::resource::OpenFile;
+use super::response::{Body, Persistence, Response, render};
 use super::worker::Worker;
 use std::io;
 use std::ops::Range;
@@ -54,13 +55,13 @@ pub(super) async fn send_response(
 }
 
 async fn send_message(connection: &Connection, message: SendBuf, body: Body) -> io::Result<()> {
-    if !matches!(body, Body::File(_) | Body::Listing(_)) {
+    if !matches!(body, Body::File(..) | Body::Listing(_)) {
         return connection.send(message).await;
     }
     connection.incomplete.set(true);
     connection.send_corked(message).await?;
     match body {
-        Body::File(parts) => send_parts(connection, *parts).await?,
+        Body::File(file, range) => send_file(connection, &file, range).await?,
         Body::Listing(listing) => send_listing(connection, &listing).await?,
         Body::Empty | Body::Bytes(_) | Body::Stored => {}
     }
@@ -78,26 +79,16 @@ async fn send_listing(connection: &Connection, listing: &Listing) -> io::Result<
     connection.flush().await
 }
 
-async fn send_parts(connection: &Connection, body: FileParts) -> io::Result<()> {
-    for (head, range) in &body.parts {
-        if !head.is_empty() {
-            connection.send_corked(head.clone()).await?;
-        }
-        send_part(connection, &body, range.clone()).await?;
-    }
-    if body.end.is_empty() { Ok(()) } else { connection.send(body.end).await }
-}
-
-async fn send_part(connection: &Connection, body: &FileParts, range: Range<u64>) -> io::Result<()> {
+async fn send_file(connection: &Connection, file: &OpenFile, range: Range<u64>) -> io::Result<()> {
     if connection.file_strategy == SendStrategy::Read {
-        return send_checked(connection, body, range).await;
+        return send_checked(connection, file, range).await;
     }
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
     while from < to {
         let length = SEGMENT_BYTES.min(to - from);
-        let sent = connection.send_file(&body.file.file, from, length).await?;
-        if sent < length || !body.file.is_sound().await? {
+        let sent = connection.send_file(&file.file, from, length).await?;
+        if sent < length || !file.is_sound().await? {
             return Err(connection.break_off());
         }
         from += sent;
@@ -105,20 +96,20 @@ async fn send_part(connection: &Connection, body: &FileParts, range: Range<u64>)
     if tail == 0 {
         return Ok(());
     }
-    let bytes = body.file.read_checked(to, tail as usize).await;
+    let bytes = file.read_checked(to, tail as usize).await;
     connection.send(bytes.ok_or_else(|| connection.break_off())?).await
 }
 
 /// Sends no data that was not checked after reading it.
 async fn send_checked(
     connection: &Connection,
-    body: &FileParts,
+    file: &OpenFile,
     range: Range<u64>,
 ) -> io::Result<()> {
     let mut from = range.start;
     while from < range.end {
         let length = CHUNK_BYTES.min(range.end - from);
-        let bytes = body.file.read_checked(from, length as usize).await;
+        let bytes = file.read_checked(from, length as usize).await;
         connection.send(bytes.ok_or_else(|| connection.break_off())?).await?;
         connection.counters.sent_file_bytes.add(length);
         from += length;

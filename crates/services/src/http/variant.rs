@@ -1,5 +1,5 @@
 //! One representation of a resource: its fields, its content, in memory or in a file, and the answers that are made
-//! of it: whole, in ranges, or none because of a condition.
+//! of it: whole, a part, or none because of a condition.
 
 use super::Status;
 use super::conditional::{Selection, Validators, evaluate, range_applies, select};
@@ -9,7 +9,7 @@ use super::hosts::Site;
 use super::mime::media_type;
 use super::request::{Method, Request};
 use super::resource::OpenFile;
-use super::response::{Body, Field, FileParts, Ready, Response, value};
+use super::response::{Body, Field, Ready, Response, value};
 use http::HeaderValue;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -156,8 +156,7 @@ impl Variant {
         {
             match select(field, self.version.len) {
                 Selection::Whole => {}
-                Selection::One(range) => return self.one_part(range),
-                Selection::Many(ranges) => return self.many_parts(&ranges),
+                Selection::Part(range) => return self.part(range),
                 Selection::Unsatisfiable => {
                     let length = value(&format!("bytes */{}", self.version.len));
                     let refused = Response::message(Status::RANGE_NOT_SATISFIABLE);
@@ -180,28 +179,14 @@ impl Variant {
     }
 
     fn body_whole(&self) -> Body {
-        self.body(vec![(Vec::new(), 0..self.version.len)], Vec::new())
+        self.body(0..self.version.len)
     }
 
-    /// These parts of the content, each behind some bytes, and what follows: at once if the content is in memory.
-    fn body(&self, parts: Vec<(Vec<u8>, Range<u64>)>, end: Vec<u8>) -> Body {
-        if let Some(file) = &self.file {
-            return Body::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
+    fn body(&self, range: Range<u64>) -> Body {
+        match &self.file {
+            Some(file) => Body::File(Rc::clone(file), range),
+            None => Body::Bytes(self.ready.content(range.start as usize..range.end as usize)),
         }
-        let content =
-            |range: &Range<u64>| self.ready.content(range.start as usize..range.end as usize);
-        if let [(before, range)] = &*parts
-            && before.is_empty()
-        {
-            return Body::Bytes(content(range));
-        }
-        let mut bytes = Vec::new();
-        for (before, range) in &parts {
-            bytes.extend_from_slice(before);
-            bytes.extend_from_slice(content(range).as_slice());
-        }
-        bytes.extend_from_slice(&end);
-        Body::Bytes(bytes.into())
     }
 
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
@@ -215,52 +200,13 @@ impl Variant {
         self.fields.last().map_or(HeaderValue::from_static(""), |(_, value)| value.clone())
     }
 
-    fn content_range(&self, range: &Range<u64>) -> String {
-        format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len)
-    }
-
-    fn one_part(&self, range: Range<u64>) -> Response {
-        let fields = [
-            field("Content-Range", &self.content_range(&range)),
-            (Cow::Borrowed("Content-Type"), self.content_type()),
-        ];
-        self.with_ranges(fields, vec![(Vec::new(), range)], Vec::new())
-    }
-
-    fn many_parts(&self, ranges: &[Range<u64>]) -> Response {
-        // The same on every server, and different for every version.
-        let boundary = format!("twinring-{}", self.tag.trim_matches('"'));
-        let content_type = self.content_type();
-        let content_type = content_type.to_str().unwrap_or_default();
-        let part = |(index, range): (usize, &Range<u64>)| {
-            let line = if index == 0 { "" } else { "\r\n" };
-            let content_range = self.content_range(range);
-            let head = format!(
-                "{line}--{boundary}\r\nContent-Type: {content_type}\r\n\
-                 Content-Range: {content_range}\r\n\r\n"
-            );
-            (head.into_bytes(), range.clone())
-        };
-        let parts = ranges.iter().enumerate().map(part).collect();
-        let end = format!("\r\n--{boundary}--\r\n").into_bytes();
-        let media_type = format!("multipart/byteranges; boundary={boundary}");
-        self.with_ranges([field("Content-Type", &media_type)], parts, end)
-    }
-
-    /// The parts as content. `of_parts` are fields instead of the type of the whole.
-    fn with_ranges(
-        &self,
-        of_parts: impl IntoIterator<Item = Field>,
-        parts: Vec<(Vec<u8>, Range<u64>)>,
-        end: Vec<u8>,
-    ) -> Response {
-        let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
-        let length = Some(lengths.sum::<u64>() + end.len() as u64);
+    fn part(&self, range: Range<u64>) -> Response {
+        let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len);
         let mut fields = self.fields.clone();
         fields.drain(self.of_rules.clone());
-        fields.pop();
-        fields.extend(of_parts);
-        let (body, partial) = (self.body(parts, end), Response::new(Status::PARTIAL_CONTENT));
+        fields.push(field("Content-Range", &content_range));
+        let (length, body) = (Some(range.end - range.start), self.body(range));
+        let partial = Response::new(Status::PARTIAL_CONTENT);
         Response { fields, is_file: true, length, body, ..partial }
     }
 }

@@ -225,14 +225,10 @@ struct ContentSender<'s> {
 
 impl ContentSender<'_> {
     async fn send(&mut self, mut response: Response) -> Result<(), Broken> {
-        let Body::File(rest) = &mut response.body else {
-            return self.send_bytes(response.content()).await;
-        };
-        for (head, range) in std::mem::take(&mut rest.parts) {
-            self.send_bytes(head.into()).await?;
-            self.send_file(&rest.file, range).await?;
+        match &response.body {
+            Body::File(file, range) => self.send_file(file, range.clone()).await,
+            _ => self.send_bytes(response.content()).await,
         }
-        self.send_bytes(std::mem::take(&mut rest.end).into()).await
     }
 
     /// Reads and sends a part of a file. Nothing is sent that was not checked after reading it, as
