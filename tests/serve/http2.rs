@@ -284,8 +284,16 @@ fn the_last_request_is_followed_by_goaway() {
         let error = http2::ended(client).await.expect_err("an end");
         assert!(error.is_go_away() || error.is_io(), "{error:?}");
     });
+    // Those that were sent before it got REFUSED_STREAM.
+    let mut client = raw(server.address());
+    for stream in [1, 3, 5, 7, 9] {
+        say(&mut client, Frame::get(stream, "/hello.txt").bytes());
+    }
+    client.shutdown(Shutdown::Write).expect("FIN");
+    let frames = frames(&mut client);
+    assert_eq!(frames.iter().filter(|frame| frame.payload == SMALL).count(), 5, "{frames:?}");
     // Not by the idle timeout, which ends it with GOAWAY as well.
-    server.end_with(&[("requests", 3), ("idle_closed", 0)]);
+    server.end_with(&[("requests", 8), ("idle_closed", 0)]);
 }
 
 /// Half a connection was taken for none.

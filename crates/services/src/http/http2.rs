@@ -210,9 +210,12 @@ impl Serving<'_> {
         request: Request<RecvStream>,
         mut respond: SendResponse<Chunk>,
     ) {
-        // A client that does not acknowledge the end may begin further streams. Refused like this, they were
-        // not processed and can be repeated elsewhere (RFC 9113 section 8.7).
-        if self.accepted >= self.shared.worker.generation().settings.max_requests {
+        // So many may be under way when the client learns of the end. One that does not acknowledge it may begin
+        // further streams. Refused like this, they were not processed and can be repeated elsewhere (RFC 9113
+        // section 8.7).
+        let generation = self.shared.worker.generation();
+        let HttpSettings { max_requests, http2_streams, .. } = *generation.settings;
+        if self.accepted >= max_requests.saturating_add(http2_streams.into()) {
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         self.accepted += 1;
