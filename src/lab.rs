@@ -61,22 +61,6 @@ pub(crate) enum Lab {
     },
 }
 
-/// What changes an experiment: one that is run once more stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 12] = [
-    "name",
-    "pairs",
-    "spares",
-    "window",
-    "warmup",
-    "protocol",
-    "set",
-    "net",
-    "subject",
-    "server_cpu",
-    "client_cpu",
-    "Via",
-];
-
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Run {
@@ -85,8 +69,26 @@ pub(crate) struct Run {
     name: Option<String>,
     /// Run the experiment of this bundle once more and add the runs to it as a further session, hours
     /// later on the same machine.
-    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS)]
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["name", "Changes", "Via"])]
     add: Option<PathBuf>,
+    #[command(flatten)]
+    changes: Changes,
+    /// Do not measure the machine's prices first, nor look for background load meanwhile, which takes 3 to 5
+    /// seconds.
+    #[arg(long)]
+    no_prices: bool,
+    /// Seed of the order of the runs; from the clock by default, recorded either way.
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    run: RunArgs,
+    #[command(flatten)]
+    via: Option<Via>,
+}
+
+/// What changes an experiment: one that is run once more stays as it is.
+#[derive(Clone, Debug, Args)]
+struct Changes {
     /// Pairs per cell: a fixed number.
     #[arg(long)]
     pairs: Option<usize>,
@@ -120,17 +122,6 @@ pub(crate) struct Run {
     /// CPUs of the load generator; with --via those of each.
     #[arg(long, value_name = "CPUS")]
     client_cpu: Option<CpuList>,
-    /// Do not measure the machine's prices first, nor look for background load meanwhile, which takes 3 to 5
-    /// seconds.
-    #[arg(long)]
-    no_prices: bool,
-    /// Seed of the order of the runs; from the clock by default, recorded either way.
-    #[arg(long)]
-    seed: Option<u64>,
-    #[command(flatten)]
-    run: RunArgs,
-    #[command(flatten)]
-    via: Option<Via>,
 }
 
 /// An axis and its points. Sizes have units, and flags are `true` and `false`.
@@ -213,12 +204,13 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
 /// The experiment as the options change it.
 fn changed(options: Run) -> Result<Experiment, LabError> {
     let mut it = Experiment::find(options.name.as_deref().unwrap_or_default())?;
+    it.via = options.via.or(it.via);
+    let options = options.changes;
     it.pairs = options.pairs.unwrap_or(it.pairs);
     it.spare_pairs = options.spares.unwrap_or(it.spare_pairs);
     it.net = options.net.unwrap_or(it.net);
     it.pin.server_cpu = options.server_cpu.or(it.pin.server_cpu);
     it.pin.client_cpu = options.client_cpu.or(it.pin.client_cpu);
-    it.via = options.via.or(it.via);
     it.set_pace(options.warmup, options.window);
     if !options.subject.is_empty() {
         it.set_subjects(options.subject);

@@ -90,7 +90,7 @@ fn each_fault_of_a_server_is_named_and_a_clean_one_is_left_alone() {
         ("unready: server_runs: the server was not ready", "not ready after 10 s"),
         ("dies: server_runs", "exit code 7"),
         ("dies: server_runs", "out of cheese"),
-        ("deaf: server_runs: the server did not stop", "after it ignored SIGTERM"),
+        ("deaf: server_runs: the server did not stop", "because it did not end in time"),
     ] {
         let is_it = |it: &String| it.starts_with(start) && it.contains(what);
         assert!(found.iter().any(is_it), "{start} {what}: {found:#?}");

@@ -82,11 +82,7 @@ impl std::fmt::Display for Exit {
             },
             _ => write!(f, "unknown end")?,
         }
-        f.write_str(match (self.killed, self.unasked) {
-            (true, false) => " after it ignored SIGTERM",
-            (true, true) => " because it did not end",
-            (false, _) => "",
-        })
+        f.write_str(if self.killed { " because it did not end in time" } else { "" })
     }
 }
 

@@ -142,10 +142,10 @@ fn explained(prices: Option<&PriceRecord>, rows: &[Row<'_>]) -> Option<Element> 
         table.push([cell.cell.to_string()].into_iter().chain(row).collect());
     }
     let about = "The difference in server CPU per request, and the part that counts times measured prices make up.";
-    Some(Element::Folded(
-        "What the difference is made of".to_owned(),
-        vec![Element::Text(about.to_owned()), Element::Table(table)],
-    ))
+    let title = "What the difference is made of".to_owned();
+    (table.len() > 1).then(|| {
+        Element::Folded(title, vec![Element::Text(about.to_owned()), Element::Table(table)])
+    })
 }
 
 fn of_cell(cell: &CellSummary) -> Vec<Element> {
