@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use twinring::probe::Capabilities;
 use twinring_input::quantity::{self, count_u32, size_u32};
+use twinring_lab::analysis::FIGURES;
 use twinring_lab::statistics::{family_level, least_pairs};
 use twinring_lab::{
     Experiment, Gate, LabError, NetChoice, Outcome, Protocol, RunOptions, Stop, Subject, UnderTest,
@@ -222,6 +223,12 @@ fn service(word: &str) -> Option<Protocol> {
 }
 
 pub(crate) fn compare(options: &Compare) -> Result<u8, LabError> {
+    let compared = || FIGURES.iter().filter(|it| it.is_compared).map(|it| it.name);
+    let not_compared = |gate: &&Gate| compared().all(|name| name != gate.figure);
+    if let Some(gate) = options.fail_if.iter().find(not_compared) {
+        let expected = format!("one of {}", compared().collect::<Vec<_>>().join(", "));
+        return Err(LabError::request("--fail-if", &gate.figure, expected));
+    }
     let outcome = measure(experiment(options)?, &options.workload)?;
     let verdicts = outcome.judged(&options.fail_if);
     let gates: String = verdicts.iter().map(|it| format!("{it}\n")).collect();

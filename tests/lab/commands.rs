@@ -28,6 +28,8 @@ fn wrong_words_are_bad_arguments_before_anything_runs() {
         (&["lab", "run", "--add", "b", "--server-cpu", "0"], "cannot be used with"),
         (&["compare", "--load", "120%"], "25%"),
         (&["compare", "--fail-if", "speed > 3%"], "server_cpu_ns"),
+        // That it cannot be judged was said after a minute.
+        (&["compare", "--fail-if", "server_user > 3%"], "one of both_cpus_ns"),
     ] {
         let (code, said) = twinring(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {said}");

@@ -18,7 +18,7 @@ pub struct Figure {
     /// Its name, with its unit at the end.
     pub name: &'static str,
     /// Whether comparisons have its ratio.
-    pub(super) is_compared: bool,
+    pub is_compared: bool,
     of: fn(&Basis<'_>) -> Option<f64>,
 }
 
