@@ -40,7 +40,7 @@ struct ReflectorArgs {
 fn clients(text: &str) -> Result<Option<Network>, String> {
     match text {
         "any" => Ok(None),
-        _ => text.parse::<Network>().map(Some).map_err(|expected| format!("{expected}, or any")),
+        _ => text.parse::<Network>().map(Some).map_err(|expected| format!("{expected} (or any)")),
     }
 }
 

@@ -20,7 +20,6 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_extend_the_idle_timeout_and_pings_do_not,
     who_reads_many_answers_slowly_gets_them_all,
     the_last_request_is_followed_by_goaway,
-    a_client_that_has_said_all_gets_its_answers,
     bytes_cut_anywhere_are_put_together,
     many_requests_are_answered_at_once;
     engines:
@@ -294,25 +293,6 @@ fn the_last_request_is_followed_by_goaway() {
     assert_eq!(frames.iter().filter(|frame| frame.payload == SMALL).count(), 5, "{frames:?}");
     // Not by the idle timeout, which ends it with GOAWAY as well.
     server.end_with(&[("requests", 8), ("idle_closed", 0)]);
-}
-
-/// Half a connection was taken for none.
-fn a_client_that_has_said_all_gets_its_answers() {
-    let (_site, server) = served(&[]);
-    let mut client = raw(server.address());
-    for stream in [1, 3] {
-        say(&mut client, Frame::get(stream, "/hello.txt").bytes());
-    }
-    client.shutdown(Shutdown::Write).expect("FIN");
-    let frames = frames(&mut client);
-    for stream in [1, 3] {
-        let of_stream = |frame: &&Frame| frame.stream == stream && frame.kind == DATA;
-        let content: Vec<&Frame> = frames.iter().filter(of_stream).collect();
-        let bytes = content.iter().map(|frame| frame.payload.len()).sum::<usize>();
-        let is_whole = content.last().is_some_and(|frame| frame.flags & END_STREAM != 0);
-        assert!(is_whole && bytes == 36, "{stream}: {frames:?}");
-    }
-    server.end_with(&[("reset", 0)]);
 }
 
 fn bytes_cut_anywhere_are_put_together() {
