@@ -13,7 +13,6 @@ pub(crate) const TESTS: &[Test] = tests![
     edited_raw_data_are_found_by_what_follows_from_them,
     runs_left_out_doubled_swapped_or_renamed_are_found,
     bundles_that_pass_for_others_are_found,
-    an_unfinished_bundle_without_reports_holds,
     a_session_is_added_once_and_as_a_whole,
     any_edited_figure_is_found
 ];
@@ -244,21 +243,6 @@ fn bundles_that_pass_for_others_are_found() {
         it["summary"] = Value::Null;
     });
     assert!(unfinished.iter().any(|it| it.contains("no summary")), "{unfinished:?}");
-}
-
-/// As a lab leaves it that was killed.
-fn an_unfinished_bundle_without_reports_holds() {
-    let directory = copy();
-    let path = directory.path().join("bundle.json");
-    let mut bundle: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    bundle["state"] = json!({"is": "running"});
-    bundle["summary"] = Value::Null;
-    fs::write(&path, bundle.to_string()).unwrap();
-    for name in ["report.md", "report.html", "manifest.sha256"] {
-        fs::remove_file(directory.path().join(name)).unwrap();
-    }
-    let found = verify(directory.path()).unwrap();
-    assert!(found.holds(), "{found}");
 }
 
 /// One session that was merged with itself counted three times, and was told as the machine's.
