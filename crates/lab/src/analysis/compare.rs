@@ -130,7 +130,7 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
     let met_slo = counted.iter().any(|both| both[0].met_slo.is_some()).then(|| [met(0), met(1)]);
     let both_met = |both: &&Both<'_, '_>| both.iter().all(|it| it.met_slo != Some(false));
     let mut at_work: Vec<Both<'_, '_>> = counted.iter().filter(both_met).copied().collect();
-    let alone = met_slo.and_then(|met| contest.alone(met, at_work.len()));
+    let alone = met_slo.and_then(|met| contest.alone(&counted, met));
     if alone.is_some() {
         at_work.clear();
     }
@@ -322,11 +322,25 @@ impl Contest<'_> {
         }
     }
 
-    /// That one of the two meets the SLO more often, of so many pairs in which either met it and in which both did.
-    fn alone(&self, [baseline, subject]: [usize; 2], both: usize) -> Option<String> {
-        let p = sign_test((baseline - both) as u64, (subject - both) as u64);
+    /// That one of the two meets the SLO more often, in every session: sessions are not pooled as pairs.
+    fn alone(&self, counted: &[Both<'_, '_>], [baseline, subject]: [usize; 2]) -> Option<String> {
+        // The pairs of each, and those in which only the baseline or only the subject met it.
+        let mut sessions: BTreeMap<usize, (usize, [u64; 2])> = BTreeMap::new();
+        for both in counted {
+            let (pairs, only) = sessions.entry(both[0].run.occasion).or_default();
+            let met = both.map(|it| u64::from(it.met_slo != Some(false)));
+            *pairs += 1;
+            only[0] += met[0].saturating_sub(met[1]);
+            only[1] += met[1].saturating_sub(met[0]);
+        }
+        let several = sessions.len() > 1;
+        sessions.retain(|_, (pairs, _)| !several || *pairs >= SESSION_PAIRS_MIN);
+        let shown = |(_, [one, other]): &(usize, [u64; 2])| {
+            (sign_test(*one, *other) <= 1.0 - CONFIDENCE).then_some(other > one)
+        };
+        let shown: BTreeSet<Option<bool>> = sessions.values().map(shown).collect();
         let [one, other] = [self.baseline, self.subject];
-        (p <= 1.0 - CONFIDENCE)
+        (shown.len() == 1 && !shown.contains(&None))
             .then(|| format!("{one} meets the SLO in {baseline} pairs, {other} in {subject}"))
     }
 

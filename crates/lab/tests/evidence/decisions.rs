@@ -208,8 +208,11 @@ fn who_alone_meets_the_slo_is_said_and_cpu_is_not_compared() {
         record["loads"][0]["requests"]["due"] = json!(due);
         record["loads"][0]["schedule_lag_us"] = json!({"p50": 1.0, "p99": 2.0, "max": 3.0});
     }
+    let two = [records.clone(), session(1, pairs(8, 1.25))].concat();
+    // Pairs of two sessions were one sign test.
+    assert_eq!(only(judge(two.clone())).less.as_deref(), Some("io_uring"));
     // The pairs in which both did were compared all the same.
-    let both = [records.clone(), session(1, pairs(8, 1.25))].concat().into_iter().map(|mut it| {
+    let both = two.into_iter().map(|mut it| {
         it["occasion"] = json!(0);
         it
     });
