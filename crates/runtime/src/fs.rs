@@ -235,7 +235,7 @@ impl Dir {
             }
         }
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        let opening = on_thread(&worker, move || {
+        let opening = on_thread(&worker, self.handle.storage, move || {
             let open = || sys::open_at(&root.file, &path, FLAGS, resolve);
             let renamed = |error: &io::Error| is_one_of(error, &[libc::EAGAIN]);
             let is_over = |it: &io::Result<_>| !it.as_ref().is_err_and(renamed);
@@ -261,17 +261,21 @@ impl Dir {
     /// symbolic links, and those that disappear meanwhile.
     pub async fn list(&self, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        on_thread(&current(), move || list(&root.file, &path, symlinks, most)).await
+        let listing = move || list(&root.file, &path, symlinks, most);
+        on_thread(&current(), self.handle.storage, listing).await
     }
 }
 
 /// Work that may wait for a disk or a server, on a thread.
 async fn on_thread<T: Send + 'static>(
     worker: &Worker,
+    storage: Storage,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     worker.counters.file_jobs.add(1);
-    worker.shared.blocking.run(work).await?
+    let shared = &worker.shared;
+    let threads = if storage == Storage::Elsewhere { &shared.remote } else { &shared.blocking };
+    threads.run(work).await?
 }
 
 /// Lists a directory beneath `root`, which may wait for a disk.
@@ -334,7 +338,7 @@ impl File {
             return metadata;
         }
         let handle = Arc::clone(&self.handle);
-        on_thread(&self.worker, move || Metadata::of(&handle.file)).await
+        on_thread(&self.worker, handle.storage, move || Metadata::of(&handle.file)).await
     }
 
     /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the result of the
@@ -424,7 +428,7 @@ impl File {
                 Err(_the_ring_ended) => return Err(io::Error::from_raw_os_error(libc::ECANCELED)),
             },
         };
-        on_thread(worker, move || {
+        on_thread(worker, self.handle.storage, move || {
             sys::read_at(&read.on.file, read.offset, &mut read.bytes, read.most, 0)?;
             Ok(read.bytes)
         })
@@ -494,7 +498,7 @@ impl Drop for File {
         // A file of this machine is closed here, so that its descriptor is free for the next one.
         // Closing a remote one may call a server: a thread then drops the last handle.
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
-            self.worker.shared.blocking.drop_there(Arc::clone(&self.handle));
+            self.worker.shared.remote.drop_there(Arc::clone(&self.handle));
         }
         wake_all(&self.worker.descriptor_waiters);
     }
@@ -503,20 +507,27 @@ impl Drop for File {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::os::fd::OwnedFd;
     use std::pin::pin;
     use std::task::{Context, Waker};
 
+    /// For a minute at most.
+    fn run(test: impl Future) {
+        let runtime = crate::Runtime::builder().build().unwrap();
+        let ended = runtime.block_on(crate::timeout(Duration::from_secs(60), test));
+        ended.unwrap().expect("in time");
+    }
+
     /// On io_uring, clients that had left kept others from their files.
     #[test]
     fn reads_that_nobody_waits_for_make_room() {
-        let runtime = crate::Runtime::builder().build().unwrap();
-        let handle = runtime.handle();
-        let reads = async {
-            // Reading from it never ends.
-            let (pipe, _writer) = io::pipe().unwrap();
+        run(async {
+            let (worker, (pipe, _writer)) = (current(), io::pipe().unwrap());
             let pipe = std::fs::File::from(OwnedFd::from(pipe));
-            let mut file = Dir::open(Path::new("/proc")).unwrap().file(current(), pipe).unwrap();
+            let root = Dir::open(Path::new("/proc")).unwrap();
+            let mut file = root.file(Rc::clone(&worker), pipe).unwrap();
+            // Reading from it never ends.
             Arc::get_mut(&mut file.handle).unwrap().kind = Kind::File;
             // One more than the ring takes.
             for _ in 0..257 {
@@ -524,11 +535,27 @@ mod tests {
                 assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
             // A read that the kernel turns into a poll at that moment, as it does for pipes, is not cancelled.
-            while handle.counters().slots_in_use > 16 {
+            while worker.counters.slots_in_use.get() > 16 {
                 crate::sleep(Duration::from_millis(1)).await;
             }
-        };
-        let ended = crate::timeout(Duration::from_secs(60), reads);
-        runtime.block_on(ended).unwrap().expect("they are cancelled");
+        });
+    }
+
+    /// Four files of a server that does not answer held up all of this machine.
+    #[test]
+    fn other_filesystems_do_not_wait_for_one_that_does_not_answer() {
+        run(async {
+            let (worker, (pipe, _writer)) = (current(), io::pipe().unwrap());
+            let stuck = || {
+                let mut pipe = pipe.try_clone().unwrap();
+                Box::pin(on_thread(&worker, Storage::Elsewhere, move || pipe.read(&mut [0])))
+            };
+            let mut stuck: Vec<_> = (0..5).map(|_| stuck()).collect();
+            for read in &mut stuck {
+                assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            let here = Dir::open(Path::new("/dev/shm")).unwrap();
+            here.list(Path::new("."), Symlinks::Refuse, 1).await.unwrap();
+        });
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     registrations: Vec<Arc<Registration>>,
     /// Threads for blocking work on files; none until they are needed.
     pub(crate) blocking: Arc<ThreadPool>,
+    /// Others for files that may have to wait for a server: if it does not answer, its own files wait.
+    pub(crate) remote: Arc<ThreadPool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
     pub(crate) spawned: Arc<ThreadPool>,
     workers: Vec<Arc<Counters>>,
@@ -46,6 +48,7 @@ impl Shared {
             stage: AtomicU8::new(RUNNING),
             registrations,
             blocking: Arc::new(ThreadPool::new(blocking::FILES)),
+            remote: Arc::new(ThreadPool::new(blocking::FILES)),
             spawned: Arc::new(ThreadPool::new(blocking::SPAWNED)),
             workers,
         }
@@ -225,6 +228,7 @@ impl Drop for Runtime {
         let shared = &self.shared;
         for (pool, stuck) in [
             (&shared.blocking, Event::FilesystemStuck as fn(usize) -> Event),
+            (&shared.remote, Event::FilesystemStuck),
             (&shared.spawned, Event::BlockingStuck),
         ] {
             let threads = pool.close(shared.patience());
