@@ -36,8 +36,10 @@ const WARM_BYTES: usize = 384 * 1024;
 /// buffers would soon be in memory. The pool is last in, first out, and needs no more than are in use.
 const DATAGRAMS_BYTES: usize = 2 << 20;
 
-/// So many sockets with pending receives share a group, and more if there is room.
+/// So many sockets with pending receives share a group, unless it had more buffers than this then: each reserves
+/// addresses for 64 KiB.
 const SHARERS: usize = 16;
+const SHARED_MAX: usize = 1024;
 
 /// The mean size of a piece, as assumed until some have arrived. With 0, peers that send much would fill
 /// all buffers in the first turn.
@@ -78,7 +80,8 @@ impl Groups {
             None => {
                 check_geometries(self.others.len())?;
                 let number = self.others.len() as u16 + 1;
-                let buffers = (count + SHARERS * pending).next_power_of_two().min(1 << 15);
+                let shared = (count + SHARERS * pending).min(SHARED_MAX);
+                let buffers = shared.max(count + pending).next_power_of_two().min(1 << 15);
                 let group = Provided::new(ring, number, buffers as u16, bytes)?;
                 self.others.push(Provided { copied_from, ..group });
                 self.others.len() - 1
