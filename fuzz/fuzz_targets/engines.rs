@@ -44,7 +44,7 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/files");
 const PAIRS: [[(EngineChoice, &str); 2]; 3] = [
     [(EngineChoice::IoUring, ""), (EngineChoice::Epoll, "")],
     [(EngineChoice::IoUring, "buffer_bytes=256,buffer_count=4"), (EngineChoice::Epoll, "")],
-    [(EngineChoice::IoUring, "multishot=off"), (EngineChoice::IoUring, "gather=off")],
+    [(EngineChoice::IoUring, "multishot=off"), (EngineChoice::Epoll, "gather=off")],
 ];
 
 /// Those of the pairs that this kernel can run.
