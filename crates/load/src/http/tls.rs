@@ -10,16 +10,13 @@ use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
     Error, HandshakeKind, InvalidMessage, OtherError, RootCertStore, SignatureScheme,
 };
-use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The largest file of certificates that is read, in bytes. A system's store has a few 100 KB.
+/// The largest file of certificates that is read, in bytes.
 const CA_BYTES_MAX: u64 = 16 << 20;
-/// Files of certificates that are read of the system's directories, at most. Debian's has 150.
-const CA_FILES_MAX: usize = 4096;
 
 /// The ALPN names of the protocols (RFC 7301).
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -95,7 +92,8 @@ impl TlsClient {
 fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let Some(path) = ca else {
-        roots.add_parsable_certificates(system_certificates());
+        // SSL_CERT_FILE and SSL_CERT_DIR if set, else the usual places. What cannot be read is passed over.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return match roots.is_empty() {
             true => Err("the system trusts no certificate; name one with --tls-ca FILE, or check none with --insecure"
                 .to_owned()),
@@ -112,32 +110,6 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
         true => Err(failed(&"has no certificate in PEM format")),
         false => Ok(roots),
     }
-}
-
-/// What the system trusts: SSL_CERT_FILE and SSL_CERT_DIR if set, else the usual places. What cannot be read is
-/// passed over.
-fn system_certificates() -> Vec<CertificateDer<'static>> {
-    let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    let list = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
-    let directories = std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty());
-    let (mut files, mut directories) = (Vec::from_iter(file), Vec::from_iter(directories));
-    if files.is_empty() && directories.is_empty() {
-        let found = openssl_probe::probe();
-        files.extend(found.cert_file);
-        directories = found.cert_dir;
-    }
-    let entries = directories.iter().filter_map(|path| std::fs::read_dir(path).ok()).flatten();
-    files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
-    // Directories have a link for each hash of a subject beside the file itself.
-    let files: BTreeSet<PathBuf> =
-        files.iter().filter_map(|path| path.canonicalize().ok()).collect();
-    let texts = files.iter().take(CA_FILES_MAX);
-    let texts = texts.filter_map(|path| twinring_input::read(path, CA_BYTES_MAX).ok());
-    let parse = |text: Vec<u8>| Vec::from_iter(CertificateDer::pem_slice_iter(&text).flatten());
-    let mut certificates = Vec::from_iter(texts.flat_map(parse));
-    certificates.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
-    certificates.dedup();
-    certificates
 }
 
 #[derive(Debug)]
