@@ -251,7 +251,7 @@ fn requests_extend_the_idle_timeout_and_pings_do_not() {
 fn who_reads_many_answers_slowly_gets_them_all() {
     const BYTES: usize = 24_000;
     const STREAMS: u32 = 300;
-    let (site, server) = served(&["server.idle-timeout = '1s'", "server.http2-streams = '300'"]);
+    let (site, server) = served(&["server.idle-timeout = '2s'", "server.http2-streams = '300'"]);
     site.write("page.bin", &pattern(3, BYTES));
     for has_said_all in [false, true] {
         let mut client = connect_narrow(server.address());
