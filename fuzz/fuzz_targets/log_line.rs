@@ -66,9 +66,9 @@ fn check_json(request: &[u8], is_valid: bool, fields: Fields<'_>) {
     assert_eq!(value.as_object().map(|fields| fields.len()), Some(18), "{line}");
 }
 
-// The first byte selects the fields; then the fields, each with a line break behind it.
+// The first byte selects the fields; then the fields, each with a line break behind it. Long ones are cut in the log.
 fuzz_target!(|bytes: &[u8]| {
-    let Some((flags, bytes)) = bytes.split_first() else { return };
+    let Some((flags, bytes)) = bytes.split_first().filter(|_| bytes.len() <= 1024) else { return };
     let mut parts = bytes.splitn(4, |byte| *byte == b'\n');
     let mut part = |bit: u8| parts.next().filter(|_| flags >> bit & 1 == 1);
     let (request, fields) = (part(0).unwrap_or_default(), [1, 2, 3].map(&mut part));
